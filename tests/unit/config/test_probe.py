@@ -27,34 +27,6 @@ from epp.framework.errors import SaturatedError
 from epp.framework.registry import Registry
 
 
-class ThreeNumbers(Scorer):
-    plugin_type = "three-numbers"
-
-    def score(self, request: Request, candidates: Candidates):
-        return np.array([0.1, 0.2, 0.3])
-
-
-class Words(Scorer):
-    plugin_type = "words"
-
-    def score(self, request: Request, candidates: Candidates):
-        return ["good"] * len(candidates)
-
-
-class Nans(Scorer):
-    plugin_type = "nans"
-
-    def score(self, request: Request, candidates: Candidates):
-        return np.full(len(candidates), np.nan)
-
-
-class Percent(Scorer):
-    plugin_type = "percent"
-
-    def score(self, request: Request, candidates: Candidates):
-        return np.full(len(candidates), 50.0)
-
-
 class Slow(Scorer):
     """Takes as many milliseconds as `takes` says, call by call, on the clock that it is given."""
 
@@ -66,41 +38,6 @@ class Slow(Scorer):
         return np.ones(len(candidates))
 
 
-class Raises(Scorer):
-    plugin_type = "raises"
-
-    def score(self, request: Request, candidates: Candidates):
-        raise LookupError("no such column")
-
-
-class PlainList(Filter):
-    plugin_type = "plain-list"
-
-    def filter(self, request: Request, candidates: Candidates):
-        return [position == 0 for position in range(len(candidates))]
-
-
-class Indexes(Filter):
-    plugin_type = "indexes"
-
-    def filter(self, request: Request, candidates: Candidates):
-        return np.flatnonzero(np.ones(len(candidates)))
-
-
-class Outside(Picker):
-    plugin_type = "outside"
-
-    def pick(self, request: Request, candidates: Candidates, totals, draw):
-        return np.array([len(candidates)])
-
-
-class Refuses(Admitter):
-    plugin_type = "refuses"
-
-    def admit(self, request: Request, candidates: Candidates):
-        raise SaturatedError
-
-
 class Holds(Admitter):
     plugin_type = "holds"
 
@@ -108,56 +45,41 @@ class Holds(Admitter):
         raise AssertionError("a trial does not wait")
 
 
-class Fails(Producer):
-    plugin_type = "fails"
+def raising(error):
+    def raise_it(*_):
+        raise error
 
-    def produce(self, request: Request, candidates: Candidates):
-        raise ZeroDivisionError("1 / 0")
-
-
-class PicksAString(ProfilePicker):
-    plugin_type = "picks-a-string"
-
-    def pick_profiles(self, request, profiles, results):
-        return "" if results else "default"
+    return raise_it
 
 
-class PicksUnknown(ProfilePicker):
-    plugin_type = "picks-unknown"
-
-    def pick_profiles(self, request, profiles, results):
-        return ["nope"]
-
-
-class TouchesNothing(ProfilePicker):
-    plugin_type = "touches-nothing"
-
-    def pick_profiles(self, request, profiles, results):
-        return results["default"].targets
-
-
-class Undeclared(Aggregator):
-    plugin_type = "undeclared"
-
-    def aggregate(self, request, results):
-        return Destination(results["default"], headers={"x-mine": "1"})
-
-
-class Tuple(Aggregator):
-    plugin_type = "tuple"
-
-    def aggregate(self, request, results):
-        return results["default"].targets
+ANSWERS = [
+    (Scorer, "score", "three-numbers", lambda request, candidates: np.array([0.1, 0.2, 0.3])),
+    (Scorer, "score", "words", lambda request, candidates: ["good"] * len(candidates)),
+    (Scorer, "score", "nans", lambda request, candidates: np.full(len(candidates), np.nan)),
+    (Scorer, "score", "percent", lambda request, candidates: np.full(len(candidates), 50.0)),
+    (Scorer, "score", "raises", raising(LookupError("no such column"))),
+    (Filter, "filter", "plain-list", lambda request, candidates: [at == 0 for at in range(len(candidates))]),
+    (Filter, "filter", "indexes", lambda request, candidates: np.flatnonzero(np.ones(len(candidates)))),
+    (Picker, "pick", "outside", lambda request, candidates, totals, draw: np.array([len(candidates)])),
+    (Admitter, "admit", "refuses", raising(SaturatedError())),
+    (Producer, "produce", "fails", raising(ZeroDivisionError("1 / 0"))),
+    (ProfilePicker, "pick_profiles", "picks-a-string", lambda request, profiles, results: "" if results else "default"),
+    (ProfilePicker, "pick_profiles", "picks-unknown", lambda request, profiles, results: ["nope"]),
+    (ProfilePicker, "pick_profiles", "touches-nothing", lambda request, profiles, results: results["default"].targets),
+    (
+        Aggregator,
+        "aggregate",
+        "undeclared",
+        lambda _, results: Destination(results["default"], headers={"x-mine": "1"}),
+    ),
+    (Aggregator, "aggregate", "tuple", lambda _, results: results["default"].targets),
+    (Aggregator, "aggregate", "careless", lambda _, results: Destination(results["default"].primary)),
+]
+"""Plugins of one method each: role, method, type and what the method returns."""
 
 
-class Careless(Aggregator):
-    plugin_type = "careless"
-
-    def aggregate(self, request, results):
-        return Destination(results["default"].primary)
-
-
-HANDLERS = (PicksAString, PicksUnknown, TouchesNothing, Undeclared, Tuple, Careless)
+def plugin_class(role, method, kind, answer):
+    return type(kind.title(), (role,), {"plugin_type": kind, method: lambda _, *given: answer(*given)})
 
 
 class Hangs(Scorer):
@@ -169,13 +91,10 @@ class Hangs(Scorer):
         return np.zeros(len(candidates))
 
 
-PLUGINS = (ThreeNumbers, Words, Nans, Percent, Slow, Raises, PlainList, Indexes, Outside, Refuses, Holds, Fails)
-
-
 @pytest.fixture
 def registry():
     registry = Registry()
-    for cls in (*PLUGINS, *HANDLERS):
+    for cls in (Slow, Holds, *(plugin_class(*row) for row in ANSWERS)):
         registry.register(cls)
     return registry
 

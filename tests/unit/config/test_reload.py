@@ -54,31 +54,42 @@ class Odd(Scorer[OddParameters]):
         return candidates.values(WAITING) * 0.0
 
 
-def rebuilt(build, before: str, after: str):
-    """Return the instances before and after, by name."""
-    first = build(before).instances.by_name
-    return first, build(after, previous=first).instances.by_name
+PREFIX = "{type: prefix-cache-scorer, parameters: {matchLengthWeight: 0.5}}"
+MINE = "{type: approx-prefix-cache-producer, name: mine}"
+DEFAULTS = "{type: approx-prefix-cache-producer, name: mine, parameters: {blockSizeTokens: 16, autoTune: true}}"
+DECIDED = """\
+{type: disagg-profile-handler, parameters: {deciders: {prefill: decider}}}, {type: queue-scorer},
+{type: prefix-based-pd-decider, name: decider, parameters: {nonCachedTokens: TOKENS}}"""
+DECODE = "schedulingProfiles: [{name: decode, plugins: [{pluginRef: queue-scorer}]}]"
 
 
-def test_unchanged_plugins_are_the_very_same_instances(build):
-    before, after = rebuilt(
-        build,
-        "plugins: [{type: queue-scorer}, {type: prefix-cache-scorer, parameters: {matchLengthWeight: 0.5}}]",
-        "plugins: [{type: prefix-cache-scorer, parameters: {matchLengthWeight: 0.5}}, {type: active-request-scorer}]",
-    )
-    assert after["prefix-cache-scorer"] is before["prefix-cache-scorer"]
-    assert after["approx-prefix-cache-producer"] is before["approx-prefix-cache-producer"]
-    assert after["metrics-data-source"] is before["metrics-data-source"]
-    assert "queue-scorer" not in after
-
-
-def test_default_written_out_is_no_change(build):
-    before, after = rebuilt(
-        build,
-        "plugins: [{type: approx-prefix-cache-producer}]",
-        "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 16, autoTune: true}}]",
-    )
-    assert after["approx-prefix-cache-producer"] is before["approx-prefix-cache-producer"]
+@pytest.mark.parametrize(
+    ("before", "after", "kept", "gone"),
+    [
+        (
+            f"{{type: queue-scorer}}, {PREFIX}",
+            f"{PREFIX}, {{type: active-request-scorer}}",
+            {"prefix-cache-scorer", "approx-prefix-cache-producer", "metrics-data-source"},
+            {"queue-scorer"},
+        ),
+        (MINE, DEFAULTS, {"mine"}, set()),
+        (MINE, MINE.replace("}", ", parameters: {blockSizeTokens: 128}}"), set(), {"mine"}),
+        (MINE, MINE.replace("mine", "other"), set(), {"mine"}),
+        (MINE, "{type: token-producer, name: mine}", set(), {"mine"}),
+        (
+            DECIDED.replace("TOKENS", "16"),
+            DECIDED.replace("TOKENS", "32"),
+            {"queue-scorer"},
+            {"disagg-profile-handler", "decider"},
+        ),
+    ],
+    ids=["unchanged", "default written out", "parameters", "name", "type", "refers to a changed one"],
+)
+def test_unchanged_plugins_are_the_very_same_instances_and_changed_ones_are_not(build, before, after, kept, gone):
+    profiles = f"\n{DECODE}" if "decider" in before else ""
+    first = build(f"plugins: [{before}]{profiles}").instances.by_name
+    second = build(f"plugins: [{after}]{profiles}", previous=first).instances.by_name
+    assert {name for name in kept | gone if second.get(name) is first[name]} == kept
 
 
 def test_source_of_objects_keeps_their_last_good_versions_unless_its_parameters_change(build, tmp_path):
@@ -98,36 +109,6 @@ def test_source_of_objects_keeps_their_last_good_versions_unless_its_parameters_
     assert not third["accelerator-data-source"].inventory.classes
     (warning,) = [log["problem"] for log in logs if log["log_level"] == "warning"]
     assert warning.startswith(f"{objects} is skipped: neither YAML nor JSON: ")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "{type: approx-prefix-cache-producer, name: mine, parameters: {blockSizeTokens: 128}}",
-        "{type: approx-prefix-cache-producer, name: other}",
-        "{type: token-producer, name: mine}",
-    ],
-    ids=["parameters", "name", "type"],
-)
-def test_changed_plugin_is_a_new_instance(build, change):
-    before, after = rebuilt(
-        build, "plugins: [{type: approx-prefix-cache-producer, name: mine}]", f"plugins: [{change}]"
-    )
-    assert all(after.get(name) is not plugin for name, plugin in before.items() if name == "mine")
-
-
-def test_plugin_that_refers_to_others_is_rebuilt_and_knows_the_new_ones(build):
-    text = """\
-plugins:
-- {type: disagg-profile-handler, parameters: {deciders: {prefill: decider}}}
-- {type: prefix-based-pd-decider, name: decider, parameters: {nonCachedTokens: TOKENS}}
-- {type: queue-scorer}
-schedulingProfiles: [{name: decode, plugins: [{pluginRef: queue-scorer}]}]
-"""
-    before, after = rebuilt(build, text.replace("TOKENS", "16"), text.replace("TOKENS", "32"))
-    assert after["disagg-profile-handler"] is not before["disagg-profile-handler"]
-    assert after["decider"] is not before["decider"]
-    assert after["queue-scorer"] is before["queue-scorer"]
 
 
 def test_prefix_index_survives_a_reload(build):
@@ -179,9 +160,14 @@ class Following:
         self.registry = Registry()
         self.registry.register(Odd)
         self.clock = ManualClock()
-        self.follower = ConfigFollower(path, load_file(path), build=self._build, observer=self.heard, clock=self.clock)
+        self.start(clock=self.clock)
 
-    def _build(self, loaded):
+    def start(self, **options) -> None:
+        self.follower = ConfigFollower(
+            self.path, load_file(self.path), build=self.build, observer=self.heard, **options
+        )
+
+    def build(self, loaded):
         return assemble(loaded, Builder(self.registry, ManualClock()))
 
     def settle(self, assembly) -> None:
@@ -249,16 +235,6 @@ async def test_another_bad_version_is_refused_for_its_own_reason(following):
     assert await following.look(SECOND) == ConfigState(2)
 
 
-async def test_what_could_not_be_taken_over_is_tried_again_without_another_edit(following):
-    following.trouble = ConfigurationError("endpoints file nowhere.yaml: No such file or directory")
-    refused = await following.look(SECOND)
-    await following.look()
-    assert following.heard.so_far() == [1, refused.refused]
-    following.trouble = None
-    assert await following.look() == ConfigState(2)
-    assert following.taken == [SECOND]
-
-
 async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
     following.path.unlink()
     assert "cannot be read" in (await following.look()).refused
@@ -278,12 +254,16 @@ async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
         (KeyError("slot"), "KeyError: 'slot'"),
     ],
 )
-async def test_version_that_cannot_be_put_into_effect_is_refused(following, trouble, reason):
+async def test_version_that_cannot_be_put_into_effect_is_refused_and_tried_again(following, trouble, reason):
     following.trouble = trouble
     assert await following.look(SECOND) == ConfigState(1, reason)
-    following.trouble = None
     assert await following.look(FIRST) == ConfigState(1)
-    assert await following.look(SECOND) == ConfigState(2)
+    assert await following.look(SECOND) == ConfigState(1, reason)
+    assert await following.look() == ConfigState(1, reason)
+    assert following.heard.so_far() == [1, reason, 1, reason]
+    following.trouble = None
+    assert await following.look() == ConfigState(2)  # without another edit
+    assert following.taken == [SECOND]
 
 
 async def until_told(following, *, generation: int) -> None:
@@ -292,13 +272,8 @@ async def until_told(following, *, generation: int) -> None:
             pass
 
 
-async def test_following_sees_a_file_written_in_place_and_one_renamed_over_it(following, tmp_path):
-    following.follower = ConfigFollower(
-        following.path,
-        load_file(following.path),
-        build=following._build,  # noqa: SLF001  with another clock
-        observer=following.heard,
-    )
+async def test_following_sees_a_file_written_in_place_and_one_renamed_over_it(following):
+    following.start()  # by the real clock
     task = asyncio.create_task(following.follow())
     following.path.write_text(SECOND)
     await until_told(following, generation=2)
@@ -315,10 +290,8 @@ async def test_version_written_in_place_waits_for_a_second_look(following):
     for cut in (SECOND, whole[:-1]):
         following.path.write_text(cut)
         for _ in range(2):
-            assert (
-                "it was written in place: it takes effect once it has not changed for 1.5 s"
-                in (await following.look()).refused
-            )
+            refused = (await following.look()).refused
+            assert "it was written in place: it takes effect once it has not changed for 1.5 s" in refused
         following.path.write_text(whole)
         assert await following.look() == generation
     following.path.write_text(SECOND)
@@ -359,7 +332,7 @@ async def test_a_new_version_is_built_beside_the_loop(following):
 
     def notice(loaded):
         built_in.append(threading.current_thread())
-        return assemble(loaded, Builder(following.registry, ManualClock()))
+        return following.build(loaded)
 
     follower = ConfigFollower(following.path, load_text(SECOND), build=notice)
     await follower.look()

@@ -245,6 +245,7 @@ def test_other_methods_without_a_body_are_for_the_model_server_to_answer(method)
 def test_post_without_a_body_is_refused_where_a_body_is_needed_and_nowhere_else():
     (refusal,) = new_bench().session().receive(request_headers(end=True))
     assert refusal.immediate_response.status.code == 400
+    assert b"the request has no body" in refusal.immediate_response.body
     (reply,) = new_bench().session().receive(request_headers("/reset_prefix_cache", end=True))
     assert reply.WhichOneof("response") == "request_headers"
 

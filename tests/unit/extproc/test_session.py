@@ -122,14 +122,6 @@ def test_gie_15_pick_comes_from_the_subset(bench, hint, expected, as_string):
     assert picked == expected
 
 
-@pytest.mark.parametrize("messages", [[request_headers(end=True)], [request_headers(), request_body(b"")]])
-def test_post_without_a_body_is_refused(bench, messages):
-    session = bench.session()
-    (reply,) = [reply for message in messages for reply in session.receive(message)]
-    assert reply.immediate_response.status.code == 400
-    assert b"the request has no body" in reply.immediate_response.body
-
-
 def test_request_for_a_cached_prompt_is_refused_with_412(bench):
     session = bench.session()
     session.receive(request_headers(prefer="if-available"))

@@ -14,238 +14,154 @@ UNMET = (
 TOO_MANY_BYTES = (
     "the gateway holds too many bytes of requests whose bodies are not complete: retry later, or send a smaller body"
 )
-TABLE = [
-    (errors.NoParserError("/x"), 400, None, "BadRequest - path '/x' is of no API that is served here: correct the URL"),
-    (errors.MalformedBodyError("bad"), 400, None, "BadRequest - bad"),
-    (errors.BodyMissingError(), 400, None, "BadRequest - the request has no body: send a JSON object"),
-    (
-        errors.ModelMissingError(),
-        400,
-        None,
-        'BadRequest - the request names no model: add "model" to the JSON body, with the name of a served model',
-    ),
-    (errors.UnauthorizedError("who?"), 401, None, "Unauthorized - who?"),
-    (
-        errors.UnknownApiKeyError(),
-        401,
-        None,
-        "Unauthorized - the API key of this request is not known here: send a valid one",
-    ),
-    (
-        errors.WithoutApiKeyError("x-api-key"),
-        401,
-        None,
-        "Unauthorized - this request has no API key: send the header 'x-api-key' with the key",
-    ),
-    (
-        errors.UnknownClientError(),
-        401,
-        None,
-        "Unauthorized - this request is of no client that is known here: ask the operator of this API for access",
-    ),
-    (errors.ForbiddenError("no"), 403, None, "Forbidden - no"),
-    (errors.NotFoundError("what?"), 404, None, "NotFound - what?"),
-    (
-        errors.StartingError(),
-        503,
-        "rejected-starting",
-        "ServiceUnavailable - the gateway is starting: retry",
-    ),
-    (
-        errors.SupersededError(),
-        503,
-        "superseded",
+GROUPS = {
+    (400, None, "BadRequest"): [
+        (errors.NoParserError("/x"), "path '/x' is of no API that is served here: correct the URL"),
+        (errors.MalformedBodyError("bad"), "bad"),
+        (errors.BodyMissingError(), "the request has no body: send a JSON object"),
         (
-            "ServiceUnavailable - the gateway in front has sent this request again, and that attempt is served instead "
-            "of this one"
+            errors.ModelMissingError(),
+            'the request names no model: add "model" to the JSON body, with the name of a served model',
         ),
-    ),
-    (
-        errors.PreconditionFailedError(),
-        412,
-        None,
+    ],
+    (401, None, "Unauthorized"): [
+        (errors.UnauthorizedError("who?"), "who?"),
+        (errors.UnknownApiKeyError(), "the API key of this request is not known here: send a valid one"),
         (
-            "PreconditionFailed - no model server holds the KV cache of this prompt: send it without the header "
-            "'Prefer: if-available' to have it computed"
+            errors.WithoutApiKeyError("x-api-key"),
+            "this request has no API key: send the header 'x-api-key' with the key",
         ),
-    ),
-    (
-        errors.BodyTimeoutError(),
-        408,
-        "rejected-body-timeout",
-        "RequestTimeout - the rest of the request body did not come in time: send it without long pauses",
-    ),
-    (
-        errors.TooManyStreamsError(),
-        503,
-        "rejected-streams",
-        "ServiceUnavailable - the gateway has too many requests under way: retry later",
-    ),
-    (
-        errors.TooManyPendingError(),
-        503,
-        "rejected-pending-streams",
-        "ServiceUnavailable - the gateway waits for the bodies of too many other requests: retry later",
-    ),
-    (
-        errors.TooManyBytesError(),
-        503,
-        "rejected-gathered-bytes",
-        f"ServiceUnavailable - {TOO_MANY_BYTES}",
-    ),
-    (
-        errors.BodyTooLargeError(9),
-        413,
-        None,
-        "PayloadTooLarge - the request body is larger than 9 bytes, the limit here: send a smaller one",
-    ),
-    (
-        errors.HeadersTooLargeError(9, 99),
-        431,
-        None,
         (
-            "RequestHeaderFieldsTooLarge - the request has more than 9 header fields, or more than 99 bytes of them, "
-            "the limits here: send fewer, or shorter ones"
+            errors.UnknownClientError(),
+            "this request is of no client that is known here: ask the operator of this API for access",
         ),
-    ),
-    (
-        errors.BadResponseError(9, 99),
-        502,
-        None,
-        "BadGateway - the model server gave a response that the gateway does not pass on",
-    ),
-    (
-        errors.SaturatedError(),
-        429,
-        SATURATED,
+    ],
+    (403, None, "Forbidden"): [(errors.ForbiddenError("no"), "no")],
+    (404, None, "NotFound"): [(errors.NotFoundError("what?"), "what?")],
+    (503, "rejected-starting", "ServiceUnavailable"): [(errors.StartingError(), "the gateway is starting: retry")],
+    (503, "superseded", "ServiceUnavailable"): [
         (
-            "ResourceExhausted - no model server can take this request now: all are too busy, or none is what it asks "
-            "for; retry later, or ask for less"
-        ),
-    ),
-    (
-        errors.AllBusyError(),
-        429,
-        SATURATED,
-        "ResourceExhausted - all model servers that can take this request are busy: retry later",
-    ),
-    (errors.UnmetConstraintError(), 429, "rejected-constraint", f"ResourceExhausted - {UNMET}"),
-    (
-        errors.UnavailableError(),
-        503,
-        "rejected-unavailable",
-        "ServiceUnavailable - no model server that can take this request is ready: retry later",
-    ),
-    (
-        errors.StaleDataError(),
-        503,
-        "rejected-stale",
-        "ServiceUnavailable - nothing recent is known of the model servers that can take this request: retry later",
-    ),
-    (
-        errors.SheddableDroppedError(),
-        429,
-        SATURATED,
-        "ResourceExhausted - all model servers are busy, and this request is of low priority: retry later",
-    ),
-    (errors.QueueFullError("full"), 429, SATURATED, "ResourceExhausted - full"),
-    (
-        errors.QuotaExceededError(Breach("team-a", "total.max.workers.limit", 51, 50), 2),
-        429,
-        "rejected-quota",
-        ("ResourceExhausted - quota total.max.workers.limit of 'team-a' is 50, and with this request 51: retry later"),
-    ),
-    (
-        errors.OverQuotaError(Breach("team-a", "single.max.promptTokens", 9000, 8000), 413),
-        413,
-        "rejected-quota",
+            errors.SupersededError(),
+            "the gateway in front has sent this request again, and that attempt is served instead of this one",
+        )
+    ],
+    (412, None, "PreconditionFailed"): [
         (
-            "PayloadTooLarge - quota single.max.promptTokens of 'team-a' is 8000, and with this request 9000: send a "
-            "smaller request"
-        ),
-    ),
-    (
-        errors.QueueTimeoutError("60s"),
-        429,
-        "rejected-ttl-expired",
-        "ResourceExhausted - the request timed out in the queue for a model server: 60s; retry later",
-    ),
-    (
-        errors.TargetMissedError("it has waited 2.0 s"),
-        429,
-        "rejected-ttl-expired",
+            errors.PreconditionFailedError(),
+            (
+                "no model server holds the KV cache of this prompt: send it without the header 'Prefer: "
+                "if-available' to have it computed"
+            ),
+        )
+    ],
+    (408, "rejected-body-timeout", "RequestTimeout"): [
+        (errors.BodyTimeoutError(), "the rest of the request body did not come in time: send it without long pauses")
+    ],
+    (503, "rejected-streams", "ServiceUnavailable"): [
+        (errors.TooManyStreamsError(), "the gateway has too many requests under way: retry later")
+    ],
+    (503, "rejected-pending-streams", "ServiceUnavailable"): [
+        (errors.TooManyPendingError(), "the gateway waits for the bodies of too many other requests: retry later")
+    ],
+    (503, "rejected-gathered-bytes", "ServiceUnavailable"): [(errors.TooManyBytesError(), TOO_MANY_BYTES)],
+    (413, None, "PayloadTooLarge"): [
+        (errors.BodyTooLargeError(9), "the request body is larger than 9 bytes, the limit here: send a smaller one")
+    ],
+    (431, None, "RequestHeaderFieldsTooLarge"): [
         (
-            "ResourceExhausted - the request cannot have its first token within the time that it asked for: "
-            "it has waited 2.0 s; retry later, or allow more time"
-        ),
-    ),
-    (
-        errors.NoEndpointsError(),
-        503,
-        NOBODY,
-        "ServiceUnavailable - no model server is available for this request: retry later",
-    ),
-    (
-        errors.NoClustersError("placement a/b chose none"),
-        503,
-        NOBODY,
-        "ServiceUnavailable - no cluster is available for this request: retry later",
-    ),
-    (
-        errors.ScreenedOutError(),
-        503,
-        NOBODY,
-        "ServiceUnavailable - no model server takes requests like this one now: retry later",
-    ),
-    (
-        errors.QueueFullNoEndpointsError("60"),
-        503,
-        NOBODY,
-        "ServiceUnavailable - no model server is available, and the queue is full: 60; retry later",
-    ),
-    (
-        errors.QueueTimeoutNoEndpointsError("60s"),
-        503,
-        NOBODY,
-        "ServiceUnavailable - the request timed out in the queue, and no model server is available: 60s; retry later",
-    ),
-    (
-        errors.ClientGoneError("eof"),
-        503,
-        "rejected-context-cancelled",
-        "ServiceUnavailable - client disconnected: eof",
-    ),
-    (
-        errors.ShuttingDownError("bye"),
-        503,
-        "rejected-shutting-down",
-        "ServiceUnavailable - the gateway is shutting down: bye; retry",
-    ),
-    (
-        errors.PluginFailedError("p", "boom"),
-        500,
-        None,
+            errors.HeadersTooLargeError(9, 99),
+            (
+                "the request has more than 9 header fields, or more than 99 bytes of them, the limits here: "
+                "send fewer, or shorter ones"
+            ),
+        )
+    ],
+    (502, None, "BadGateway"): [
+        (errors.BadResponseError(9, 99), "the model server gave a response that the gateway does not pass on")
+    ],
+    (429, SATURATED, "ResourceExhausted"): [
         (
-            "Internal - the gateway failed on this request: retry, and if it fails again, tell the operator of this "
-            "service"
+            errors.SaturatedError(),
+            (
+                "no model server can take this request now: all are too busy, or none is what it asks for; "
+                "retry later, or ask for less"
+            ),
         ),
-    ),
-    (
-        errors.AdmissionDeniedError(errors.SaturatedError("busy")),
-        429,
-        SATURATED,
-        "ResourceExhausted - request cannot be admitted: busy",
-    ),
-]
+        (errors.AllBusyError(), "all model servers that can take this request are busy: retry later"),
+        (
+            errors.SheddableDroppedError(),
+            "all model servers are busy, and this request is of low priority: retry later",
+        ),
+        (errors.QueueFullError("full"), "full"),
+        (errors.AdmissionDeniedError(errors.SaturatedError("busy")), "request cannot be admitted: busy"),
+    ],
+    (429, "rejected-constraint", "ResourceExhausted"): [(errors.UnmetConstraintError(), UNMET)],
+    (503, "rejected-unavailable", "ServiceUnavailable"): [
+        (errors.UnavailableError(), "no model server that can take this request is ready: retry later")
+    ],
+    (503, "rejected-stale", "ServiceUnavailable"): [
+        (
+            errors.StaleDataError(),
+            "nothing recent is known of the model servers that can take this request: retry later",
+        )
+    ],
+    (429, "rejected-quota", "ResourceExhausted"): [
+        (
+            errors.QuotaExceededError(Breach("team-a", "total.max.workers.limit", 51, 50), 2),
+            "quota total.max.workers.limit of 'team-a' is 50, and with this request 51: retry later",
+        )
+    ],
+    (413, "rejected-quota", "PayloadTooLarge"): [
+        (
+            errors.OverQuotaError(Breach("team-a", "single.max.promptTokens", 9000, 8000), 413),
+            "quota single.max.promptTokens of 'team-a' is 8000, and with this request 9000: send a smaller request",
+        )
+    ],
+    (429, "rejected-ttl-expired", "ResourceExhausted"): [
+        (errors.QueueTimeoutError("60s"), "the request timed out in the queue for a model server: 60s; retry later"),
+        (
+            errors.TargetMissedError("it has waited 2.0 s"),
+            (
+                "the request cannot have its first token within the time that it asked for: it has waited 2.0 "
+                "s; retry later, or allow more time"
+            ),
+        ),
+    ],
+    (503, NOBODY, "ServiceUnavailable"): [
+        (errors.NoEndpointsError(), "no model server is available for this request: retry later"),
+        (errors.NoClustersError("placement a/b chose none"), "no cluster is available for this request: retry later"),
+        (errors.ScreenedOutError(), "no model server takes requests like this one now: retry later"),
+        (
+            errors.QueueFullNoEndpointsError("60"),
+            "no model server is available, and the queue is full: 60; retry later",
+        ),
+        (
+            errors.QueueTimeoutNoEndpointsError("60s"),
+            "the request timed out in the queue, and no model server is available: 60s; retry later",
+        ),
+    ],
+    (503, "rejected-context-cancelled", "ServiceUnavailable"): [
+        (errors.ClientGoneError("eof"), "client disconnected: eof")
+    ],
+    (503, "rejected-shutting-down", "ServiceUnavailable"): [
+        (errors.ShuttingDownError("bye"), "the gateway is shutting down: bye; retry")
+    ],
+    (500, None, "Internal"): [
+        (
+            errors.PluginFailedError("p", "boom"),
+            "the gateway failed on this request: retry, and if it fails again, tell the operator of this service",
+        )
+    ],
+}
+"""Errors and their sentences, by status, reason and code."""
+TABLE = [(error, *group, text) for group, rows in GROUPS.items() for error, text in rows]
 
 
-@pytest.mark.parametrize(("error", "status", "reason", "sentence"), TABLE, ids=lambda value: type(value).__name__)
-def test_status_reason_and_sentence(error, status, reason, sentence):
-    assert (error.status, error.reason) == (status, reason)
-    if error.llm_d_message:
-        assert f"{error.code} - {error.message}" == sentence
-    else:
-        assert error.sentence == f"inference error: {sentence}"
+@pytest.mark.parametrize(("error", "status", "reason", "code", "text"), TABLE, ids=lambda value: type(value).__name__)
+def test_status_reason_and_sentence(error, status, reason, code, text):
+    assert (error.status, error.reason, error.code, error.message) == (status, reason, code, text)
+    if not error.llm_d_message:
+        assert error.sentence == f"inference error: {code} - {text}"
 
 
 @pytest.mark.parametrize(
@@ -256,10 +172,7 @@ def test_status_reason_and_sentence(error, status, reason, sentence):
         (errors.SaturatedError(), "ResourceExhausted - no endpoints available for the given request"),
         (errors.PreconditionFailedError(), "PreconditionFailed - no decode worker has the requested KV cache"),
         (errors.QueueTimeoutError("10s"), "ResourceExhausted - request timed out in queue: 10s"),
-        (
-            errors.NoEndpointsError(),
-            "ServiceUnavailable - failed to find endpoint candidates for serving the request",
-        ),
+        (errors.NoEndpointsError(), "ServiceUnavailable - failed to find endpoint candidates for serving the request"),
         (errors.ScreenedOutError(), "ServiceUnavailable - screeners eliminated all endpoint candidates"),
         (errors.QueueFullNoEndpointsError("full"), "ServiceUnavailable - no endpoints available: full"),
         (

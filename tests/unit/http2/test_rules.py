@@ -179,37 +179,19 @@ def test_small_block_that_unfolds_to_a_large_list_ends_the_connection(client):
     assert ended(client) is ErrorCode.ENHANCE_YOUR_CALM
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        [(":method", "")],
-        [(":path", "")],
-        [(":scheme", "")],
-        [(":status", "200")],
-        [(":unknown", "1")],
-        [("X-Upper", "1")],
-        [("", "1")],
-        [("a b", "1")],
-        [("a:b", "1")],
-        [("x-line", "1\r\n2")],
-        [("x-null", "1\x002")],
-        [("x-blank", " 1")],
-        [("x-blank", "1\t")],
-        [("connection", "close")],
-        [("keep-alive", "1")],
-        [("proxy-connection", "1")],
-        [("transfer-encoding", "chunked")],
-        [("upgrade", "h2c")],
-        [("te", "gzip")],
-        [("content-length", "-1")],
-        [("content-length", "x")],
-        [("content-length", "9" * 30)],
-        [("host", "another")],
-        [(":method", "CONNECT")],
-    ],
-)
-def test_malformed_request_is_reset(client, fields):
-    client.send(client.headers(1, *fields))
+MALFORMED = {
+    ":method": ["", "CONNECT"], ":path": [""], ":scheme": [""], ":status": ["200"], ":unknown": ["1"],
+    "X-Upper": ["1"], "": ["1"], "a b": ["1"], "a:b": ["1"],
+    "x-line": ["1\r\n2"], "x-null": ["1\x002"], "x-blank": [" 1", "1\t"],
+    "connection": ["close"], "keep-alive": ["1"], "proxy-connection": ["1"], "transfer-encoding": ["chunked"],
+    "upgrade": ["h2c"], "te": ["gzip"], "host": ["another"], "content-length": ["-1", "x", "9" * 30],
+}  # fmt: skip
+"""Fields that no request may have, with their values."""
+
+
+@pytest.mark.parametrize("field", [(name, value) for name, values in MALFORMED.items() for value in values], ids=repr)
+def test_malformed_request_is_reset(client, field):
+    client.send(client.headers(1, field))
     assert reset(client) == (1, PROTOCOL_ERROR)
     assert not client.calls
 
@@ -263,17 +245,14 @@ def test_pseudo_headers_in_trailers_are_malformed(client):
     assert reset(client) == (stream, PROTOCOL_ERROR)
 
 
-def test_data_after_the_end_of_a_request_resets_its_stream(client):
-    stream = client.open()
-    client.say(stream, b"stay", end=True)
-    client.say(stream, b"more")
-    assert reset(client) == (stream, STREAM_CLOSED)
+END_OF_REQUEST = frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1)
 
 
-def test_headers_after_the_end_of_a_request_reset_its_stream(client):
+@pytest.mark.parametrize("more", [data(1, message(b"more")), END_OF_REQUEST], ids=["data", "headers"])
+def test_frames_after_the_end_of_a_request_reset_its_stream(client, more):
     stream = client.open()
     client.say(stream, b"stay", end=True)
-    client.send(frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream))
+    client.send(more)
     assert reset(client) == (stream, STREAM_CLOSED)
 
 

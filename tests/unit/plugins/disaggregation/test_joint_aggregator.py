@@ -64,20 +64,24 @@ def routed(
     return ",".join(result.destination.addresses), result.destination.headers.get("x-prefiller-host-port")
 
 
-def test_gie_8_second_best_in_the_same_zone_wins():
-    # with 0.5 * 0.6 for a shared zone:  P2+D1 0.85 + 0.88 + 0.3 = 2.03    P1+D1 0.90 + 0.88 = 1.78
-    #                                    P1+D2 0.90 + 0.70 + 0.3 = 1.90    P2+D2 0.85 + 0.70 = 1.55
-    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6})) == (D1, P2)
+NEAR = {"localityWeight": 0.5, "locality": {"zone": 0.6}}  # 0.3 for a shared zone
 
 
-def test_gie_8_decode_leg_is_reconsidered_too():
-    # the same with D1 at 0.72:  P2+D1 0.85 + 0.72 + 0.3 = 1.87    P1+D2 0.90 + 0.70 + 0.3 = 1.90
-    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6}), scores=(0.90, 0.85, 0.72, 0.70)) == (D2, P1)
-
-
-def test_gie_8_small_gain_does_not_outweigh_the_scores():
-    # with 0.5 * 0.05 for a shared zone:  P1+D1 1.78    P2+D1 0.85 + 0.88 + 0.025 = 1.755
-    assert routed(joint(localityWeight=0.5)) == (D1, P1)
+@pytest.mark.parametrize(
+    ("parameters", "scores", "chosen"),
+    [
+        # P2+D1 0.85 + 0.88 + 0.3 = 2.03    P1+D2 0.90 + 0.70 + 0.3 = 1.90    P1+D1 1.78    P2+D2 0.85 + 0.70 = 1.55
+        (NEAR, SCORES, (D1, P2)),
+        (NEAR, (0.90, 0.85, 0.72, 0.70), (D2, P1)),  # P2+D1 0.85 + 0.72 + 0.3 = 1.87 < 1.90
+        (NEAR, (0.90, 0.70, 0.88, 0.70), (D2, P1)),  # 1.90 > P2+D1 1.88 > 1.78
+        (NEAR, (0.90, 0.0, 0.88, 0.0), (D1, P1)),  # 1.78 > 1.20 > 1.18
+        (NEAR, (0.0, 0.85, 0.0, 0.70), (D2, P2)),  # 1.55 > 1.15 > 1.00
+        ({"localityWeight": 0.5}, SCORES, (D1, P1)),  # 0.025 for a zone: P1+D1 1.78 > P2+D1 1.755
+    ],
+    ids=["second best wins", "decode is reconsidered", "P1+D2", "P1+D1", "P2+D2", "small gain"],
+)
+def test_gie_8_best_sum_of_scores_and_nearness_wins(parameters, scores, chosen):
+    assert routed(joint(**parameters), scores=scores) == chosen
 
 
 @pytest.mark.parametrize("band", ["host", "rack", "zone", "region", "cluster"])
@@ -86,15 +90,6 @@ def test_gie_8_value_of_each_band_can_be_set(band):
     places = [Topology(**{band: name}) for name in ("z1", "z2", "z2", "z1")]
     assert routed(joint(localityWeight=0.5, locality={band: 0.6}), zones=places) == (D1, P2)
     assert routed(joint(localityWeight=0.5, locality={band: 0.05}), zones=places) == (D1, P1)
-
-
-def test_gie_8_sums_of_the_four_combinations():
-    # 0.5 * 0.6 for a shared zone; each is the best of those that contain one of its endpoints, once others are lowered
-    near = {"localityWeight": 0.5, "locality": {"zone": 0.6}}
-    assert routed(joint(**near)) == (D1, P2)  # 2.03
-    assert routed(joint(**near), scores=(0.90, 0.70, 0.88, 0.70)) == (D2, P1)  # 1.90 > 1.88 > 1.78
-    assert routed(joint(**near), scores=(0.90, 0.0, 0.88, 0.0)) == (D1, P1)  # 1.78 > 1.20 > 1.18
-    assert routed(joint(**near), scores=(0.0, 0.85, 0.0, 0.70)) == (D2, P2)  # 1.55 > 1.15 > 1.00
 
 
 def device(node="", root="", clique=""):
@@ -140,12 +135,12 @@ def test_gie_8_with_one_candidate_each_even_a_random_pick_stands():
 
 def test_scores_count_as_shares_of_what_the_profile_can_give():
     # ten times the weight gives ten times the totals and the same shares: the zone still decides
-    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6}), weight=10.0) == (D1, P2)
+    assert routed(joint(**NEAR), weight=10.0) == (D1, P2)
 
 
 def test_stage_weight_makes_a_leg_insist_on_its_best():
     # P2+D1 7 * 0.85 + 0.88 + 0.3 = 7.13    P1+D1 7 * 0.90 + 0.88 = 7.18    P1+D2 7 * 0.90 + 0.70 + 0.3 = 7.30
-    assert routed(joint(localityWeight=0.5, locality={"zone": 0.6}, weights={"prefill": 7})) == (D2, P1)
+    assert routed(joint(**NEAR, weights={"prefill": 7})) == (D2, P1)
 
 
 def test_what_is_not_known_is_nowhere_near():
@@ -153,8 +148,7 @@ def test_what_is_not_known_is_nowhere_near():
 
 
 def test_fallbacks_stay_behind_the_joint_choice():
-    zoned = {"localityWeight": 0.5, "locality": {"zone": 0.6}}
-    assert routed(joint(**zoned), targets=2) == (f"{D1},{D2}", P2)
+    assert routed(joint(**NEAR), targets=2) == (f"{D1},{D2}", P2)
 
 
 def kinds(*values):

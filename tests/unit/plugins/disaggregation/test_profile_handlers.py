@@ -127,34 +127,21 @@ def test_legs_are_told_to_the_decode_endpoint():
 
 
 @pytest.mark.parametrize(
-    ("encode", "prefill", "ran"),
+    ("encode", "prefill", "ran", "decision"),
     [
-        (False, False, {"decode"}),
-        (False, True, {"decode", "prefill"}),
-        (True, False, {"decode", "encode"}),
-        (True, True, {"decode", "encode", "prefill"}),
+        (False, False, {"decode"}, "decode-only"),
+        (False, True, {"decode", "prefill"}, "prefill-decode"),
+        (True, False, {"decode", "encode"}, "encode-decode"),
+        (True, True, {"decode", "encode", "prefill"}, "encode-prefill-decode"),
     ],
 )
-def test_optional_legs_run_when_their_decider_says_so(encode, prefill, ran):
+def test_optional_legs_run_when_their_decider_says_so_and_count_once_the_request_leaves(encode, prefill, ran, decision):
     deciders = {"p": Says(answer=prefill), "e": Says(answer=encode)}
-    result = routed(both(**deciders), *ONE_OF_EACH)
-    assert set(result.profiles) == ran
-    assert deciders["p"].asked == deciders["e"].asked == ["e0"]  # once each, about the decode endpoint
-
-
-@pytest.mark.parametrize(
-    ("encode", "prefill", "decision"),
-    [
-        (False, False, "decode-only"),
-        (False, True, "prefill-decode"),
-        (True, False, "encode-decode"),
-        (True, True, "encode-prefill-decode"),
-    ],
-)
-def test_decision_is_counted_by_model_once_the_request_leaves(encode, prefill, decision):
-    handler = both(p=Says(answer=prefill), e=Says(answer=encode))
+    handler = both(**deciders)
     request = Request("r", RequestBody(model="m"))
     result = routed(handler, *ONE_OF_EACH, request=request)
+    assert set(result.profiles) == ran
+    assert deciders["p"].asked == deciders["e"].asked == ["e0"]  # once each, about the decode endpoint
     assert list(handler.samples) == []  # a run of the scheduler is no decision yet
     handler.pre_request(request, result)
     handler.pre_request(Request("r"), result)
