@@ -159,10 +159,10 @@ class BlockIndex:
                 batch.stored_in.append((lane, tier, len(keys)))
         self._write(batch, now)
 
-    def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int) -> Held:
+    def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int | None) -> Held:
         """Return the leading blocks in the caches of lanes, given by id; a tier without a weight counts 1.
 
-        An id of -1 stands for an endpoint without a lane.
+        An id of -1 stands for an endpoint without a lane. Without a time, the blocks do not count as used.
         """
         blocks, weighted = np.zeros(len(lanes), dtype=np.int32), np.zeros(len(lanes))
         rows = self._blocks.find(keys)
@@ -173,7 +173,8 @@ class BlockIndex:
         if not len(rows) or not len(where) or not self._holders:
             return Held(blocks, weighted)
         numbers = numbers[where]
-        self._blocks.touch(rows, now)
+        if now is not None:
+            self._blocks.touch(rows, now)
         tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
         held = {tier: np.stack([word[rows] for word in self._holders[tier]], axis=1) for tier in tiers}
         left = np.bitwise_and.accumulate(np.bitwise_or.reduce(list(held.values())) & self._alive, axis=0)

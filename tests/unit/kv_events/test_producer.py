@@ -207,6 +207,16 @@ async def test_request_without_token_ids_has_no_match_and_is_counted():
         assert world.value("prefix_requests_without_tokens") == 1
 
 
+async def test_simulated_request_matches_and_leaves_nothing_behind():
+    async with fleet(1) as world:
+        await world.tell(0, stored(HASHES, PROMPT))
+        request, candidates = world.request()
+        request.dry_run = True
+        world.producer.produce(request, candidates)
+        assert request.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == 4
+        assert world.value("kv_cache_index_lookup_requests") == 0
+
+
 async def test_state_says_what_each_endpoint_holds_and_nothing_of_prompts():
     async with fleet(1) as world:
         await world.tell(0, stored(HASHES, PROMPT))
