@@ -233,10 +233,13 @@ async def test_picker_without_rights_on_nodes_serves_says_so_once_and_uses_them_
         assert "list nodes of group core at cluster scope" in line["forbidden"]
         assert "list acceleratorclasses of group ome.io at cluster scope" in line["forbidden"]
         assert f"list resourceclaims of group resource.k8s.io in namespace {space}" in line["forbidden"]
-        found = await states(picker)
-        assert {found["nodes"], found["acceleratorclasses.ome.io"], found["allocationclaims.inference.redhat.com"]} == {
-            "forbidden"
-        }
+
+        async def forbidden() -> bool:
+            found = await states(picker)
+            kinds = ("nodes", "acceleratorclasses.ome.io", "allocationclaims.inference.redhat.com")
+            return all(found.get(kind) == "forbidden" for kind in kinds)
+
+        await until(forbidden, "the page of health says so", seconds=PATIENCE_SECONDS)
         await space.apply(accelerator_class(T4["nvidia.com/gpu.product"]))
         user = await space.user("picker")
         await space.grant(user, HARDWARE_ROLE)
