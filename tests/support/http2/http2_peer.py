@@ -223,8 +223,10 @@ class Peer:
 
     def _on_rst_stream(self, frame: Frame) -> None:
         call = self._known_call(frame)
-        assert call.reset is None, "reset twice"
-        (call.reset,) = struct.unpack(">I", frame.payload)
+        (code,) = struct.unpack(">I", frame.payload)
+        # RFC 9113, section 5.1: frames that arrive long after a reset may be an error; servers remember a bounded number.
+        assert call.reset is None or code == Error.STREAM_CLOSED, "reset twice"
+        call.reset = code if call.reset is None else call.reset
 
     def _on_settings(self, frame: Frame) -> None:
         if frame.flags & Flag.ACK:
