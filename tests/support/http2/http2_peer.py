@@ -224,7 +224,7 @@ class Peer:
     def _on_rst_stream(self, frame: Frame) -> None:
         call = self._known_call(frame)
         (code,) = struct.unpack(">I", frame.payload)
-        # RFC 9113, section 5.1: frames that arrive long after a reset may be an error; servers remember a bounded number.
+        # RFC 9113, section 5.1: frames long after a reset may be errors; a server remembers a bounded number of streams.
         assert call.reset is None or code == Error.STREAM_CLOSED, "reset twice"
         call.reset = code if call.reset is None else call.reset
 
