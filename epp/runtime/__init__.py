@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files, sockets, background tasks and memory of the process."""
+"""Files, sockets, background tasks and memory of the process, and the declaration of flags."""
