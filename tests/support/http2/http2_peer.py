@@ -224,7 +224,7 @@ class Peer:
     def _on_rst_stream(self, frame: Frame) -> None:
         call = self._known_call(frame)
         (code,) = struct.unpack(">I", frame.payload)
-        # RFC 9113, section 5.1: frames long after a reset may be errors; a server remembers a bounded number of streams.
+        # RFC 9113, section 5.1: frames long after a reset may be errors; servers remember some streams, not all.
         assert call.reset is None or code == Error.STREAM_CLOSED, "reset twice"
         call.reset = code if call.reset is None else call.reset
 
