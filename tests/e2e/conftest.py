@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated servers, fresh for each test, and one gateway with the default configuration for each module."""
+"""Simulated servers and gateways, fresh for each test unless their names say `module`."""
 
 import contextlib
 import tempfile
@@ -53,21 +53,14 @@ async def module_sim() -> AsyncIterator[RunningSim]:
         yield sim
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def _default_world() -> AsyncIterator[World]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def world() -> AsyncIterator[World]:
+    """Three servers, `a`, `b` and `c`, behind the default configuration."""
     async with _simulated_servers() as start:
         sims = await start("a", "b", "c")
         async with open_world(endpoints=pool_of(sims), sims=sims) as world:
             await world.scraped()
             yield world
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def world(_default_world: World) -> AsyncIterator[World]:
-    """Three servers, `a`, `b` and `c`, behind the default configuration, idle; the tests of a module share them."""
-    yield _default_world
-    await _default_world.settled()
-    await _default_world.release()
 
 
 @pytest.fixture

@@ -98,13 +98,6 @@ class World:
             assert response.status == 200, await response.text()
         await self.scraped()
 
-    async def release(self) -> None:
-        """End the synthetic load of all servers."""
-        for sim in self.sims.values():
-            async with self.http.post(f"http://{sim.address}/sim/release") as response:
-                assert response.status == 200
-        await self.scraped()
-
     async def requests_at(self, name: str) -> list[dict]:
         async with self.http.get(f"http://{self.sims[name].address}/sim/requests") as response:
             return await response.json()
