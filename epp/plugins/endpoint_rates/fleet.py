@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Track the hardware and engine of each slot, and the slots where they changed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,48 +17,27 @@ _MOST_FORMER = 8
 """Kinds without endpoints that are kept, in addition to twice the number of kinds in use."""
 
 
-class _Accelerator(NamedTuple):
-    """Hardware without an engine, and identity of its node's boot and its pod; empty if unknown."""
+class _Pod(NamedTuple):
+    """Identity of a pod; empty if unknown."""
 
-    hardware: Hardware
     boot: str
     pod: str
-
-    @classmethod
-    def of(cls, tag: AcceleratorTag) -> "_Accelerator":
-        return cls(hardware_of(tag, ""), str(tag.attributes.get(BOOT_ID, "")), str(tag.attributes.get(POD_UID, "")))
-
-
-class _Inhabitant(NamedTuple):
-    """The endpoint of a slot."""
-
-    address: str
-    id: str
-    hardware: Hardware
-    boot: str
-    pod: str
-
-    def replaces(self, before: "_Inhabitant") -> bool:
-        """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
-        return (
-            self[:3] != before[:3]
-            or (self.boot != before.boot and "" not in {self.boot, before.boot})
-            or (self.pod != before.pod and "" not in {self.pod, before.pod})
-        )
 
 
 class RateFleet:
     """Numbers the kinds of endpoints; free slots have number 0."""
 
-    __slots__ = ("_default_engine", "_endpoints", "_inhabitants", "_label", "_numbers", "_tags", "kinds")
+    __slots__ = (
+        "_default_engine", "_endpoints", "_engines", "_hardware", "_label", "_numbers", "_pods", "_tags", "kinds",
+    )  # fmt: skip
 
     def __init__(self, engine_label_key: str, default_engine: str) -> None:
         self._label = engine_label_key
         self._default_engine = default_engine
         self._endpoints: Records[Endpoint | None] = Records(())
         self._tags: Records[AcceleratorTag] = Records(())
-        self._inhabitants: list[_Inhabitant | None] = []
-        """By slot."""
+        self._hardware = self._pods = self._engines = np.zeros(0, dtype=np.object_)
+        """By slot: Hardware without an engine, identity of the pod, and name of the engine."""
         self._numbers: dict[Hardware, int] = {}
         """Number of each kind, from 1."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -79,30 +59,84 @@ class RateFleet:
         rates, such as its price or state, do not count.
         """
         endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
-        accelerators = tags.derive_objects(_Accelerator.of)
-        capacity, former = len(endpoints.values), len(self._inhabitants)
+        hardware = tags.derive_objects(_hardware_of)
+        pods = tags.derive_objects(_pod_of)
+        engines = endpoints.derive_objects(_engine_of, self._label, self._default_engine)
+        values, inhabitants = endpoints.values, self._endpoints.values
+        capacity, former = len(values), len(inhabitants)
         touched: Sequence[int] = range(capacity)
-        if former and len(self._numbers) <= _MOST_FORMER + 2 * len(np.unique(self.kinds)):
-            changed = (*endpoints.changed_since(self._endpoints.values), *tags.changed_since(self._tags.values))
-            touched = sorted(set(changed))
-        else:
-            self._numbers = {}
-        replaced = [slot for slot in range(capacity, former) if self._inhabitants[slot] is not None]
-        missing = max(0, capacity - former)
-        inhabitants = self._inhabitants[:capacity] + [None] * missing
-        kinds = np.pad(self.kinds[:capacity], (0, missing))
-        for slot in touched:
-            before, now = inhabitants[slot], self._inhabitant(endpoints.values[slot], accelerators[slot])
-            if before is not None and (now is None or now.replaces(before)):
-                replaced.append(slot)
-            inhabitants[slot] = now
-            kinds[slot] = 0 if now is None else self._numbers.setdefault(now.hardware, len(self._numbers) + 1)
-        self._endpoints, self._tags, self._inhabitants, self.kinds = endpoints, tags, inhabitants, kinds
-        return replaced
+        if former:
+            touched = sorted({*endpoints.changed_since(inhabitants), *tags.changed_since(self._tags.values)})
+        changed = [slot for slot in range(capacity, former) if inhabitants[slot] is not None]
+        changed += [
+            slot
+            for slot in touched
+            if slot < former
+            and (before := inhabitants[slot]) is not None
+            and (
+                (now := values[slot]) is None
+                or now.hostport != before.hostport
+                or now.id != before.id
+                or engines[slot] != self._engines[slot]
+                or _is_another(hardware[slot], self._hardware[slot])
+                or _is_another_pod(pods[slot], self._pods[slot])
+            )
+        ]
+        kinds = np.zeros(capacity, dtype=np.intp)
+        kinds[:former] = self.kinds[:capacity]
+        kinds[touched] = 0
+        taken = [slot for slot in touched if values[slot] is not None]
+        kinds[taken] = self._kinds_of(hardware[taken].tolist(), engines[taken].tolist())
+        self._endpoints, self._tags = endpoints, tags
+        self._hardware, self._pods, self._engines = hardware, pods, engines
+        self.kinds = kinds
+        if len(self._numbers) > _MOST_FORMER and len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
+            self._renumber()
+        return changed
 
-    def _inhabitant(self, endpoint: Endpoint | None, accelerator: _Accelerator) -> _Inhabitant | None:
-        if endpoint is None:
-            return None
-        engine = plain_key(endpoint.labels.get(self._label, self._default_engine))
-        hardware = accelerator.hardware._replace(engine=engine)
-        return _Inhabitant(endpoint.hostport, endpoint.id, hardware, accelerator.boot, accelerator.pod)
+    def _kinds_of(self, fleet: Iterable[Hardware], engines: Iterable[str]) -> list[int]:
+        """Return the number for each hardware and its engine."""
+        numbers: dict[tuple[int, str], int] = {}
+        found = []
+        for hardware, engine in zip(fleet, engines, strict=True):
+            kind = numbers.get((id(hardware), engine))
+            if kind is None:
+                kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
+                numbers[id(hardware), engine] = kind
+            found.append(kind)
+        return found
+
+    def _renumber(self) -> None:
+        """Drop kinds without endpoints."""
+        hardware, used = self.hardware, np.unique(self.kinds[self.kinds > 0])
+        self._numbers = {hardware[kind]: number for number, kind in enumerate(used.tolist(), 1)}
+        self.kinds = np.where(self.kinds > 0, np.searchsorted(used, self.kinds) + 1, 0)
+
+
+def _engine_of(endpoint: Endpoint | None, label: str, default: str) -> str:
+    return "" if endpoint is None else plain_key(endpoint.labels.get(label, default))
+
+
+def _hardware_of(tag: AcceleratorTag) -> Hardware:
+    return _shared(hardware_of(tag, ""))
+
+
+def _pod_of(tag: AcceleratorTag) -> _Pod:
+    return _Pod(str(tag.attributes.get(BOOT_ID, "")), str(tag.attributes.get(POD_UID, "")))
+
+
+@lru_cache
+def _shared(hardware: Hardware) -> Hardware:
+    """Return one object for all equal ones: many endpoints share a few kinds."""
+    return hardware
+
+
+def _is_another(now: Hardware, before: Hardware) -> bool:
+    return now is not before and now != before
+
+
+def _is_another_pod(now: _Pod, before: _Pod) -> bool:
+    """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
+    return (now.boot != before.boot and "" not in {now.boot, before.boot}) or (
+        now.pod != before.pod and "" not in {now.pod, before.pod}
+    )

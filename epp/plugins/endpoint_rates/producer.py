@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publish the rates of each endpoint: from profiles of its hardware first, then learned from responses."""
 
-from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from typing import Annotated, NamedTuple
@@ -37,8 +36,9 @@ from epp.framework.files import read_list
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
+from epp.plugins.endpoint_rates.estimate import InitialRates, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
-from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner, estimate
+from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, model_key
 
 
@@ -86,6 +86,7 @@ _MOST_MODELS = 20
 """Latest models whose rates are dumped."""
 _UPDATE_SECONDS = 0.1
 """Shortest time between two updates of learned rates."""
+_STEPS_OF_HALF_LIFE = 64
 _ANSWERS = 256
 """Approximate number of answers in the mean length."""
 
@@ -99,6 +100,12 @@ class _Sent(NamedTuple):
     prefill_seconds: float
     """Time to the first token by the initial rates; 0 for no sample."""
     itl_seconds: float
+
+
+class _Published(NamedTuple):
+    rates: EndpointRates
+    version: int
+    at: float
 
 
 class EndpointRatesProducer(
@@ -159,12 +166,11 @@ class EndpointRatesProducer(
         self._answers = 0
         self._tokens_per_event: dict[int, float] = {}
         """By slot, learned from responses with both usage and events."""
-        self._epochs: Counter[int] = Counter()
-        """By slot: how often its endpoint left or its hardware changed."""
+        self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
+        self._initial: dict[str, InitialRates] = {}
         self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[KindRates]]] = {}
         """By model; valid until the kinds of hardware change."""
-        self._published: dict[str, tuple[float, EndpointRates]] = {}
-        """By model: the last rates, and the time of their computation."""
+        self._published: dict[str, _Published] = {}
         self._latest_model = given.base_model
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
@@ -177,6 +183,7 @@ class EndpointRatesProducer(
     def dump_state(self, snapshot: Snapshot) -> object | None:
         if not self._fleet.is_of(snapshot):
             return {"models": {}}
+        shown = {key: each.rates for key, each in list(self._published.items())[-_MOST_MODELS:]}
         return {
             "outputTokens": self._output_tokens,
             "models": {
@@ -190,7 +197,7 @@ class EndpointRatesProducer(
                         "itlSamples": rates.itl_samples,
                     },
                 )
-                for key, (_, rates) in list(self._published.items())[-_MOST_MODELS:]
+                for key, rates in shown.items()
             },
         }
 
@@ -205,23 +212,23 @@ class EndpointRatesProducer(
         slot = result.primary.slot
         snapshot = result.primary.candidates.snapshot
         self._follow(snapshot)
-        initial = self._kind_rates(self._profiled_model(request.model))[self._fleet.kinds.item(slot)]
+        initial = self._initial_rates(self._profiled_model(request.model))
         match = request.get(self._match_key)
         own = max(0, request.prompt_tokens - (0 if match is None else match.tokens_at(slot)))
         expected = 0.0
         if own >= self.parameters.min_tokens and _is_alone(result, slot):
             ahead = own + snapshot.column(IN_FLIGHT_TOKENS).item(slot)
-            expected = ahead / initial.prefill_tokens_per_second
+            expected = ahead / initial.prefill_tokens_per_second.item(slot)
         running, in_flight = snapshot.column(RUNNING).item(slot), snapshot.column(IN_FLIGHT).item(slot)
         batch = 1.0 + max(in_flight, running)  # in_flight if running is NaN
-        itl_seconds = initial.itl_base_seconds + initial.itl_seconds_per_request * batch
-        sent = _Sent(slot, self._epochs[slot], result.targets[0], expected, itl_seconds)
+        itl_seconds = initial.itl_base_seconds.item(slot) + initial.itl_seconds_per_request.item(slot) * batch
+        sent = _Sent(slot, self._prefill.epoch(slot), result.targets[0], expected, itl_seconds)
         request.put(self._sent_key, sent)
 
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
         sent = self._served_as_sent(request, response)
         if sent is not None and sent.prefill_seconds and seconds > 0:
-            self._prefill.add(sent.slot, sent.prefill_seconds / seconds, self.clock.now())
+            self._prefill.add(sent.slot, sent.epoch, sent.prefill_seconds / seconds, self.clock.now())
 
     def ended(self, request: Request, response: Response, seconds: float) -> None:
         sent = self._served_as_sent(request, response)
@@ -231,7 +238,7 @@ class EndpointRatesProducer(
             self._output_tokens += (tokens - self._output_tokens) / self._answers
         if sent is not None and tokens >= self.parameters.min_output_tokens and seconds > 0:
             ratio = sent.itl_seconds * (tokens - 1) / seconds
-            self._itl.add(sent.slot, ratio, self.clock.now())
+            self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
 
     def _tokens_of(self, slot: int, response: Response) -> float:
         """Return the tokens of a response, from its usage, else estimated from its events."""
@@ -245,19 +252,16 @@ class EndpointRatesProducer(
         return tokens
 
     def slots_removed(self, slots: Sequence[int]) -> None:
-        self._epochs.update(slots)
-        self._published.clear()
         for slot in slots:
             self._tokens_per_event.pop(slot, None)
         for learner in (self._prefill, self._itl, self._places):
             learner.forget(*slots)
 
     def _served_as_sent(self, request: Request, response: Response) -> _Sent | None:
-        """Return the expected times, unless another endpoint or hardware served the request."""
         sent = request.get(self._sent_key)
         if sent is None or response.status != _OK or response.served.hostport != sent.target.hostport:
             return None
-        return sent if sent.epoch == self._epochs[sent.slot] else None
+        return sent
 
     def _rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
         if snapshot.dry_run:
@@ -268,31 +272,41 @@ class EndpointRatesProducer(
         if self.parameters.learn and now - self._looked_at >= _UPDATE_SECONDS:
             self._looked_at = now
             self._places.update(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
-        at, rates = self._published.get(key, (-inf, None))
-        if rates is None or (self._has_learned and now - at >= _UPDATE_SECONDS):
-            rates = self._estimated(self._kind_rates(key), self._fleet, now)
-            self._published[key] = now, rates
+        rates = self._fresh(key, now)
+        if rates is None:
+            rates = self._estimated(self._initial_rates(key), snapshot, now)
+            self._published[key] = _Published(rates, self._version, now)
         return rates
 
     def _dry_run_rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
         """Return the rates for a snapshot that may be made up, without a change to learned state."""
-        fleet = self._fleet
-        if not fleet.is_of(snapshot):
+        key, now, fleet = self._profiled_model(model), self.clock.now(), self._fleet
+        if fleet.is_of(snapshot):
+            rates = self._fresh(key, now)
+            if rates is not None:
+                return rates
+        else:
             fleet = RateFleet(self.parameters.engine_label_key, self.parameters.default_engine)
             fleet.follow(snapshot)
-        key = self._profiled_model(model)
-        by_kind = [self._table.look_up(key, hardware) for hardware in fleet.hardware]
-        return self._estimated(by_kind, fleet, self.clock.now())
+        initial = InitialRates.of(self._table.look_up_all(key, fleet.hardware), fleet.kinds)
+        return self._estimated(initial, snapshot, now)
 
     @property
-    def _has_learned(self) -> bool:
-        return self._prefill.has_learned or self._itl.has_learned or self._places.has_learned
+    def _version(self) -> int:
+        return self._prefill.version + self._itl.version + self._places.version
 
-    def _estimated(self, by_kind: Sequence[KindRates], fleet: RateFleet, now: float) -> EndpointRates:
-        capacity = len(fleet.kinds)
+    def _fresh(self, key: str, now: float) -> EndpointRates | None:
+        """Return the last published rates, unless an update is due."""
+        published, version = self._published.get(key), self._version
+        if published is None:
+            return None
+        wait = _UPDATE_SECONDS if version != published.version else self._fade_seconds
+        return published.rates if now - published.at < wait or not version else None
+
+    def _estimated(self, initial: InitialRates, snapshot: Snapshot, now: float) -> EndpointRates:
+        capacity = snapshot.capacity
         return estimate(
-            by_kind,
-            fleet.kinds,
+            initial,
             self._prefill.learned(capacity, now),
             self._itl.learned(capacity, now),
             output_tokens=self._output_tokens,
@@ -302,15 +316,19 @@ class EndpointRatesProducer(
     def _follow(self, snapshot: Snapshot) -> None:
         if not self._fleet.is_of(snapshot):
             self.slots_removed(self._fleet.follow(snapshot))
+            self._initial.clear()
+            self._published.clear()
 
-    def _kind_rates(self, key: str) -> Sequence[KindRates]:
-        """Return the rates of a model on each kind of hardware, before learning."""
-        hardware, by_kind = self._by_kind.get(key, ((), ()))
-        if hardware != self._fleet.hardware:
-            hardware = self._fleet.hardware
-            by_kind = [self._table.look_up(key, one) for one in hardware]
-            self._by_kind[key] = hardware, by_kind
-        return by_kind
+    def _initial_rates(self, key: str) -> InitialRates:
+        initial = self._initial.get(key)
+        if initial is None:
+            hardware, by_kind = self._by_kind.get(key, ((), ()))
+            if hardware != self._fleet.hardware:
+                hardware = self._fleet.hardware
+                by_kind = self._table.look_up_all(key, hardware)
+                self._by_kind[key] = hardware, by_kind
+            initial = self._initial[key] = InitialRates.of(by_kind, self._fleet.kinds)
+        return initial
 
     def _profiled_model(self, model: str) -> str:
         """Return the key of the model, or of the base model, in the profiles; empty without profiles of either."""

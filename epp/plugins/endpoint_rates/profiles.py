@@ -61,6 +61,7 @@ class RateProfile(Parameters, frozen=True):
 
     @property
     def devices(self) -> int:
+        """Devices of the measured endpoint."""
         return self.tensor_parallel or 1
 
     @property
@@ -92,16 +93,16 @@ class DeviceFigures(NamedTuple):
     bandwidth_gbps: float
 
 
-_DEVICES = {
-    "h100": DeviceFigures("nvidia", 989, 3350),
-    "h200": DeviceFigures("nvidia", 989, 4800),
-    "b200": DeviceFigures("nvidia", 2250, 8000),
-    "a100": DeviceFigures("nvidia", 312, 2039),
-    "l40s": DeviceFigures("nvidia", 362, 864),
-    "mi300x": DeviceFigures("amd", 1307, 5300),
-    "v6e": DeviceFigures("google", 918, 1640),
-    "v7x": DeviceFigures("google", 2307, 7380),
-}
+DEVICES: tuple[tuple[str, DeviceFigures], ...] = (
+    ("h100", DeviceFigures("nvidia", 989, 3350)),
+    ("h200", DeviceFigures("nvidia", 989, 4800)),
+    ("b200", DeviceFigures("nvidia", 2250, 8000)),
+    ("a100", DeviceFigures("nvidia", 312, 2039)),
+    ("l40s", DeviceFigures("nvidia", 362, 864)),
+    ("mi300x", DeviceFigures("amd", 1307, 5300)),
+    ("v6e", DeviceFigures("google", 918, 1640)),
+    ("v7x", DeviceFigures("google", 2307, 7380)),
+)
 """Devices of the built-in profiles, for comparison with others."""
 
 DEFAULT_PREFILL_TOKENS_PER_SECOND = 15928.0
@@ -112,34 +113,37 @@ DEFAULT_ITL_BASE_SECONDS = 0.010
 DEFAULT_ITL_SECONDS_PER_REQUEST = 0.005 / 64
 
 
+def _prefill(model: str, accelerator: str, engine: str, devices: int, rate: float, *, chunk: int = 0) -> RateProfile:
+    return RateProfile(
+        model=model,
+        accelerator=accelerator,
+        engine=engine,
+        tensor_parallel=devices,
+        chunk=chunk,
+        prefill_tokens_per_second=rate,
+    )
+
+
+def _itl(accelerator: str, alone_ms: float, among_64_ms: float) -> RateProfile:
+    return RateProfile(accelerator=accelerator, alpha_ms=alone_ms, beta_ms=(among_64_ms - alone_ms) / 64)
+
+
 SEEDS: tuple[RateProfile, ...] = (
-    *(
-        RateProfile(
-            model=model, accelerator=accelerator, engine=engine, tensor_parallel=devices, prefill_tokens_per_second=rate
-        )
-        for model, accelerator, engine, devices, rate in (
-            ("gpt-oss-120b", "h100", "vllm", 1, 39065),
-            ("qwen3-32b", "h100", "vllm", 2, 15928),
-            ("qwen3-32b", "h100", "sglang", 2, 15360),
-            ("qwen3-32b", "v7x", "vllm", 8, 27336),
-            ("qwen3-32b", "v6e", "vllm", 8, 26290),
-            ("glm-5.2-nvfp4", "b200", "sglang", 8, 24027),
-            ("qwen3-coder-480b-fp8", "v7x", "vllm", 8, 16444),
-            ("qwen3-vl-32b", "h200", "vllm", 2, 15751),
-            ("llama-3.2-3b", "cpu", "vllm", 1, 1970),
-            ("", "h100", "", 0, H100_PREFILL_TOKENS_PER_SECOND),
-            ("", "cpu", "", 0, 197),
-        )
-    ),
-    *(
-        RateProfile(accelerator=accelerator, alpha_ms=alone_ms, beta_ms=(among_64_ms - alone_ms) / 64)
-        for accelerator, alone_ms, among_64_ms in (
-            ("h100", 10, 15),
-            ("a100", 15, 25),
-            ("l40s", 25, 35),
-            ("mi300x", 12, 18),
-        )
-    ),
+    _prefill("gpt-oss-120b", "h100", "vllm", 1, 39065, chunk=8192),
+    _prefill("qwen3-32b", "h100", "vllm", 2, 15928, chunk=8192),
+    _prefill("qwen3-32b", "h100", "sglang", 2, 15360, chunk=8192),
+    _prefill("qwen3-32b", "v7x", "vllm", 8, 27336, chunk=8192),
+    _prefill("qwen3-32b", "v6e", "vllm", 8, 26290, chunk=8192),
+    _prefill("glm-5.2-nvfp4", "b200", "sglang", 8, 24027, chunk=32768),
+    _prefill("qwen3-coder-480b-fp8", "v7x", "vllm", 8, 16444),
+    _prefill("qwen3-vl-32b", "h200", "vllm", 2, 15751, chunk=8192),
+    _prefill("llama-3.2-3b", "cpu", "vllm", 1, 1970, chunk=2048),
+    RateProfile(accelerator="h100", prefill_tokens_per_second=H100_PREFILL_TOKENS_PER_SECOND),
+    RateProfile(accelerator="cpu", prefill_tokens_per_second=197),
+    _itl("h100", 10, 15),
+    _itl("a100", 15, 25),
+    _itl("l40s", 25, 35),
+    _itl("mi300x", 12, 18),
 )
 
 
@@ -192,6 +196,10 @@ class RateTable:
         self._lists = (tuple(given), SEEDS)
         self.models = frozenset(model_key(profile.model) for profiles in self._lists for profile in profiles)
         """Models with a profile, by `model_key`; empty for any."""
+
+    def look_up_all(self, model: str, hardware: Iterable[Hardware]) -> Sequence[KindRates]:
+        """Return the rates of a model, given by `model_key`, on each hardware."""
+        return [self.look_up(model, one) for one in hardware]
 
     def look_up(self, model: str, hardware: Hardware) -> KindRates:
         """Return the rates of a model, given by `model_key`, on some hardware."""
@@ -280,9 +288,10 @@ def _scaled(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth
     own = hardware.bandwidth_gbps if by_bandwidth else hardware.fp16_tflops
     if not own:
         return None
+    known = dict(DEVICES)
     candidates: list[tuple[bool, float, int, float, RateProfile]] = []
     for order, profile in enumerate(profiles):
-        device = _DEVICES.get(plain_key(profile.accelerator), _UNKNOWN_DEVICE)
+        device = known.get(plain_key(profile.accelerator), _UNKNOWN_DEVICE)
         built_in = device.bandwidth_gbps if by_bandwidth else device.fp16_tflops
         theirs = (profile.bandwidth_gbps if by_bandwidth else profile.fp16_tflops) or built_in
         if theirs:

@@ -25,16 +25,16 @@ def ratios(one, capacity=1, now=0.0):
 def test_median_counts_from_the_least_number_of_samples_on():
     one = learner()
     for ratio in (2.0, 100.0):
-        one.add(0, ratio, 0.0)
+        one.add(0, 0, ratio, 0.0)
     assert np.isnan(ratios(one)).all()
-    one.add(0, 3.0, 0.0)
+    one.add(0, 0, 3.0, 0.0)
     assert ratios(one) == [3.0000000000000004]  # the median of 2, 3 and 100, there and back through a logarithm
 
 
 def test_only_the_last_samples_count():
     one = learner()
     for ratio in (1.0, 1.0, 1.0, 4.0, 4.0, 4.0):
-        one.add(0, ratio, 0.0)
+        one.add(0, 0, ratio, 0.0)
     assert one.learned(1, 0.0)[0].tolist() == [math.log(4.0)]  # of 1, 1, 4, 4, 4
     assert one.learned(1, 0.0)[1].tolist() == [6]
 
@@ -42,7 +42,7 @@ def test_only_the_last_samples_count():
 def test_het_4_what_was_learned_decays_towards_the_profile():
     one = learner()
     for _ in range(3):
-        one.add(0, 16.0, 0.0)
+        one.add(0, 0, 16.0, 0.0)
     # 16^1, 16^(1/2) = 4, 16^(1/4) = 2; then it is not trusted at all
     assert [round(ratios(one, now=age)[0], 9) for age in (0, 600, 1200)] == [16.0, 4.0, 2.0]
     assert np.isnan(ratios(one, now=1201)).all()
@@ -51,9 +51,19 @@ def test_het_4_what_was_learned_decays_towards_the_profile():
 def test_sample_after_a_long_pause_starts_afresh():
     one = learner()
     for _ in range(3):
-        one.add(0, 16.0, 0.0)
-    one.add(0, 1.0, 5000.0)
+        one.add(0, 0, 16.0, 0.0)
+    one.add(0, 0, 1.0, 5000.0)
     assert one.learned(1, 5000.0)[1].tolist() == [0]
+
+
+def test_sample_from_before_the_slot_was_forgotten_changes_nothing():
+    one = learner(min_samples=1)
+    epoch = one.epoch(0)
+    one.forget(0)
+    one.add(0, epoch, 4.0, 0.0)
+    assert one.learned(1, 0.0)[1].tolist() == [0]
+    one.add(0, one.epoch(0), 4.0, 0.0)
+    assert one.learned(1, 0.0)[1].tolist() == [1]
 
 
 def test_unlearned_slots_take_the_median_of_their_kind_or_of_all():
@@ -68,7 +78,7 @@ def test_unlearned_slots_take_the_median_of_their_kind_or_of_all():
 def test_any_sample_at_all_leaves_a_ratio_that_is_finite_and_above_0(samples, age):
     one = learner(min_samples=1)
     for ratio in samples:
-        one.add(0, ratio, 0.0)
+        one.add(0, 0, ratio, 0.0)
     known = np.exp(like_the_others(one.learned(2, age)[0], np.zeros(2, dtype=np.intp)))
     assert (np.isfinite(known) & (known > 0)).all()
 
@@ -77,7 +87,7 @@ def test_any_sample_at_all_leaves_a_ratio_that_is_finite_and_above_0(samples, ag
 def test_median_is_that_of_the_latest_samples_however_often_it_is_asked_for(samples):
     one, given_to = learner(min_samples=1), {0: [], 1: []}
     for slot, ratio, asked in samples:
-        one.add(slot, ratio, 0.0)
+        one.add(slot, 0, ratio, 0.0)
         given_to[slot].append(math.log(ratio))
         if asked:
             one.learned(2, 0.0)
@@ -108,10 +118,11 @@ class Slots(RuleBasedStateMachine):
         self.now = 0.0
         self.since_forgotten = dict.fromkeys(range(4), 0)
 
-    @rule(slot=st.integers(0, 3), ratio=st.floats(1e-6, 1e6))
-    def sample(self, slot, ratio):
-        self.one.add(slot, ratio, self.now)
-        self.since_forgotten[slot] += 1
+    @rule(slot=st.integers(0, 3), ratio=st.floats(1e-6, 1e6), late=st.booleans())
+    def sample(self, slot, ratio, late):
+        epoch = self.one.epoch(slot)
+        self.one.add(slot, epoch - 1 if late else epoch, ratio, self.now)
+        self.since_forgotten[slot] += not late
 
     @rule(slot=st.integers(0, 3))
     def leave(self, slot):
@@ -157,7 +168,10 @@ def test_queue_behind_a_smaller_batch_says_nothing():
 
 
 def test_larger_batch_shows_that_there_was_room():
-    assert looked((9.0, 0.0), learner=looked(*[(8.0, 2.0)] * 5)).learned(1) is None
+    learner = looked(*[(8.0, 2.0)] * 5)
+    version = learner.version
+    assert looked((9.0, 0.0), learner=learner).learned(1) is None
+    assert learner.version > version
 
 
 def test_what_is_not_reported_says_nothing():

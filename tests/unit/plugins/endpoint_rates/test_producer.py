@@ -26,12 +26,12 @@ from epp.framework import (
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Performance
 from epp.framework.datalayer import Report
 from epp.framework.rates import ENDPOINT_RATES
+from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT_TOKENS, RUNNING
 from epp.framework.testing import candidates
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp.routing.datastore import Datastore
-from tests.support.plugins import built
 
 H100 = AcceleratorTag(model="h100", vendor="nvidia", count=2, performance=Performance(fp16=989), bandwidth_gbps=3350)
 T4 = AcceleratorTag(model="t4", vendor="nvidia", count=1, performance=Performance(fp16=65), bandwidth_gbps=320)
@@ -43,8 +43,10 @@ class World:
 
     def __init__(self, *tags, **parameters):
         self.clock = ManualClock()
+        registry = Registry({})
+        registry.register(EndpointRatesProducer)
         parameters = {"halfLife": "10000h"} | parameters  # so that a second takes nothing away
-        self.plugin = built(EndpointRatesProducer, parameters, clock=self.clock)
+        self.plugin = registry.build("endpoint-rates-producer", parameters, name="mine", clock=self.clock)
         self.labels = [{} for _ in tags]
         self.retag(*tags)
 
@@ -378,3 +380,18 @@ def test_bad_file_is_refused_by_name(tmp_path, content, sentence):
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=f"(?s)profilePath '{file}'.*{sentence}"):
         World(H100, profilePath=str(file))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
+        ({"minTokens": 0}, "minTokens is 0; it must be at least 1"),
+        ({"minOutputTokens": 1}, "minOutputTokens is 1; it must be at least 2"),
+        ({"halfLife": "soon"}, "halfLife: 'soon' is not a duration"),
+        ({"halfLife": "0"}, "halfLife is '0'; it must be above 0"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        World(H100, **parameters)
