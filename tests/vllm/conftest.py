@@ -4,20 +4,25 @@
 `--vllm DIR` names a virtual environment that holds `bin/vllm` and, in `models/medium`, a small model of random weights.
 """
 
+import json
 import os
+import random
+import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI
 
 from epp.app import PickerSettings
+from epp.config.load import load_text, sample_texts
 from epp.extproc.server import ServerSettings
 from epp.framework.snapshot import Column
 from epp.lab.child import tied_to_parent
@@ -34,6 +39,7 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
     "VLLM_HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
 }
@@ -45,10 +51,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass
 class Server:
+    """One engine on a core of its own; it publishes KV events, and tells more on its development routes."""
+
     name: str
-    address: str
-    process: subprocess.Popen
+    venv: Path
+    core: int
+    events_port: int
     log: Path
+    port: int = field(default_factory=lambda: consecutive_ports(1)[0])
+    process: subprocess.Popen | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        events = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{self.events_port}",
+            "topic": f"kv@{self.address}@medium",
+        }
+        adapter = f"lora-a={self.venv / 'models' / 'medium-lora' / 'lora-a'}"
+        command = tied_to_parent(
+            str(self.venv / "bin" / "vllm"),
+            "serve",
+            str(self.venv / "models" / "medium"),
+            *("--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "4096"),
+            *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--block-size", "32", "--max-num-seqs", "4"),
+            *("--kv-cache-memory-bytes", str(96 * 2**20), "--shutdown-timeout", "5"),
+            *("--kv-events-config", json.dumps(events)),
+            *("--enable-lora", "--max-loras", "1", "--max-lora-rank", "8", "--lora-modules", adapter),
+            *("--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "medium"),
+        )
+        environment = {**os.environ, **QUIET, "VLLM_CPU_OMP_THREADS_BIND": str(self.core % (os.cpu_count() or 1))}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
 
     def wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -62,6 +102,17 @@ class Server:
                 time.sleep(0.25)  # between two looks at a condition
         pytest.fail(f"{self.name} is not healthy after {START_SECONDS} s:\n{self.log.read_text()[-3000:]}")
 
+    def kill(self) -> None:
+        """End the engine and its workers at once."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
 
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
@@ -69,38 +120,36 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if venv is None:
         pytest.fail("say where vLLM is: make test-vllm VLLM=path/to/venv")
     logs = tmp_path_factory.mktemp("vllm")
-    started = [start(venv, name, core, logs / f"{name}.log") for core, name in enumerate(("a", "b"))]
+    ports = consecutive_ports(2)
+    servers = [
+        Server(name, venv, core, port, logs / f"{name}.log")
+        for core, (name, port) in enumerate(zip("ab", ports, strict=True))
+    ]
+    for server in servers:
+        server.start()
     try:
-        for server in started:
+        for server in servers:
             server.wait_until_healthy()
-        yield started
+        yield servers
     finally:
-        for server in started:
+        for server in servers:
             server.process.terminate()
-        for server in started:
+        for server in servers:
+            server.stop()
+
+
+def consecutive_ports(count: int) -> list[int]:
+    """Free ports below those that the kernel hands out: the ranks of one address publish on ports in a row."""
+    while True:
+        first = random.randrange(20_000, 32_000)
+        ports = list(range(first, first + count))
+        with ExitStack() as stack:
             try:
-                server.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                server.process.kill()
-                server.process.wait()
-
-
-def start(venv: Path, name: str, core: int, log: Path) -> Server:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = tied_to_parent(
-        str(venv / "bin" / "vllm"),
-        "serve",
-        str(venv / "models" / "medium"),
-        *("--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "4096"),
-        *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--block-size", "32", "--max-num-seqs", "4"),
-        *("--kv-cache-memory-bytes", str(96 * 2**20), "--shutdown-timeout", "5"),
-        *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "medium"),
-    )
-    environment = {**os.environ, **QUIET, "VLLM_CPU_OMP_THREADS_BIND": str(core % (os.cpu_count() or 1))}
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
-    return Server(name, f"127.0.0.1:{port}", process, log)
+                for port in ports:
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return ports
 
 
 @dataclass
@@ -119,6 +168,23 @@ class World:
 async def world(servers: list[Server]) -> AsyncIterator[World]:
     endpoints = ",".join(f"{server.name}={server.address}" for server in servers)
     settings = PickerSettings(server=ServerSettings("unix:unset"), discovery=StaticDiscovery(parse_targets(endpoints)))
+    async with (
+        local_gateway(settings, GatewaySettings(listen_port=0)) as gateway,
+        AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120) as client,
+    ):
+        yield World(gateway, client, servers)
+
+
+@pytest.fixture
+async def precise(servers: list[Server]) -> AsyncIterator[World]:
+    """The same servers as ranks of one engine, with the ready-made configuration `precise-prefix`."""
+    endpoints = ",".join(f"engine-rank-{rank}={server.address}" for rank, server in enumerate(servers))
+    config = sample_texts()["precise-prefix"].replace("5557", str(servers[0].events_port))
+    settings = PickerSettings(
+        server=ServerSettings("unix:unset"),
+        discovery=StaticDiscovery(parse_targets(endpoints)),
+        config=load_text(config),
+    )
     async with (
         local_gateway(settings, GatewaySettings(listen_port=0)) as gateway,
         AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120) as client,
