@@ -49,6 +49,7 @@ from epp.telemetry.process_series import (
     show_extproc,
     show_inputs,
     show_leader,
+    show_process,
     show_watches,
 )
 
@@ -76,6 +77,7 @@ class Picker:
         self._registry = Registry(modules=settings.plugin_modules)
         self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
         show_build(self.metrics.families, settings.server.transport.value, settings.lost_log_lines)
+        show_process(self.metrics.registry)
         self._scheduling: SchedulingObserver = self.metrics
         if settings.tracing is not None:
             settings.tracing.counts.show(self.metrics.registry)

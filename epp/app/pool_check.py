@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.endpoint import LabelSelector
 from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ApiError, KubeApi
 from epp.kube.collection import ABSENT, list_objects
@@ -62,7 +63,8 @@ class PoolReport(msgspec.Struct, frozen=True):
     """Empty for pods without an InferencePool."""
     found: bool = True
     """Whether the InferencePool is there and can be decoded."""
-    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    labels: str = ""
+    """The label selector of its pods."""
     ports: tuple[int, ...] = ()
     protocol: str = ""
     pods: PodCounts | None = None
@@ -126,7 +128,7 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
             return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
         pool, picker = item.object
         report = PoolReport(name=source.name, protocol=pool.app_protocol)
-        target = PodTarget(pool.match_labels, pool.ports)
+        target = PodTarget(LabelSelector.of(pool.match_labels), pool.ports)
         identity = PoolIdentity(source.name, source.group, namespace)
         warnings += await _service_problems(api, picker, namespace)
     assert isinstance(target, PodTarget)  # noqa: S101  of the pool, or as given
@@ -134,7 +136,7 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
     built = await _build_policies(api, identity, namespace, warnings)
     return msgspec.structs.replace(
         report,
-        labels=target.labels,
+        labels=str(target.labels),
         ports=target.ports,
         pods=pods,
         endpoints=endpoints,
@@ -170,7 +172,7 @@ async def _count_pods(
     served = [len(endpoints_of(pod, target.ports)) for pod in pods]
     counts = PodCounts(matching=len(pods), **Counter(map(_state, pods, served)))
     warnings += _problems("Pod", items)
-    labels = ", ".join(f"{name}={value}" for name, value in sorted(target.labels.items()))
+    labels = target.labels
     if not items:
         warnings.append(f"no pod of namespace {namespace} has the labels {labels}: requests get 503 until one does")
     elif not any(served):

@@ -143,11 +143,10 @@ def _access(access: Access) -> str:
 def _pool_lines(pool: PoolReport) -> list[str]:
     if not pool.found:
         return []
-    labels = ",".join(f"{name}={value}" for name, value in pool.labels.items())
     ports = ", ".join(map(str, pool.ports))
     name = f"InferencePool {pool.name}: pods with " if pool.name else "pods with "
     protocol = f", {pool.protocol}" if pool.protocol else ""
-    lines = [f"{name}{labels}; ports {ports}{protocol}"]
+    lines = [f"{name}{pool.labels}; ports {ports}{protocol}"]
     if pool.pods is not None:
         counts = pool.pods
         others = {

@@ -106,7 +106,7 @@ def read_file_pool(flags: PickerFlags, pods: PodTarget | None = None) -> PodFile
             paths=split_list(flags.objects),
             pool="" if pods is not None else flags.pool_name or "",
             namespace=namespace or "",
-            selector={} if pods is None else dict(pods.labels),
+            selector="" if pods is None else str(pods.labels),
             target_ports=() if pods is None else pods.ports,
         )
     except ValueError as error:

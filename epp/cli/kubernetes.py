@@ -3,7 +3,6 @@
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_hex
 from socket import gethostname
@@ -16,6 +15,7 @@ from epp.cli.inputs import is_in_files, split_list
 from epp.cli.picker_flags import Serve
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
+from epp.framework.endpoint import LabelSelector
 from epp.kube.leader_election import LeaseSettings
 from epp.kube.objects.inference import POOL_GROUP
 from epp.pool.discovery import PodTarget, PoolName
@@ -24,8 +24,6 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _MOST_PORTS = 8
 _PORTS = range(1, 65536)
 _NUMBER = re.compile(r"[0-9]{1,5}")
-_LABEL_NAME = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _log = structlog.get_logger()
 _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]{1,10}-[a-z0-9]{5}")
@@ -169,16 +167,13 @@ def read_namespace(flags: Serve | Check) -> str:
     return named
 
 
-def _labels(text: str) -> Mapping[str, str]:
-    """Return the labels of `name=value,name=value`; raises ConfigurationError."""
-    labels: dict[str, str] = {}
-    for each in split_list(text):
-        name, equals, value = (part.strip() for part in each.partition("="))
-        if not equals or not _LABEL_NAME.fullmatch(name) or not _LABEL_VALUE.fullmatch(value) or name in labels:
-            problem = "occurs twice" if name in labels else "is not a label"
-            raise ConfigurationError(f"--endpoint-selector: {each!r} {problem}: write name=value, with commas between")
-        labels[name] = value
-    if not labels:
+def _labels(text: str) -> LabelSelector:
+    """Return the label selector; raises ConfigurationError."""
+    try:
+        labels = LabelSelector.parse(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--endpoint-selector: {error}") from None
+    if not labels.requirements:
         raise ConfigurationError("--endpoint-selector is empty, and would select every pod: write name=value")
     return labels
 

@@ -292,8 +292,9 @@ PoolGroup = Annotated[str, option("API group of the InferencePool.", "GROUP")]
 EndpointSelector = Annotated[
     str | None,
     option(
-        "Labels of the pods that are the endpoints, without an InferencePool; with --endpoint-target-ports.",
-        "LABEL=VALUE,...",
+        "Label selector of the pods that are the endpoints, without an InferencePool, such as "
+        "'app=vllm,env in (a,b),!old'; with --endpoint-target-ports.",
+        "SELECTOR",
     ),
 ]
 EndpointTargetPorts = Annotated[

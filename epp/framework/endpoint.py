@@ -116,6 +116,12 @@ class Requirement:
         """Return whether these labels meet it."""
         return _TESTS[self.operator](labels.get(self.key), self.values)
 
+    def __str__(self) -> str:
+        """Return the text of the Kubernetes API."""
+        if self.operator in {"in", "notin"}:
+            return f"{self.key} {self.operator} ({','.join(self.values)})"
+        return f"{self.key}{self.operator}{self.values[0]}" if self.values else f"{self.operator}{self.key}"
+
 
 def _compared(label: str | None, bound: str) -> int:
     """Return -1, 0 or 1 as the label is less, no number, or greater."""
@@ -152,6 +158,15 @@ class LabelSelector:
         if not text.strip():
             return cls()
         return cls(tuple(_requirement(part.strip(), text) for part in _BETWEEN_REQUIREMENTS.split(text)))
+
+    @classmethod
+    def of(cls, labels: Mapping[str, str]) -> "LabelSelector":
+        """Return the selector of exactly these labels."""
+        return cls(tuple(Requirement(key, "=", (value,)) for key, value in sorted(labels.items())))
+
+    def __str__(self) -> str:
+        """Return the text of the Kubernetes API."""
+        return ",".join(map(str, self.requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether these labels meet all requirements."""

@@ -267,14 +267,18 @@ _MOST_INFLIGHT_FLOWS = 256
 
 
 def show_inflight(registry: CollectorRegistry, store: Datastore, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-    """Add the load in flight, for each configured producer of it; all of them have one ledger."""
+    """Add the load in flight, for each configured producer of tokens in flight; all of them have one ledger.
+
+    Without one, the requests have the default name of such a producer, and the tokens are unknown.
+    """
 
     def rows() -> Iterator[Row]:
         producers = [plugin.name for plugin in plugins() if IN_FLIGHT_COST in plugin.writes]
-        counts = _inflight(store) if producers else {}
-        for producer in producers:
-            for (endpoint, namespace, fairness_id, priority), values in counts.items():
-                yield (endpoint, namespace, producer, fairness_id, priority), values
+        counts = _inflight(store)
+        for producer in producers or (IN_FLIGHT_COST.default_producer,):
+            for (endpoint, namespace, fairness_id, priority), (requests, tokens) in counts.items():
+                labels = (endpoint, namespace, producer, fairness_id, priority)
+                yield labels, (requests, tokens if producers else None)
 
     texts = {
         "llm_d_epp_inflight_requests": "Requests in flight at an endpoint.",

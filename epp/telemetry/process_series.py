@@ -3,11 +3,14 @@
 
 import json
 import os
+import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from epp.extproc.budgets import Budgets
@@ -21,6 +24,7 @@ _PACKAGE = "inference-epp"
 STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 _COMMIT = "EPP_COMMIT"
 """Environment variable with the commit that an image was built from."""
+_NETWORK = Path("/proc/self/net/netstat")
 
 
 def show_build(families: Families, transport: str, lost_log_lines: Callable[[], int]) -> None:
@@ -47,6 +51,33 @@ def build() -> tuple[str, str]:
     origin = installed.read_text("direct_url.json")  # of an installation from a repository, it has the commit
     source = json.loads(origin).get("vcs_info", {}) if origin else {}
     return os.environ.get(_COMMIT) or source.get("commit_id", ""), f"v{installed.version}"
+
+
+def show_process(registry: CollectorRegistry) -> None:
+    """Add the metrics of the process that Prometheus clients share: CPU, memory, descriptors, network."""
+    ProcessCollector(registry=registry)
+    texts = {
+        "process_virtual_memory_max_bytes": "Limit of virtual memory in bytes; 2^64 for none.",
+        "process_network_receive_bytes_total": "Bytes received in the network namespace of the process.",
+        "process_network_transmit_bytes_total": "Bytes sent in the network namespace of the process.",
+    }
+
+    def rows() -> Iterator[Row]:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        traffic = _network_traffic()
+        most = 2**64 - 1 if limit == resource.RLIM_INFINITY else limit  # as Go's client shows no limit
+        yield (), (most, traffic.get("InOctets"), traffic.get("OutOctets"))
+
+    Computed(registry, (), texts, rows)
+
+
+def _network_traffic() -> Mapping[str, int]:
+    """Return the IP counters of this network namespace; none where there is no such file."""
+    try:
+        lines = [line.split()[1:] for line in _NETWORK.read_text().splitlines() if line.startswith("IpExt:")]
+        return {name: int(value) for name, value in zip(*lines, strict=False)}
+    except (OSError, ValueError):
+        return {}
 
 
 def show_leader(registry: CollectorRegistry, lease: str, *, is_leader: Callable[[], bool]) -> None:

@@ -17,6 +17,9 @@ _SUCCEEDED, _FAILED = 200, 400
 """The least status codes of responses that count as such."""
 _ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
 """Ends that count by their status."""
+_MODEL_SERVER_ERROR = "ModelServerError"
+_ABORT_CODES = {Cause.SERVER_LOST: _MODEL_SERVER_ERROR, Cause.ERROR: "Unknown"}
+"""Codes of aborts that are errors; a client that leaves and an eviction are none."""
 
 TTFT_SECONDS = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
@@ -57,7 +60,8 @@ class RequestMetrics:
         )
         self._errors = families.counters(
             "request_error_total",
-            "Requests refused or failed.",
+            "Requests refused, by the code of the refusal, or failed at a model server: ModelServerError for a status "
+            "of 400 and more or a lost server, Unknown for an exchange that broke.",
             (*_LABELS, "error_code"),
             Legacy("inference_objective_request_error_total", (*_MODELS, "error_code")),
         )
@@ -177,11 +181,10 @@ class RequestMetrics:
             if cause is not Cause.UNSEEN:
                 series.of(self._response_size).observe(routing.response_bytes)
         outcome = f"{status // 100}xx" if answered else cause.value
-        if not answered:
-            series.with_more(self._errors, cause.value).inc()
-        elif status >= _FAILED:
-            series.with_more(self._errors, str(status)).inc()
-        elif status >= _SUCCEEDED:
+        failed = _MODEL_SERVER_ERROR if status >= _FAILED else ""
+        if code := failed if answered else _ABORT_CODES.get(cause, ""):
+            series.with_more(self._errors, code).inc()
+        elif answered and status >= _SUCCEEDED:
             self.series.succeeded(request.body.model, request.model)
         self.series.end(series, now)
         return outcome

@@ -181,6 +181,7 @@ async def test_pages_have_all_metrics_of_llm_d_router_with_its_types_labels_and_
     wrong = [each for name, row in HERE.items() for each in check(f"{PREFIX}{name}", row, shown[f"{PREFIX}{name}"])]
     wrong += [each for name, row in OLDER.items() for each in check(name, row, shown[name])]
     assert not wrong, "\n".join(wrong)
+    assert all(shown[name][0].samples for name in KNOWN["process"])
     absent = {name for name, row in KNOWN["families"].items() if "absent" in row}
     assert not [name for name in absent if f"{PREFIX}{name}" in shown or name in shown]
     for name, row in HERE.items():

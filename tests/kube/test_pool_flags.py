@@ -32,7 +32,7 @@ async def fleet(space):
 
 async def test_pods_with_labels_are_the_endpoints_without_a_pool_and_without_rights_to_read_any(fleet, space, tmp_path):
     ports = ",".join(map(str, fleet.ports))
-    flags = ("--endpoint-selector=app=vllm,tier=gold", f"--endpoint-target-ports={ports}")
+    flags = ("--endpoint-selector=app in (vllm,other),tier==gold,!old", f"--endpoint-target-ports={ports}")
     environment = {"NAMESPACE": space.namespace, "POD_NAME": "standalone-epp-7c9d8f6b5d-x2x7k"}
     async with picker_in(space, tmp_path, *flags, role=ONLY_PODS, **environment) as picker:
         both = ("a-rank-0", "a-rank-1", "b-rank-0", "b-rank-1")

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple
 import structlog
 
 from epp.framework.datalayer import Discovery, Pool
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, LabelSelector
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
@@ -117,12 +117,12 @@ class PodDiscovery(Discovery[Parameters]):
         found = self.found_pool
         if found is None:
             return None
-        return PodTarget(found.match_labels, found.ports)
+        return PodTarget(LabelSelector.of(found.match_labels), found.ports)
 
     @property
     def _title(self) -> str:
         if isinstance(self._source, PodTarget):
-            return self._source.selector["labelSelector"]
+            return str(self._source.labels)
         return f"{self._source.namespace}/{self._source.name}"
 
     @property
@@ -136,7 +136,7 @@ class PodDiscovery(Discovery[Parameters]):
         selection = self._selection
         if selection is None or any(selection.ids.values()):
             return ""
-        labels = selection.target.selector["labelSelector"]
+        labels = selection.target.labels
         if not selection.pods.objects:
             return f"no pod in {self._namespace} has the labels {labels}"
         return f"no pod in {self._namespace} with the labels {labels} is ready on a port of the pool"
@@ -207,7 +207,7 @@ class PodDiscovery(Discovery[Parameters]):
                 found = self._endpoints_of(pod, selection)
                 selection.ids[identity] = tuple(endpoint.id for endpoint in found)
                 endpoints += found
-            _log.info("pods selected", labels=dict(selection.target.labels), endpoints=len(endpoints))
+            _log.info("pods selected", labels=str(selection.target.labels), endpoints=len(endpoints))
         pool.replace(endpoints)
         self.pods.replace(None if selection is None else selection.pods)
         if before is not None:

@@ -11,6 +11,7 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.framework.datalayer import Discovery, Pool
+from epp.framework.endpoint import LabelSelector
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState
@@ -39,9 +40,9 @@ class PodFileParameters(Parameters, frozen=True):
     files."""
     namespace: str = ""
     """Namespace of the pods and of the InferencePool; by default any."""
-    selector: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Labels of the pods, which replace an InferencePool. Without both, the pods that request accelerators are
-    selected, except for pods of Jobs."""
+    selector: Mapping[str, str] | str = msgspec.field(default_factory=dict)
+    """Labels of the pods, or a label selector such as `app in (a, b), !old`, which replace an InferencePool. Without
+    both, the pods that request accelerators are selected, except for pods of Jobs."""
     target_ports: tuple[Port, ...] = ()
     """Ports of the pods that the selector selects; by default, for each pod, its containerPort, or its argument
     `--port`, or 8000."""
@@ -58,10 +59,16 @@ class PodFileParameters(Parameters, frozen=True):
             raise ValueError("paths is empty: write the files or directories with the pods")
         if self.pool and (self.selector or self.target_ports):
             raise ValueError("pool has its own selector and targetPorts: leave them out, or pool")
+        self.labels  # noqa: B018  raises ValueError
         try:
             parse_duration(self.missing_file_grace_period)
         except ValueError as error:
             raise ValueError(f"missingFileGracePeriod: {error}") from None
+
+    @property
+    def labels(self) -> LabelSelector:
+        """The selector; raises ValueError for malformed text."""
+        return LabelSelector.parse(self.selector) if isinstance(self.selector, str) else LabelSelector.of(self.selector)
 
 
 class PodFileDiscovery(Discovery[PodFileParameters]):
@@ -86,7 +93,7 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         self._choice = PodChoice(
             pool=parameters.pool,
             namespace=parameters.namespace,
-            labels=parameters.selector,
+            labels=parameters.labels,
             ports=parameters.target_ports,
             every_pool=every_pool,
             cluster=parameters.cluster,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, LabelSelector
 from epp.framework.errors import ConfigurationError
 from epp.hardware.resources import resource_requests
 from epp.kube.objects.base import Object
@@ -26,15 +26,15 @@ _WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
 class PodTarget(NamedTuple):
-    """Labels of the pods of a pool, and their ports."""
+    """The selector of the pods of a pool, and their ports."""
 
-    labels: Mapping[str, str]
+    labels: LabelSelector
     ports: tuple[int, ...]
 
     @property
     def selector(self) -> dict[str, str]:
         """The labels as a parameter of the Kubernetes API."""
-        return {"labelSelector": ",".join(f"{name}={value}" for name, value in sorted(self.labels.items()))}
+        return {"labelSelector": str(self.labels)}
 
 
 def reason_unused(pod: Pod) -> str:
@@ -154,7 +154,7 @@ class PodChoice:
     """Name of the InferencePool, or `namespace/name`; empty for the only one, if there is one."""
     namespace: str = ""
     """Namespace of pool and pods; empty for any."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: LabelSelector = field(default_factory=LabelSelector)
     ports: tuple[int, ...] = ()
     """Ports of these pods; empty for `serving_port`."""
     every_pool: bool = False
@@ -215,9 +215,9 @@ def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
 def _wanted(
     pods: Mapping[str, Pod], pools: Mapping[str, InferencePool], choice: PodChoice
 ) -> tuple[str, list[_Wanted]]:
-    if choice.labels:
-        text = ",".join(f"{name}={value}" for name, value in sorted(choice.labels.items()))
-        return f"pods with the labels {text}", [_Wanted(_with_labels(pods.values(), choice.labels), choice.ports)]
+    if choice.labels.requirements:
+        wanted = _Wanted(_with_labels(pods.values(), choice.labels), choice.ports)
+        return f"pods with the labels {choice.labels}", [wanted]
     named = {name: pool for name, pool in pools.items() if choice.pool in {"", pool.name, name}}
     if choice.pool and not named:
         known = f"there are {', '.join(sorted(pools))}" if pools else "there is none"
@@ -238,12 +238,11 @@ def _wanted(
 
 def _of_pool(pool: InferencePool, pods: Iterable[Pod]) -> _Wanted:
     here = (pod for pod in pods if pod.metadata.namespace == pool.metadata.namespace)
-    return _Wanted(_with_labels(here, pool.match_labels), pool.ports, pool.id)
+    return _Wanted(_with_labels(here, LabelSelector.of(pool.match_labels)), pool.ports, pool.id)
 
 
-def _with_labels(pods: Iterable[Pod], labels: Mapping[str, str]) -> tuple[Pod, ...]:
-    wanted = labels.items()
-    return tuple(pod for pod in pods if wanted <= pod.metadata.labels.items())
+def _with_labels(pods: Iterable[Pod], labels: LabelSelector) -> tuple[Pod, ...]:
+    return tuple(pod for pod in pods if labels.matches(pod.metadata.labels))
 
 
 def _may_serve(pod: Pod) -> bool:

@@ -2,6 +2,7 @@
 """A fake API server with pods, nodes and a pool, and discovery of its endpoints."""
 
 from epp.framework import ManualClock, SystemClock
+from epp.framework.endpoint import LabelSelector
 from epp.kube.cluster import Cluster
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.datastore import Datastore
@@ -12,7 +13,7 @@ from tests.support.waiting import until
 PODS = "/api/v1/namespaces/llm/pods"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"
 NODES = "/api/v1/nodes"
-VLLM = PodTarget({"app": "vllm"}, (8000,))
+VLLM = PodTarget(LabelSelector.of({"app": "vllm"}), (8000,))
 
 
 class Place:

@@ -4,6 +4,7 @@
 import pytest
 
 from epp.app.cluster_check import check_cluster
+from epp.framework.endpoint import LabelSelector
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, PODS, REWRITES, pools
 from epp.pool.discovery import PodTarget, PoolName
 
@@ -51,7 +52,7 @@ async def test_picker_with_its_role_would_become_ready(check, cluster):
     report = await check()
     assert (report.would_be_ready, report.summary) == (True, "The picker would become ready, with 1 endpoint.")
     assert (report.errors, report.warnings, report.notes, report.roles) == ((), (), (), ())
-    assert (report.pool.labels, report.pool.ports, report.pool.endpoints) == ({"app": "vllm"}, (8000,), 1)
+    assert (report.pool.labels, report.pool.ports, report.pool.endpoints) == ("app=vllm", (8000,), 1)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,7 @@ async def test_policies_of_the_former_group_count_where_the_current_one_is_absen
 
 async def test_pods_without_a_pool(check, cluster):
     del cluster.objects[POOLS]
-    report = await check(PodTarget({"app": "vllm"}, (8000, 8001)))
+    report = await check(PodTarget(LabelSelector.of({"app": "vllm"}), (8000, 8001)))
     assert report.summary == "The picker would become ready, with 2 endpoints."
     assert (report.errors, report.warnings) == ((), ())
 

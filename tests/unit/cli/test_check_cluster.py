@@ -157,7 +157,7 @@ async def test_programs_get_access_pool_and_roles(check, cluster):
         "reason": "pods is forbidden",
     }
     assert (report["server"], report["namespace"], report["would_be_ready"]) == (cluster.url, "llm", False)
-    assert (report["pool"]["labels"], report["pool"]["pods"]) == ({"app": "vllm"}, None)
+    assert (report["pool"]["labels"], report["pool"]["pods"]) == ("app=vllm", None)
     assert [each["kind"] for each in report["roles"]] == ["Role", "RoleBinding"]
     assert [each["kind"] for each in report["hardware_roles"]] == ["ClusterRole", "ClusterRoleBinding"]
 

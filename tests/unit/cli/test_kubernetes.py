@@ -12,6 +12,7 @@ from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
 from epp.config import load_text
 from epp.framework import ConfigurationError
+from epp.framework.endpoint import LabelSelector
 from epp.pool.discovery import PodTarget, PoolName
 
 DISCOVERY = load_text(
@@ -55,7 +56,16 @@ def test_pool_has_a_name_a_namespace_and_a_group():
 
 def test_pods_have_labels_and_ports():
     flags = {"endpoint_selector": " app=vllm, a.b/tier = gold ,empty=", "endpoint_target_ports": "8000, 8001"}
-    assert read(**flags).source == PodTarget({"app": "vllm", "a.b/tier": "gold", "empty": ""}, (8000, 8001))
+    source = read(**flags).source
+    assert isinstance(source, PodTarget)
+    assert (str(source.labels), source.ports) == ("app=vllm,a.b/tier=gold,empty=", (8000, 8001))
+
+
+def test_pods_may_be_selected_by_all_terms_of_kubernetes():
+    text = "app==vllm,tier!=b,env in (x, y),zone notin (z),gpu,!old"
+    source = read(endpoint_selector=text, endpoint_target_ports="8000").source
+    assert isinstance(source, PodTarget)
+    assert source.selector == {"labelSelector": "app==vllm,tier!=b,env in (x,y),zone notin (z),gpu,!old"}
 
 
 def test_namespace_is_that_of_the_flag_the_variable_the_pod_or_default(monkeypatch, service_account):
@@ -98,12 +108,13 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
         ),
         ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
         ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),
-        ({**PODS, "endpoint_selector": ","}, "--endpoint-selector is empty, and would select every pod: write "),
-        ({**PODS, "endpoint_selector": "app"}, "--endpoint-selector: 'app' is not a label: write name=value, with "),
-        ({**PODS, "endpoint_selector": "a b=c"}, "--endpoint-selector: 'a b=c' is not a label: "),
-        ({**PODS, "endpoint_selector": "a in (b)"}, "--endpoint-selector: 'a in (b)' is not a label: "),
-        ({**PODS, "endpoint_selector": "a=b=c"}, "--endpoint-selector: 'a=b=c' is not a label: "),
-        ({**PODS, "endpoint_selector": "a=b,a=c"}, "--endpoint-selector: 'a=c' occurs twice: "),
+        ({**PODS, "endpoint_selector": " "}, "--endpoint-selector is empty, and would select every pod: write "),
+        (
+            {**PODS, "endpoint_selector": "app=x,a b=c"},
+            "--endpoint-selector: 'app=x,a b=c' is not a label selector, because of 'a b=c': write key=value, ",
+        ),
+        ({**PODS, "endpoint_selector": "a in b"}, "--endpoint-selector: 'a in b' is not a label selector, because "),
+        ({**PODS, "endpoint_selector": "a=b=c"}, "--endpoint-selector: 'a=b=c' is not a label selector, because "),
         ({**PODS, "endpoint_target_ports": "x"}, "--endpoint-target-ports: 'x': write ports from 1 to 65535, with "),
         ({**PODS, "endpoint_target_ports": "0"}, "--endpoint-target-ports: '0': write ports from 1 to 65535, with "),
         ({**PODS, "endpoint_target_ports": "65536"}, "--endpoint-target-ports: '65536': write ports from 1 to 65535"),
@@ -168,8 +179,9 @@ def test_pods_in_files_are_the_pool_where_nothing_else_names_endpoints(tmp_path)
 def test_flags_select_among_the_pods_in_files(tmp_path):
     named = read_file_pool(Serve(objects=str(tmp_path), pool_name="p", pool_namespace="llm"))
     assert (named.parameters.pool, named.parameters.namespace) == ("p", "llm")
-    labelled = read_file_pool(Serve(objects=str(tmp_path)), PodTarget({"app": "vllm"}, (8000,)))
-    assert (labelled.parameters.selector, labelled.parameters.target_ports) == ({"app": "vllm"}, (8000,))
+    labels = LabelSelector.parse("app in (vllm,sglang),!old")
+    labelled = read_file_pool(Serve(objects=str(tmp_path)), PodTarget(labels, (8000,)))
+    assert (labelled.parameters.labels, labelled.parameters.target_ports) == (labels, (8000,))
     with pytest.raises(ConfigurationError, match=r"--objects: there is neither file nor directory 'nowhere'"):
         read_file_pool(Serve(objects="nowhere"))
 

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from epp.framework.endpoint import LabelSelector
 from epp.pool.discovery import PodDiscovery, PodTarget
 from tests.support.kube.pool_place import PODS, POOLS, Place
 from tests.support.waiting import until
@@ -61,16 +62,16 @@ async def test_watch_of_pods_that_are_not_wanted_any_more_is_ended(place):
     await place.start()
     for app in ("other", "third", "vllm"):
         place.pool(8000, app=app)
-        await until(lambda app=app: dict(place.discovery.target.labels) == {"app": app}, "the pool is read")
+        await until(lambda app=app: str(place.discovery.target.labels) == f"app={app}", "the pool is read")
         await until(lambda: sum(watch.title == "pods in llm" for watch in place.cluster.watches) == 1, "one watch")
 
 
 async def test_pods_without_a_pool_are_those_with_the_labels(place):
     place.pod("a")
-    discovery = PodDiscovery(place.cluster, "llm", PodTarget({"app": "vllm"}, (9000,)))
+    discovery = PodDiscovery(place.cluster, "llm", PodTarget(LabelSelector.of({"app": "vllm"}), (9000,)))
     await discovery.start(place.store)
     assert place.endpoints == {("a-rank-0", 9000)}
-    assert discovery.target == PodTarget({"app": "vllm"}, (9000,))
+    assert discovery.target == PodTarget(LabelSelector.of({"app": "vllm"}), (9000,))
 
 
 async def test_invalid_pool_stays_as_it_was(place):

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError
+from epp.framework.endpoint import LabelSelector
 from epp.kube.objects.decode import decode_object
 from epp.pool.discovery.pods import PodChoice, choose, requests_accelerators, serving_port
 from tests.support.kube.manifests import manifest
@@ -79,8 +80,8 @@ def test_one_of_several_pools_has_to_be_named():
 
 def test_labels_and_ports_can_be_given_without_a_pool():
     pods = [pod("a", labels={"app": "x"}), pod("b", labels={"app": "y"}, namespace="other")]
-    assert hostports(pods, labels={"app": "x"}, ports=(7000,)) == {"llm/a-rank-0": "10.0.0.1:7000"}
-    assert hostports(pods, labels={"app": "x"}) == {"llm/a-rank-0": "10.0.0.1:8000"}
+    assert hostports(pods, labels=LabelSelector.parse("app in (x)"), ports=(7000,)) == {"llm/a-rank-0": "10.0.0.1:7000"}
+    assert hostports(pods, labels=LabelSelector.parse("app in (x)")) == {"llm/a-rank-0": "10.0.0.1:8000"}
     assert hostports(pods, namespace="other") == {"other/b-rank-0": "10.0.0.1:8000"}
 
 

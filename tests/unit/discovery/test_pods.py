@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.framework.endpoint import LabelSelector
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
 from epp.pool.discovery.pods import ACTIVE_PORTS, PodTarget, endpoints_of
@@ -86,5 +87,6 @@ def test_any_text_gives_endpoints_or_none(address, annotation, labels):
 
 
 def test_selector_is_the_same_whatever_the_order_of_the_labels():
-    one, other = PodTarget({"b": "2", "a": "1"}, (1,)), PodTarget({"a": "1", "b": "2"}, (1,))
-    assert one.selector == other.selector == {"labelSelector": "a=1,b=2"}
+    one, other = (LabelSelector.of(labels) for labels in ({"b": "2", "a": "1"}, {"a": "1", "b": "2"}))
+    assert one == other
+    assert PodTarget(one, (1,)).selector == {"labelSelector": "a=1,b=2"}

@@ -45,7 +45,9 @@ LABELS = {"app": "vllm", "tier": "a", "weight": "10", "empty": "", "disaggregate
     ],
 )
 def test_selector_matches_what_kubernetes_would(text, matches):
-    assert LabelSelector.parse(text).matches(LABELS) is matches
+    selector = LabelSelector.parse(text)
+    assert selector.matches(LABELS) is matches
+    assert LabelSelector.parse(str(selector)) == selector
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,12 @@ def test_requests_and_tokens_are_shown_by_flow_while_they_are_in_flight(store):
     }
 
 
-def test_without_a_producer_of_the_load_there_are_no_samples(store):
-    store.ledger.open(0, 30, Flow("x", 5))
-    assert not any(shown(store, [RandomPicker()]).values())
+def test_without_a_producer_requests_are_shown_and_tokens_are_unknown(store):
+    store.ledger.open(0, 0, Flow("x", 5))
+    assert shown(store, [RandomPicker()]) == {
+        "llm_d_epp_inflight_requests": {("a", "ns", "inflight-load-producer", "x", "5"): 1},
+        "llm_d_epp_inflight_tokens": {},
+    }
 
 
 def test_fairness_ids_beyond_256_share_a_series(store):

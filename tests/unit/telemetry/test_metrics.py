@@ -132,12 +132,12 @@ def test_response_that_was_not_shown_has_its_duration_and_no_size(page, streamin
 @pytest.mark.parametrize(
     ("status", "cause", "code"),
     [
-        (404, Cause.NATURAL, "404"),
-        (404, Cause.UNSEEN, "404"),
-        (503, Cause.NATURAL, "503"),
-        (503, Cause.UNSEEN, "503"),
-        (200, Cause.CLIENT_DISCONNECT, "client-disconnect"),
-        (500, Cause.ERROR, "error"),
+        (404, Cause.NATURAL, "ModelServerError"),
+        (404, Cause.UNSEEN, "ModelServerError"),
+        (503, Cause.NATURAL, "ModelServerError"),
+        (503, Cause.UNSEEN, "ModelServerError"),
+        (200, Cause.SERVER_LOST, "ModelServerError"),
+        (500, Cause.ERROR, "Unknown"),
     ],
 )
 def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
@@ -148,10 +148,11 @@ def test_failure_of_a_routed_request_has_its_code(page, status, cause, code):
     assert page.label_values("request_error_total", "error_code") == {code}
 
 
-def test_success_is_no_error(page):
+@pytest.mark.parametrize("cause", [Cause.NATURAL, Cause.CLIENT_DISCONNECT, Cause.EVICTED, Cause.SUPERSEDED])
+def test_success_and_ends_without_a_failure_are_no_errors(page, cause):
     routing = page.route()
     routing.response_started(200, Headers, event_stream=False)
-    routing.complete(Cause.NATURAL)
+    routing.complete(cause)
     assert page.label_values("request_error_total", "error_code") == set()
 
 
