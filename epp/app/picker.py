@@ -378,6 +378,7 @@ class Picker:
                 alerts=self.metrics.quota_alerts,
                 file=None if self.recorder is None else self.recorder.file,
                 shadows=self._shadows.problems,
+                plugins=self._running.assembly.plugins,
             ),
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),

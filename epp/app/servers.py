@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from typing import Any
 
 from aiohttp import web
 
@@ -30,6 +31,7 @@ from epp.extproc.server import ExtProcServer, ServerSettings
 from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import only_files
+from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.routing.director.overload import QueueStatus
 from epp.runtime.addresses import HostPort, refusal, shown_listening
@@ -123,11 +125,13 @@ def news(
     alerts: Sequence[Mapping[str, object]],
     file: DecisionFile | None,
     shadows: Sequence[Mapping[str, str]],
+    plugins: Sequence[Plugin[Any]],
 ) -> Mapping[str, object]:
     """Return the parts that are there only while they have something to tell.
 
     These are the waiting requests of flow control, budgets that had no room for something, limits of quotas that are
-    almost used up, decision records that are not written, and shadow profiles that do not run any more.
+    almost used up, decision records that are not written, shadow profiles that do not run any more, and degraded
+    plugins.
     """
     found: dict[str, object] = {}
     if line is not None:
@@ -143,6 +147,8 @@ def news(
         found["decision_file"] = {"problem": file.problem, "lost": file.lost}
     if shadows:
         found["shadow_profiles_disabled"] = shadows
+    if degraded := [{"plugin": plugin.name, "problem": each} for plugin in plugins for each in plugin.degraded]:
+        found["degraded_plugins"] = degraded[:MAX_ROWS]
     return found
 
 

@@ -11,7 +11,16 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from epp.explain.record import CandidateScore, DecisionRecord, Failure, FilterStep, ProfileRun, ScorerStep, ShadowRun
+from epp.explain.record import (
+    CandidateScore,
+    DecisionRecord,
+    Ending,
+    Failure,
+    FilterStep,
+    ProfileRun,
+    ScorerStep,
+    ShadowRun,
+)
 from epp.framework.messages import printable
 
 _MOST_TEXT = 300
@@ -111,7 +120,7 @@ def _outcome(record: DecisionRecord) -> Iterator[tuple[str, str]]:
                 f"served by {_plain(end.served_endpoint)}, a fallback" if end.is_fallback else "",
                 f"{end.response_bytes} bytes",
                 f"{end.prompt_tokens}+{end.completion_tokens} tokens" if end.prompt_tokens is not None else "",
-                f"{end.cached_tokens} of them cached" if end.cached_tokens else "",
+                _cached(end),
             ),
         )
     elif record.kind == "routed":
@@ -126,6 +135,14 @@ def _outcome(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "took", took
     for shadow in record.shadows:
         yield "shadow", _shadow(shadow)
+
+
+def _cached(end: Ending) -> str:
+    """Return the cached tokens of the prompt: the reported number, and the predicted one."""
+    reported, predicted = end.cached_tokens, end.predicted_cached_tokens
+    if predicted is not None:
+        return f"cached tokens: {predicted} predicted, {'none' if reported is None else reported} reported"
+    return f"{reported} of them cached" if reported else ""
 
 
 def _profile(run: ProfileRun, width: int, said_below: Failure | None) -> Tree:

@@ -174,6 +174,8 @@ class Ending(_Part, frozen=True, kw_only=True):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
+    predicted_cached_tokens: int | None = None
+    """Cached tokens of the prompt by the KV events of the picked endpoint, before the pick."""
 
 
 class Timings(_Part, frozen=True, kw_only=True):

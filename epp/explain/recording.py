@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.explain.record import DecisionRecord, Ending, ShadowRun
-from epp.framework.request import DataKey
+from epp.framework.request import CACHED_TOKENS_PREDICTED, DataKey
 from epp.routing.director import Cause, Routing
 
 _DIGITS = 6
@@ -94,6 +94,7 @@ def ending_of(routing: Routing, cause: Cause) -> Ending:
         is_fallback=routing.served.id != targets[0].id,
         response_bytes=routing.response_bytes,
         prompt_tokens=None if usage is None else usage.prompt_tokens,
-        cached_tokens=None if usage is None else usage.cached_tokens,
+        cached_tokens=usage.cached_tokens if usage is not None and routing.tells_cached else None,
         completion_tokens=None if usage is None else usage.completion_tokens,
+        predicted_cached_tokens=routing.request.get(CACHED_TOKENS_PREDICTED),
     )

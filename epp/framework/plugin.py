@@ -166,6 +166,11 @@ class Plugin(ABC, Generic[P]):
         return InputState()
 
     @property
+    def degraded(self) -> Sequence[str]:
+        """Sentences for `/healthz` on what does not work as configured now; a bounded number, read from any thread."""
+        return ()
+
+    @property
     def samples(self) -> Sequence[Sample]:
         """Values of `metrics` now, in bounded number; read from any thread."""
         return ()

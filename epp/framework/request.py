@@ -17,6 +17,7 @@ from epp.framework.endpoint import Endpoint
 
 __all__ = [
     "AGENT_IDENTITY",
+    "CACHED_TOKENS_PREDICTED",
     "IN_FLIGHT_COST",
     "PREFIX_MATCH",
     "PROMPT_TOKENS",
@@ -186,6 +187,13 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
         shares: NDArray[np.float64] = self.blocks(candidates).astype(np.float64) / np.array(float(self.total_blocks))
         return shares
 
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """Leading tokens held, one number for each slot."""
+        if self.held_tokens is not None:
+            return self.held_tokens
+        return self.matched_blocks.astype(np.int64) * self.block_tokens
+
     def tokens_at(self, slot: int) -> int:
         """Leading tokens that one slot holds."""
         if self.held_tokens is not None:
@@ -217,6 +225,8 @@ PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer"
 """Number of prompt tokens, or the tokens themselves."""
 SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
 """Identifier of the conversation that the request belongs to."""
+CACHED_TOKENS_PREDICTED: DataKey[int] = DataKey("cached-tokens-predicted")
+"""Prompt tokens in the KV cache of the picked endpoint, as its engine reported them before the pick."""
 AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 """Identifier of the agent that sent the request: its flow, unless a header names another."""
 
@@ -323,3 +333,5 @@ class Response:
     """Tokens as the endpoint counted them, once the body is over."""
     events: int = 0
     """Events of an event stream so far; 0 where they are not counted."""
+    tells_cached: bool = False
+    """Whether it has the number of cached tokens, which engines may leave out."""

@@ -13,12 +13,14 @@ from msgspec import Meta, field
 from numpy.typing import NDArray
 
 from epp.framework import (
+    CACHED_TOKENS_PREDICTED,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     Candidates,
     Count,
     DataKey,
     Endpoint,
+    Metadata,
     Name,
     Natural,
     NonNegative,
@@ -27,6 +29,8 @@ from epp.framework import (
     PreRequest,
     Producer,
     Request,
+    Response,
+    ResponseReporter,
     SchedulingResult,
     Snapshot,
 )
@@ -35,6 +39,8 @@ from epp.framework.endpoint import Identity
 from epp.framework.plugin_status import MOST_ENDPOINTS, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
+from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
+from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
 from epp.pool.kv_events.events import BlockRemoved, BlockStored, pieces_of
 from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
@@ -55,6 +61,9 @@ _PREFILL = "prefill"
 _ROUNDING = 1e-9
 LANE = Column("kv_event_lane", "id")
 """Id of the lane of an endpoint in the index."""
+_OK = 200
+_MOST_SHOWN = 20
+"""Endpoints that are named on the health page."""
 _RANK = re.compile(r"-rank-(\d+)$")
 
 
@@ -172,6 +181,8 @@ class PrecisePrefixCacheParameters(Parameters, frozen=True):
     """Expect that the target of a request will hold its blocks, until its engine confirms it."""
     speculative_ttl: str = field(default="2s", name="speculativeTTL")
     """Time after which an expected block that no event confirmed is forgotten."""
+    prediction_check: PredictionCheck = PredictionCheck()
+    """When the predictions for an endpoint count as wrong. Not a parameter of llm-d-router."""
 
     def __post_init__(self) -> None:
         parse_duration(self.speculative_ttl or "0")
@@ -194,6 +205,14 @@ class _Prompts(NamedTuple):
     """Blocks of the configured size, in all prompts."""
 
 
+class _Sent(NamedTuple):
+    """The prediction for a picked endpoint."""
+
+    lane: Lane
+    target: Endpoint
+    tokens: int
+
+
 class _Expected(NamedTuple):
     """Blocks that an engine is expected to store."""
 
@@ -205,6 +224,7 @@ class _Expected(NamedTuple):
 class PrecisePrefixCacheProducer(
     Producer[PrecisePrefixCacheParameters],
     PreRequest[PrecisePrefixCacheParameters],
+    ResponseReporter[PrecisePrefixCacheParameters],
     FollowingTagger[PrecisePrefixCacheParameters],
 ):
     """Publishes, for each endpoint, the leading blocks of the prompt that its engine reports to hold in its KV cache.
@@ -213,10 +233,16 @@ class PrecisePrefixCacheProducer(
     request, or those of a token-producer. Blocks are compared at the block size of the engines, and count in blocks of
     `blockSizeTokens`, with the weight of the best tier that has them. After a gap in its events, a lost connection or
     a restart, the cache of an endpoint counts as empty until its engine reports again.
+
+    The match of the picked endpoint is compared with the `cached_tokens` of its response, if the engine reports them
+    (vLLM: `--enable-prompt-tokens-details`) and the gateway shows the body. While the matches of an endpoint are wrong
+    too often (`predictionCheck`), those of another producer replace them, and `/healthz` names the endpoint.
     """
 
     plugin_type = "precise-prefix-cache-producer"
-    metrics = (_BLOCKS, _LOOKUPS, _HITS, _SUBSCRIBERS, _MESSAGES, _UNTOLD)
+    metrics = (_BLOCKS, _LOOKUPS, _HITS, _SUBSCRIBERS, _MESSAGES, _UNTOLD, *ACCURACY_METRICS)
+    namespaces = ()
+    reads_response_body = False
 
     def setup(self) -> None:
         """Prepare the index; raises ValueError for blocks without tokens."""
@@ -238,8 +264,13 @@ class PrecisePrefixCacheProducer(
         self._subscriber: Subscriber | None = None
         self._expected: deque[_Expected] = deque()
         self._lookups = self._hits = self._untold = 0
+        self._accuracy = Accuracy(given.prediction_check, self._block_tokens)
+        self._held_key: DataKey[NDArray[np.int64]] = DataKey("kv-event-tokens", self.plugin_type, self.name)
+        """Matches as the index has them, also those of endpoints that are distrusted."""
+        self._sent_key: DataKey[_Sent] = DataKey("kv-event-prediction", self.plugin_type, self.name)
+        self._other_key = PREFIX_MATCH.produced_by(given.prediction_check.prefix_match_info_producer_name)
         self.writes = (self._match_key, LANE)
-        self.may_read = (PROMPT_TOKENS,)
+        self.may_read = (PROMPT_TOKENS, self._other_key)
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Subscribe to the events of an endpoint that is new."""
@@ -262,6 +293,7 @@ class PrecisePrefixCacheProducer(
         if lane is not None:
             del self._by_id[lane.id], self._addresses[lane.id]
             self._index.remove(lane)
+            self._accuracy.forget(lane.id)
             if self._subscriber is not None:
                 self._subscriber.disconnect(lane.id)
 
@@ -300,6 +332,12 @@ class PrecisePrefixCacheProducer(
                 held = self._index.match(keys, self._weights, lanes, now)
                 tokens += held.blocks.astype(np.int64) * size
                 weighted += held.weighted * size
+        request.put(self._held_key, tokens)
+        if self._accuracy.distrusted:
+            distrusted = np.isin(lanes, tuple(self._accuracy.distrusted))
+            other = request.get(self._other_key)
+            tokens = np.where(distrusted, 0 if other is None else other.tokens, tokens)
+            weighted = np.where(distrusted, tokens, weighted)
         blocks = np.floor(weighted / self._block_tokens + _ROUNDING).astype(np.int32)
         if not request.dry_run:
             self._lookups += 1
@@ -307,11 +345,18 @@ class PrecisePrefixCacheProducer(
         request.put(self._match_key, PrefixMatch(blocks, prompts.total_blocks, self._block_tokens, tokens))
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Expect the blocks of the request at its targets."""
-        prompts = request.get(self._prompts_key)
-        if prompts is None or not self.parameters.speculative_indexing:
+        """Note the prediction for the target, and expect the blocks of the request at the targets."""
+        prompts, held = request.get(self._prompts_key), request.get(self._held_key)
+        if prompts is None or held is None:
             return
         lanes = _lane_ids(result.primary.candidates.snapshot)
+        slot = result.primary.slot
+        lane = self._by_id.get(lanes.item(slot))
+        if lane is not None and all(leg is None or leg.slot == slot for leg in result.profiles.values()):
+            request.put(CACHED_TOKENS_PREDICTED, held.item(slot))
+            request.put(self._sent_key, _Sent(lane, result.targets[0], held.item(slot)))
+        if not self.parameters.speculative_indexing:
+            return
         until, now = self.clock.now() + self._ttl, int(self.clock.now()) + 1
         legs = (result.primary, result.profiles.get(_PREFILL))
         for slot in {leg.slot for leg in legs if leg is not None}:
@@ -322,6 +367,28 @@ class PrecisePrefixCacheProducer(
             self._index.store(keys, [(lane, SPECULATIVE, len(keys))], now)
             self._expected.append(_Expected(until, lane, keys))
 
+    def report(self, request: Request, response: Response) -> Metadata:
+        """Compare the prediction with the cached tokens of the response; there is no metadata."""
+        sent, usage = request.get(self._sent_key), response.usage
+        if sent is None or usage is None or response.status != _OK or len(request.body.prompts) > 1:
+            return {}
+        if response.served.hostport == sent.target.hostport and self._by_id.get(sent.lane.id) is sent.lane:
+            cached = usage.cached_tokens if response.tells_cached else None
+            self._accuracy.check(sent.lane.id, request.path, sent.tokens, cached, usage.prompt_tokens)
+        return {}
+
+    @property
+    def degraded(self) -> Sequence[str]:
+        """The endpoints whose predictions are not used."""
+        found = sorted(self._addresses.get(each, "") for each in tuple(self._accuracy.distrusted))
+        if not found:
+            return ()
+        shown = ", ".join(found[:_MOST_SHOWN]) + (
+            f" and {len(found) - _MOST_SHOWN} more" if found[_MOST_SHOWN:] else ""
+        )
+        problem = f"the KV events of {shown} disagree with the cached tokens of responses, and are not used"
+        return (f"{problem}; compare the model and the token ids in events with those of requests",)
+
     @property
     def samples(self) -> Sequence[Sample]:
         """Size and use of the index, and numbers of messages."""
@@ -331,6 +398,7 @@ class PrecisePrefixCacheProducer(
             Sample(_HITS, self._hits),
             Sample(_UNTOLD, self._untold),
             Sample(_SUBSCRIBERS, len(self._addresses) if self._subscriber is not None else 0),
+            *self._accuracy.samples,
         ]
         if self._subscriber is not None:
             found += [Sample(_MESSAGES, count, (result,)) for result, count in self._subscriber.counts.by_result()]
@@ -356,6 +424,7 @@ class PrecisePrefixCacheProducer(
                 batch = []
                 if (lane := self._by_id.get(engine)) is not None:
                     self._index.clear(lane)
+                    self._accuracy.forget(engine)
             for event in events:
                 for piece in pieces_of(event, _BLOCKS_AT_A_TIME) if isinstance(event, BlockStored) else (event,):
                     if (lane := self._by_id.get(engine)) is not None:

@@ -404,7 +404,15 @@ class Routing:
 
     def _response(self) -> Response:
         events = 0 if self._usage is None else self._usage.events
-        return Response(self.served, self._served_address, self.status, self._response_headers, self.usage, events)
+        return Response(
+            self.served,
+            self._served_address,
+            self.status,
+            self._response_headers,
+            self.usage,
+            events,
+            self.tells_cached,
+        )
 
 
 def _hash_of(request: Request) -> int:

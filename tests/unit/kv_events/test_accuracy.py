@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted matches against the cached tokens of responses: metrics, fallback, health, decision records."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from epp.app.servers import news
+from epp.config import Builder, assemble, load_text
+from epp.explain.recording import ending_of
+from epp.framework import PREFIX_MATCH, ConfigurationError, Endpoint, Headers, ManualClock
+from epp.framework.registry import Registry
+from epp.pool.collectors import Tagging
+from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
+from epp.routing.datastore import Datastore
+from epp.routing.director import Cause, Director, Runtime
+from tests.support.kv_publisher import stored
+from tests.support.waiting import until
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: precise-prefix-cache-producer
+  parameters:
+    kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {port}}}}}
+    predictionCheck: {{window: 4, minResponses: 2, toleratedShare: 0.1, wrongShare: 0.5, recoveredShare: 0.3}}
+{more}
+- type: prefix-cache-scorer
+  parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+"""
+PROMPT = list(range(100, 420))
+"""Twenty blocks of sixteen tokens: 32 tokens, two blocks, are tolerated."""
+
+
+class World:
+    def __init__(self, port: int, more: str = "") -> None:
+        clock = ManualClock(1000.0)
+        self.assembly = assemble(load_text(CONFIG.format(port=port, more=more)), Builder(Registry(), clock))
+        (self.producer,) = (each for each in self.assembly.plugins if each.name == "precise-prefix-cache-producer")
+        self.store = Datastore(clock)
+        self.store.replace([Endpoint("p0", "127.0.0.1", 8000)])
+        self.tagging = Tagging(self.store, self.assembly.taggers)
+        self.director = Director(Runtime(self.store, clock), self.assembly.pipeline)
+
+    def ask(self, cached: int | None, *, path: str = "/v1/completions", address: str = "127.0.0.1:8000"):
+        """Route the prompt, and answer with so many cached tokens; None for an engine that does not say."""
+        routing = self.director.route(
+            Headers([(":path", path)]), json.dumps({"model": "m", "prompt": PROMPT}).encode(), None
+        )
+        routing.served_by(address)
+        routing.response_started(200, Headers, event_stream=False)
+        details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+        usage = {"prompt_tokens": len(PROMPT), "completion_tokens": 1, **details}
+        routing.response_piece(json.dumps({"choices": [{}], "usage": usage}).encode(), last=True, now=lambda: 1001.0)
+        assert routing.report() == {}
+        routing.complete(Cause.NATURAL)
+        return routing
+
+    def value(self, name: str, *labels: str) -> float:
+        found = {(each.metric.name, *each.labels): each.value for each in self.producer.samples}
+        return found[name, *labels]
+
+    @property
+    def matched(self) -> int:
+        """Tokens that the next request is expected to find in the cache."""
+        request = self.ask(None).request
+        return request.get(PREFIX_MATCH.produced_by(self.producer.name)).tokens_at(0)
+
+    @property
+    def health(self):
+        parts = news(line=None, now=0.0, budgets=(), alerts=(), file=None, shadows=(), plugins=[self.producer])
+        return parts.get("degraded_plugins", [])
+
+
+@asynccontextmanager
+async def world(publisher, more: str = ""):
+    engine = publisher()
+    found = World(engine.port, more)
+    tasks = [asyncio.create_task(found.tagging.follow()), asyncio.create_task(found.producer.follow(lambda _: None))]
+    try:
+        await engine.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        engine.send(stored(range(1, 21), PROMPT))
+        await until(lambda: found.matched == 320, "the events are applied")
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_predicted_and_reported_tokens_are_counted_and_in_the_record(publisher):
+    async with world(publisher) as found:
+        routing = found.ask(304)  # an engine computes at least one token
+        assert found.value("prefix_check_tokens", "predicted") == 320
+        assert found.value("prefix_check_tokens", "reported") == 304
+        assert found.value("prefix_check_responses", "right") == 1
+        ending = ending_of(routing, Cause.NATURAL)
+        assert (ending.predicted_cached_tokens, ending.cached_tokens) == (320, 304)
+        found.ask(100)
+        assert found.value("prefix_check_responses", "wrong") == 1
+        assert found.value("prefix_check_wrong_share") == 0.5
+
+
+async def test_endpoint_whose_predictions_are_wrong_counts_as_empty_until_they_are_right(publisher):
+    async with world(publisher) as found:
+        found.ask(0)
+        assert found.matched == 320  # one response is not enough
+        found.ask(0)
+        assert found.matched == 0
+        assert found.value("prefix_check_distrusted_endpoints") == 1
+        (problem,) = found.health
+        assert problem["plugin"] == "precise-prefix-cache-producer"
+        assert "127.0.0.1" in problem["problem"]
+        found.ask(320)
+        found.ask(320)
+        assert found.matched == 0  # two of four are wrong
+        found.ask(320)
+        assert found.matched == 320
+        assert not found.health
+
+
+async def test_approximate_index_replaces_wrong_predictions(publisher):
+    async with world(publisher, "- type: approx-prefix-cache-producer") as found:
+        found.ask(0)
+        found.ask(0)
+        assert found.matched == 320  # of 64-token blocks: the prompt was sent there before
+        assert found.value("prefix_check_distrusted_endpoints") == 1
+
+
+async def test_engine_that_does_not_report_cached_tokens_is_never_distrusted(publisher):
+    async with world(publisher) as found:
+        for _ in range(9):
+            found.ask(None)
+        assert found.value("prefix_check_responses", "wrong") == 0
+        assert found.matched == 320
+        assert ending_of(found.ask(None), Cause.NATURAL).cached_tokens is None
+
+
+async def test_response_of_a_fallback_is_not_compared(publisher):
+    async with world(publisher) as found:
+        found.store.update([Endpoint("p1", "127.0.0.2", 8000)])
+        found.ask(0, address="127.0.0.2:8000")
+        assert found.value("prefix_check_responses", "wrong") == 0
+
+
+def accuracy(**given) -> Accuracy:
+    return Accuracy(PredictionCheck(window=10, min_responses=1, **given), 16)
+
+
+def test_missing_number_means_none_cached_where_the_engine_reports_numbers():
+    found = accuracy()  # vLLM leaves out a number that is 0
+    found.check(0, "/v1/completions", 300, None, 320)
+    found.check(0, "/v1/completions", 300, 300, 320)
+    found.check(0, "/v1/embeddings", 300, None, 320)
+    assert not found.distrusted
+    for _ in range(2):
+        found.check(0, "/v1/completions", 300, None, 320)
+    assert found.distrusted == {0}
+    found.forget(0)
+    assert not found.distrusted
+
+
+@pytest.mark.parametrize(
+    ("predicted", "reported", "is_wrong"), [(32, 0, False), (0, 320, True), (320, 283, True), (320, 288, False)]
+)
+def test_difference_of_two_blocks_or_a_tenth_of_the_prompt_is_right(predicted, reported, is_wrong):
+    found = accuracy()
+    found.check(0, "/v1/completions", predicted, reported, 320)
+    assert bool(found.distrusted) is is_wrong
+
+
+def test_short_matches_do_not_hide_wrong_ones():
+    found = accuracy(wrong_share=0.4)
+    for _ in range(9):
+        found.check(0, "/v1/completions", 0, 0, 320)
+    found.check(0, "/v1/completions", 0, 320, 320)
+    assert found.distrusted == {0}
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        ("{window: 5}", "minResponses is 20; it must be at most window, 5"),
+        ("{wrongShare: 0.1}", "recoveredShare is 0.2; it must be at most wrongShare, 0.1"),
+        ("{wrongShare: 2}", "wrongShare"),
+    ],
+)
+def test_mistakes_in_parameters_are_said(check, message):
+    text = CONFIG.format(port=5557, more="").replace("predictionCheck: {", f"predictionCheck: {check} #")
+    with pytest.raises(ConfigurationError, match=message):
+        assemble(load_text(text), Builder(Registry(), ManualClock()))
