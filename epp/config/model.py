@@ -35,8 +35,6 @@ NOT_YET: frozenset[str] = frozenset(
         "endpoint-pin-screener",
         "latency-scorer",
         "latency-slo-admitter",
-        "mm-embeddings-cache-producer",
-        "mm-embeddings-cache-scorer",
         "models-responder",
         "multicluster-approx-prefix-cache-producer",
         "multicluster-file-discovery",

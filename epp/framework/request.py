@@ -19,12 +19,14 @@ __all__ = [
     "AGENT_IDENTITY",
     "CACHED_TOKENS_PREDICTED",
     "IN_FLIGHT_COST",
+    "MEDIA_MATCH",
     "PREFIX_MATCH",
     "PROMPT_TOKENS",
     "SESSION_ID",
     "DataKey",
     "Headers",
     "Media",
+    "MediaMatch",
     "PrefixMatch",
     "PromptTokens",
     "Request",
@@ -126,6 +128,8 @@ class RequestBody(msgspec.Struct, frozen=True):
     """Images, audio clips and videos in the prompt."""
     media: tuple[Media, ...] = ()
     """Those of them that the parser gave a placeholder of its own size."""
+    media_hashes: tuple[tuple[str, bytes], ...] = ()
+    """Kind (`image`, `audio`, `video` or `other`) and hash of those whose content is known, up to a limit."""
     prompt_ends: tuple[int, ...] = ()
     """Where each prompt of a list ends within `prompt`, in bytes; empty for a single prompt."""
     is_token_ids: bool = False
@@ -205,6 +209,19 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
         return self.matched_blocks[candidates.slots]
 
 
+class MediaMatch(msgspec.Struct, frozen=True, eq=False):
+    """How many of the request's media each endpoint is believed to hold in its encoder cache."""
+
+    matched: NDArray[np.int32]
+    """Different media held, one number for each slot."""
+    total: int
+    """Different media in the request."""
+
+    def __post_init__(self) -> None:
+        """Keep others from writing to the array."""
+        msgspec.structs.force_setattr(self, "matched", read_only(self.matched.view()))
+
+
 class PromptTokens(msgspec.Struct, frozen=True):
     """The prompt in the model's own tokens."""
 
@@ -221,6 +238,8 @@ PREFIX_MATCH: DataKey[PrefixMatch] = DataKey("prefix-match", "approx-prefix-cach
 """How much of the prompt each endpoint is estimated to hold in its KV cache."""
 IN_FLIGHT_COST: DataKey[Mapping[str, int]] = DataKey("in-flight-cost", "inflight-load-producer")
 """Uncached tokens that the target of each profile has to compute, credited to it until the first token."""
+MEDIA_MATCH: DataKey[MediaMatch] = DataKey("media-match", "mm-embeddings-cache-producer")
+"""How many of the request's media each endpoint is estimated to hold in its encoder cache."""
 PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer")
 """Number of prompt tokens, or the tokens themselves."""
 SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")

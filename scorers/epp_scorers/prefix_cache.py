@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefer endpoints that hold the prompt in their KV cache, and spread uncached prompts."""
+"""Prefer endpoints that hold the prompt or its media in their caches, and spread uncached prompts."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from epp.framework import (
+    MEDIA_MATCH,
     PREFIX_MATCH,
     Candidates,
     Category,
@@ -60,6 +61,35 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
             return share
         length = np.minimum(1.0, match.matched_tokens(candidates) / self.parameters.match_length_scale_tokens)
         return weight * length**2 + (1.0 - weight) * share
+
+
+class MMEmbeddingsCacheParameters(Parameters, frozen=True):
+    """Source of matches."""
+
+    producer_name: str = ""
+    """Name of the producer instance to read matches of media from; empty for the default one."""
+
+
+class MMEmbeddingsCacheScorer(Scorer[MMEmbeddingsCacheParameters]):
+    """`matched_media / total_media`: the share of the request's media that the encoder cache is believed to hold.
+
+    0 for all without a match record, or without media.
+    """
+
+    plugin_type = "mm-embeddings-cache-scorer"
+    category = Category.AFFINITY
+    zero_means = "holds none of the media"
+
+    def setup(self) -> None:
+        self._key = MEDIA_MATCH.produced_by(self.parameters.producer_name)
+        self.reads = (self._key,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        match = request.get(self._key)
+        if match is None or match.total == 0:
+            return np.zeros(len(candidates))
+        share: Floats = match.matched[candidates.slots] / float(match.total)
+        return share
 
 
 NEUTRAL_SCORE = 0.5

@@ -46,6 +46,7 @@ plugins:
 - {type: prefill-filter}
 - {type: decode-filter}
 - {type: prefix-cache-scorer}
+- {type: mm-embeddings-cache-scorer}
 - {type: token-load-scorer}
 - {type: program-aware-fairness}
 flowControl:
@@ -54,7 +55,8 @@ flowControl:
   defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}
 schedulingProfiles:
 - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: token-load-scorer}]}
-- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: prefix-cache-scorer}]}
+- name: decode
+  plugins: [{pluginRef: decode-filter}, {pluginRef: prefix-cache-scorer}, {pluginRef: mm-embeddings-cache-scorer}]
 """
 EVICTING = """
 apiVersion: llm-d.ai/v1alpha1
@@ -87,6 +89,13 @@ async def ask(gateway: Gateway, *, tokens: int = 3, headers: dict[str, str] | No
         http.post(f"{gateway.url}/v1/completions", json=body, headers=headers) as response,
     ):
         await response.read()
+        return response.status
+
+
+async def show_image(gateway: Gateway) -> int:
+    image = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": [image]}], "max_tokens": 1}
+    async with aiohttp.ClientSession() as http, http.post(f"{gateway.url}/v1/chat/completions", json=body) as response:
         return response.status
 
 
@@ -137,6 +146,7 @@ async def served(simulated: Callable, directory: Path, *flags: str) -> list[dict
             assert await ask(gateway, model="alias") == 200
             assert await ask(gateway, stream=True, stream_options={"include_usage": True}) == 200
             assert await ask(gateway, headers={"x-revision": "none"}) == 503
+            assert [await show_image(gateway) for _ in range(2)] == [200, 200]
             names = ("datalayer_poll_errors_total", "datalayer_extract_errors_total", "flow_control_stale_endpoints")
             await until(lambda: is_shown(gateway, *names), "polls of the endpoints that have no page are counted")
             pages.append(await whole_page(gateway))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parsers of the generate APIs of vLLM and SGLang, whose prompts are token ids."""
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import msgspec
+import xxhash
 
 from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
@@ -35,20 +36,31 @@ class _VLLMGenerate(Common, gc=False):
 
     def read(self) -> RequestBody:
         prompt = read_ids(self.token_ids, "token_ids")
-        media_items = 0
-        if self.features is not None:
-            prompt = _with_media(prompt, self.features)
-            media_items = sum(map(len, (self.features.mm_placeholders or {}).values()))
         limit = None if self.sampling_params is None else self.sampling_params.max_tokens
-        return request_body(self, prompt, limit, media_items, is_token_ids=self.features is None)
+        if self.features is None:
+            return request_body(self, prompt, limit, is_token_ids=True)
+        spans = _spans(self.features)
+        prompt, hashes = with_media(prompt, spans, "features.mm_placeholders", ids="token_ids")
+        return request_body(self, prompt, limit, len(spans), media_hashes=hashes)
 
 
 MOST_FEATURES = 2048
 """Most images and other media in a request."""
+_KINDS = frozenset({"image", "audio", "video"})
 
 
-def _with_media(prompt: bytes, features: _Features) -> bytes:
-    """Return the prompt with the hash of each media item in place of its equal placeholder tokens."""
+class Span(NamedTuple):
+    """Placeholder tokens of a media item in a prompt of token ids."""
+
+    kind: str
+    """`image`, `audio`, `video` or another; empty for unknown."""
+    offset: int
+    length: int
+    hash: str | None
+    """Hash of the content; None if it is unknown."""
+
+
+def _spans(features: _Features) -> list[Span]:
     hashes = features.mm_hashes or {}
     ranges = features.mm_placeholders or {}
     if {kind: len(found) for kind, found in hashes.items()} != {kind: len(found) for kind, found in ranges.items()}:
@@ -56,23 +68,39 @@ def _with_media(prompt: bytes, features: _Features) -> bytes:
             "features",
             '"features.mm_hashes" and "features.mm_placeholders" differ in length: name the same items in both',
         )
-    if sum(map(len, ranges.values())) > MOST_FEATURES:
-        raise _invalid("features", f'"features" has more than {MOST_FEATURES} media: send fewer images in one request')
+    return [
+        Span(kind, span.offset, span.length, mm_hash)
+        for kind, found in hashes.items()
+        for mm_hash, span in zip(found, ranges[kind], strict=True)
+    ]
+
+
+def with_media(
+    prompt: bytes, spans: Sequence[Span], param: str, *, ids: str
+) -> tuple[bytes, tuple[tuple[str, bytes], ...]]:
+    """Return the prompt with the hash of each media item in place of its equal placeholder tokens, and the hashes.
+
+    Raises MalformedBodyError that names the fields `param` and `ids`.
+    """
+    if len(spans) > MOST_FEATURES:
+        raise _invalid(param, f'"{param}" has more than {MOST_FEATURES} media: send fewer images in one request')
     written = bytearray(prompt)
+    hashes: list[tuple[str, bytes]] = []
     tokens_left = len(prompt) // BYTES_PER_TOKEN
-    for kind, found in hashes.items():
-        for mm_hash, span in zip(found, ranges[kind], strict=True):
-            start, end = span.offset * BYTES_PER_TOKEN, (span.offset + span.length) * BYTES_PER_TOKEN
-            tokens_left -= span.length
-            if end > len(prompt) or tokens_left < 0:
-                raise _invalid(
-                    "features.mm_placeholders",
-                    f'"features.mm_placeholders.{printable(kind)}" lie outside "token_ids" or overlap: '
-                    "send offsets and lengths within it",
-                )
-            if mm_hash is not None:
-                written[start:end] = placeholder(mm_hash.encode(), span.length)
-    return bytes(written)
+    for span in spans:
+        start, end = span.offset * BYTES_PER_TOKEN, (span.offset + span.length) * BYTES_PER_TOKEN
+        tokens_left -= span.length
+        if end > len(prompt) or tokens_left < 0:
+            raise _invalid(
+                param,
+                f'"{param}{printable(span.kind and f".{span.kind}")}" lie outside "{ids}" or overlap: '
+                "send offsets and lengths within it",
+            )
+        if span.hash is not None:
+            digest = xxhash.xxh3_128_digest(span.hash.encode())
+            written[start:end] = placeholder(digest, span.length)
+            hashes.append((span.kind if span.kind in _KINDS else "other", digest))
+    return bytes(written), tuple(hashes)
 
 
 def _invalid(param: str, sentence: str) -> MalformedBodyError:

@@ -151,6 +151,7 @@ def request_body(
     media_items: int = 0,
     *,
     media: tuple[Media, ...] = (),
+    media_hashes: tuple[tuple[str, bytes], ...] = (),
     ends: tuple[int, ...] = (),
     is_token_ids: bool = False,
 ) -> RequestBody:
@@ -173,6 +174,7 @@ def request_body(
         cache_salt=common.cache_salt or "",
         media_items=media_items,
         media=media,
+        media_hashes=media_hashes,
         prompt_ends=ends,
         is_token_ids=is_token_ids,
     )

@@ -129,7 +129,17 @@ class PromptWriter:
     the size of the prompt.
     """
 
-    __slots__ = ("_ends", "_media", "_media_items", "_media_left", "_pieces", "_rest", "_text_left", "is_token_ids")
+    __slots__ = (
+        "_ends",
+        "_hashes",
+        "_media",
+        "_media_items",
+        "_media_left",
+        "_pieces",
+        "_rest",
+        "_text_left",
+        "is_token_ids",
+    )
 
     def __init__(self) -> None:
         self._media_items = 0
@@ -140,6 +150,7 @@ class PromptWriter:
         self._ends: list[int] = []
         self._rest = False
         self._media: list[tuple[int, Media]] = []  # each with the number of its piece
+        self._hashes: list[tuple[str, bytes]] = []
         self._media_left = _MOST_MEDIA
         self._text_left = MOST_TEXT
 
@@ -156,6 +167,7 @@ class PromptWriter:
             limit,
             self._media_items,
             media=media,
+            media_hashes=tuple(self._hashes),
             ends=tuple(ends),
             is_token_ids=self.is_token_ids,
         )
@@ -231,7 +243,7 @@ class PromptWriter:
         if self._media_left <= 0:
             tokens = 0
         self._media_left -= 1
-        self._pieces.append(_repeated(digest, max(tokens, _DIGEST_TOKENS)))
+        self._pieces.append(placeholder(digest, max(tokens, _DIGEST_TOKENS)))
 
     def _take(self, size: int) -> None:
         self._text_left -= size
@@ -240,9 +252,11 @@ class PromptWriter:
 
     def _item(self, kind: _Kind, identity: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
         self._media_items += 1
+        digest = xxhash.xxh3_128_digest(identity)
         if self._media_left > 0:
             self._media.append((len(self._pieces), Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
-        self.opaque(xxhash.xxh3_128_digest(identity), tokens)
+            self._hashes.append((kind, digest))
+        self.opaque(digest, tokens)
 
 
 class Written(Common, gc=False):
@@ -263,14 +277,9 @@ class Written(Common, gc=False):
         return prompt.body(self, self.output_limit)
 
 
-def placeholder(found: bytes, tokens: int) -> bytes:
-    """Return the placeholder of media: a 128-bit hash of `found`, repeated to the length of `tokens` tokens."""
-    return _repeated(xxhash.xxh3_128_digest(found), tokens)
-
-
-def _repeated(digest: bytes, tokens: int) -> bytes:
-    size = tokens * BYTES_PER_TOKEN
-    return (digest * -(-size // len(digest)))[:size]
+def placeholder(digest: bytes, tokens: int) -> bytes:
+    """Return the placeholder of media: their hash, repeated to the length of `tokens` tokens."""
+    return (digest * -(-tokens * BYTES_PER_TOKEN // len(digest)))[: tokens * BYTES_PER_TOKEN]
 
 
 _decode_ids = msgspec.json.Decoder(list[TokenId] | None).decode
