@@ -25,7 +25,7 @@ from epp.config.model import config_schema
 from epp.config.plugin_reference import data_markdown, plugin_markdown, plugin_reference
 from epp.explain.recorder import DecisionMetrics
 from epp.extproc.headers import ALL, GROUPS, HEADER, group_of
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
@@ -40,6 +40,7 @@ from epp.lab.gateway.eds_file import discovery_response
 from epp.pool.discovery import StaticDiscovery
 from epp.telemetry.plugin_metrics import family_of
 from epp.telemetry.process_series import show_leader, show_watches
+from epp.telemetry.settings import PageSettings
 from epp.telemetry.tracing.exporting import SpanCounts
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -169,7 +170,7 @@ def llm_d_fate(flag: str) -> str | None:
 def metrics_markdown() -> str:
     """Return the metrics of a picker with the default configuration, from its registry, and those with Kubernetes."""
     discovery = StaticDiscovery([])
-    settings = PickerSettings(server=ServerSettings("unix:unset"), discovery=discovery, stream_metrics=True)
+    settings = PickerSettings(server=ServerSettings(), discovery=discovery, page=PageSettings(stream_metrics=True))
     registry = Picker(settings).metrics.registry
     show_watches(registry, tuple)
     show_leader(registry, "", is_leader=lambda: False)

@@ -2,10 +2,7 @@
 """The listener of the admin port."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
-from typing import Final
 
 import structlog
 from aiohttp import web
@@ -14,43 +11,30 @@ from epp.admin.access import Access, TokenFile, is_loopback
 from epp.admin.answers import AdminError
 from epp.admin.page import PUBLIC_PATHS
 from epp.framework.errors import ConfigurationError
+from epp.runtime.addresses import HostPort
 from epp.runtime.http_connections import ConnectionCounts, Cut
 from epp.runtime.http_server import Handler, HttpLimits, HttpServer
-
-LIMITS: Final = HttpLimits(connections=64)
+from epp.telemetry.settings import AdminSettings
 
 _REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminSettings:
-    """Where the admin port is, and who may ask there."""
-
-    host: str = "127.0.0.1"
-    """An IP address."""
-    port: int
-    """0 for any free one."""
-    token_file: Path | None = None
-    """File with the token that clients have to send; None for none, on this machine only."""
-
-
 class AdminPort:
     """Served from its own thread."""
 
-    def __init__(
-        self, settings: AdminSettings, limits: HttpLimits = LIMITS, counts: ConnectionCounts | None = None
-    ) -> None:
+    def __init__(self, settings: AdminSettings, counts: ConnectionCounts | None = None) -> None:
         """Prepare; raises ConfigurationError for a port that would be open to others without a token."""
         if settings.token_file is None and not is_loopback(settings.host):
             raise ConfigurationError(
                 f"--admin-host: {settings.host} can be reached from other machines, and there is no token: "
                 "add --admin-token-file, or leave --admin-host out"
             )
-        self.settings = settings
+        self.address = HostPort(settings.host, settings.port or 0)
+        """Where it listens; port 0 for any free one."""
         self._access = Access(None if settings.token_file is None else TokenFile(settings.token_file))
-        self._limits = limits
+        self._limits = HttpLimits(settings.max_connections, settings.request_seconds, settings.body_seconds)
         self._counts = counts or ConnectionCounts()
         self._server: HttpServer | None = None
 
@@ -63,9 +47,8 @@ class AdminPort:
         """Listen and serve; raises OSError."""
         app = web.Application(middlewares=[self._answer_failures, self._check_access])
         app.add_routes(routes)
-        self._server = HttpServer(
-            self.settings.host, self.settings.port, app, self._limits, name="admin port", counts=self._counts
-        )
+        host, port = self.address.host, self.address.port
+        self._server = HttpServer(host, port, app, self._limits, name="admin port", counts=self._counts)
 
     def close(self) -> None:
         """Stop serving; blocks until the thread has ended."""

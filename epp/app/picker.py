@@ -11,7 +11,10 @@ import numpy.ma  # noqa: F401  np.median imports it at its first call, for which
 import structlog
 from aiohttp import web
 
-from epp.admin import AdminPort, ClusterAccess, LoopCalls, PickerView, TokenAccess, plugin_state_route
+from epp.admin.access import ClusterAccess, TokenAccess
+from epp.admin.answers import LoopCalls, PickerView
+from epp.admin.configuration import plugin_state_route
+from epp.admin.port import AdminPort
 from epp.app.kubernetes import Kubernetes
 from epp.app.running import RunningConfig
 from epp.app.servers import Servers, admin_routes, endpoints_health, inputs_health, news, on_trial
@@ -34,6 +37,7 @@ from epp.kube.access import KubeApi
 from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
+from epp.runtime.http_server import HttpLimits
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.cluster_scores import cluster_scores
 from epp.telemetry.flow_series import show_inflight
@@ -75,7 +79,7 @@ class Picker:
         )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
-        self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.legacy_metrics)
+        self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.page.legacy_metrics)
         show_build(self.metrics.families, settings.server.transport.value, settings.lost_log_lines)
         show_process(self.metrics.registry)
         self._scheduling: SchedulingObserver = self.metrics
@@ -107,7 +111,7 @@ class Picker:
             self.director.use_policies(settings.policies.policies)
         show_inputs(self.metrics.registry, self._input_owners)
         self.metrics.registry.register(
-            PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.legacy_metrics)
+            PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.page.legacy_metrics)
         )
         show_inflight(self.metrics.registry, self.store, lambda: self._running.assembly.plugins)
         show_unknown_accelerators(self.metrics.registry, lambda: self._running.assembly.plugins)
@@ -147,31 +151,29 @@ class Picker:
     def _make_servers(self) -> Servers:
         settings = self._settings
         connections = ConnectionSeries(self.metrics.registry)
-        if settings.metrics_endpoint_auth:
+        page = settings.page
+        if page.endpoint_auth:
             self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
-        token = settings.metrics_token_file
-        page = OperatorPage(
+        served = OperatorPage(
             self.metrics.registry,
             self._health,
-            settings.metrics_limits,
+            HttpLimits(page.max_connections, page.request_seconds),
             scores=self._cluster_scores,
             explanations=self._explanations,
-            access=self._cluster_access if token is None else TokenAccess(token),
+            access=self._cluster_access if page.token_file is None else TokenAccess(page.token_file),
             counts=connections.of("metrics"),
-            tls=None if settings.metrics_tls is None else PageTls(settings.metrics_tls),
+            tls=None if page.cert_dir is None else PageTls(page.cert_dir, page.client_ca_file),
             debug=self._plugin_states,
         )
         tracer = self._exchange.tracer
         return Servers(
             self._session,
-            page,
+            served,
             settings.server if tracer is None else replace(settings.server, metadata_names=tracer.fields),
-            metrics_address=settings.metrics_address,
-            admin=None
-            if settings.admin is None
-            else AdminPort(settings.admin, settings.admin_limits, connections.of("admin")),
+            page,
+            admin=None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin")),
             admin_routes=self._admin_routes,
-            streams=StreamSeries(self.metrics.families) if settings.stream_metrics else None,
+            streams=StreamSeries(self.metrics.families) if page.stream_metrics else None,
         )
 
     @property
@@ -435,7 +437,7 @@ class Picker:
 
     def _plugin_states(self) -> web.RouteDef:
         """Return the page with the state of plugins, for the event loop that runs now."""
-        is_open = self._cluster_access is None and self._settings.metrics_token_file is None
+        is_open = self._cluster_access is None and self._settings.page.token_file is None
         loop = LoopCalls(asyncio.get_running_loop())
         return plugin_state_route(loop, lambda: self.plugins, lambda: self.store.latest, needs_loopback=is_open)
 

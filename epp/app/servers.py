@@ -9,25 +9,23 @@ from typing import Any
 
 from aiohttp import web
 
-from epp.admin import (
-    AdminPort,
-    PickerView,
-    allocation_routes,
-    config_routes,
-    decision_routes,
-    endpoint_routes,
-    page_routes,
-    placement_routes,
-    quota_routes,
-    simulation_routes,
-)
+from epp.admin.allocation import allocation_routes
+from epp.admin.answers import PickerView
+from epp.admin.configuration import config_routes
+from epp.admin.endpoints import endpoint_routes
+from epp.admin.page import page_routes
+from epp.admin.placement import placement_routes
+from epp.admin.port import AdminPort
+from epp.admin.quotas import quota_routes
+from epp.admin.simulate import decision_routes, simulation_routes
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.config.lint import texts_in
 from epp.explain.recorder import Recorder
 from epp.explain.storage import DecisionFile
 from epp.extproc.budgets import Budgets
 from epp.extproc.open_streams import SessionMaker, StreamObserver
-from epp.extproc.server import ExtProcServer, ServerSettings
+from epp.extproc.server import ExtProcServer
+from epp.extproc.settings import ServerSettings
 from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import only_files
@@ -37,6 +35,7 @@ from epp.routing.director.overload import QueueStatus
 from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.telemetry.endpoints import MAX_ROWS, EndpointState
 from epp.telemetry.page import OperatorPage
+from epp.telemetry.settings import PageSettings
 
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.01
@@ -50,8 +49,8 @@ class Servers:
         sessions: SessionMaker,
         page: OperatorPage,
         settings: ServerSettings,
+        page_settings: PageSettings,
         *,
-        metrics_address: tuple[str, int] | None,
         admin: AdminPort | None = None,
         admin_routes: Callable[[], Sequence[web.RouteDef]] = tuple,
         streams: StreamObserver | None = None,
@@ -59,7 +58,7 @@ class Servers:
         """Prepare; `admin_routes` is called on the event loop that owns the state of the routes."""
         self.extproc = ExtProcServer(sessions, settings, streams)
         self._page = page
-        self._metrics_address = metrics_address
+        self._page_settings = page_settings
         self._admin = admin
         self._admin_routes = admin_routes
 
@@ -67,27 +66,26 @@ class Servers:
     def addresses(self) -> Mapping[str, str]:
         """Where each server that is open listens."""
         addresses = {**self.extproc.addresses}
-        if self._metrics_address is not None and self._page.port:
-            addresses["metrics"] = shown_listening(self._metrics_address[0], self._page.port)
+        if self._page.port:
+            addresses["metrics"] = shown_listening(self._page_settings.host, self._page.port)
         if self._admin is not None and self._admin.port:
-            addresses["admin"] = shown_listening(self._admin.settings.host, self._admin.port)
+            addresses["admin"] = shown_listening(self._admin.address.host, self._admin.port)
         return addresses
 
     async def open(self) -> None:
         """Listen, without being ready; raises ConfigurationError."""
         await self.extproc.start()
-        if self._metrics_address is not None:
-            host, port = self._metrics_address
+        host, port = self._page_settings.host, self._page_settings.port
+        if port is not None:
             try:
                 self._page.open(host, port)
             except OSError as error:
                 raise ConfigurationError(f"the metrics page {refusal(HostPort(host, port), error)}") from error
         if self._admin is not None:
-            address = HostPort(self._admin.settings.host, self._admin.settings.port)
             try:
                 self._admin.open(self._admin_routes())
             except OSError as error:
-                raise ConfigurationError(f"the admin port {refusal(address, error)}") from error
+                raise ConfigurationError(f"the admin port {refusal(self._admin.address, error)}") from error
 
     async def answered(self, streams: int) -> None:
         """Wait until so many of the open streams have ended, but not long: they are refused, and the gateway reads."""

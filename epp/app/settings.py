@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
 from epp.explain.settings import DecisionSettings
 from epp.extproc.exchange import ResponseUsage
 from epp.extproc.headers import IgnoredHeaders
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.settings import PageLimits
@@ -21,8 +20,7 @@ from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.policies import PolicyFiles
 from epp.routing.settings import OutlierSettings
-from epp.runtime.http_server import HttpLimits
-from epp.telemetry.page_tls import PageTlsSettings
+from epp.telemetry.settings import AdminSettings, PageSettings
 
 if TYPE_CHECKING:  # the SDK is imported where requests are traced
     from epp.telemetry.tracing.tracing import Tracing
@@ -82,24 +80,10 @@ class PickerSettings(PoolSettings):
     """Source of objectives and model rewrites; None for none."""
     pool_name: str = DEFAULT_POOL_NAME
     """Label of the pool's metrics."""
-    legacy_metrics: bool = True
-    """Whether metrics are shown under older names of llm-d-router too."""
-    stream_metrics: bool = False
-    """Whether ext_proc streams have metrics."""
-    metrics_address: tuple[str, int] | None = None
-    """IP address and port of the metrics page; None for no page, `::` for all addresses, port 0 for any free one."""
-    metrics_limits: HttpLimits = field(default_factory=HttpLimits)
-    """Connections of the metrics page, and their times."""
-    metrics_tls: PageTlsSettings | None = None
-    """Certificates of the metrics page; None for plaintext."""
-    metrics_endpoint_auth: bool = False
-    """Whether the cluster is asked who may read the metrics page."""
-    metrics_token_file: Path | None = None
-    """File with the token that clients of the metrics page have to send; None for none."""
-    admin: AdminSettings | None = None
-    """The admin port; None for none."""
-    admin_limits: HttpLimits = ADMIN_LIMITS
-    """The same for the admin port."""
+    page: PageSettings = field(default_factory=PageSettings)
+    """The metrics page, and metrics under other names."""
+    admin: AdminSettings = field(default_factory=AdminSettings)
+    """The admin port."""
     decisions: DecisionSettings | None = None
     """Which decisions are recorded; None for none."""
     inherited_seconds: float = 600.0

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from epp.cli.options import (
-    AdminPort,
     Endpoints,
     EndpointSelector,
     EndpointTargetPorts,
     Kubeconfig,
     Listen,
-    MetricsPort,
     Output,
     OutputFormat,
     PluginModules,
@@ -30,6 +28,7 @@ from epp.cli.options import (
 )
 from epp.cli.picker_flags import POOL_GROUP, Gateway, Serve
 from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, flag
+from epp.telemetry.settings import admin_port_flag, metrics_port_flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +185,9 @@ class Demo:
     config_file: Path | None = flag(
         None, "An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs.", "FILE"
     )
-    admin_port: AdminPort = None
+    admin_port: int | None = admin_port_flag()
     """None for 9091 if it is free, otherwise any free port."""
-    metrics_port: MetricsPort = None
+    metrics_port: int | None = metrics_port_flag()
     """None for no page."""
     v: Verbosity = 0
 

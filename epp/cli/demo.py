@@ -18,14 +18,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from epp.admin import AdminSettings
 from epp.app import PickerSettings
 from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file
 from epp.explain.settings import DecisionSettings
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.lab.demo.clusters import cluster_config, two_clusters
@@ -41,6 +40,7 @@ from epp.runtime.addresses import listener
 from epp.telemetry import logs
 from epp.telemetry.logs import LogWriter
 from epp.telemetry.request_log import request_log
+from epp.telemetry.settings import AdminSettings, PageSettings
 
 MODEL = "demo-8b"
 _REQUEST_ID = "my-request"
@@ -101,13 +101,13 @@ def demo(flags: Demo) -> None:
         async with contextlib.AsyncExitStack() as stack:
             scene = await _scene(flags, stack)
             picker = PickerSettings(
-                server=ServerSettings("unix:unset"),
+                server=ServerSettings(),
                 config=config or scene.config,
                 watch_config=flags.config_file,
                 discovery=scene.discovery,
                 observers=(last, *scene.observers, *request_log(flags.v)),
-                metrics_address=None if flags.metrics_port is None else (_HOST, flags.metrics_port),
-                admin=AdminSettings(host=_HOST, port=_admin_port() if flags.admin_port is None else flags.admin_port),
+                page=PageSettings(port=flags.metrics_port),
+                admin=AdminSettings(port=_admin_port() if flags.admin_port is None else flags.admin_port),
                 decisions=DecisionSettings(sample_rate=1.0),
                 stall_seconds=0,  # this process runs a demo as well
             )

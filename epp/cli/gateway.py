@@ -12,7 +12,7 @@ from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.picker_flags import Gateway
 from epp.cli.running import exit_on, run
 from epp.cli.settings import configure_logs, picker_settings
-from epp.extproc.server import ServerSettings, Transport
+from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.lab.gateway import (
     Bodies,
@@ -41,7 +41,7 @@ def gateway(flags: Gateway) -> None:
     writer = configure_logs(flags)
 
     async def work(stop: asyncio.Event) -> None:
-        server = ServerSettings("unix:unset", transport=Transport(flags.transport), budgets=flags.budgets)
+        server = ServerSettings(transport=flags.transport, budgets=flags.budgets)
         picker = picker_settings(flags, server, host=_page_host(flags), log=writer)
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
@@ -58,7 +58,7 @@ def gateway(flags: Gateway) -> None:
 def _page_host(flags: Gateway) -> str:
     if flags.bind_address is None:
         return "127.0.0.1"
-    if flags.metrics_port is None:
+    if flags.page.port is None:
         raise ConfigurationError("--bind-address has no effect without --metrics-port: add it")
     return read_bind_address(flags.bind_address)
 

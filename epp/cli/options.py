@@ -14,7 +14,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from epp.runtime.flags import CIPHER_SUITES, DURATION, FLAG, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, Kind, flag
+from epp.extproc.settings import TlsVersion
+from epp.runtime.flags import CIPHER_SUITES, DURATION, FLAG, LOG_LEVEL, SIZE, SWITCH, TLS_VERSION, Kind, flag
 
 T = TypeVar("T")
 
@@ -213,16 +214,11 @@ def _parse_log_level(text: str) -> int:
     )
 
 
-def _parse_tls_version(text: str) -> str:
-    versions = {
-        "VersionTLS12": "VersionTLS12",
-        "1.2": "VersionTLS12",
-        "VersionTLS13": "VersionTLS13",
-        "1.3": "VersionTLS13",
-    }
-    if text not in versions:
-        raise ValueError(f"{text!r} is not supported: write VersionTLS12 or VersionTLS13")
-    return versions[text]
+def _parse_tls_version(text: str) -> TlsVersion:
+    version = f"VersionTLS{text.replace('.', '')}" if text in {"1.2", "1.3"} else text
+    if version not in set(TlsVersion):
+        raise ValueError(f"{text!r} is not supported: write {' or '.join(TlsVersion)}")
+    return TlsVersion(version)
 
 
 def _parse_cipher_suites(text: str) -> str:
@@ -252,15 +248,6 @@ Endpoints = Annotated[
     ),
 ]
 Listen = Annotated[str, option("Address that clients connect to; port 0 for any free one.", "[IP:]PORT")]
-MetricsPort = Annotated[
-    int | None, option("Port of the metrics page on --bind-address; 0 for any free one, no page without a port.", PORT)
-]
-AdminPort = Annotated[
-    int | None,
-    option(
-        "Port of the admin API, which shows and changes quotas; 0 for any free one, no admin API without a port.", PORT
-    ),
-]
 drain_timeout_flag = partial(
     flag,
     text="Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.",

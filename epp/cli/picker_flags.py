@@ -2,17 +2,16 @@
 """Flags of the commands that run a picker: `epp serve` and `epp gateway`."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from epp.cli.options import (
-    AdminPort,
     Endpoints,
     EndpointSelector,
     EndpointTargetPorts,
     Kubeconfig,
     Listen,
-    MetricsPort,
     PluginModules,
     PoolGroup,
     PoolNamespace,
@@ -21,13 +20,13 @@ from epp.cli.options import (
     experimental_flag,
 )
 from epp.explain.settings import DecisionSettings
-from epp.extproc.settings import BudgetSettings
+from epp.extproc.settings import BudgetSettings, ServerSettings, Transport
 from epp.pool.settings import PageLimits
 from epp.routing.settings import OutlierSettings
-from epp.runtime.flags import CIPHER_SUITES, DURATION, LOG_LEVEL, PORT, SIZE, SWITCH, TLS_VERSION, flag
+from epp.runtime.flags import DURATION, LOG_LEVEL, PORT, SWITCH, flag
+from epp.telemetry.settings import AdminSettings, PageSettings
 
 POOL_GROUP = "inference.networking.k8s.io"
-_CONNECTIONS = "an eighth of the limit of file descriptors at most; one more closes the oldest of the host with most."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,64 +56,8 @@ class PickerFlags:
         "that selects them.",
         "NAME",
     )
-    metrics_port: MetricsPort = None
-    """None for no metrics page."""
-    metrics_token_file: Path | None = flag(
-        None,
-        "File with the token that clients of the metrics page have to send, as Authorization: Bearer; "
-        "without it, /healthz only tells whether the picker is ready. It is read again when it changes.",
-        "FILE",
-    )
-    metrics_endpoint_auth: bool | None = flag(
-        None,
-        "Answer only clients of the metrics page whose token the Kubernetes API knows (TokenReview) and allows to "
-        "get its path (SubjectAccessReview); /healthz tells others whether the picker is ready. By default where "
-        "the pool is in a cluster and --metrics-token-file is not given.",
-        SWITCH,
-    )
-    metrics_cert_dir: Path | None = flag(
-        None,
-        "Directory with tls.crt and tls.key for the metrics page, which is then served over HTTPS; read again "
-        "when they change. Requires authentication of clients: --metrics-endpoint-auth, --metrics-token-file or "
-        "--metrics-client-ca-file.",
-        "DIRECTORY",
-    )
-    metrics_client_ca_file: Path | None = flag(
-        None,
-        "Certificates of the authorities (PEM) that sign the client certificates required for the metrics "
-        "page; read again when it changes. Requires --metrics-cert-dir.",
-        "FILE",
-    )
-    legacy_metrics: bool = flag(
-        True,
-        "Show metrics under older names of llm-d-router too (inference_objective_, inference_pool_, "
-        "inference_extension_, llm_d_inference_scheduler_), for dashboards that use them.",
-        SWITCH,
-    )
-    enable_grpc_stream_metrics: bool = flag(
-        False, "Count ext_proc streams, how long they are open, and how they end.", SWITCH
-    )
-    metrics_max_connections: int = flag(1024, f"Most connections to the metrics port, {_CONNECTIONS}", "COUNT", min=1)
-    metrics_request_timeout: float = flag(
-        10.0, "Time for a client of the metrics port to send the head of a request.", DURATION
-    )
-    admin_port: AdminPort = None
-    """None for no admin API."""
-    admin_host: str = flag(
-        "127.0.0.1",
-        "Address that the admin API listens on; addresses other than 127.0.0.1 and ::1 require a token.",
-        "IP",
-    )
-    admin_token_file: Path | None = flag(
-        None,
-        "File with the token that clients of the admin API have to send, as Authorization: Bearer; it is read "
-        "again when it changes.",
-        "FILE",
-    )
-    admin_max_connections: int = flag(64, f"Most connections to the admin port, {_CONNECTIONS}", "COUNT", min=1)
-    admin_request_timeout: float = flag(
-        10.0, "Time for a client of the admin port to send the head of a request.", DURATION
-    )
+    page: PageSettings = field(default_factory=PageSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
     plain_errors: bool = flag(False, "Send errors as plain text instead of the API's JSON.", SWITCH)
@@ -170,8 +113,8 @@ class PickerFlags:
         "OTEL_TRACES_EXPORTER=otlp or OTEL_EXPORTER_OTLP_ENDPOINT.",
         SWITCH,
     )
-    transport: Literal["asyncio", "grpcio"] = flag(
-        "asyncio",
+    transport: Transport = flag(
+        Transport.ASYNCIO,
         "The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own.",
     )
     stall_threshold: float = flag(
@@ -213,19 +156,8 @@ class Serve(PickerFlags):
     grpc_health_port: int = flag(
         9003, "Port of the gRPC health service on --bind-address, plaintext; 0 for any free one.", PORT
     )
-    metrics_port: MetricsPort = 9090
-    health_checking: bool = flag(True, "Answer gRPC health checks on the ext_proc port too, where Envoy asks.", SWITCH)
-    secure_serving: bool = flag(True, "Serve ext_proc over TLS.", SWITCH)
-    cert_path: Path | None = flag(
-        None, "Where tls.crt and tls.key are; a self-signed certificate without it.", "DIRECTORY"
-    )
-    enable_cert_reload: bool = flag(
-        True, "Reload tls.crt and tls.key of --cert-path when they change; if false, at SIGHUP.", SWITCH
-    )
-    tls_min_version: str = flag("VersionTLS12", "Minimum TLS version.", TLS_VERSION)
-    tls_cipher_suites: str = flag("", "Cipher suites of TLS 1.2; by default all that HTTP/2 allows.", CIPHER_SUITES)
-    grpc_max_recv_msg_size: int | None = flag(None, "Largest message accepted; by default 1Mi more than a body.", SIZE)
-    grpc_max_send_msg_size: int | None = flag(None, "Largest message sent; by default 1Mi more than a body.", SIZE)
+    page: PageSettings = field(default_factory=partial(PageSettings, port=9090))
+    server: ServerSettings = field(default_factory=ServerSettings)
     trusted_gateways: str = flag(
         "",
         "Networks of gateways that set or check headers themselves: --ignore-client-headers does not apply to "

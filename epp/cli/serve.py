@@ -10,8 +10,6 @@ from epp.cli.kubernetes import pool_title, read_kubernetes
 from epp.cli.picker_flags import Serve
 from epp.cli.running import run
 from epp.cli.settings import configure_logs, picker_settings
-from epp.extproc.server import ServerSettings, Transport, message_bytes_for
-from epp.extproc.tls import TlsVersion
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import EVERYWHERE, HostPort
 
@@ -22,7 +20,14 @@ def serve(flags: Serve) -> None:
 
     async def work(stop: asyncio.Event) -> None:
         host = EVERYWHERE if flags.bind_address is None else read_bind_address(flags.bind_address)
-        settings = picker_settings(flags, _server(flags, host), host=host, log=writer)
+        server = replace(
+            flags.server,
+            address=str(HostPort(host, flags.grpc_port)),
+            health_address=str(HostPort(host, flags.grpc_health_port)),
+            transport=flags.transport,
+            budgets=flags.budgets,
+        )
+        settings = picker_settings(flags, server, host=host, log=writer)
         picker = Picker(
             replace(
                 settings,
@@ -54,22 +59,3 @@ async def _started(picker: Picker, stop: asyncio.Event) -> bool:
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)  # it stops everything that it started
     return False
-
-
-def _server(flags: Serve, host: str) -> ServerSettings:
-    message_bytes = message_bytes_for(flags.budgets.max_body_bytes)
-    received, sent = flags.grpc_max_recv_msg_size, flags.grpc_max_send_msg_size
-    return ServerSettings(
-        address=str(HostPort(host, flags.grpc_port)),
-        health_address=str(HostPort(host, flags.grpc_health_port)),
-        health_on_main=flags.health_checking,
-        secure=flags.secure_serving,
-        cert_path=flags.cert_path,
-        cert_reload=flags.enable_cert_reload,
-        tls_min_version=TlsVersion(flags.tls_min_version),
-        tls_ciphers=flags.tls_cipher_suites,
-        transport=Transport(flags.transport),
-        max_receive_bytes=message_bytes if received is None else received,
-        max_send_bytes=message_bytes if sent is None else sent,
-        budgets=flags.budgets,
-    )

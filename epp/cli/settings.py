@@ -5,12 +5,10 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from epp.admin import ADMIN_LIMITS, AdminSettings
 from epp.app import DEFAULT_POOL_NAME, PickerSettings
 from epp.cli.inputs import (
     is_in_files,
@@ -27,16 +25,15 @@ from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
 from epp.explain.settings import DecisionSettings
 from epp.extproc.exchange import ResponseUsage
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.framework.messages import install_command
 from epp.pool.discovery import PodTarget
 from epp.runtime import process
-from epp.runtime.http_server import HttpLimits
 from epp.telemetry import logs
 from epp.telemetry.logs import LogWriter
-from epp.telemetry.page_tls import PageTlsSettings
 from epp.telemetry.request_log import request_log
+from epp.telemetry.settings import PageSettings
 from epp.telemetry.tracing import TracingError, TracingSettings, read_environment
 
 if TYPE_CHECKING:  # imported where an exporter is set
@@ -58,7 +55,6 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         pods = read_source(flags) if isinstance(flags, Serve) else None
         file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
     tracing = read_tracing(flags)
-    asks_cluster = _asks_cluster(flags, config)
     return PickerSettings(
         server=server,
         tracing=tracing,
@@ -72,17 +68,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         any_pool_object_paths=split_list(flags.objects),
         policies=read_policies(flags.objects, flags.pool_name),
         pool_name=flags.pool_name or DEFAULT_POOL_NAME,
-        legacy_metrics=flags.legacy_metrics,
-        stream_metrics=flags.enable_grpc_stream_metrics,
-        metrics_address=None if flags.metrics_port is None else (host, flags.metrics_port),
-        metrics_limits=_limited(
-            HttpLimits(), "metrics", flags.metrics_max_connections, seconds=flags.metrics_request_timeout
-        ),
-        metrics_token_file=_metrics_token(flags),
-        metrics_tls=_metrics_tls(flags, asks_cluster=asks_cluster),
-        metrics_endpoint_auth=asks_cluster,
-        admin=_admin(flags),
-        admin_limits=_limited(ADMIN_LIMITS, "admin", flags.admin_max_connections, seconds=flags.admin_request_timeout),
+        page=_page(flags, config, host),
+        admin=replace(flags.admin, host=read_bind_address(flags.admin.host, "--admin-host")),
         decisions=_decisions(flags),
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         page_limits=flags.page_limits,
@@ -112,26 +99,10 @@ def _log_style(flags: PickerFlags) -> logs.LogStyle:
     return logs.LogStyle(flags.zap_encoder, flags.zap_time_encoding)
 
 
-def _limited(limits: HttpLimits, port: str, connections: int, *, seconds: float) -> HttpLimits:
-    """Return the limits of a port, changed by its flags; raises ConfigurationError."""
-    if seconds <= 0:
-        raise ConfigurationError(f"--{port}-request-timeout: must be greater than 0: write a duration such as 10s")
-    return replace(limits, connections=connections, request_seconds=seconds)
-
-
-def _metrics_token(flags: PickerFlags) -> Path | None:
-    """Return the token file of the metrics page; raises ConfigurationError for flags that contradict."""
-    if flags.metrics_port is None and flags.metrics_token_file is not None:
-        raise ConfigurationError("--metrics-token-file has no effect without --metrics-port: add it")
-    if flags.metrics_token_file is not None and flags.metrics_endpoint_auth:
-        raise ConfigurationError("--metrics-token-file and --metrics-endpoint-auth exclude each other: leave one out")
-    return flags.metrics_token_file
-
-
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:
     """Return the settings of decision records; None if they could not be read. Raises ConfigurationError."""
     decisions = flags.decisions
-    if decisions.file is None and (flags.admin_port is None or not decisions.buffer):
+    if decisions.file is None and (flags.admin.port is None or not decisions.buffer):
         if decisions.sample_rate:
             raise ConfigurationError(
                 "--decision-sample-rate has no effect without --admin-port, which shows the decisions of "
@@ -141,40 +112,18 @@ def _decisions(flags: PickerFlags) -> DecisionSettings | None:
     return replace(decisions, asked_by_header=isinstance(flags, Serve) and bool(flags.trusted_gateways.strip()))
 
 
-def _asks_cluster(flags: PickerFlags, config: LoadedConfig | None) -> bool:
-    """Whether the Kubernetes API authorizes readers of the metrics page; raises ConfigurationError."""
-    if flags.metrics_endpoint_auth is not None:
-        return flags.metrics_endpoint_auth
-    if not isinstance(flags, Serve) or flags.metrics_port is None or flags.metrics_token_file is not None:
-        return False
-    return is_in_cluster(flags, config)
-
-
-def _metrics_tls(flags: PickerFlags, *, asks_cluster: bool) -> PageTlsSettings | None:
-    """Return the TLS settings of the metrics page; raises ConfigurationError for flags that contradict."""
-    directory, authorities = flags.metrics_cert_dir, flags.metrics_client_ca_file
-    if directory is None:
-        if authorities is not None:
-            raise ConfigurationError("--metrics-client-ca-file has no effect without --metrics-cert-dir: add it")
-        return None
-    if flags.metrics_port is None:
-        raise ConfigurationError("--metrics-cert-dir has no effect without --metrics-port: add it")
-    if authorities is None and flags.metrics_token_file is None and not asks_cluster:
+def _page(flags: PickerFlags, config: LoadedConfig | None, host: str) -> PageSettings:
+    """Return the settings of the metrics page on that host; raises ConfigurationError."""
+    page, asks_cluster = flags.page, flags.page.endpoint_auth
+    if asks_cluster is None:
+        without_token = page.port is not None and page.token_file is None
+        asks_cluster = isinstance(flags, Serve) and without_token and is_in_cluster(flags, config)
+    if page.cert_dir is not None and page.client_ca_file is None and page.token_file is None and not asks_cluster:
         raise ConfigurationError(
             "--metrics-cert-dir: TLS alone does not authenticate clients: add --metrics-endpoint-auth, "
             "--metrics-token-file or --metrics-client-ca-file"
         )
-    return PageTlsSettings(directory, authorities)
-
-
-def _admin(flags: PickerFlags) -> AdminSettings | None:
-    """Return the settings of the admin API; None without a port. Raises ConfigurationError."""
-    if flags.admin_port is None:
-        if flags.admin_token_file is not None:
-            raise ConfigurationError("--admin-token-file has no effect without --admin-port: add it")
-        return None
-    host = read_bind_address(flags.admin_host, "--admin-host")
-    return AdminSettings(host=host, port=flags.admin_port, token_file=flags.admin_token_file)
+    return replace(page, host=host, endpoint_auth=asks_cluster)
 
 
 def read_tracing(flags: PickerFlags, variables: Mapping[str, str] = os.environ) -> "Tracing | None":

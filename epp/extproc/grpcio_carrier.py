@@ -17,8 +17,8 @@ from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.service import Answers, Call, Methods, Outlet
 from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.open_streams import SessionSource, session_methods
-from epp.extproc.server import ServerSettings
-from epp.extproc.tls import CertificateFiles, TlsVersion, self_signed
+from epp.extproc.settings import ServerSettings, TlsVersion
+from epp.extproc.tls import CertificateFiles, self_signed
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import listener, parse_host_port, refusal
 
@@ -108,8 +108,8 @@ class GrpcioCarrier:
         settings, budgets = self._settings, self._sessions.budgets
         self._server = server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", min(settings.max_receive_bytes, _GRPC_MOST_BYTES)),
-                ("grpc.max_send_message_length", min(settings.max_send_bytes, _GRPC_MOST_BYTES)),
+                ("grpc.max_receive_message_length", min(settings.receive_bytes, _GRPC_MOST_BYTES)),
+                ("grpc.max_send_message_length", min(settings.send_bytes, _GRPC_MOST_BYTES)),
                 ("grpc.so_reuseport", 0),  # a second picker on the port is a mistake, not a worker
                 ("grpc.max_concurrent_streams", settings.budgets.max_streams_per_connection),
                 ("grpc.server.max_pending_requests", _PENDING_STREAMS),

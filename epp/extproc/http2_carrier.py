@@ -8,7 +8,7 @@ from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import Contexts, GrpcServer
 from epp.extproc.open_streams import SessionSource, session_methods
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import listener, parse_host_port, refusal
 
@@ -77,8 +77,8 @@ class Http2Carrier:
         tls = _contexts(settings) if settings.secure else None
         sock = bound_socket(settings.address)
         limits = Limits(
-            max_message_bytes=settings.max_receive_bytes,
-            max_sent_message_bytes=min(settings.max_send_bytes, 2**31 - 1),
+            max_message_bytes=settings.receive_bytes,
+            max_sent_message_bytes=min(settings.send_bytes, 2**31 - 1),
             max_streams=settings.budgets.max_streams_per_connection,
             metadata_names=settings.metadata_names,
             stall_seconds=settings.budgets.pause_seconds,

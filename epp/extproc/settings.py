@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on what gateways use, and the flags that set them."""
+"""Settings of the ext_proc server and limits on what gateways use, with the flags that set them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
-from epp.runtime.flags import COUNT, DURATION, SIZE, flag
+from epp.runtime.flags import CIPHER_SUITES, COUNT, DURATION, SIZE, SWITCH, TLS_VERSION, flag
 
 _MIB: Final = 1024 * 1024
 DEFAULT_MAX_BODY_BYTES: Final = 32 * _MIB
 DEFAULT_GATHERED_BYTES: Final = 256 * _MIB
+_HEADROOM_BYTES: Final = _MIB
 _LARGEST_BODIES: Final = 2
 """Number of bodies of the largest size that must fit."""
 
@@ -71,3 +74,77 @@ class BudgetSettings:
     def pause_seconds(self) -> float:
         """Longest time without another byte of a request that has begun; infinite for no limit."""
         return self.body_timeout_seconds or math.inf
+
+
+class Transport(StrEnum):
+    """Implementation of gRPC that carries the sessions."""
+
+    ASYNCIO = "asyncio"
+    """HTTP/2 on the event loop."""
+    GRPCIO = "grpcio"
+    """The library of the gRPC project."""
+
+
+class TlsVersion(StrEnum):
+    """Minimum version of TLS."""
+
+    TLS_1_2 = "VersionTLS12"
+    TLS_1_3 = "VersionTLS13"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings of the ext_proc server and its health service."""
+
+    address: str = "unix:unset"
+    """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`."""
+    health_address: str | None = None
+    """Address of a separate plaintext health service; None for none."""
+    health_on_main: bool = flag(
+        True,
+        "Answer gRPC health checks on the ext_proc port too, where Envoy asks.",
+        SWITCH,
+        name="--health-checking",
+    )
+    secure: bool = flag(True, "Serve ext_proc over TLS.", SWITCH, name="--secure-serving")
+    cert_path: Path | None = flag(
+        None, "Where tls.crt and tls.key are; a self-signed certificate without it.", "DIRECTORY"
+    )
+    cert_reload: bool = flag(
+        True,
+        "Reload tls.crt and tls.key of --cert-path when they change; if false, at SIGHUP.",
+        SWITCH,
+        name="--enable-cert-reload",
+    )
+    tls_min_version: TlsVersion = flag(TlsVersion.TLS_1_2, "Minimum TLS version.", TLS_VERSION)
+    """With `Transport.GRPCIO`, TLS 1.2 is the only minimum."""
+    tls_ciphers: str = flag(
+        "", "Cipher suites of TLS 1.2; by default all that HTTP/2 allows.", CIPHER_SUITES, name="--tls-cipher-suites"
+    )
+    """In OpenSSL's names. Not for `Transport.GRPCIO`."""
+    max_receive_bytes: int | None = flag(
+        None, "Largest message accepted; by default 1Mi more than a body.", SIZE, name="--grpc-max-recv-msg-size"
+    )
+    max_send_bytes: int | None = flag(
+        None, "Largest message sent; by default 1Mi more than a body.", SIZE, name="--grpc-max-send-msg-size"
+    )
+    transport: Transport = Transport.ASYNCIO
+    metadata_names: frozenset[str] = frozenset()
+    """Names of gRPC metadata, in lower case, that sessions can read."""
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
+    """Limits on the resources of all gateways together."""
+
+    @property
+    def receive_bytes(self) -> int:
+        """The size of the largest message accepted."""
+        return self._body_message_bytes if self.max_receive_bytes is None else self.max_receive_bytes
+
+    @property
+    def send_bytes(self) -> int:
+        """The size of the largest message sent."""
+        return self._body_message_bytes if self.max_send_bytes is None else self.max_send_bytes
+
+    @property
+    def _body_message_bytes(self) -> int:
+        """The size of a message that has the largest body in one piece."""
+        return self.budgets.max_body_bytes + _HEADROOM_BYTES

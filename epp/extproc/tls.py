@@ -9,12 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 import structlog
 
+from epp.extproc.settings import TlsVersion
 from epp.framework import ConfigurationError
 from epp.framework.files import read_regular
 from epp.runtime.followed_files import RELOADS, FollowedFile
@@ -41,13 +41,6 @@ _TLS_1_2 = {
 }
 _TLS_1_3 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 """Always enabled, as in Go."""
-
-
-class TlsVersion(StrEnum):
-    """Minimum version of TLS."""
-
-    TLS_1_2 = "VersionTLS12"
-    TLS_1_3 = "VersionTLS13"
 
 
 class CertificateFiles:

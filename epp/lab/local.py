@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from epp.app import Picker, PickerSettings
-from epp.extproc.server import message_bytes_for
 from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError, load_types
 from epp.lab.gateway.errors import temporary_directory
 
@@ -62,10 +61,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
     load_types()  # before the picker starts: loading the types would hold its event loop
     with temporary_directory("epp-") as directory:
         address = f"unix:{Path(directory) / 'picker.sock'}"
-        message_bytes = message_bytes_for(picker.server.budgets.max_body_bytes)
-        server = replace(
-            picker.server, address=address, secure=False, max_receive_bytes=message_bytes, max_send_bytes=message_bytes
-        )
+        server = replace(picker.server, address=address, secure=False)
         running = Picker(replace(picker, server=server, endpoint_trust=gateway.endpoint_trust))
         await running.start()
         try:

@@ -3,7 +3,6 @@
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,24 +19,14 @@ _MOST_BYTES = 1024 * 1024
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class PageTlsSettings:
-    """Where the files are."""
-
-    directory: Path
-    """Holds tls.crt and tls.key."""
-    client_authorities: Path | None = None
-    """PEM file with the authorities of client certificates; None where clients need none."""
-
-
 class PageTls:
     """Returns the context of each new connection. Changed files take effect with the next connection."""
 
-    def __init__(self, settings: PageTlsSettings) -> None:
-        """Read the files; raises ConfigurationError."""
-        self._files = CertificateFiles(settings.directory, _DIRECTORY_FLAG)
+    def __init__(self, directory: Path, client_ca_file: Path | None = None) -> None:
+        """Read the files; raises ConfigurationError. Without `client_ca_file`, clients need no certificate."""
+        self._files = CertificateFiles(directory, _DIRECTORY_FLAG)
         self._authorities: FollowedFile[str] | None = None
-        if (path := settings.client_authorities) is not None:
+        if (path := client_ca_file) is not None:
             try:
                 self._authorities = FollowedFile(partial(_read_authorities, path), path)
             except (OSError, ValueError) as error:

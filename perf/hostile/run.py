@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from epp.extproc.server import Transport
+from epp.extproc.settings import Transport
 from epp.lab.child import tied_to_parent
 from perf.hostile import all_rows
 from perf.hostile.judging import Figure, Judge, Size

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from epp.admin import AdminPort, AdminSettings, LoopCalls
-from epp.admin.answers import as_json, read_object
-from epp.admin.port import LIMITS
+from epp.admin.answers import LoopCalls, as_json, read_object
+from epp.admin.port import AdminPort
+from epp.telemetry.settings import AdminSettings
 
 TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105  of these tests alone
 
@@ -81,8 +81,8 @@ def loop_calls() -> Iterator[LoopCalls]:
 
 
 @contextmanager
-def opened(routes=ROUTES, *, host: str = "127.0.0.1", token_file=None, limits=LIMITS) -> Iterator[AdminPort]:
-    port = AdminPort(AdminSettings(host=host, port=0, token_file=token_file), limits)
+def opened(routes=ROUTES, **settings) -> Iterator[AdminPort]:
+    port = AdminPort(AdminSettings(port=0, **settings))
     port.open(routes)
     try:
         yield port

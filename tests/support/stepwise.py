@@ -15,8 +15,7 @@ from aiohttp import web
 from epp.app import PickerSettings
 from epp.config import load_file, load_text
 from epp.extproc.exchange import ResponseUsage
-from epp.extproc.server import ServerSettings
-from epp.extproc.settings import BudgetSettings
+from epp.extproc.settings import BudgetSettings, ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.local import LocalGateway, local_gateway
@@ -197,7 +196,7 @@ async def stepwise(
         endings = Endings()
         admin = f"{directory}/admin.sock"
         picker_settings = PickerSettings(
-            server=ServerSettings("unix:unset", budgets=BudgetSettings(max_body_bytes=settings.max_body_bytes)),
+            server=ServerSettings(budgets=BudgetSettings(max_body_bytes=settings.max_body_bytes)),
             config=load_text(config) if config_file is None else load_file(config_file),
             watch_config=config_file,
             discovery=StaticDiscovery(parse_targets(server.address)),

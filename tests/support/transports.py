@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from epp.extproc.server import ServerSettings, Transport
+from epp.extproc.settings import ServerSettings, Transport
 
 VARIABLE = "EPP_TEST_TRANSPORT"
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.app import Picker, PickerSettings
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.runtime import process
 

@@ -23,7 +23,7 @@ from openai import AsyncOpenAI
 
 from epp.app import PickerSettings
 from epp.config.load import load_text, sample_texts
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.snapshot import Column
 from epp.lab.child import tied_to_parent
 from epp.lab.gateway import GatewaySettings
@@ -167,7 +167,7 @@ class World:
 @pytest.fixture
 async def world(servers: list[Server]) -> AsyncIterator[World]:
     endpoints = ",".join(f"{server.name}={server.address}" for server in servers)
-    settings = PickerSettings(server=ServerSettings("unix:unset"), discovery=StaticDiscovery(parse_targets(endpoints)))
+    settings = PickerSettings(server=ServerSettings(), discovery=StaticDiscovery(parse_targets(endpoints)))
     async with (
         local_gateway(settings, GatewaySettings(listen_port=0)) as gateway,
         AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120) as client,

@@ -18,7 +18,7 @@ from timing import no_log_lines, quick, tell
 
 from epp.app import KubernetesSettings, Picker, PickerSettings
 from epp.config import load_text
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import Headers
 from epp.pool.discovery import PoolName
 from epp.routing.director import Cause

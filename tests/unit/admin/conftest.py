@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from epp.admin import AdminPort
+from epp.admin.port import AdminPort
 from tests.support.admin_client import TOKEN, opened
 
 

@@ -6,9 +6,9 @@ import socket
 import pytest
 from structlog.testing import capture_logs
 
-from epp.admin import AdminPort, AdminSettings
+from epp.admin.port import AdminPort
 from epp.framework.errors import ConfigurationError
-from epp.runtime.http_server import HttpLimits
+from epp.telemetry.settings import AdminSettings
 from tests.support.admin_client import TOKEN, asked
 
 POST = b"POST /api/echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -154,13 +154,13 @@ def test_body_in_pieces_is_read_whole(port):
 
 
 def test_body_that_does_not_come_is_cut_off(open_port):
-    port = open_port(limits=HttpLimits(body_seconds=0.2))
+    port = open_port(body_seconds=0.2)
     assert raw(port, POST + b"Content-Length: 10\r\n\r\n{") == b""
     assert asked(port).status == 200
 
 
 def test_thousand_connections_leave_a_few_open_and_the_port_answers(open_port):
-    port = open_port(limits=HttpLimits(connections=16, request_seconds=300, body_seconds=300))
+    port = open_port(max_connections=16, request_seconds=300, body_seconds=300)
     held = []
     try:
         for _ in range(1000):

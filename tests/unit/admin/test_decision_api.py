@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from epp.admin import AdminPort, decision_routes
+from epp.admin.port import AdminPort
+from epp.admin.simulate import decision_routes
 from epp.explain.recorder import Recorder, Setup, recorder_of
 from epp.explain.settings import DecisionSettings
 from epp.explain.storage import Kept

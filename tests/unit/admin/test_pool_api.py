@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-from epp.admin import PickerView
+from epp.admin.answers import PickerView
 from epp.app.servers import admin_routes, on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
 from epp.explain.made_up_pool import EndpointChange, made_up

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from epp.admin import quota_routes
+from epp.admin.quotas import quota_routes
 from epp.admission.quotas import Quotas, Reservation
 from epp.admission.quotas import allowances as engine_limits
 from epp.framework import ManualClock, Request, RequestBody

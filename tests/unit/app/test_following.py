@@ -9,7 +9,7 @@ import pytest
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_file
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError, Endpoint, Headers, Parameters
 from epp.framework.datalayer import Discovery
 from tests.support.config_files import replace

@@ -8,7 +8,7 @@ import yaml
 
 from epp.app import Picker, PickerSettings
 from epp.config import load_file
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework.snapshot import ACCELERATOR
 from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
 from tests.support.config_files import replace

@@ -10,21 +10,24 @@ from epp.cli.options import filled, parameters
 from epp.cli.picker_flags import Gateway, PickerFlags, Serve
 from epp.cli.settings import picker_settings
 from epp.explain.settings import DecisionSettings
-from epp.extproc.server import ServerSettings
+from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.telemetry.logs import LogWriter
+from epp.telemetry.settings import AdminSettings
+
+ADMIN = AdminSettings(port=0)
 
 
 def decisions(flags: PickerFlags) -> DecisionSettings | None:
-    server = ServerSettings("unix:unset")
+    server = ServerSettings()
     return picker_settings(flags, server, host="127.0.0.1", log=LogWriter(io.StringIO())).decisions
 
 
 def test_nothing_is_recorded_that_nobody_could_read():
     assert decisions(Serve()) is None
-    assert decisions(Serve(admin_port=0, decisions=DecisionSettings(buffer=0))) is None
-    assert decisions(Serve(admin_port=0)) == DecisionSettings()
-    assert decisions(Gateway(admin_port=0)) == DecisionSettings()
+    assert decisions(Serve(admin=ADMIN, decisions=DecisionSettings(buffer=0))) is None
+    assert decisions(Serve(admin=ADMIN)) == DecisionSettings()
+    assert decisions(Gateway(admin=ADMIN)) == DecisionSettings()
 
 
 def test_flags_are_settings():
@@ -57,7 +60,7 @@ def test_flags_are_settings():
     "flags",
     [
         Serve(decisions=DecisionSettings(sample_rate=1.0)),
-        Serve(decisions=DecisionSettings(sample_rate=1.0, buffer=0), admin_port=0),
+        Serve(decisions=DecisionSettings(sample_rate=1.0, buffer=0), admin=ADMIN),
     ],
 )
 def test_sample_that_nobody_could_read_is_refused_with_the_remedy(flags):

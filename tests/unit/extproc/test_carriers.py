@@ -9,8 +9,9 @@ import pytest
 
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits, ProtocolError
 from epp.extproc.open_streams import StreamObserver
-from epp.extproc.server import ExtProcServer, ServerSettings, Transport
+from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
+from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from epp.routing.director import Cause
 from tests.support.exchanges import Bench, new_bench, new_claim

@@ -5,8 +5,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.extproc.exchange import ExchangeSettings, Fault, Faults, ProtocolError
-from epp.extproc.server import ExtProcServer, ServerSettings, Transport
+from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
+from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest
 from tests.support.exchanges import new_bench, request_body, request_headers
 from tests.support.http2.http2_bytes import grpc_message

@@ -12,7 +12,7 @@ from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import GrpcServer
 from epp.extproc.http2_carrier import bound_socket
-from epp.extproc.server import ServerSettings, Transport
+from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import SERVICE
 
 SERVING = HealthCheckResponse.SERVING

@@ -18,9 +18,7 @@ from epp.extproc.budgets import Budgets
 from epp.extproc.health import Health
 from epp.extproc.http2_carrier import Http2Carrier
 from epp.extproc.open_streams import SessionSource
-from epp.extproc.server import ServerSettings, Transport
-from epp.extproc.settings import BudgetSettings
-from epp.extproc.tls import TlsVersion
+from epp.extproc.settings import BudgetSettings, ServerSettings, TlsVersion, Transport
 from epp.extproc.wire import SERVICE
 from epp.framework import ConfigurationError
 from tests.support.certificates import mount, new_pair

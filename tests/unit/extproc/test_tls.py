@@ -10,7 +10,8 @@ from cryptography import x509
 from structlog.testing import capture_logs
 
 from epp.extproc.certificates import check_pair, expiry
-from epp.extproc.tls import CertificateFiles, TlsContexts, TlsVersion, self_signed
+from epp.extproc.settings import TlsVersion
+from epp.extproc.tls import CertificateFiles, TlsContexts, self_signed
 from epp.framework import ConfigurationError
 from epp.runtime.followed_files import RELOADS
 from tests.support.certificates import mount, new_pair, write
