@@ -48,6 +48,7 @@ plugins:
 - {type: prefix-cache-scorer}
 - {type: token-load-scorer}
 - {type: program-aware-fairness}
+- {type: predicted-latency-producer, parameters: {streamingMode: true}}
 flowControl:
   maxRequests: 100
   maxBytes: 10M
