@@ -33,7 +33,7 @@ from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.records import Derivation
-from epp.framework.roles import Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
+from epp.framework.roles import Admitter, Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
 from epp.routing.scheduling import Scheduler
@@ -94,6 +94,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     add_missing_producers(instances)
     producers = _attempt(instances, lambda: in_order(instances.of(Producer)), "plugins")
     of_headers = _attempt(instances, lambda: in_order(instances.of(RequestHeaders)), "plugins")
+    admitters = _attempt(instances, lambda: in_order(instances.of(Admitter)), "plugins")
     check_order(instances)
     _rehearse(instances, builder)
     _check_headers(instances)
@@ -103,6 +104,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert aggregator is not None  # noqa: S101  the same
     assert producers is not None  # noqa: S101  the same
     assert of_headers is not None  # noqa: S101  the same
+    assert admitters is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
     every = {name: profile for name, profile in built.items() if profile is not None}
     scheduler = Scheduler(complete, handler, aggregator, observer=observer)
@@ -116,7 +118,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             parsers=ParserTable(parsers),
             scheduler=scheduler,
             plugins={role: instances.of(role) for role in all_roles()}
-            | {Producer: producers, RequestHeaders: of_headers},
+            | {Producer: producers, RequestHeaders: of_headers, Admitter: admitters},
             sets_headers=frozenset(name for plugin in instances for name in plugin.sets_headers),
             response_needs=_response_needs(instances),
             flow_control=admission.flow_control,

@@ -33,8 +33,6 @@ NOT_YET: frozenset[str] = frozenset(
     {
         "burst-prefix-cache-producer",
         "endpoint-pin-screener",
-        "latency-scorer",
-        "latency-slo-admitter",
         "models-responder",
         "multicluster-approx-prefix-cache-producer",
         "multicluster-file-discovery",
@@ -47,9 +45,7 @@ NOT_YET: frozenset[str] = frozenset(
         "outlen-bucket",
         "p2p-source-producer",
         "precise-prefix-cache-scorer",
-        "predicted-latency-producer",
         "reserve-endpoint",
-        "slo-headroom-tier-filter",
         "thunder-agent",
         "vertexai-parser",
         "vllmgrpc-parser",

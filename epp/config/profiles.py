@@ -15,6 +15,7 @@ from epp.framework.roles import (
     Aggregator,
     Filter,
     Picker,
+    Producer,
     ProfilePicker,
     RequestHeaders,
     ResponseHeaders,
@@ -195,7 +196,10 @@ class _Parts:
         return Staleness(after, own or (general if ref.stale_after is None else OnStale.NEUTRAL))
 
     def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
-        """Warn about a plugin without a role in profiles; llm-d's charts name producers there."""
+        """Warn about a plugin without a role in profiles; llm-d's charts name producers, which run in any case."""
+        cls = self._instances.class_of(ref.plugin_ref)
+        if cls is not None and issubclass(cls, Producer):
+            return
         self._instances.warn(
             f"plugin {ref.plugin_ref!r} (type {kind}) is neither filter, scorer nor picker: it has no effect in a "
             "profile",

@@ -14,6 +14,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
+from epp.framework.latency import LATENCY_PREDICTION, LatencyPrediction
 from epp.framework.limits import *  # noqa: F403  the types of parameters
 from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
@@ -29,6 +30,7 @@ from epp.framework.snapshot import *  # noqa: F403  columns and attributes
 __all__ = [
     "ACCELERATOR_SELECTION",
     "ENDPOINT_RATES",
+    "LATENCY_PREDICTION",
     "LOAD_INPUTS",
     "PLACEMENT",
     "TENANT",
@@ -41,6 +43,7 @@ __all__ = [
     "DropCause",
     "Endpoint",
     "Floats",
+    "LatencyPrediction",
     "ManualClock",
     "Mask",
     "Parameters",

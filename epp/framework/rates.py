@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.arrays import Floats, Positions, any_true, read_only
+from epp.framework.arrays import Floats, Mask, Positions, any_true, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.headers import SLO_TTFT_MS
 from epp.framework.load import comparable_load, is_known
@@ -20,6 +20,8 @@ _ZERO, _ONE, _INFINITE = (read_only(np.array(number)) for number in (0.0, 1.0, n
 """Arrays of no dimension: NumPy works with them at half the cost of floats."""
 DEFAULT_OUTPUT_TOKENS = 200.0
 """Tokens of an answer, before any was seen."""
+DEFAULT_SOURCE = "default"
+"""Source of rates that neither a profile nor any response supports."""
 _ARRAYS = (
     "prefill_tokens_per_second",
     "itl_base_seconds",
@@ -192,6 +194,13 @@ class EndpointRates:
             assign(self, "places", read_only(self.places.view()))
         assign(self, "_reported", Reported(RUNNING, WAITING))
 
+    @property
+    def known(self) -> Mask:
+        """Mark the slots whose prefill rate comes from a profile, or was learned there or at other endpoints."""
+        by_kind = np.array([prefill != DEFAULT_SOURCE for prefill, _ in self.sources], dtype=np.bool_)
+        known: Mask = (self.prefill_samples > 0) | by_kind[self.kinds]
+        return known
+
     def prefill_seconds(self, candidates: Candidates, tokens: Floats) -> Floats:
         """Return how long each candidate computes so many prompt tokens."""
         return tokens / self.prefill_tokens_per_second[candidates.slots]
@@ -213,6 +222,12 @@ class EndpointRates:
         if terms.queues is not None:
             seconds += terms.queues.seconds(candidates.values(IN_FLIGHT))
         return seconds
+
+    def profiled_ttft_seconds(self, candidates: Candidates, uncached: Floats, batch: Floats) -> Floats:
+        """Return `gamma + delta * uncached * batch` where a profile gives gamma and delta, else `ttft_seconds`."""
+        slots = candidates.slots
+        by_profile = self.ttft_base_seconds[slots] + self.ttft_seconds_per_token[slots] * uncached * batch
+        return np.where(np.isnan(by_profile), self.ttft_seconds(candidates, uncached), by_profile)
 
     def ttft_seconds_at(self, candidates: Candidates, slot: int, uncached: float) -> float:
         """Return the same for one of the candidates, at a fraction of the cost; NaN where its batch is not reported."""

@@ -95,7 +95,7 @@ def endpoint_rates(
         ttft_base_seconds=column(ttft_base, nan),
         ttft_seconds_per_token=column(ttft_per_token, nan),
         kinds=np.zeros(count, dtype=np.intp),
-        sources=(("default", "default"),),
+        sources=(("given", "given"),),
         prefill_samples=np.zeros(count, dtype=np.intp),
         itl_samples=np.zeros(count, dtype=np.intp),
     )

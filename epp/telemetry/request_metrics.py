@@ -97,11 +97,13 @@ class RequestMetrics:
             "Time from the headers of a request to the first byte of the response.",
             TTFT_SECONDS,
             (*_LABELS, "streaming"),
+            Legacy("inference_objective_request_ttft_seconds", _MODELS),
         )
         self._tpot = histogram(
             "request_streaming_tpot_seconds",
             "Of streamed responses, the time from the first byte to the end, divided by the tokens after the first.",
             TPOT_SECONDS,
+            "request_tpot_seconds",
         )
         self._itl = histogram(
             "request_streaming_itl_seconds", "Time between two pieces of a streamed response.", ITL_SECONDS

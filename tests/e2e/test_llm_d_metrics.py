@@ -49,6 +49,7 @@ plugins:
 - {type: mm-embeddings-cache-scorer}
 - {type: token-load-scorer}
 - {type: program-aware-fairness}
+- {type: predicted-latency-producer, parameters: {streamingMode: true}}
 flowControl:
   maxRequests: 100
   maxBytes: 10M

@@ -9,6 +9,7 @@ import msgspec
 
 from epp.framework import AcceleratorTag, Natural, NonNegative, Parameters, Positive
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.rates import DEFAULT_SOURCE
 
 _MS_PER_S = 1000.0
 
@@ -178,8 +179,8 @@ class KindRates(NamedTuple):
     ttft_seconds_per_token: float = nan
     prefill_known: bool = False
     itl_known: bool = False
-    prefill_source: str = "default"
-    itl_source: str = "default"
+    prefill_source: str = DEFAULT_SOURCE
+    itl_source: str = DEFAULT_SOURCE
 
 
 class _Found(NamedTuple):

@@ -30,7 +30,6 @@ from epp.framework.accelerators.tag import SpotPreference
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.rates import (
     TARGET_IN_REACH,
-    EndpointRates,
     batch_sizes,
     target_seconds,
     uncached_tokens,
@@ -123,16 +122,10 @@ class SloFitFilter(Filter[SloFitParameters]):
             return None
         ttft_left = max(ttft_limit - waited_seconds(request, candidates), _LEAST_SECONDS)
         batch = batch_sizes(candidates) + 1
-        ttft = self._ttft_seconds(request, candidates, rates, batch)
+        uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+        ttft = rates.profiled_ttft_seconds(candidates, uncached, batch)
         worst: Floats = np.maximum(ttft / ttft_left, rates.itl_seconds(candidates, batch) / tpot_limit)
         return worst
-
-    def _ttft_seconds(self, request: Request, candidates: Candidates, rates: EndpointRates, batch: Floats) -> Floats:
-        slots = candidates.slots
-        uncached = uncached_tokens(request, candidates, request.get(self._match_key))
-        by_profile = rates.ttft_base_seconds[slots] + rates.ttft_seconds_per_token[slots] * uncached * batch
-        by_rate = rates.ttft_seconds(candidates, uncached)
-        return np.where(np.isnan(by_profile), by_rate, by_profile)
 
     def _cheapest(self, fits: Mask, candidates: Candidates) -> Mask:
         prices = cost_per_hour(candidates, self.parameters.spot_preference)

@@ -2,13 +2,16 @@
 """Filter that keeps the endpoints with most of the prompt in their KV cache, unless they are too busy."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from epp.framework import (
     ENDPOINT_RATES,
     IN_FLIGHT_TOKENS,
+    LATENCY_PREDICTION,
     LOAD_INPUTS,
     PREFIX_MATCH,
     PROMPT_TOKENS,
@@ -39,8 +42,8 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """Most by which the time to the first token at the best sticky endpoint may exceed that at the best other one, in
     ms; 0 for no limit."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
-    """Source of times to the first token: `prefillThroughput`, tokens over tokens per second. `latencyPredictor` is not
-    supported yet."""
+    """Source of times to the first token: `prefillThroughput`, tokens over tokens per second, or `latencyPredictor`, a
+    `predicted-latency-producer`."""
     peak_prefill_throughput: NonNegative = 15928.0
     """Prompt tokens that every endpoint computes in a second, above 0 unless `maxTTFTPenaltyMs` is 0; used without an
     `endpoint-rates-producer`."""
@@ -48,14 +51,14 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """Name of the producer instance whose matches are read; empty for the default one."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: tokens in flight have one source."""
+    latency_prediction_info_producer_name: str = ""
+    """Name of the producer instance whose predictions are read; empty for the default one."""
 
     def __post_init__(self) -> None:
         if self.max_ttft_penalty_ms and not self.peak_prefill_throughput:
             raise ValueError(
                 "peakPrefillThroughput is 0; it must be above 0, unless maxTTFTPenaltyMs is 0 and times do not count"
             )
-        if self.ttft_source == "latencyPredictor":
-            raise ValueError("ttftSource 'latencyPredictor' is known, not supported yet; use 'prefillThroughput'")
 
 
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
@@ -68,7 +71,8 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. With an
     `endpoint-rates-producer`, configured or added for another plugin, it is the wait for a place in the batch plus
     `(tokens in flight + uncached tokens of this prompt) / rate * 1000` ms, with the rates of each endpoint. This
-    weighs the tokens saved by the cache against the wait on the actual hardware.
+    weighs the tokens saved by the cache against the wait on the actual hardware. With `ttftSource: latencyPredictor`,
+    it is the predicted one, and infinite for an endpoint without a prediction.
     """
 
     plugin_type = "prefix-cache-affinity-filter"
@@ -78,6 +82,10 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._match_key, IN_FLIGHT_TOKENS)
         self.may_read = (ENDPOINT_RATES, PROMPT_TOKENS, *LOAD_INPUTS)
+        self._is_predicted = self.parameters.ttft_source == "latencyPredictor"
+        if self._is_predicted:
+            self._prediction_key = LATENCY_PREDICTION.produced_by(self.parameters.latency_prediction_info_producer_name)
+            self.reads += (self._prediction_key,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         match = request.get(self._match_key)
@@ -105,17 +113,22 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
         limit_ms = self.parameters.max_ttft_penalty_ms
         if limit_ms == 0.0 or all_true(sticky):
             return False
-        rates = request.get(ENDPOINT_RATES)
+        rates = None if self._is_predicted else request.get(ENDPOINT_RATES)
         if rates is not None:
             slot = candidates.slots.item(best)
             uncached = max(0.0, float(request.prompt_tokens - match.tokens_at(slot)))
             if rates.ttft_seconds_at(candidates, slot, uncached) * _MS_PER_S <= limit_ms:
                 return False  # another endpoint takes 0 ms at best
         ttft_seconds = self._ttft_seconds(request, candidates, match)
-        penalty_seconds = lowest(ttft_seconds[sticky]) - lowest(ttft_seconds[~sticky])
-        return penalty_seconds * _MS_PER_S > limit_ms
+        at_sticky, elsewhere = lowest(ttft_seconds[sticky]), lowest(ttft_seconds[~sticky])
+        return elsewhere < inf and (at_sticky - elsewhere) * _MS_PER_S > limit_ms
 
     def _ttft_seconds(self, request: Request, candidates: Candidates, match: PrefixMatch) -> Floats:
+        if self._is_predicted:
+            prediction = request.get(self._prediction_key)
+            if prediction is None:
+                return np.full(len(candidates), inf)
+            return np.nan_to_num(prediction.ttft_seconds[candidates.slots], nan=inf)
         rates = request.get(ENDPOINT_RATES)
         if rates is None:
             return candidates.values(IN_FLIGHT_TOKENS) / self.parameters.peak_prefill_throughput

@@ -104,7 +104,7 @@ class Pipeline:
     parsers: ParserTable
     scheduler: Scheduler
     plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
-    """By role; producers and request-header plugins run after the producers of their inputs."""
+    """By role; producers, request-header plugins and admitters run after the producers of their inputs."""
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
     response_needs: ResponseNeeds = NO_NEEDS

@@ -75,25 +75,6 @@ schedulingProfiles:
 """
 
 
-CHART_LATENCY_PREDICTOR = """\
-plugins:
-- {type: predicted-latency-producer}
-- {type: prefix-cache-affinity-filter, name: global, parameters: {affinityThreshold: 0.99, maxTTFTPenaltyMs: 5000}}
-- {type: slo-headroom-tier-filter}
-- {type: latency-scorer}
-- {type: weighted-random-picker}
-- {type: latency-slo-admitter}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: predicted-latency-producer}
-  - {pluginRef: global}
-  - {pluginRef: slo-headroom-tier-filter}
-  - {pluginRef: latency-scorer}
-  - {pluginRef: weighted-random-picker}
-"""
-
-
 @pytest.mark.parametrize("text", [CHART_DEFAULT, CHART_PAYLOAD_AGNOSTIC, STICKY_UNTIL_BUSY, NEAR_THE_PEER])
 def test_file_loads_and_routes_to_the_least_loaded(build, text):
     assembly = build(text, experimental=True)
@@ -105,12 +86,6 @@ def test_file_loads_and_routes_to_the_least_loaded(build, text):
     for producer in assembly.pipeline.of(Producer):
         producer.produce(request, pool)
     assert assembly.pipeline.scheduler.schedule(request, pool).targets[0].name == "e1"
-
-
-def test_predicted_latencies_are_refused_for_nothing_but_what_is_not_supported_yet(refused):
-    problems = refused(CHART_LATENCY_PREDICTOR)
-    assert [problem.path for problem in problems] == [("plugins", index, "type") for index in (0, 2, 3, 5)]
-    assert all("known, not supported yet" in problem.message for problem in problems)
 
 
 def director_of(assembly):
@@ -163,7 +138,6 @@ def in_a_profile(plugins, refs):
 @pytest.mark.parametrize(
     "kind",
     [
-        "approx-prefix-cache-producer",
         "openai-parser",
         "single-profile-handler",
         "metrics-data-source",
@@ -182,6 +156,13 @@ def test_profile_may_name_what_has_no_part_in_it(build, kind):
             "nor picker: it has no effect in a profile"
         )
     ]
+
+
+def test_producer_in_a_profile_runs_for_every_request_as_elsewhere(warned):
+    kind = "approx-prefix-cache-producer"
+    scorers = "  - pluginRef: prefix-cache-scorer\n  - pluginRef: queue-scorer\n"
+    plugins = f"{{type: prefix-cache-scorer}}, {{type: queue-scorer}}, {{type: {kind}}}"
+    assert warned(in_a_profile(plugins, f"  - pluginRef: {kind}\n{scorers}")) == []
 
 
 def test_reporter_in_a_profile_still_reports(build):

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.config.model import NOT_YET, WITHOUT_TASK
-from epp.framework import Producer
+from epp.framework import Admitter, Producer
 from epp.framework.registry import Registry
 
 PREFIX_AND_LOAD = """\
@@ -81,6 +81,55 @@ flowControl:
   - {priority: 0, maxRequests: "200", fairnessPolicyRef: round-robin-fairness-policy}
   - {priority: -10, maxRequests: "50", fairnessPolicyRef: round-robin-fairness-policy}
 """
+
+
+PREDICTED_LATENCY = """\
+plugins:
+- {type: queue-scorer}
+- {type: kv-cache-utilization-scorer}
+- {type: prefix-cache-scorer}
+- {type: metrics-data-source, parameters: {scheme: http, path: /metrics, insecureSkipVerify: true}}
+- {type: core-metrics-extractor}
+- {type: predicted-latency-producer}
+- type: prefix-cache-affinity-filter
+  name: strict-affinity-filter
+  parameters: {affinityThreshold: 0.99, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
+- type: prefix-cache-affinity-filter
+  name: loose-affinity-filter
+  parameters: {affinityThreshold: 0.80, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
+- {type: latency-scorer}
+- {type: weighted-random-picker}
+- {type: slo-headroom-tier-filter}
+- {type: latency-slo-admitter}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: predicted-latency-producer}
+  - {pluginRef: strict-affinity-filter}
+  - {pluginRef: slo-headroom-tier-filter}
+  - {pluginRef: loose-affinity-filter}
+  - {pluginRef: latency-scorer}
+  - {pluginRef: weighted-random-picker}
+"""
+
+
+def test_gie_11_predicted_latency_of_the_chart_assembles_and_its_parts_are_in_effect(build):
+    assembly = build(PREDICTED_LATENCY)
+    assert [str(one) for one in assembly.warnings if "-scorer' has no effect: no profile" not in str(one)] == []
+    (profile,) = assembly.pipeline.scheduler.profiles.values()
+    assert [one.filter.name for one in profile.filters] == [
+        "strict-affinity-filter",
+        "slo-headroom-tier-filter",
+        "loose-affinity-filter",
+    ]
+    assert [one.scorer.name for one in profile.scorers] == ["latency-scorer"]
+    admitters = [admitter.name for admitter in assembly.pipeline.of(Admitter)]
+    assert admitters == ["predicted-latency-producer", "latency-slo-admitter"]
+
+
+def test_admitter_that_reads_predictions_runs_after_the_one_that_waits_for_them(build):
+    admitters = build("plugins: [{type: latency-slo-admitter}, {type: queue-scorer}]").pipeline.of(Admitter)
+    assert [admitter.name for admitter in admitters] == ["predicted-latency-producer", "latency-slo-admitter"]
 
 
 def test_gie_11_prefix_and_load_assembles_without_a_warning_and_its_producer_is_added(build):

@@ -37,6 +37,7 @@ UNSTATED = {
     "prefix-cache-affinity-filter",
     "session-affinity-filter",
     "slo-fit-filter",
+    "slo-headroom-tier-filter",
     "topology-affinity-filter",
 }
 """Those that never leave none, those whose parameters decide, and those of llm-d-router that are refused as there."""

@@ -16,16 +16,16 @@ from epp.pool.collectors.dynamic_scores.scorer import Client, FetchError
 
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _TOKEN_LIMIT_BYTES = 64 * 1024
-_CONNECTIONS = 8
 
 
 class Fetcher(Client):
     """The client for all scorers; an asynchronous context manager."""
 
-    def __init__(self, *, timeout_seconds: float, ca_cert_path: str = "") -> None:
+    def __init__(self, *, timeout_seconds: float, ca_cert_path: str = "", connections: int = 8) -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._seconds = timeout_seconds
         self._ca_cert_path = ca_cert_path
+        self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -33,7 +33,7 @@ class Fetcher(Client):
         context = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_cert_path or None)
         self._session = aiohttp.ClientSession(
             timeout=self._timeout,
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=context),
+            connector=aiohttp.TCPConnector(limit=self._connections, ssl=context),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity", "User-Agent": "epp"},
             auto_decompress=False,
@@ -66,7 +66,7 @@ class Fetcher(Client):
             async with self._session.request(
                 method, url, params=query, data=body, headers=headers, allow_redirects=False
             ) as answer:
-                if answer.status != HTTPStatus.OK:
+                if answer.status not in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
                     raise FetchError(f"{url} answered {answer.status}")
                 return await _body(answer, url)
         except TimeoutError:

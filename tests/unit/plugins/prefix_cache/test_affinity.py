@@ -15,6 +15,7 @@ from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.prefix_cache.affinity import PrefixCacheAffinityFilter
 from tests.support.plugins import built
+from tests.support.predictions import predicted, prediction
 
 ALL = [True, True, True]
 
@@ -72,6 +73,26 @@ def test_default_penalty_is_reached_at_286704_tokens():
     # 18 s * 15928 tokens/s = 286,704 tokens
     assert kept([10, 0, 0], [286_704, 0, 0]) == [True, False, False]
     assert kept([10, 0, 0], [286_800, 0, 0]) == ALL
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "expected"),
+    [
+        ([7000, 2000, 3000], [True, False, False]),  # 5 s later, at the limit
+        ([7001, 2000, 3000], ALL),
+        ([np.nan, 2000, 3000], ALL),  # an endpoint without a prediction takes for ever
+        ([7000, np.nan, np.nan], [True, False, False]),
+        ([np.nan, np.nan, np.nan], [True, False, False]),
+        (None, [True, False, False]),
+    ],
+)
+def test_predicted_times_are_compared_if_asked_for(milliseconds, expected):
+    times = None if milliseconds is None else [(each, 0) for each in milliseconds]
+    request = predicted(None if times is None else prediction([(0, 0)] * 3, times=times))
+    request.put(PREFIX_MATCH, PrefixMatch(np.array([10, 0, 0], dtype=np.int32), 10, block_tokens=64))
+    request.put(ENDPOINT_RATES, endpoint_rates([1, 1, 1]))  # which would say otherwise
+    plugin = build(ttftSource="latencyPredictor", maxTTFTPenaltyMs=5000)
+    assert plugin.filter(request, candidates(in_flight_tokens=[9e9, 0, 0])).tolist() == expected
 
 
 def test_penalty_of_zero_sticks_however_long_it_takes():

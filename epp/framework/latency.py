@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted latency of a request at each endpoint, and its distance from the targets of the request."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from epp.framework.arrays import Floats, Mask, read_only
+from epp.framework.candidates import Candidates
+from epp.framework.request import DataKey
+
+Source: TypeAlias = Literal["server", "rates"]
+"""Where predictions come from: a prediction server, or the rates of endpoints."""
+
+
+class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
+    """Arrays by slot, in seconds; NaN for endpoints without a prediction.
+
+    A headroom is the target minus the predicted time. Without a target, it is minus the predicted time, so that the
+    largest headroom is always that of the fastest endpoint.
+    """
+
+    source: Source
+    ttft_seconds: Floats
+    """Time to the first token, or to the end of the response where responses are not streamed."""
+    tpot_seconds: Floats
+    """Time for each further token."""
+    ttft_headroom: Floats
+    tpot_headroom: Floats
+    """0 where the time for further tokens does not count."""
+    tpot_valid: Mask
+    """Whether the time for further tokens is within the target."""
+    dispatched: Floats
+    """Requests in flight."""
+
+    def __post_init__(self) -> None:
+        """Keep readers from writing to the arrays."""
+        for name in self.__struct_fields__[1:]:
+            read_only(getattr(self, name))
+
+    def at(self, candidates: Candidates) -> "LatencyPrediction":
+        """Return the same for the candidates, in their order."""
+        slots = candidates.slots
+        return LatencyPrediction(self.source, *(getattr(self, name)[slots] for name in self.__struct_fields__[1:]))
+
+    @property
+    def predicted(self) -> Mask:
+        """Mark endpoints with a prediction."""
+        return ~np.isnan(self.ttft_seconds)
+
+    @property
+    def valid(self) -> Mask:
+        """Mark endpoints that are expected to meet the targets."""
+        valid: Mask = (self.ttft_headroom > 0) & self.tpot_valid
+        return valid
+
+    @property
+    def positive(self) -> Mask:
+        """Mark endpoints where neither headroom is negative."""
+        positive: Mask = (self.ttft_headroom >= 0) & (self.tpot_headroom >= 0)
+        return positive
+
+
+LATENCY_PREDICTION: DataKey[LatencyPrediction] = DataKey("latency-prediction", "predicted-latency-producer")
+"""Predicted latency of the request at each endpoint; missing where nothing is known."""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of the prediction and training servers of llm-d, and the buffer of training entries."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from epp.framework.arrays import Floats
+
+_MS = 1e-3
+Kind = Literal["ttft", "tpot"]
+
+
+class AnswerError(Exception):
+    """The answer of a prediction server cannot be used."""
+
+
+class Row(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """An endpoint and a request, at the time of the pick."""
+
+    kv_cache_percentage: float
+    """0..1."""
+    input_token_length: int
+    num_request_waiting: int
+    num_request_running: int
+    prefix_cache_score: float
+    """0..1."""
+    prefill_tokens_in_flight: int
+    num_tokens_generated: int
+    encoder_input_size: int
+    encoder_matched_size: int
+    decode_tokens_in_flight: int
+    pod_type: str = ""
+
+
+class Entry(Row, frozen=True, gc=False, kw_only=True):
+    """A row, and one of the two times that were measured; the other is 0."""
+
+    actual_ttft_ms: float
+    actual_tpot_ms: float
+    timestamp: str
+    """RFC 3339."""
+
+
+class _Prediction(msgspec.Struct, gc=False):
+    ttft_ms: float
+    tpot_ms: float
+
+
+class _Answer(msgspec.Struct):
+    predictions: list[_Prediction]
+    failed_predictions: int = 0
+
+
+class Status(msgspec.Struct):
+    """State of a prediction server."""
+
+    is_ready: bool
+    model_type: str = ""
+
+
+def question(rows: Sequence[Row]) -> bytes:
+    """Return the body of a request for predictions."""
+    return msgspec.json.encode({"requests": rows})
+
+
+def read_answer(body: bytes, count: int) -> Floats:
+    """Return times in seconds, to the first token and for each further one: a line for each row; raises AnswerError."""
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AnswerError(f"the answer is not as expected: {error}") from None
+    if len(answer.predictions) != count or answer.failed_predictions:
+        raise AnswerError(
+            f"the answer has {len(answer.predictions)} predictions for {count} rows, {answer.failed_predictions} failed"
+        )
+    times = np.array([(each.ttft_ms, each.tpot_ms) for each in answer.predictions]).reshape(count, 2) * _MS
+    if not (np.isfinite(times) & (times >= 0)).all():
+        raise AnswerError("the answer has a time that is negative or infinite")
+    return times
+
+
+def read_status(body: bytes) -> Status:
+    """Return the state of a server; raises AnswerError."""
+    try:
+        return msgspec.json.decode(body, type=Status)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AnswerError(f"the answer is not as expected: {error}") from None
+
+
+def training_data(entries: Sequence[Entry]) -> bytes:
+    """Return the body of training data."""
+    return msgspec.json.encode({"entries": entries})
+
+
+class TrainingBuffer:
+    """Entries until the next transfer: a random sample of those added, in which both kinds keep their shares."""
+
+    def __init__(self, most: int, generator: Random | None = None) -> None:
+        self._most = most
+        self._random = generator or Random()  # noqa: S311  chooses samples, guards nothing
+        self._added: dict[Kind, int] = {"ttft": 0, "tpot": 0}
+        self._kept: dict[Kind, list[Entry]] = {"ttft": [], "tpot": []}
+
+    def add(self, kind: Kind, entry: Entry) -> None:
+        """Add an entry; of more than fit, each is kept with the same probability."""
+        kept = self._kept[kind]
+        self._added[kind] += 1
+        if len(kept) < self._most:
+            kept.append(entry)
+        elif (place := self._random.randrange(self._added[kind])) < self._most:
+            kept[place] = entry
+
+    def take(self) -> tuple[list[Entry], int]:
+        """Return the sample, and the number of entries left out; the buffer is empty then."""
+        total = sum(self._added.values())
+        first = self._kept["ttft"]
+        if total > self._most:
+            first = self._random.sample(first, round(self._most * self._added["ttft"] / total))
+        further = self._kept["tpot"]
+        if len(first) + len(further) > self._most:
+            further = self._random.sample(further, self._most - len(first))
+        self._added = {"ttft": 0, "tpot": 0}
+        self._kept = {"ttft": [], "tpot": []}
+        return first + further, total - len(first) - len(further)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of predicted and measured latency, under the names of llm-d, by model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample
+from epp.pool.predicted_latency.messages import Kind
+
+_MODELS = ("model_name", "target_model_name")
+_MOST_MODELS = 64
+_MOST_CHARACTERS = 128
+_OTHER = ("other", "other")
+_SECONDS: tuple[float, ...] = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180,
+    240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
+)  # fmt: skip
+_TOKEN_SECONDS: tuple[float, ...] = (
+    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.5, 2, 3,
+    4.5, 6, 12, 18, 24, 30, 36, 48, 60, 90, 120, 180, 270, 360,
+)  # fmt: skip
+_PREDICTION_SECONDS: tuple[float, ...] = (
+    0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
+
+
+def _histogram(name: str, text: str, bounds: tuple[float, ...]) -> PluginMetric:
+    return PluginMetric(name, text, _MODELS, bounds=bounds, legacy=Legacy(f"inference_objective_{name}", _MODELS))
+
+
+_PREDICTED: Mapping[Kind, PluginMetric] = {
+    "ttft": _histogram("request_predicted_ttft_seconds", "Predicted time to the first token.", _SECONDS),
+    "tpot": _histogram("request_predicted_tpot_seconds", "Predicted time for each further token.", _TOKEN_SECONDS),
+}
+_DURATION: Mapping[Kind, PluginMetric] = {
+    kind: _histogram(
+        f"request_{kind}_prediction_duration_seconds",
+        "Time for the predictions of a request, at all its candidates.",
+        _PREDICTION_SECONDS,
+    )
+    for kind in _PREDICTED
+}
+_VIOLATIONS = PluginMetric(
+    "request_slo_violation",
+    "Responses that missed their latency target, by target.",
+    (*_MODELS, "type"),
+    is_counter=True,
+    legacy=Legacy("inference_objective_request_slo_violation_total", (*_MODELS, "type")),
+)
+_LATEST = PluginMetric(
+    "inference_request_metric",
+    "Values of the latest response: measured and predicted seconds, and 1 for a missed target.",
+    (*_MODELS, "type"),
+    legacy=Legacy("inference_objective_inference_request_metric", (*_MODELS, "type")),
+)
+METRICS = (*_PREDICTED.values(), *_DURATION.values(), _VIOLATIONS, _LATEST)
+
+
+class _OfModel:
+    """Series of one model."""
+
+    def __init__(self) -> None:
+        self.distributions = {metric: Distribution(metric.bounds) for metric in METRICS if metric.bounds}
+        self.violations: dict[Kind, int] = {"ttft": 0, "tpot": 0}
+        self.latest: dict[str, float] = {}
+
+
+class LatencyMetrics:
+    """Records successful responses; of more than 64 models, the others count together."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[str, str], _OfModel] = {}
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """All values; may be read in any thread."""
+        return [*self._all()]
+
+    def _all(self) -> Iterator[Sample]:
+        for labels, model in [*self._models.items()]:
+            yield from (Sample(metric, values, labels) for metric, values in model.distributions.items())
+            yield from (Sample(_VIOLATIONS, count, (*labels, kind)) for kind, count in model.violations.items())
+            yield from (Sample(_LATEST, value, (*labels, name)) for name, value in [*model.latest.items()])
+
+    def record(
+        self,
+        models: tuple[str, str],
+        kind: Kind,
+        seconds: float,
+        *,
+        predicted: tuple[float, float] | None,
+        target: float,
+        since_arrival: float,
+    ) -> None:
+        """Record a measured time; `predicted` and how long the prediction took, if there was one.
+
+        The target, infinite for none, is held against the time since the arrival of the request.
+        """
+        model = self._of(models)
+        model.latest[kind] = seconds
+        if predicted is not None:
+            expected, took = predicted
+            model.distributions[_PREDICTED[kind]].observe(expected)
+            model.distributions[_DURATION[kind]].observe(took)
+            model.latest |= {f"predicted_{kind}": expected, f"{kind}_prediction_duration": took}
+        missed = since_arrival > target
+        model.violations[kind] += missed
+        model.latest[f"{kind}_slo_violation"] = float(missed)
+
+    def _of(self, models: tuple[str, str]) -> _OfModel:
+        labels = models[0][:_MOST_CHARACTERS], models[1][:_MOST_CHARACTERS]
+        if labels not in self._models and len(self._models) >= _MOST_MODELS:
+            labels = _OTHER
+        return self._models.setdefault(labels, _OfModel())

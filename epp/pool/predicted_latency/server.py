@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client of prediction and training servers: common calls, a circuit breaker for each server, and limits."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+import structlog
+
+from epp.framework.arrays import Floats
+from epp.framework.plugin_status import PluginMetric, Sample
+from epp.kube.objects.dynamic_scoring import is_url
+from epp.pool.collectors.dynamic_scores.scorer import FetchError
+from epp.pool.predicted_latency.messages import (
+    AnswerError,
+    Entry,
+    Kind,
+    Row,
+    TrainingBuffer,
+    question,
+    read_answer,
+    read_status,
+    training_data,
+)
+
+if TYPE_CHECKING:
+    from epp.pool.collectors.dynamic_scores.fetching import Fetcher
+
+_MOST_SERVERS = 16
+_MOST_ROWS = 1000
+"""Rows of one call, if the settings give no limit: decoding them takes about a millisecond."""
+_MOST_FAILURES = 3
+"""Calls in a row that fail before a server is left alone."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+"""Seconds between two looks at a server that is not ready."""
+
+READY = PluginMetric("latency_server_ready", "1 while a prediction server is asked, 0 while it fails.", ("server",))
+FAILED = PluginMetric(
+    "latency_server_failures",
+    "Requests whose predictions came from rates although there is a prediction server, by reason.",
+    ("reason",),
+    is_counter=True,
+)
+TRAINED = PluginMetric("latency_training_entries", "Training entries, by result.", ("result",), is_counter=True)
+
+_log = structlog.get_logger()
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """Environment variables, as llm-d's charts set them."""
+
+    prediction_urls: tuple[str, ...]
+    training_url: str
+    """Empty for none."""
+    max_sample_size: int
+    """Training entries of one transfer."""
+    flush_seconds: int
+    """Time between two transfers."""
+    status_seconds: int
+    """Time between two looks at a server that is ready."""
+    http_seconds: int
+    """Time limit of transfers and of looks."""
+    max_bulk_size: int
+    """Most endpoints of one request."""
+    window_ms: int
+    """Time in which requests share a call; 0 for a call each."""
+    max_rows: int
+    """Rows after which a shared call is made at once."""
+    max_calls: int
+    """Calls at a time."""
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> Self | None:
+        """Return the settings; None without a server. Raises ValueError for a variable that cannot be read."""
+        urls = [url.strip().rstrip("/") for url in variables.get("PREDICTION_SERVER_URL", "").split(",")]
+        found = tuple(dict.fromkeys(url for url in urls if url))
+        training = variables.get("TRAINING_SERVER_URL", "").strip().rstrip("/")
+        for url in (*found, training):
+            if url and not is_url(url):
+                raise ValueError(f"the server URL {url!r:.80} of the environment is none: write http://host:port")
+        if len(found) > _MOST_SERVERS:
+            raise ValueError(f"PREDICTION_SERVER_URL has {len(found)} servers: write at most {_MOST_SERVERS}")
+        if not found and not training:
+            return None
+
+        def number(name: str, otherwise: int, least: int = 1, most: int = 1_000_000) -> int:
+            text = variables.get(name, "").strip()
+            if not text:
+                return otherwise
+            if not text.isdecimal() or not least <= int(text) <= most:
+                raise ValueError(f"{name} is {text!r:.40}: write a whole number from {least} to {most}")
+            return int(text)
+
+        return cls(
+            found,
+            training,
+            max_sample_size=number("LATENCY_MAX_SAMPLE_SIZE", 1000, most=10_000),
+            flush_seconds=number("LATENCY_FLUSH_INTERVAL_SEC", 1),
+            status_seconds=number("LATENCY_METRICS_INTERVAL_SEC", 60),
+            http_seconds=number("LATENCY_HTTP_TIMEOUT_SEC", 10),
+            max_bulk_size=number("LATENCY_MAX_BULK_SIZE", 100, most=100),
+            window_ms=number("LATENCY_COALESCE_WINDOW_MS", 1, least=0, most=1000),
+            max_rows=number("LATENCY_MAX_COALESCED_ROWS", 0, least=0) or _MOST_ROWS,
+            max_calls=number("LATENCY_MAX_CONCURRENT_DISPATCHES", 36, most=1000),
+        )
+
+
+class _Server:
+    """A prediction server, and its state."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.ready = False
+        self.broke = asyncio.Event()
+        self._failures = 0
+        self._reported: bool | None = None
+
+    def succeeded(self) -> None:
+        """Record a call with an answer."""
+        self._failures = 0
+
+    def failed(self, problem: str) -> None:
+        """Record a call without an answer in time, or with one that is of no use."""
+        self._failures += 1
+        if self._failures >= _MOST_FAILURES:
+            self.set(ready=False, detail=problem)
+
+    def set(self, *, ready: bool, detail: str) -> None:
+        """Change the state; each change is logged once."""
+        self.ready, self._failures = ready, 0
+        if not ready:
+            self.broke.set()
+        if self._reported == ready:
+            return
+        self._reported = ready
+        if ready:
+            _log.info("prediction server is used", server=self.url, model=detail)
+        else:
+            _log.warning(
+                "prediction server is not used: latencies are predicted from the rates of endpoints",
+                server=self.url,
+                reason=detail,
+            )
+
+
+class _Call:
+    """Rows of several requests that are asked together."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.times: asyncio.Future[Floats | None] = asyncio.get_running_loop().create_future()
+        """None if the call fails."""
+
+
+class PredictionClient:
+    """Asks for predictions and transfers training entries while `run` runs.
+
+    A request waits for the shared call that its rows are part of, at most for the time limit. A server that fails three
+    times in a row is not asked until its status is good again.
+    """
+
+    def __init__(self, settings: ServerSettings, *, limit_seconds: float) -> None:
+        self.settings = settings
+        self._limit_seconds = limit_seconds
+        self._servers = tuple(_Server(url) for url in settings.prediction_urls)
+        self._buffer = TrainingBuffer(settings.max_sample_size)
+        self._fetcher: Fetcher | None = None
+        self._call: _Call | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._failed: dict[str, int] = {}
+        self._trained = {"sent": 0, "left out": 0, "lost": 0}
+        self._is_training = True
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        """State of the servers, and counts."""
+        return [
+            *(Sample(READY, float(server.ready), (server.url,)) for server in self._servers),
+            *(Sample(FAILED, count, (reason,)) for reason, count in [*self._failed.items()]),
+            *(Sample(TRAINED, count, (result,)) for result, count in self._trained.items()),
+        ]
+
+    def takes(self, rows: int) -> bool:
+        """Return whether predictions for so many rows can be asked for now; count a request for which they cannot."""
+        if not self._servers:
+            return False
+        reason = ""
+        if self._fetcher is None or not any(server.ready for server in self._servers):
+            reason = "not ready"
+        elif rows > self.settings.max_bulk_size:
+            reason = "too many endpoints"
+        elif len(self._calls) >= self.settings.max_calls:
+            reason = "too many calls"
+        if reason:
+            self._count(reason)
+        return not reason
+
+    async def predict(self, rows: Sequence[Row]) -> Floats | None:
+        """Return times in seconds for each row, to the first token and for each further one; None without an answer."""
+        if self._call is not None and len(self._call.rows) + len(rows) > self.settings.max_rows:
+            self._send()
+        if self._call is None:
+            self._call = _Call()
+            if self.settings.window_ms:
+                asyncio.get_running_loop().call_later(self.settings.window_ms / 1e3, self._send, self._call)
+        call, first = self._call, len(self._call.rows)
+        call.rows += rows
+        if not self.settings.window_ms or len(call.rows) >= self.settings.max_rows:
+            self._send()
+        times: Floats | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limit_seconds):
+                times = await asyncio.shield(call.times)
+        if times is None:
+            self._count("no answer")
+            return None
+        return times[first : first + len(rows)]
+
+    def learn(self, kind: Kind, entry: Entry) -> None:
+        """Keep an entry for the next transfer."""
+        self._buffer.add(kind, entry)
+
+    async def run(self) -> None:
+        """Watch the servers and transfer training entries until cancelled."""
+        from epp.pool.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` uses no network
+
+        settings = self.settings
+        try:
+            async with (
+                Fetcher(timeout_seconds=self._limit_seconds, connections=settings.max_calls) as self._fetcher,
+                Fetcher(timeout_seconds=settings.http_seconds) as patient,
+                asyncio.TaskGroup() as tasks,
+            ):
+                for server in self._servers:
+                    tasks.create_task(self._watch(server, patient))
+                if settings.training_url:
+                    tasks.create_task(self._train(patient))
+        finally:
+            self._fetcher = None
+            if self._call is not None:
+                self._call.times.set_result(None)
+                self._call = None
+            for call in self._calls:
+                call.cancel()
+
+    def _count(self, reason: str) -> None:
+        self._failed[reason] = self._failed.get(reason, 0) + 1
+
+    def _send(self, due: _Call | None = None) -> None:
+        """Make the call that requests join, or the one that is due, unless it was made already."""
+        call = self._call
+        if call is None or (due is not None and due is not call):
+            return
+        self._call = None
+        task = asyncio.get_running_loop().create_task(self._ask(call))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _ask(self, call: _Call) -> None:
+        ready = [server for server in self._servers if server.ready]
+        times = None
+        try:
+            if ready and self._fetcher is not None:
+                server = random.choice(ready)  # noqa: S311  spreads calls, guards nothing
+                try:
+                    body = await self._fetcher.post(f"{server.url}/predict/bulk/strict", question(call.rows))
+                    times = read_answer(body, len(call.rows))
+                    server.succeeded()
+                except (FetchError, AnswerError) as error:
+                    server.failed(str(error))
+        finally:
+            call.times.set_result(times)
+
+    async def _watch(self, server: _Server, client: "Fetcher") -> None:
+        """Look at the status of a server: at intervals, and soon after calls failed."""
+        pause = _FIRST_PAUSE
+        while True:
+            server.broke.clear()
+            try:
+                status = read_status(await client.get(f"{server.url}/status"))
+                server.set(ready=status.is_ready, detail=status.model_type if status.is_ready else "has no model yet")
+            except (FetchError, AnswerError) as error:
+                server.set(ready=False, detail=str(error))
+            if server.ready and await self._stays_ready(server):
+                pause = _FIRST_PAUSE
+            else:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _stays_ready(self, server: _Server) -> bool:
+        """Wait for the next look; return False as soon as calls fail."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.status_seconds):
+                await server.broke.wait()
+        return server.ready
+
+    async def _train(self, client: "Fetcher") -> None:
+        url = f"{self.settings.training_url}/add_training_data_bulk"
+        while True:
+            await asyncio.sleep(self.settings.flush_seconds)
+            entries, left_out = self._buffer.take()
+            self._trained["left out"] += left_out
+            if not entries:
+                continue
+            try:
+                await client.post(url, training_data(entries))
+            except FetchError as error:
+                self._trained["lost"] += len(entries)
+                if self._is_training:
+                    _log.warning("training entries are lost", server=self.settings.training_url, reason=str(error))
+                self._is_training = False
+            else:
+                self._trained["sent"] += len(entries)
+                self._is_training = True

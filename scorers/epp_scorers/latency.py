@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefer endpoints by their predicted latency and the targets of the request."""
+
+from typing import Literal
+
+import numpy as np
+
+from epp.framework import (
+    KV_USAGE,
+    LATENCY_PREDICTION,
+    LOAD_INPUTS,
+    PREFIX_MATCH,
+    WAITING,
+    Candidates,
+    Category,
+    Floats,
+    LatencyPrediction,
+    Mask,
+    NonNegative,
+    Parameters,
+    Request,
+    Scorer,
+    comparable_load,
+)
+from epp.framework.arrays import any_true
+
+_SMALLEST_RANGE = 1e-9
+_STEPS = 100
+
+
+class LatencyScorerParameters(Parameters, frozen=True):
+    """Weights of both times, and of load without predictions."""
+
+    ttft_weight: NonNegative = 0.8
+    """Weight of the headroom to the first token."""
+    tpot_weight: NonNegative = 0.2
+    """Weight of the headroom of further tokens."""
+    headroom_selection_strategy: Literal["least", "most"] = "least"
+    """Which of the endpoints that meet the targets to prefer: the one with the `least` headroom, which keeps fast ones
+    free, or with the `most`."""
+    composite_kv_weight: NonNegative = 1.0
+    """Weight of free KV cache where no endpoint has a prediction."""
+    composite_queue_weight: NonNegative = 1.0
+    """Weight of a short queue, likewise."""
+    composite_prefix_weight: NonNegative = 1.0
+    """Weight of the share of the prompt in the cache, likewise."""
+    latency_prediction_info_producer_name: str = ""
+    """Name of the producer instance whose predictions are read; empty for the default one."""
+    prefix_match_info_producer_name: str = ""
+    """Name of the producer instance to read prefix matches from; empty for the default one."""
+
+
+class LatencyScorer(Scorer[LatencyScorerParameters]):
+    """Scores one group of endpoints by headroom: the time by which a request meets its targets; the others get 0.
+
+    The group is the first of these that is not empty: endpoints with both headrooms of 0 or more, or without a
+    prediction; idle endpoints; endpoints that miss only the time for further tokens; only that to the first token;
+    both. In the group, `score = (floor(100 * (1 - h)) + 1) / 100`, at most 1, where `h = ttftWeight * t + tpotWeight *
+    p`, with both weights over their sum, and `t` and `p` are the absolute headrooms, scaled to 0..1. A headroom that is
+    the same everywhere does not count. With `most`, `h` replaces `1 - h` among endpoints that meet the targets.
+
+    Without any prediction, the score is the weighted mean of free KV cache, of `(longest queue - queue) / longest
+    queue`, and of the share of the prompt in the cache, rounded to 1/100; only the first counts if all weights are 0.
+    """
+
+    plugin_type = "latency-scorer"
+    category = Category.BALANCE
+    zero_means = "is expected to be further from the latency targets"
+    may_read = (KV_USAGE, *LOAD_INPUTS)
+
+    def setup(self) -> None:
+        given = self.parameters
+        self._key = LATENCY_PREDICTION.produced_by(given.latency_prediction_info_producer_name)
+        self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
+        self.reads = (self._key, self._match_key)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        prediction = request.get(self._key)
+        there = None if prediction is None else prediction.at(candidates)
+        if there is None or not any_true(there.predicted):
+            return self._composite(request, candidates)
+        positive = there.positive | ~there.predicted
+        meets = any_true(positive)
+        group = positive if meets else _least_late(there)
+        most = meets and self.parameters.headroom_selection_strategy == "most"
+        scores = np.zeros(len(candidates))
+        scores[group] = self._by_headroom(there, group, most=most)
+        return scores
+
+    def _by_headroom(self, there: LatencyPrediction, group: Mask, *, most: bool) -> Floats:
+        ttft, ttft_range = _scaled(there.ttft_headroom[group])
+        tpot, tpot_range = _scaled(there.tpot_headroom[group])
+        weight = _share(self.parameters.ttft_weight, self.parameters.tpot_weight)
+        if (ttft_range > _SMALLEST_RANGE) != (tpot_range > _SMALLEST_RANGE):
+            weight = float(ttft_range > _SMALLEST_RANGE)
+        combined = weight * ttft + (1.0 - weight) * tpot
+        steps = np.floor((combined if most else 1.0 - combined) * _STEPS) + 1
+        return np.minimum(steps / _STEPS, 1.0)
+
+    def _composite(self, request: Request, candidates: Candidates) -> Floats:
+        """Return scores by load and cache."""
+        given, match = self.parameters, request.get(self._match_key)
+        queue = comparable_load(candidates, WAITING)
+        longest = queue.max(initial=0.0)
+        held = np.zeros(len(queue)) if match is None or not match.total_blocks else match.shares(candidates)
+        parts = (
+            (given.composite_kv_weight, 1.0 - comparable_load(candidates, KV_USAGE)),
+            (given.composite_queue_weight, (longest - queue) / longest if longest > 0 else np.ones(len(queue))),
+            (given.composite_prefix_weight, held),
+        )
+        total = sum(weight for weight, _ in parts)
+        mean = sum(weight * part for weight, part in parts) / total if total > 0 else parts[0][1]
+        return np.floor(np.clip(mean, 0.0, 1.0) * _STEPS + 0.5) / _STEPS
+
+
+def _least_late(there: LatencyPrediction) -> Mask:
+    """Mark the best group of endpoints that all miss a target."""
+    late_first, late_further = there.ttft_headroom < 0, there.tpot_headroom < 0
+    groups = (there.dispatched == 0, late_further & ~late_first, late_first & ~late_further, late_first & late_further)
+    return next(group for group in groups if any_true(group))
+
+
+def _scaled(headroom: Floats) -> tuple[Floats, float]:
+    """Return absolute headrooms, scaled to 0..1, and their range; 0.5 for all if they are equal."""
+    absolute = np.abs(np.nan_to_num(headroom))
+    least = absolute.min()
+    width = float(absolute.max() - least)
+    scaled = (absolute - least) / width if width > _SMALLEST_RANGE else np.full(len(absolute), 0.5)
+    return scaled, width
+
+
+def _share(one: float, other: float) -> float:
+    """Return the weight of the first of two, as a share of both; 1 if both are 0."""
+    return one / (one + other) if one + other > 0 else 1.0

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions from the rates of endpoints, headrooms to targets, and what is recorded of responses."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from epp.framework.errors import ConfigurationError
+from epp.framework.testing import candidates, endpoint_rates
+from epp.pool.predicted_latency.running_targets import RunningTargets
+
+NAMES = ("m", "m")
+
+
+def milliseconds(values):
+    return (np.asarray(values) * 1e3).round(6).tolist()
+
+
+def test_time_to_the_first_token_is_that_of_the_uncached_tokens_and_those_in_flight(world):
+    pool = candidates(in_flight_tokens=[1000, 0, 0])
+    found = world(streamingMode=True, pool=pool).predict(held=(0, 5, 0))
+    assert milliseconds(found.ttft_seconds) == [200, 250, 2000]
+    assert milliseconds(found.tpot_seconds) == [5, 20, 60]
+    assert found.source == "rates"
+
+
+def test_without_streaming_the_whole_response_counts_and_further_tokens_do_not(world):
+    found = world().predict(max_output_tokens=10, ttft=200, tpot=1)
+    assert milliseconds(found.ttft_seconds) == [150, 700, 2600]  # and 10 times 5, 20 and 60 ms
+    assert milliseconds(found.ttft_headroom) == [50, -500, -2400]
+    assert milliseconds(found.tpot_headroom) == [0, 0, 0]
+    assert found.valid.tolist() == [True, False, False]
+
+
+def test_headrooms_are_what_the_targets_leave(world):
+    found = world(streamingMode=True, sloBufferFactor=0.5).predict(ttft=500, tpot=50)
+    assert milliseconds(found.ttft_headroom) == [400, 0, -1500]
+    assert milliseconds(found.tpot_headroom) == [20, 5, -35]
+    assert found.valid.tolist() == [True, False, False]
+    assert found.positive.tolist() == [True, True, False]
+    assert found.dispatched.tolist() == [0, 1, 2]
+
+
+def test_without_targets_the_fastest_has_the_largest_headroom_and_none_is_valid(world):
+    found = world(streamingMode=True).predict()
+    assert milliseconds(found.ttft_headroom) == [-100, -500, -2000]
+    assert milliseconds(found.tpot_headroom) == [-5, -20, -60]
+    assert not found.valid.any()
+
+
+def test_time_that_a_request_has_waited_is_no_longer_left(world):
+    world = world(streamingMode=True)
+    request = world.request(ttft=500)
+    world.clock.advance(0.25)
+    assert milliseconds(world.predict(request).ttft_headroom) == [150, -250, -1750]
+
+
+def test_strictest_target_of_running_requests_counts_until_they_end(world):
+    world = world(streamingMode=True)
+    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
+    first, second = world.send(1, tpot=30), world.send(1, tpot=50)
+    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
+    world.answer(first, 1)
+    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 30, 40]
+    world.plugin.request_failed(second, None)
+    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
+
+
+@pytest.mark.parametrize("ttl", ["5s", 5_000_000_000])
+def test_request_without_an_end_counts_for_a_limited_time(world, ttl):
+    world = world(streamingMode=True, contextTTL=ttl)
+    world.send(1, tpot=30)
+    world.clock.advance(4.9)
+    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
+    world.clock.advance(0.1)
+    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
+
+
+def test_endpoint_that_leaves_takes_its_running_targets_along():
+    targets = RunningTargets(60)
+    number = targets.add(2, 0.03, now=0)
+    targets.forget([2])
+    targets.remove(2, number)
+    assert targets.strictest(3, now=0).tolist() == [inf] * 3
+
+
+def test_further_tokens_do_not_count_at_endpoints_that_only_compute_prompts(world):
+    pool = candidates(labels=[{"role": "prefill"}, {"role": "decode"}, {}])
+    found = world(streamingMode=True, endpointRoleLabel="role", pool=pool).predict(ttft=5000, tpot=1)
+    assert milliseconds(found.tpot_headroom) == [0, -19, -59]
+    assert found.valid.tolist() == [True, False, False]
+
+
+def test_nothing_is_published_without_known_rates_or_if_not_wanted(world):
+    unknown = endpoint_rates([1000] * 3)
+    object.__setattr__(unknown, "sources", (("default", "default"),))
+    assert world(rates=unknown).predict() is None
+    assert world(rates=None).predict() is None
+    assert world(predictInProduce=False).predict() is None
+
+
+def test_predicted_and_measured_times_are_recorded(world):
+    world = world(streamingMode=True)
+    request = world.send(1, ttft=90, tpot=15)
+    world.answer(request, 1, first=0.1, total=0.3, tokens=21)
+    assert world.metric("request_predicted_ttft_seconds", *NAMES) == (1, 0.5)
+    assert world.metric("request_predicted_tpot_seconds", *NAMES) == (1, 0.02)
+    assert world.metric("inference_request_metric", *NAMES, "ttft") == pytest.approx(0.1)
+    assert world.metric("inference_request_metric", *NAMES, "tpot") == pytest.approx(0.01)
+    assert world.metric("request_slo_violation", *NAMES, "ttft") == 1
+    assert world.metric("request_slo_violation", *NAMES, "tpot") == 0
+    assert world.metric("latency_predictions", "rates") == 1
+
+
+def test_whole_response_is_recorded_where_responses_are_not_streamed(world):
+    world = world()
+    world.answer(world.send(streaming=False, ttft=150), first=0.1, total=0.2)
+    assert world.metric("inference_request_metric", *NAMES, "ttft") == pytest.approx(0.2)
+    assert world.metric("request_slo_violation", *NAMES, "ttft") == 1
+    assert world.metric("inference_request_metric", *NAMES, "tpot") is None
+
+
+def test_response_of_another_endpoint_or_with_an_error_is_not_recorded(world):
+    world = world(streamingMode=True)
+    world.answer(world.send(0), 1)
+    world.answer(world.send(0), 0, status=500)
+    assert world.metric("request_predicted_ttft_seconds", *NAMES) is None
+
+
+def test_clients_do_not_name_more_than_65_models(world):
+    world = world(streamingMode=True)
+    for number in range(100):
+        request = world.request()
+        request.target_model = f"m{number}"
+        world.answer(world.send(request=request))
+    labels = {
+        sample.labels for sample in world.plugin.samples if sample.metric.name == "request_predicted_ttft_seconds"
+    }
+    assert len(labels) == 65
+    assert world.metric("request_predicted_ttft_seconds", "other", "other")[0] == 36
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"contextTTL": "soon"}, "contextTTL"),
+        ({"predictionTimeout": 0}, "predictionTimeout is 0"),
+        ({"sloBufferFactor": 0}, "sloBufferFactor"),
+    ],
+)
+def test_parameters_are_checked(world, parameters, words):
+    with pytest.raises(ConfigurationError, match=words):
+        world(**parameters)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("PREDICTION_SERVER_URL", "localhost:8001", "http://host:port"),
+        ("LATENCY_MAX_BULK_SIZE", "101", "LATENCY_MAX_BULK_SIZE is '101'"),
+        ("LATENCY_COALESCE_WINDOW_MS", "1ms", "whole number"),
+    ],
+)
+def test_environment_is_checked(world, variable, value, words):
+    environment = {"PREDICTION_SERVER_URL": "http://localhost:8001", variable: value}
+    with pytest.raises(ConfigurationError, match=words):
+        world(environment=environment)
+
+
+def test_parameters_without_effect_are_warned_of(world):
+    given = {"useEncoderCacheFeatures": True, "samplingMean": 5, "maxDecodeTokenSamplesForPrediction": 1}
+    assert world(**given).plugin.warnings == [f"{name} has no effect" for name in given]
+    assert world().plugin.warnings == []
