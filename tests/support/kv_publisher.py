@@ -13,12 +13,12 @@ import zmq
 class Publisher:
     """A ZeroMQ PUB socket with the topic and the sequence numbers of an engine."""
 
-    def __init__(self, address: str, model: str = "m", *, name: str = "engine") -> None:
-        """Bind `address`, such as `tcp://127.0.0.1:5557`; a port of `*` is any free one."""
+    def __init__(self, address: str, model: str = "m", *, name: str = "engine", connects: bool = False) -> None:
+        """Bind `address`, such as `tcp://127.0.0.1:5557`, or connect to it; a port of `*` is any free one."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.XPUB)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(address)
+        self._socket.connect(address) if connects else self._socket.bind(address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.topic = f"kv@{name}@{model}".encode()
         self.sequence = 0

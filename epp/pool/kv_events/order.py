@@ -11,6 +11,7 @@ import structlog
 
 from epp.pool.kv_events.events import Event, decode_events
 
+SEQUENCE_BYTES = 8
 _SETTLING_SECONDS = 0.1
 """Time for which an engine takes note of a subscription, and pause between two attempts of a replay."""
 _REPLAY_SECONDS = 120.0
@@ -26,6 +27,14 @@ class EventMessage(NamedTuple):
     topic: bytes
     number: int
     payload: bytes
+
+
+def message_of(parts: Sequence[bytes]) -> EventMessage | None:
+    """Return the message of three parts; None if it has others."""
+    match parts:
+        case [topic, sequence, payload] if len(sequence) >= SEQUENCE_BYTES:
+            return EventMessage(topic, int.from_bytes(sequence[:SEQUENCE_BYTES], "big"), payload)
+    return None
 
 
 class Received(NamedTuple):
@@ -124,6 +133,14 @@ class EventOrder:
         if not self._counts.resets["malformed"]:
             _log.warning("malformed KV events", source=self._source, reason=reason)
         return self._reset("malformed")
+
+    def published(self, parts: Sequence[bytes], now: float) -> list[Received]:
+        """Return the changes by the parts of a message that was just published."""
+        self.own.messages += 1
+        message = message_of(parts)
+        if message is None:
+            return [self.malformed("a message does not have the parts topic, sequence and payload")]
+        return self.live(message, now)
 
     def live(self, message: EventMessage, now: float) -> list[Received]:
         """Return the changes by a message that was just published."""

@@ -31,7 +31,7 @@ from epp.framework import (
 )
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report
 from epp.framework.endpoint import Identity
-from epp.framework.plugin_status import PluginMetric, Sample, endpoint_state
+from epp.framework.plugin_status import InputState, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
@@ -272,6 +272,11 @@ class PrecisePrefixCacheProducer(
             keys = np.concatenate([keys for chains in prompts.keys.values() for keys in chains])
             self._index.store(keys, [(lane, SPECULATIVE, len(keys))], now)
             self._expected.append(_Expected(until, lane, keys))
+
+    @property
+    def inputs(self) -> InputState:
+        """Why the picker does not listen for engines that connect to it."""
+        return InputState(self._subscriptions.problems)
 
     @property
     def samples(self) -> Sequence[Sample]:

@@ -13,7 +13,8 @@ import structlog
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from epp.pool.kv_events.order import EngineCounts, EventCounts, EventMessage, EventOrder, Received
+from epp.pool.kv_events.central import CentralSocket, Sender
+from epp.pool.kv_events.order import SEQUENCE_BYTES, EngineCounts, EventCounts, EventOrder, Received, message_of
 
 MOST_MESSAGE_BYTES = 4 * 1024 * 1024
 """A prompt of a million tokens, in one message; ZeroMQ ends the connection of an engine that sends a longer one."""
@@ -27,8 +28,7 @@ _PAUSE_SECONDS = 0.01
 """Events are collected for so long, so that many are applied at once."""
 _POLL_MILLISECONDS = 200
 _RECONNECT_MILLISECONDS, _LONGEST_RECONNECT_MILLISECONDS = 100, 5_000
-_SEQUENCE_BYTES = 8
-_END = b"\xff" * _SEQUENCE_BYTES
+_END = b"\xff" * SEQUENCE_BYTES
 """Number of the message that ends a replay."""
 _MOST_REPLAYS = 8
 _SILENCE_SECONDS = 2.0
@@ -70,6 +70,7 @@ class _Subscription:
         self._context, self._addresses = context, addresses
         self.order = order
         self.replaying: _Socket | None = None
+        self.is_connected = False
         self.heard = 0.0
         """Time of the last message of the replay."""
         self.socket: _Socket = context.socket(zmq.SUB)
@@ -99,7 +100,7 @@ class _Subscription:
         start = self.order.attempt()
         try:
             self.replaying.connect(self._addresses.replay)
-            self.replaying.send_multipart([b"", start.to_bytes(_SEQUENCE_BYTES, "big")], zmq.NOBLOCK)
+            self.replaying.send_multipart([b"", start.to_bytes(SEQUENCE_BYTES, "big")], zmq.NOBLOCK)
         except zmq.ZMQError:
             self.order.own.errors["replay-connect"] += 1
 
@@ -123,9 +124,16 @@ class Subscriber:
     and messages that engines then drop show as gaps.
     """
 
-    def __init__(self, topic: str, apply: Callable[[Sequence[Received]], Coroutine[Any, Any, None]]) -> None:
-        """Subscribe to topics that begin with `topic`; call `apply` in the event loop."""
+    def __init__(
+        self, topic: str, apply: Callable[[Sequence[Received]], Coroutine[Any, Any, None]], *, listen: str = ""
+    ) -> None:
+        """Subscribe to topics that begin with `topic`; call `apply` in the event loop.
+
+        Engines may connect to the address `listen`; empty for none.
+        """
         self._topic = topic.encode()
+        self._listen = listen
+        self.central: CentralSocket | None = None
         self._apply = apply
         self._loop = asyncio.get_running_loop()
         self.counts = EventCounts()
@@ -148,13 +156,23 @@ class Subscriber:
                 counts.errors["connect"] += 1
                 _log.warning("no subscription to KV events", address=addresses.events, reason=str(error))
 
-        self.disconnect(engine)
+        self._orders.append(follow)
+
+    def admit(self, sender: Sender) -> None:
+        """Believe an engine that connects."""
+
+        def follow(_context: _Context) -> None:
+            if self.central is not None:
+                self.central.admit(sender)
+
         self._orders.append(follow)
 
     def disconnect(self, engine: int) -> None:
-        """End the subscription of an engine."""
+        """End the subscription of an engine, and do not believe it when it connects."""
 
         def follow(_context: _Context) -> None:
+            if self.central is not None:
+                self.central.dismiss(engine)
             if (former := self._found.pop(engine, None)) is not None:
                 former.close()
 
@@ -169,15 +187,21 @@ class Subscriber:
         context: _Context = zmq.Context()
         context.set(zmq.MAX_SOCKETS, 65_535)
         try:
+            if self._listen:
+                self.central = CentralSocket(context, self._listen, self._topic, _limit)
             while not self._is_ending:
                 while self._orders:
                     self._orders.popleft()(context)
+                if self.central is not None:
+                    self.central.listen(time.monotonic())
                 if batch := self._receive():
                     self._hand_over(batch)
                     time.sleep(_PAUSE_SECONDS)
         finally:
             for subscription in self._found.values():
                 subscription.close()
+            if self.central is not None:
+                self.central.close()
             context.destroy(0)
 
     def _receive(self) -> list[Received]:
@@ -186,8 +210,11 @@ class Subscriber:
         for subscription in self._found.values():
             for socket in subscription.sockets:
                 poller.register(socket, zmq.POLLIN)
+        if self.central is not None:
+            poller.register(self.central.socket, zmq.POLLIN)
+            poller.register(self.central.monitor, zmq.POLLIN)
         ready = {socket for socket, _ in poller.poll(_POLL_MILLISECONDS)}
-        batch: list[Received] = []
+        batch: list[Received] = [] if self.central is None else self._from_central(self.central)
         for engine, subscription in tuple(self._found.items()):
             if len(batch) >= MOST_WAITING_MESSAGES:
                 break
@@ -207,22 +234,31 @@ class Subscriber:
             subscription.end_attempt()
             if recv_monitor_message(subscription.monitor)["event"] == zmq.EVENT_DISCONNECTED:
                 _discard(subscription.socket)
+                subscription.is_connected = False
                 found.append(subscription.order.disconnected())
-            else:
-                subscription.order.connected(time.monotonic())
+                continue
+            subscription.is_connected = True
+            subscription.order.connected(time.monotonic())
+            if self.central is not None and (other := self.central.orders.pop(subscription.order.engine, None)):
+                found.append(other.disconnected())
         return found
+
+    def _from_central(self, central: CentralSocket) -> list[Received]:
+        """Return what engines that connected have sent; not if they are subscribed to as well."""
+        found: list[Received] = []
+        for number, frames in enumerate(_frames(central.socket), 1):
+            found += central.message(frames, self.counts, time.monotonic(), self._is_connected)
+            if number == _MESSAGES_AT_A_TIME:
+                return found  # the messages of connections that ended are read first
+        return found + central.connections()
+
+    def _is_connected(self, engine: int) -> bool:
+        return engine in self._found and self._found[engine].is_connected
 
     def _messages(self, subscription: _Subscription) -> list[Received]:
         found: list[Received] = []
         for parts in _parts(subscription.socket):
-            subscription.order.own.messages += 1
-            match parts:
-                case [topic, sequence, payload] if len(sequence) >= _SEQUENCE_BYTES:
-                    found += subscription.order.live(_message(topic, sequence, payload), time.monotonic())
-                case _:
-                    found.append(
-                        subscription.order.malformed("a message does not have the parts topic, sequence and payload")
-                    )
+            found += subscription.order.published(parts, time.monotonic())
             if subscription.order.replay is not None:
                 break
         return found
@@ -241,17 +277,15 @@ class Subscriber:
         if subscription.replaying in ready:
             subscription.heard = now
             for parts in _parts(subscription.replaying):
-                match parts[1:] if parts[0] == b"" and len(parts) > 2 else parts:  # noqa: PLR2004  a sequence, a payload
-                    case [*_, sequence, payload] if sequence == _END or not payload:
-                        subscription.end_attempt()
-                        return found + order.reply_ended(now)
-                    case [topic, sequence, payload] if len(sequence) >= _SEQUENCE_BYTES:
-                        found += order.replayed(_message(topic, sequence, payload))
-                    case [sequence, payload] if len(sequence) >= _SEQUENCE_BYTES:
-                        found += order.replayed(_message(b"", sequence, payload))
-                    case _:
-                        order.own.errors["replay-incomplete"] += 1
-                        order.break_off()
+                if parts[-1] == b"" or parts[-2:-1] == [_END]:
+                    subscription.end_attempt()
+                    return found + order.reply_ended(now)
+                topic = parts[-3:-2] or [b""]  # older versions of vLLM repeat a message without it
+                if (message := message_of([*topic, *parts[-2:]])) is not None:
+                    found += order.replayed(message)
+                else:
+                    order.own.errors["replay-incomplete"] += 1
+                    order.break_off()
         if now - subscription.heard >= _SILENCE_SECONDS or now >= order.replay.until:
             subscription.end_attempt()
             found += order.attempt_ended(now)
@@ -272,22 +306,23 @@ class Subscriber:
         self.waiting = 0
 
 
-def _message(topic: bytes, sequence: bytes, payload: bytes) -> EventMessage:
-    return EventMessage(topic, int.from_bytes(sequence[:_SEQUENCE_BYTES], "big"), payload)
-
-
-def _parts(socket: _Socket) -> Iterator[list[bytes]]:
+def _frames(socket: _Socket) -> Iterator[list[zmq.Frame]]:
     """Yield messages that are there, up to the limits."""
     size = 0
     for _ in range(_MESSAGES_AT_A_TIME):
         try:
-            parts = socket.recv_multipart(zmq.NOBLOCK)
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return
-        yield parts
-        size += sum(map(len, parts))
+        yield frames
+        size += sum(map(len, frames))
         if size >= _MOST_BYTES_AT_A_TIME:
             return
+
+
+def _parts(socket: _Socket) -> Iterator[list[bytes]]:
+    for frames in _frames(socket):
+        yield [frame.bytes for frame in frames]
 
 
 def _discard(socket: _Socket) -> None:

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from epp.framework import Count, Endpoint, Parameters
 from epp.framework.endpoint import Identity
-from epp.framework.plugin_status import MOST_ENDPOINTS, PluginMetric, Sample
+from epp.framework.plugin_status import MOST_ENDPOINTS, InputProblem, PluginMetric, Sample
+from epp.pool.kv_events.central import Sender
 from epp.pool.kv_events.index import Lane
 from epp.pool.kv_events.order import EngineCounts, Received
 from epp.pool.kv_events.subscriber import Addresses, Subscriber
 
 _RANK = re.compile(r"-rank-(\d+)$")
+_LISTENING = re.compile(r"tcp://(?:\*|[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
+_LAST_PORT = 65_535
 
 
 class PodDiscovery(Parameters, frozen=True):
@@ -49,18 +52,21 @@ class KvEvents(Parameters, frozen=True):
     pod_discovery_config: PodDiscovery = PodDiscovery()
     """Ports of the engines."""
     zmq_endpoint: str = ""
-    """A socket that engines connect to. Refused: not supported yet."""
+    """Address on which the picker listens for engines that connect to it, such as `tcp://*:5557`; empty for none. The
+    second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint."""
 
     def __post_init__(self) -> None:
-        if self.zmq_endpoint:
-            raise ValueError(
-                "zmqEndpoint is known, not supported yet; leave it out: the picker subscribes to endpoints"
-            )
+        port = _LISTENING.fullmatch(self.zmq_endpoint)
+        if self.zmq_endpoint and not (port and 0 < int(port[1]) <= _LAST_PORT):
+            raise ValueError(f"zmqEndpoint {self.zmq_endpoint!r} is not an address to listen on; write tcp://*:5557")
 
 
 _SUBSCRIBERS = PluginMetric("kv_cache_events_active_subscribers", "Subscriptions to the events of engines.")
 _MESSAGES = PluginMetric("kv_cache_events_messages_received", "Messages with events, by result.", ("result",))
-EVENT_METRICS = (_SUBSCRIBERS, _MESSAGES)
+_UNKNOWN = PluginMetric(
+    "kv_cache_events_unknown_senders", "Messages of engines that connected and are not in the pool.", is_counter=True
+)
+EVENT_METRICS = (_SUBSCRIBERS, _MESSAGES, _UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class _Engine:
     number: int
     """Unlike lanes, numbers are used once: a late message of an endpoint that left is for no other one."""
     lane: Lane
+    endpoint: Endpoint
     addresses: Addresses
     counts: EngineCounts = field(default_factory=EngineCounts)
 
@@ -88,7 +95,7 @@ class Subscriptions:
 
     def add(self, endpoint: Endpoint, lane: Lane) -> None:
         """Subscribe to an endpoint, whose blocks are in this lane."""
-        engine = _Engine(next(self._numbers), lane, self._addresses_of(endpoint))
+        engine = _Engine(next(self._numbers), lane, endpoint, self._addresses_of(endpoint))
         self._engines[engine.number] = self._by_identity[endpoint.identity] = engine
         self._doubted = np.append(self._doubted, np.zeros(max(0, lane.id + 1 - len(self._doubted)), dtype=bool))
         self._connect(engine)
@@ -103,8 +110,9 @@ class Subscriptions:
 
     def start(self, apply: Callable[[Sequence[Received]], Coroutine[Any, Any, None]]) -> None:
         """Receive events, and have them applied."""
-        if self._parameters.discover_pods:
-            self._subscriber = Subscriber(self._parameters.topic_filter, apply)
+        listen = self._parameters.zmq_endpoint
+        if listen or self._parameters.discover_pods:
+            self._subscriber = Subscriber(self._parameters.topic_filter, apply, listen=listen)
             for engine in self._engines.values():
                 self._connect(engine)
 
@@ -150,6 +158,7 @@ class Subscriptions:
             yield Sample(_MESSAGES, sum(each.counts.messages for each in engines), ("received",))
             for cause, number in subscriber.counts.resets.items():
                 yield Sample(_MESSAGES, number, (cause,))
+            yield Sample(_UNKNOWN, 0 if subscriber.central is None else subscriber.central.unknown)
 
     @property
     def state(self) -> Mapping[str, object]:
@@ -158,8 +167,22 @@ class Subscriptions:
         return {"subscriptions": addresses[:MOST_ENDPOINTS], "cachesInDoubt": int(self._doubted.sum())}
 
     def _connect(self, engine: _Engine) -> None:
-        if self._subscriber is not None:
+        if self._subscriber is None:
+            return
+        if self._parameters.discover_pods:
             self._subscriber.connect(engine.number, engine.addresses, engine.counts)
+        if self._parameters.zmq_endpoint:
+            endpoint = engine.endpoint
+            names = frozenset((endpoint.hostport, endpoint.name, endpoint.name.removesuffix("-rank-0"), endpoint.id))
+            self._subscriber.admit(Sender(engine.number, names, endpoint.address, engine.counts))
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Why the picker does not listen."""
+        central = None if self._subscriber is None else self._subscriber.central
+        if central is None or not central.problem:
+            return ()
+        return (InputProblem(self._parameters.zmq_endpoint, "zmqEndpoint", central.problem),)
 
     def _addresses_of(self, endpoint: Endpoint) -> Addresses:
         found = _RANK.search(endpoint.name)
