@@ -61,4 +61,4 @@ async def test_request_goes_where_its_blocks_are_and_elsewhere_when_they_are_gon
         assert await servers(*range(16)) == ["b"] * 4
         publishers["b"].close()  # its engine has ended
         await has(4)
-        assert {each.value for each in producer.samples if each.labels == ("connection lost",)} == {1}
+        assert {each.value for each in producer.samples if each.labels == ("disconnection",)} == {1}

@@ -2,14 +2,13 @@
 """Produce the part of a prompt that each endpoint holds in its KV cache, as its engine reports it."""
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from msgspec import Meta, field
+from msgspec import field
 from numpy.typing import NDArray
 
 from epp.framework import (
@@ -36,7 +35,7 @@ from epp.framework import (
 )
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report
 from epp.framework.endpoint import Identity
-from epp.framework.plugin_status import MOST_ENDPOINTS, PluginMetric, Sample, endpoint_state
+from epp.framework.plugin_status import InputState, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
@@ -44,7 +43,8 @@ from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
 from epp.pool.kv_events.events import BlockRemoved, BlockStored, pieces_of
 from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
-from epp.pool.kv_events.subscriber import Received, Subscriber
+from epp.pool.kv_events.order import Received
+from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 
 _DEFAULT_BLOCK_TOKENS = 16
 _BLOCKS_AT_A_TIME = 1_000
@@ -64,7 +64,6 @@ LANE = Column("kv_event_lane", "id")
 _OK = 200
 _MOST_SHOWN = 20
 """Endpoints that are named on the health page."""
-_RANK = re.compile(r"-rank-(\d+)$")
 
 
 class TokenProcessor(Parameters, frozen=True):
@@ -132,42 +131,6 @@ class Indexer(Parameters, frozen=True):
             raise ValueError("tokenizersPoolConfig is not supported; declare a token-producer plugin instead")
 
 
-class PodDiscovery(Parameters, frozen=True):
-    """Sockets of engines."""
-
-    socket_port: Annotated[int, Meta(ge=1, le=65535)] = 5557
-    """Port of the first rank's events; rank i has the port i higher."""
-    replay_socket_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Port on which engines repeat events. Without effect yet: after a gap, the cache counts as empty."""
-    pod_label_selector: str = ""
-    """Without effect: the endpoints of the pool are used."""
-    pod_namespace: str = ""
-    """Without effect."""
-
-
-class KvEvents(Parameters, frozen=True):
-    """Subscriptions to KV events."""
-
-    topic_filter: str = "kv@"
-    """Beginning of the topics subscribed to."""
-    concurrency: Count = 4
-    """Without effect: one thread receives the events."""
-    engine_type: Literal["vllm", "sglang"] = "vllm"
-    """Engine; the formats of both are read."""
-    discover_pods: bool = True
-    """Subscribe to each endpoint of the pool."""
-    pod_discovery_config: PodDiscovery = PodDiscovery()
-    """Ports of the engines."""
-    zmq_endpoint: str = ""
-    """A socket that engines connect to. Refused: not supported yet."""
-
-    def __post_init__(self) -> None:
-        if self.zmq_endpoint:
-            raise ValueError(
-                "zmqEndpoint is known, not supported yet; leave it out: the picker subscribes to endpoints"
-            )
-
-
 class PrecisePrefixCacheParameters(Parameters, frozen=True):
     """The parameters of llm-d-router: blocks, index, subscriptions, and expected blocks."""
 
@@ -191,8 +154,6 @@ class PrecisePrefixCacheParameters(Parameters, frozen=True):
 _BLOCKS = PluginMetric("kv_cache_index_blocks", "Distinct blocks that the index holds.")
 _LOOKUPS = PluginMetric("kv_cache_index_lookup_requests", "Prompts looked up in the index.")
 _HITS = PluginMetric("kv_cache_index_lookup_hits", "Longest match of each lookup, in blocks, summed up.")
-_SUBSCRIBERS = PluginMetric("kv_cache_events_active_subscribers", "Subscriptions to the events of engines.")
-_MESSAGES = PluginMetric("kv_cache_events_messages_received", "Messages with events, by result.", ("result",))
 _UNTOLD = PluginMetric("prefix_requests_without_tokens", "Requests that were not looked up: no token ids.")
 
 
@@ -240,7 +201,7 @@ class PrecisePrefixCacheProducer(
     """
 
     plugin_type = "precise-prefix-cache-producer"
-    metrics = (_BLOCKS, _LOOKUPS, _HITS, _SUBSCRIBERS, _MESSAGES, _UNTOLD, *ACCURACY_METRICS)
+    metrics = (_BLOCKS, _LOOKUPS, _HITS, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS)
     namespaces = ()
     reads_response_body = False
 
@@ -260,8 +221,7 @@ class PrecisePrefixCacheProducer(
         self._index = BlockIndex(self._hash, capacity=min(size, _MOST_BLOCKS), secret=randbits(63))
         self._lanes: dict[Identity, Lane] = {}
         self._by_id: dict[int, Lane] = {}
-        self._addresses: dict[int, str] = {}
-        self._subscriber: Subscriber | None = None
+        self._subscriptions = Subscriptions(given.kv_events_config)
         self._expected: deque[_Expected] = deque()
         self._lookups = self._hits = self._untold = 0
         self._accuracy = Accuracy(given.prediction_check, self._block_tokens)
@@ -278,9 +238,7 @@ class PrecisePrefixCacheProducer(
         if lane is None:
             lane = self._lanes[endpoint.identity] = self._index.add()
             self._by_id[lane.id] = lane
-            self._addresses[lane.id] = self._address_of(endpoint)
-            if self._subscriber is not None:
-                self._subscriber.connect(lane.id, self._addresses[lane.id])
+            self._subscriptions.add(endpoint, lane)
         return Report({LANE: lane.id})
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:  # noqa: ARG002  as the role calls it
@@ -291,31 +249,24 @@ class PrecisePrefixCacheProducer(
         """End the subscription of an endpoint that left, and forget its blocks."""
         lane = self._lanes.pop(endpoint.identity, None)
         if lane is not None:
-            del self._by_id[lane.id], self._addresses[lane.id]
+            del self._by_id[lane.id]
             self._index.remove(lane)
             self._accuracy.forget(lane.id)
-            if self._subscriber is not None:
-                self._subscriber.disconnect(lane.id)
+            self._subscriptions.remove(endpoint)
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:  # noqa: ARG002  as the role calls it
         """Receive events until cancelled; what engines hold is unknown at first."""
-        events = self.parameters.kv_events_config
-        if not events.discover_pods:
-            return
-        self._subscriber = subscriber = Subscriber(events.topic_filter, self._apply)
+        self._subscriptions.start(self._apply)
         try:
-            for identifier, address in self._addresses.items():
-                subscriber.connect(identifier, address)
             while True:
                 await asyncio.sleep(_SWEEP_SECONDS)
                 self._forget_expected()
                 while self._index.sweep():  # noqa: ASYNC110  it is work, not a condition
                     await asyncio.sleep(0)
         finally:
-            self._subscriber = None
             for lane in self._lanes.values():
                 self._index.clear(lane)
-            await subscriber.close()
+            await self._subscriptions.close()
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         """Publish the match; without token ids, none."""
@@ -324,7 +275,7 @@ class PrecisePrefixCacheProducer(
             self._untold += not request.dry_run
             return
         snapshot = candidates.snapshot
-        lanes = _lane_ids(snapshot)
+        lanes = self._subscriptions.current(_lane_ids(snapshot))
         tokens, weighted = np.zeros(len(lanes), dtype=np.int64), np.zeros(len(lanes))
         now = None if request.dry_run else int(self.clock.now()) + 1
         for size, chains in prompts.keys.items():
@@ -380,7 +331,7 @@ class PrecisePrefixCacheProducer(
     @property
     def degraded(self) -> Sequence[str]:
         """The endpoints whose predictions are not used."""
-        found = sorted(self._addresses.get(each, "") for each in tuple(self._accuracy.distrusted))
+        found = self._subscriptions.addresses(self._accuracy.distrusted)
         if not found:
             return ()
         shown = ", ".join(found[:_MOST_SHOWN]) + (
@@ -390,26 +341,28 @@ class PrecisePrefixCacheProducer(
         return (f"{problem}; compare the model and the token ids in events with those of requests",)
 
     @property
+    def inputs(self) -> InputState:
+        """Why the picker does not listen for engines that connect to it."""
+        return InputState(self._subscriptions.problems)
+
+    @property
     def samples(self) -> Sequence[Sample]:
         """Size and use of the index, and numbers of messages."""
-        found = [
+        return [
             Sample(_BLOCKS, len(self._index)),
             Sample(_LOOKUPS, self._lookups),
             Sample(_HITS, self._hits),
             Sample(_UNTOLD, self._untold),
-            Sample(_SUBSCRIBERS, len(self._addresses) if self._subscriber is not None else 0),
+            *self._subscriptions.samples,
             *self._accuracy.samples,
         ]
-        if self._subscriber is not None:
-            found += [Sample(_MESSAGES, count, (result,)) for result, count in self._subscriber.counts.by_result()]
-        return found
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
         """Return the sizes of the index, the addresses of events, and the number of blocks of each endpoint."""
         return {
             "distinctBlocks": len(self._index),
             "blockSizes": sorted(self._index.block_sizes),
-            "subscriptions": sorted(self._addresses.values())[:MOST_ENDPOINTS],
+            **self._subscriptions.state,
             **endpoint_state(snapshot, {"blocks": self._index.blocks_of(_lane_ids(snapshot))}),
         }
 
@@ -418,22 +371,28 @@ class PrecisePrefixCacheProducer(
         now = int(self.clock.now()) + 1
         batch: list[Message] = []
         blocks = 0
-        for engine, model, events, is_complete in received:
-            if not is_complete:
+        for engine, model, events, is_complete, is_current in received:
+            lane = self._subscriptions.lane_of(engine)
+            if lane is not None and not is_complete:
                 self._write(batch, now)
                 batch = []
-                if (lane := self._by_id.get(engine)) is not None:
-                    self._index.clear(lane)
-                    self._accuracy.forget(engine)
+                self._index.clear(lane)
+                self._accuracy.forget(lane.id)
+            if not is_current:
+                self._subscriptions.doubt(engine)
             for event in events:
                 for piece in pieces_of(event, _BLOCKS_AT_A_TIME) if isinstance(event, BlockStored) else (event,):
-                    if (lane := self._by_id.get(engine)) is not None:
+                    if (lane := self._subscriptions.lane_of(engine)) is not None:
                         batch.append(Message(lane, model, (piece,)))
                     blocks += len(piece.block_hashes) if isinstance(piece, BlockStored | BlockRemoved) else 1
                     if blocks >= _BLOCKS_AT_A_TIME:
                         self._write(batch, now)
                         batch, blocks = [], 0
                         await asyncio.sleep(0)
+            if is_current and self._subscriptions.is_doubted(engine):
+                self._write(batch, now)
+                batch = []
+                self._subscriptions.trust(engine)
         self._write(batch, now)
 
     def _write(self, batch: Sequence[Message], now: int) -> None:
@@ -445,12 +404,6 @@ class PrecisePrefixCacheProducer(
             _, lane, keys = self._expected.popleft()
             if self._by_id.get(lane.id) is lane:
                 self._index.withdraw(keys, [(lane, SPECULATIVE, len(keys))])
-
-    def _address_of(self, endpoint: Endpoint) -> str:
-        rank = _RANK.search(endpoint.name)
-        port = self.parameters.kv_events_config.pod_discovery_config.socket_port + (int(rank[1]) if rank else 0)
-        host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
-        return f"tcp://{host}:{port}"
 
     def _prompts(self, request: Request) -> _Prompts | None:
         """Return the blocks of the request, computed once; None without token ids."""

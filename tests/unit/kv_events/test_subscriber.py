@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from epp.pool.kv_events.events import BlockRemoved, BlockStored
-from epp.pool.kv_events.subscriber import MOST_MESSAGE_BYTES, Received, Subscriber
+from epp.pool.kv_events.order import EngineCounts, Received
+from epp.pool.kv_events.subscriber import MOST_MESSAGE_BYTES, Addresses, Subscriber
 from tests.support.kv_publisher import removed, stored
 from tests.support.waiting import until
 
@@ -17,6 +18,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.received: list[Received] = []
+        self.engine = EngineCounts()
         self.subscriber = Subscriber("kv@", self.take)
 
     async def take(self, batch) -> None:
@@ -27,12 +29,31 @@ class Inbox:
         return self.received
 
     @property
+    def stored(self) -> list[int]:
+        """Return the blocks that are known to be held; none while messages are missing."""
+        held: dict[int, set[int]] = {}
+        for each in self.received:
+            known = held.setdefault(each.engine, set())
+            if not each.is_complete:
+                known.clear()
+            for event in each.events:
+                change = known.update if isinstance(event, BlockStored) else known.difference_update
+                change(event.block_hashes)
+        current = {each.engine: each.is_current for each in self.received}
+        return sorted(block for engine, known in held.items() if current[engine] for block in known)
+
+    @property
     def complete(self) -> list[bool]:
         return [each.is_complete for each in self.received]
 
     @property
     def counts(self) -> dict[str, int]:
-        return {result: count for result, count in self.subscriber.counts.by_result() if count}
+        counts = self.subscriber.counts
+        found = {"messages": self.engine.messages, **counts.resets, **counts.replays}
+        return {name: count for name, count in found.items() if count}
+
+    def connect(self, publisher, engine: int = 1) -> None:
+        self.subscriber.connect(engine, Addresses(publisher.address, publisher.replay_address), self.engine)
 
 
 @pytest.fixture
@@ -43,7 +64,7 @@ async def inbox() -> AsyncIterator[Inbox]:
 
 
 async def subscribed(inbox: Inbox, publisher, engine: int = 1):
-    inbox.subscriber.connect(engine, publisher.address)
+    inbox.connect(publisher, engine)
     await publisher.subscribed(lambda ready: until(ready, "the picker has subscribed"))
     return publisher
 
@@ -61,7 +82,7 @@ async def test_events_of_engines_arrive_in_order_with_the_model_of_the_topic(inb
     assert all(isinstance(each.events[1], BlockRemoved) and each.model == "llama/8b" for each in of_one)
     (of_two,) = [each for each in received if each.engine == 2]
     assert (of_two.model, of_two.is_complete) == ("", True)  # two more @ than a topic has
-    assert inbox.counts == {"received": 101}
+    assert inbox.counts == {"messages": 101}
 
 
 async def test_gap_makes_the_cache_unknown_and_is_counted(inbox, publisher):
@@ -72,7 +93,7 @@ async def test_gap_makes_the_cache_unknown_and_is_counted(inbox, publisher):
     await inbox.of(3)
     assert inbox.complete == [True, False, True]
     assert inbox.received[1].events  # what is said after the gap holds
-    assert inbox.counts == {"received": 3, "after a gap": 1}
+    assert inbox.counts == {"messages": 3, "gap": 1}
 
 
 async def test_first_message_may_have_any_number(inbox, publisher):
@@ -85,8 +106,7 @@ async def test_first_message_may_have_any_number(inbox, publisher):
 async def test_repeated_message_is_ignored(inbox, publisher):
     one = await subscribed(inbox, publisher())
     one.send(stored([1], [1], size=1))
-    one.sequence -= 1
-    one.send(stored([1], [1], size=1))
+    one.send_parts(one.history[-1])
     one.send(stored([2], [2], size=1))
     received = await inbox.of(2)
     assert [each.events[0].block_hashes for each in received] == [[1], [2]]
@@ -100,7 +120,64 @@ async def test_sequence_that_begins_anew_is_a_restart(inbox, publisher):
     one.send(stored([2], [2], size=1))
     await inbox.of(2)
     assert inbox.complete == [True, False]
-    assert inbox.counts["after a restart"] == 1
+    assert inbox.counts["restart"] == 1
+
+
+async def test_gap_is_repaired_by_a_replay_that_begins_with_the_last_message(inbox, publisher):
+    one = await subscribed(inbox, publisher().repeat())
+    await until(lambda: one.asked == [0], "all is asked for at first")
+    one.send(stored([1], [1], size=1))
+    await inbox.of(2)
+    one.lose(stored([2], [2], size=1))
+    one.send(removed([1]))
+    one.send(stored([3], [3], size=1))
+    await until(lambda: inbox.stored == [2, 3], "the contents are those of the engine")
+    assert one.asked == [0, 0]
+    assert inbox.counts["complete"] == 2
+    assert "gap" not in inbox.counts
+
+
+async def test_subscriber_that_joins_asks_for_all_that_the_engine_remembers(inbox, publisher):
+    one = publisher().repeat()
+    for number in range(20):
+        one.lose(stored([number], [number], size=1))
+    del one.history[:10]
+    await subscribed(inbox, one)
+    await until(lambda: inbox.stored == list(range(10, 20)), "the blocks of the remembered messages are known")
+
+
+async def test_reply_with_a_hole_is_asked_for_again_from_there(inbox, publisher):
+    one = publisher().repeat()
+    for number in range(6):
+        one.lose(stored([number], [number], size=1))
+    hole = one.history.pop(3)
+    await subscribed(inbox, one)
+    await until(lambda: len(one.asked) > 1, "the rest is asked for")
+    one.history.insert(3, hole)
+    await until(lambda: inbox.stored == list(range(6)), "all is known")
+    assert set(one.asked[1:]) == {2}
+
+
+async def test_engine_without_answers_is_asked_three_times_and_heard_without(inbox, publisher):
+    one = publisher().repeat()
+    one.silent_replays = 1000
+    one.sequence = 7
+    await subscribed(inbox, one)
+    one.send(stored([7], [7], size=1))
+    await until(lambda: inbox.stored == [7], "live messages count")
+    one.lose(removed([7]))
+    one.send(stored([9], [9], size=1))
+    await until(lambda: inbox.stored == [9], "a gap empties the cache")
+    assert one.asked == [0, 0, 0]
+    assert inbox.engine.errors == {"replay-no-progress": 1}
+
+
+async def test_many_engines_are_replayed_some_at_a_time(inbox, publisher):
+    found = [publisher().repeat() for _ in range(20)]
+    for number, each in enumerate(found):
+        each.lose(stored([number], [number], size=1))
+        await subscribed(inbox, each, number)
+    await until(lambda: inbox.stored == list(range(20)), "all are known")
 
 
 async def test_engine_that_ends_is_unknown_at_once_and_heard_again_when_it_is_back(inbox, publisher):
@@ -143,7 +220,7 @@ async def test_other_topics_are_not_received(inbox, publisher):
     one.send_parts([b"load@e@m", b"\0" * 8, b"x"])
     one.send(stored([1], [1], size=1))
     await inbox.of(1)
-    assert inbox.counts == {"received": 1}
+    assert inbox.counts == {"messages": 1}
 
 
 async def test_connection_of_an_engine_that_sends_a_huge_message_is_closed(inbox, publisher):
@@ -151,7 +228,7 @@ async def test_connection_of_an_engine_that_sends_a_huge_message_is_closed(inbox
     one.send_parts([one.topic, b"\0" * 8, b"\0" * (MOST_MESSAGE_BYTES + 1)])
     (lost,) = await inbox.of(1)
     assert (lost.events, lost.is_complete) == ((), False)
-    assert inbox.counts == {"connection lost": 1}
+    assert inbox.counts == {"disconnection": 1}
 
 
 async def test_slow_event_loop_gets_larger_batches(publisher):
@@ -163,7 +240,7 @@ async def test_slow_event_loop_gets_larger_batches(publisher):
 
     subscriber = Subscriber("kv@", slowly)
     one = publisher()
-    subscriber.connect(1, one.address)
+    subscriber.connect(1, Addresses(one.address), EngineCounts())
     await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
     for number in range(60):
         one.send(stored([number], [1], size=1))
@@ -185,7 +262,7 @@ async def test_engine_that_is_disconnected_is_not_heard(inbox, publisher):
 
 
 async def test_address_that_is_none_disturbs_no_other(inbox, publisher):
-    inbox.subscriber.connect(7, "tcp://:::::")
+    inbox.subscriber.connect(7, Addresses("tcp://:::::"), EngineCounts())
     one = await subscribed(inbox, publisher())
     one.send(stored([1], [1], size=1))
     await inbox.of(1)
@@ -194,7 +271,7 @@ async def test_address_that_is_none_disturbs_no_other(inbox, publisher):
 async def test_two_hundred_engines_come_and_go(inbox, publisher):
     found = [publisher() for _ in range(200)]
     for number, each in enumerate(found):
-        inbox.subscriber.connect(number, each.address)
+        inbox.connect(each, number)
     for each in found:
         await each.subscribed(lambda ready: until(ready, "the picker has subscribed"))
     for each in found:

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of one engine's messages: gaps, restarts, and their repair with messages that the engine repeats."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from epp.pool.kv_events.events import Event, decode_events
+
+SEQUENCE_BYTES = 8
+_SETTLING_SECONDS = 0.1
+"""Time for which an engine takes note of a subscription, and pause between two attempts of a replay."""
+_REPLAY_SECONDS = 120.0
+_MOST_FRUITLESS_ATTEMPTS = 3
+_REST_SECONDS = 30.0
+"""Time after a failed replay in which there is no other one: a gap empties the cache."""
+_log = structlog.get_logger()
+
+
+class EventMessage(NamedTuple):
+    """A message of an engine, not yet decoded."""
+
+    topic: bytes
+    number: int
+    payload: bytes
+
+
+def message_of(parts: Sequence[bytes]) -> EventMessage | None:
+    """Return the message of three parts; None if it has others."""
+    match parts:
+        case [topic, sequence, payload] if len(sequence) >= SEQUENCE_BYTES:
+            return EventMessage(topic, int.from_bytes(sequence[:SEQUENCE_BYTES], "big"), payload)
+    return None
+
+
+class Received(NamedTuple):
+    """A change of the known contents of one engine's caches."""
+
+    engine: int
+    model: str = ""
+    events: Sequence[Event] = ()
+    is_complete: bool = True
+    """Whether all messages before it were received; if not, the known contents may be wrong and are dropped first."""
+    is_current: bool = True
+    """Whether the contents are known up to this message; if not, they must not be used, as later messages are known to
+    be missing."""
+
+
+class EngineCounts:
+    """Counters of one engine, written by one thread and read by any."""
+
+    def __init__(self) -> None:
+        self.messages = self.connections = 0
+        self.errors = Counter[str]()
+        """By operation."""
+
+
+class EventCounts:
+    """Counters of all engines, written by one thread and read by any."""
+
+    def __init__(self) -> None:
+        self.resets = Counter({"gap": 0, "restart": 0, "malformed": 0, "disconnection": 0})
+        """Causes for which the known contents of a cache were dropped."""
+        self.replays = Counter({"complete": 0, "failed": 0})
+
+
+class _Replay:
+    """A replay that is under way or will begin."""
+
+    def __init__(self, now: float) -> None:
+        self.due = now + _SETTLING_SECONDS
+        """Time of the next attempt."""
+        self.until = now + _REPLAY_SECONDS
+        self.fruitless = 0
+        """Attempts one after another without a new message."""
+        self.is_joined = self.is_broken = self.has_news = False
+
+    def attempt(self) -> None:
+        """Prepare for another reply."""
+        self.is_joined = False
+        """Whether the reply had the last message that was applied: it is from the same history."""
+        self.is_broken = False
+        """Whether the reply skipped a message, or cannot be read; the rest of it is ignored."""
+        self.has_news = False
+
+
+class EventOrder:
+    """Applies each message of an engine once and in order, and asks for a replay when messages are missing.
+
+    Only the last message is remembered, by a digest of its payload. A replay begins with it, so that the history of an
+    engine that restarted meanwhile is not taken for that of the former one. Where messages stay missing, the contents
+    of the cache are dropped, and later messages are applied: they tell a part of the contents.
+    """
+
+    def __init__(
+        self, engine: int, source: str, counts: EventCounts, own: EngineCounts, *, can_replay: bool = False
+    ) -> None:
+        """Prepare; `source` names the engine in log lines."""
+        self.engine = engine
+        self._source = source
+        self.own = own
+        self.replay: _Replay | None = None
+        """Live messages are not read until it ends."""
+        self._counts = counts
+        self._can_replay = can_replay
+        self._model = ""
+        self._last: tuple[int, int] | None = None
+        """Number and digest of the last message that was applied."""
+        self._live: tuple[int, int] | None = None
+        """The same of the last message that was not repeated."""
+        self._held: EventMessage | None = None
+        """Live message that waits for those before it."""
+        self._rests_until = -math.inf
+
+    def connected(self, now: float) -> None:
+        """Ask a newly connected engine for all that it remembers."""
+        self.own.connections += 1
+        if self._may_replay(now):
+            self.replay = _Replay(now)
+
+    def disconnected(self) -> Received:
+        """Drop everything: messages may be lost, and the engine may have ended."""
+        self._last = None
+        self.replay = self._held = self._live = None
+        return self._reset("disconnection")
+
+    def malformed(self, reason: str) -> Received:
+        """Drop the contents, as they changed in a way that cannot be read."""
+        if not self._counts.resets["malformed"]:
+            _log.warning("malformed KV events", source=self._source, reason=reason)
+        return self._reset("malformed")
+
+    def published(self, parts: Sequence[bytes], now: float) -> list[Received]:
+        """Return the changes by the parts of a message that was just published."""
+        self.own.messages += 1
+        message = message_of(parts)
+        if message is None:
+            return [self.malformed("a message does not have the parts topic, sequence and payload")]
+        return self.live(message, now)
+
+    def live(self, message: EventMessage, now: float) -> list[Received]:
+        """Return the changes by a message that was just published."""
+        number, digest = message.number, hash(message.payload)
+        if self._live is not None and number <= self._live[0]:
+            if (number, digest) == self._live:
+                return []
+            self._live, self._last = (number, digest), None
+            self.replay = _Replay(now) if self._may_replay(now) else None
+            return [self._reset("restart")]  # or it comes late: it may be out of date
+        self._live = number, digest
+        last = -1 if self._last is None else self._last[0]
+        if number <= last:
+            return []  # it was replayed
+        if number == last + 1 or not self._may_replay(now):
+            has_gap = self._last is not None and number > last + 1
+            self._counts.resets["gap"] += has_gap
+            return [self._applied(message, is_complete=not has_gap)]
+        self.replay, self._held = _Replay(now), message
+        return [Received(self.engine, is_current=False)]
+
+    def attempt(self) -> int:
+        """Begin an attempt; return the number from which messages are asked for."""
+        assert self.replay is not None  # noqa: S101  the caller looks
+        self.replay.attempt()
+        return 0 if self._last is None else self._last[0]
+
+    def replayed(self, message: EventMessage) -> list[Received]:
+        """Return the changes by a repeated message."""
+        replay, last = self.replay, self._last
+        if replay is None or replay.is_broken or (last is not None and message.number < last[0]):
+            return []
+        if last is None:  # the engine may have forgotten the first ones
+            replay.is_joined = replay.has_news = True
+            return [self._applied(message, is_complete=False, is_current=False)]
+        if message.number == last[0]:
+            if hash(message.payload) != last[1]:
+                return [self._restarted(replay)]
+            replay.is_joined = True
+            return []
+        if message.number > last[0] + 1 and replay.is_joined:
+            replay.is_broken = True
+            return []
+        self._counts.resets["gap"] += not replay.is_joined  # it has forgotten some of those that are missing
+        is_joined, replay.is_joined, replay.has_news = replay.is_joined, True, True
+        return [self._applied(message, is_complete=is_joined, is_current=False)]
+
+    def break_off(self) -> None:
+        """Ignore the rest of a reply, which cannot be read."""
+        if self.replay is not None:
+            self.replay.is_broken = True
+
+    def reply_ended(self, now: float) -> list[Received]:
+        """Return the changes when an engine has repeated all that it remembers."""
+        replay = self.replay
+        if replay is None or replay.is_broken:
+            return self.attempt_ended(now)
+        if self._last is not None and not replay.is_joined:
+            return [self._restarted(replay), *self.attempt_ended(now)]
+        held, next_number = self._held, 0 if self._last is None else self._last[0] + 1
+        if held is not None and held.number > next_number:
+            return self._failed(now, "replay-incomplete")
+        self.replay = self._held = None
+        self._counts.replays["complete"] += 1
+        if held is not None and held.number == next_number:
+            return [self._applied(held, is_complete=self._last is not None)]
+        return [Received(self.engine, is_complete=self._last is not None)]
+
+    def attempt_ended(self, now: float) -> list[Received]:
+        """Return the changes when an attempt ended early; there is another one, if it makes progress."""
+        replay = self.replay
+        if replay is None:
+            return []
+        replay.fruitless = 0 if replay.has_news else replay.fruitless + 1
+        if replay.fruitless >= _MOST_FRUITLESS_ATTEMPTS or now >= replay.until:
+            return self._failed(now, "replay-no-progress" if replay.fruitless else "replay-incomplete")
+        replay.due = now + _SETTLING_SECONDS
+        return []
+
+    def _may_replay(self, now: float) -> bool:
+        return self._can_replay and now >= self._rests_until
+
+    def _failed(self, now: float, operation: str) -> list[Received]:
+        """Drop the contents, and go on with live messages."""
+        self._counts.replays["failed"] += 1
+        self.own.errors[operation] += 1
+        self._rests_until = now + _REST_SECONDS
+        held, self.replay, self._held = self._held, None, None
+        self._last = None
+        found = [self._reset("gap")]
+        return found if held is None else [*found, self._applied(held)]
+
+    def _restarted(self, replay: _Replay) -> Received:
+        """Drop the contents: those of the engine that repeats messages are other ones."""
+        self._last = None
+        self._held = None
+        replay.is_broken = True
+        return self._reset("restart", is_current=False)
+
+    def _applied(self, message: EventMessage, *, is_complete: bool = True, is_current: bool = True) -> Received:
+        self._last = message.number, hash(message.payload)
+        if message.topic:
+            model = message.topic.decode(errors="replace").partition("@")[2].partition("@")[2]
+            self._model = "" if "@" in model else model
+        try:
+            events = decode_events(message.payload)
+        except msgspec.DecodeError as error:
+            return self.malformed(str(error))._replace(is_current=is_current)
+        return Received(self.engine, self._model, events, is_complete, is_current)
+
+    def _reset(self, cause: str, *, is_current: bool = True) -> Received:
+        self._counts.resets[cause] += 1
+        return Received(self.engine, is_complete=False, is_current=is_current)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions to the KV events of the endpoints of a pool: addresses, metrics, and the caches that are in doubt."""
+
+import re
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from epp.framework import Count, Endpoint, Parameters
+from epp.framework.endpoint import Identity
+from epp.framework.plugin_status import MOST_ENDPOINTS, InputProblem, PluginMetric, Sample
+from epp.pool.kv_events.central import Sender
+from epp.pool.kv_events.index import Lane
+from epp.pool.kv_events.order import EngineCounts, Received
+from epp.pool.kv_events.subscriber import Addresses, Subscriber
+
+_RANK = re.compile(r"-rank-(\d+)$")
+_LISTENING = re.compile(r"tcp://(?:\*|[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
+_LAST_PORT = 65_535
+
+
+class PodDiscovery(Parameters, frozen=True):
+    """Sockets of engines."""
+
+    socket_port: Annotated[int, Meta(ge=1, le=65535)] = 5557
+    """Port of the first rank's events; rank i has the port i higher."""
+    replay_socket_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Port on which the first rank repeats events, after a gap, say; rank i has the port i higher. 0 for none: after a
+    gap, the cache counts as empty."""
+    pod_label_selector: str = ""
+    """Without effect: the endpoints of the pool are used."""
+    pod_namespace: str = ""
+    """Without effect."""
+
+
+class KvEvents(Parameters, frozen=True):
+    """Subscriptions to KV events."""
+
+    topic_filter: str = "kv@"
+    """Beginning of the topics subscribed to."""
+    concurrency: Count = 4
+    """Without effect: one thread receives the events."""
+    engine_type: Literal["vllm", "sglang"] = "vllm"
+    """Engine; the formats of both are read."""
+    discover_pods: bool = True
+    """Subscribe to each endpoint of the pool."""
+    pod_discovery_config: PodDiscovery = PodDiscovery()
+    """Ports of the engines."""
+    zmq_endpoint: str = ""
+    """Address on which the picker listens for engines that connect to it, such as `tcp://*:5557`; empty for none. The
+    second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint."""
+
+    def __post_init__(self) -> None:
+        port = _LISTENING.fullmatch(self.zmq_endpoint)
+        if self.zmq_endpoint and not (port and 0 < int(port[1]) <= _LAST_PORT):
+            raise ValueError(f"zmqEndpoint {self.zmq_endpoint!r} is not an address to listen on; write tcp://*:5557")
+
+
+_SUBSCRIBERS = PluginMetric("kv_cache_events_active_subscribers", "Subscriptions to the events of engines.")
+_MESSAGES = PluginMetric("kv_cache_events_messages_received", "Messages with events, by result.", ("result",))
+_UNKNOWN = PluginMetric(
+    "kv_cache_events_unknown_senders", "Messages of engines that connected and are not in the pool.", is_counter=True
+)
+EVENT_METRICS = (_SUBSCRIBERS, _MESSAGES, _UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """The subscription of one endpoint."""
+
+    number: int
+    """Unlike lanes, numbers are used once: a late message of an endpoint that left is for no other one."""
+    lane: Lane
+    endpoint: Endpoint
+    addresses: Addresses
+    counts: EngineCounts = field(default_factory=EngineCounts)
+
+
+class Subscriptions:
+    """Subscribes to the endpoints of a pool while it is started; all are subscribed to under a number."""
+
+    def __init__(self, parameters: KvEvents) -> None:
+        self._parameters = parameters
+        self._numbers = count()
+        self._engines: dict[int, _Engine] = {}
+        self._by_identity: dict[Identity, _Engine] = {}
+        self._subscriber: Subscriber | None = None
+        self._doubted = np.zeros(0, dtype=bool)
+        """By lane: whether messages are missing that the engine is asked to repeat."""
+
+    def add(self, endpoint: Endpoint, lane: Lane) -> None:
+        """Subscribe to an endpoint, whose blocks are in this lane."""
+        engine = _Engine(next(self._numbers), lane, endpoint, self._addresses_of(endpoint))
+        self._engines[engine.number] = self._by_identity[endpoint.identity] = engine
+        self._doubted = np.append(self._doubted, np.zeros(max(0, lane.id + 1 - len(self._doubted)), dtype=bool))
+        self._connect(engine)
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """End the subscription of an endpoint."""
+        engine = self._by_identity.pop(endpoint.identity)
+        self.trust(engine.number)
+        del self._engines[engine.number]
+        if self._subscriber is not None:
+            self._subscriber.disconnect(engine.number)
+
+    def start(self, apply: Callable[[Sequence[Received]], Coroutine[Any, Any, None]]) -> None:
+        """Receive events, and have them applied."""
+        listen = self._parameters.zmq_endpoint
+        if listen or self._parameters.discover_pods:
+            self._subscriber = Subscriber(self._parameters.topic_filter, apply, listen=listen)
+            for engine in self._engines.values():
+                self._connect(engine)
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        subscriber, self._subscriber = self._subscriber, None
+        self._doubted[:] = False
+        if subscriber is not None:
+            await subscriber.close()
+
+    def lane_of(self, engine: int) -> Lane | None:
+        """Return the lane of an endpoint; None if it left."""
+        found = self._engines.get(engine)
+        return None if found is None else found.lane
+
+    def current(self, lanes: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the lanes, by id, with -1 in place of those whose contents are in doubt."""
+        if not self._doubted.any():
+            return lanes
+        return np.where((lanes >= 0) & self._doubted[lanes], -1, lanes)
+
+    def doubt(self, engine: int) -> None:
+        """Do not use the contents of a cache for now."""
+        if (lane := self.lane_of(engine)) is not None:
+            self._doubted[lane.id] = True
+
+    def is_doubted(self, engine: int) -> bool:
+        """Return whether the contents of a cache are not used for now."""
+        lane = self.lane_of(engine)
+        return lane is not None and bool(self._doubted[lane.id])
+
+    def trust(self, engine: int) -> None:
+        """Use the contents of a cache again."""
+        if (lane := self.lane_of(engine)) is not None:
+            self._doubted[lane.id] = False
+
+    def addresses(self, lanes: Collection[int]) -> list[str]:
+        """Return the addresses of the events of these lanes, by id, in order."""
+        return sorted(each.addresses.events for each in tuple(self._engines.values()) if each.lane.id in lanes)
+
+    @property
+    def samples(self) -> Iterator[Sample]:
+        """Subscriptions and messages."""
+        subscriber, engines = self._subscriber, tuple(self._engines.values())
+        yield Sample(_SUBSCRIBERS, 0 if subscriber is None else len(engines))
+        if subscriber is not None:
+            yield Sample(_MESSAGES, sum(each.counts.messages for each in engines), ("received",))
+            for cause, number in subscriber.counts.resets.items():
+                yield Sample(_MESSAGES, number, (cause,))
+            yield Sample(_UNKNOWN, 0 if subscriber.central is None else subscriber.central.unknown)
+
+    @property
+    def state(self) -> Mapping[str, object]:
+        """The addresses of events, and the number of caches that are in doubt."""
+        addresses = sorted(engine.addresses.events for engine in self._engines.values())
+        return {"subscriptions": addresses[:MOST_ENDPOINTS], "cachesInDoubt": int(self._doubted.sum())}
+
+    def _connect(self, engine: _Engine) -> None:
+        if self._subscriber is None:
+            return
+        if self._parameters.discover_pods:
+            self._subscriber.connect(engine.number, engine.addresses, engine.counts)
+        if self._parameters.zmq_endpoint:
+            endpoint = engine.endpoint
+            names = frozenset((endpoint.hostport, endpoint.name, endpoint.name.removesuffix("-rank-0"), endpoint.id))
+            self._subscriber.admit(Sender(engine.number, names, endpoint.address, engine.counts))
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """Why the picker does not listen."""
+        central = None if self._subscriber is None else self._subscriber.central
+        if central is None or not central.problem:
+            return ()
+        return (InputProblem(self._parameters.zmq_endpoint, "zmqEndpoint", central.problem),)
+
+    def _addresses_of(self, endpoint: Endpoint) -> Addresses:
+        found = _RANK.search(endpoint.name)
+        rank = int(found[1]) if found else 0
+        ports = self._parameters.pod_discovery_config
+        host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
+        replay = f"tcp://{host}:{ports.replay_socket_port + rank}" if ports.replay_socket_port else ""
+        return Addresses(f"tcp://{host}:{ports.socket_port + rank}", replay)

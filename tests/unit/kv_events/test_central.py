@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that connect to the picker: which of them are believed, and about which endpoint."""
+
+import pytest
+import zmq
+
+from epp.pool.kv_events.subscriptions import KvEvents
+from tests.support.kv_publisher import stored
+from tests.support.ports import reserved_ports
+from tests.support.waiting import until
+from tests.unit.kv_events.test_producer import HASHES, PROMPT, central_fleet, fleet
+
+
+async def test_engine_that_connects_is_believed_about_the_endpoint_of_its_topic():
+    async with central_fleet(3) as world:
+        await world.join(0, name="127.0.0.1:8000")
+        await world.join(1, name="p1")
+        await world.tell(0, stored(HASHES, PROMPT))
+        await world.tell(1, stored(HASHES[:2], PROMPT[:32]))
+        assert world.scores() == [1.0, 0.5, 0]
+
+
+async def test_message_of_an_unknown_sender_is_dropped_and_counted():
+    async with central_fleet(2) as world:
+        await world.join(0, name="somebody")
+        await world.join(1, name="127.0.0.1:8000")  # at 127.0.0.2
+        for each in world.publishers:
+            each.send(stored(HASHES, PROMPT))
+        await until(lambda: world.value("kv_cache_events_unknown_senders") == 2, "both are counted")
+        assert world.scores() == [0, 0]
+
+
+async def test_cache_of_an_engine_that_connected_is_unknown_when_it_ends():
+    async with central_fleet(2) as world:
+        for number in range(2):
+            await world.join(number, name=f"p{number}")
+            await world.tell(number, stored(HASHES, PROMPT))
+        world.publishers[0].close()
+        await until(lambda: world.scores() == [0, 1.0], "only the other one is known")
+
+
+async def test_endpoint_that_left_is_not_believed():
+    async with central_fleet(2) as world:
+        await world.join(0, name="p0")
+        await world.tell(0, stored(HASHES, PROMPT))
+        world.store.replace(world.endpoints[1:])
+
+        def is_unknown() -> bool:
+            world.publishers[0].send(stored([1], range(16)))
+            return world.value("kv_cache_events_unknown_senders") > 0
+
+        await until(is_unknown, "it is an unknown sender")
+        assert world.scores() == [0]
+
+
+async def test_subscription_takes_precedence_over_the_same_engine_that_connects():
+    with reserved_ports(1) as (port,):
+        address = f"tcp://127.0.0.1:{port}"
+        async with fleet(1, kvEventsConfig={"zmqEndpoint": address}) as world:
+            await world.tell(0, stored(HASHES, PROMPT))
+            await world.join(0, name="p0", address=address)
+            world.publishers[-1].send(stored(HASHES, PROMPT))
+            await world.tell(0, {"type": "BlockRemoved", "block_hashes": HASHES[3:]})
+            assert world.scores() == [0.75]
+
+
+async def test_address_that_is_taken_is_said_and_tried_again():
+    context = zmq.Context()
+    other = context.socket(zmq.SUB)
+    other.bind("tcp://127.0.0.1:*")
+    address = other.getsockopt_string(zmq.LAST_ENDPOINT)
+    async with central_fleet(1, address=address) as world:
+        await until(lambda: world.producer.inputs.problems, "the problem is said")
+        (problem,) = world.producer.inputs.problems
+        assert f"cannot listen on {address}: Address already in use; free the port" in problem.reason
+        context.destroy(0)
+        await until(lambda: not world.producer.inputs.problems, "it listens")
+        await world.join(0, name="p0")
+        await world.tell(0, stored(HASHES, PROMPT))
+        assert world.scores() == [1.0]
+
+
+@pytest.mark.parametrize("address", ["5557", "tcp://*", "ipc:///tmp/x", "tcp://*:0", "tcp://*:70000"])
+def test_address_that_cannot_be_listened_on_is_refused(address):
+    with pytest.raises(ValueError, match="write tcp://"):
+        KvEvents(zmq_endpoint=address)
