@@ -55,6 +55,8 @@ class Held(NamedTuple):
     """Blocks in any tier."""
     weighted: NDArray[np.float64]
     """The same, where a block counts with the weight of its best tier."""
+    by_tier: Mapping[str, NDArray[np.int32]]
+    """The same by best tier; empty where no lane holds any."""
 
 
 class _Batch:
@@ -65,8 +67,16 @@ class _Batch:
         self.stored_in: list[tuple[Lane, str, int]] = []
         """Lane, tier and number of blocks, in the order of `stored`."""
         self.removed_from: list[tuple[Lane, str, int]] = []
-        self.touched: set[tuple[int, int]] = set()
-        """Lane numbers and hashes."""
+        self._touched: dict[Lane, set[int]] = {}
+        """Hashes by lane."""
+
+    def touch(self, lane: Lane, hashes: Sequence[int]) -> bool:
+        """Note blocks of an event; return False, and note none, if one of them was noted before."""
+        touched = self._touched.setdefault(lane, set())
+        if not touched.isdisjoint(hashes):
+            return False
+        touched.update(hashes)
+        return True
 
 
 class BlockIndex:
@@ -142,21 +152,20 @@ class BlockIndex:
                     self.clear(lane)
                     continue
                 hashes = [hash_of(each) ^ scope for each in event.block_hashes]
-                touched = {(lane.number, each) for each in hashes}
-                if not touched.isdisjoint(batch.touched):
+                if not batch.touch(lane, hashes):
                     self._write(batch, now)
                     batch = _Batch()
-                batch.touched |= touched
+                    batch.touch(lane, hashes)
                 tier = (event.medium or DEFAULT_TIER).lower()
                 if isinstance(event, BlockRemoved):
                     batch.removed_hashes.extend(hashes)
-                    batch.removed_from.append((lane, tier, len(hashes)))
+                    _extend(batch.removed_from, lane, tier, len(hashes))
                     continue
                 keys = self._keys_of(event, model, hashes, own, parents)
                 own.update(zip(hashes, keys, strict=False))
                 batch.stored.extend(keys)
                 batch.stored_hashes.extend(hashes[: len(keys)])
-                batch.stored_in.append((lane, tier, len(keys)))
+                _extend(batch.stored_in, lane, tier, len(keys))
         self._write(batch, now)
 
     def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int | None) -> Held:
@@ -171,18 +180,24 @@ class BlockIndex:
         numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
         where = np.flatnonzero(numbers >= 0)
         if not len(rows) or not len(where) or not self._holders:
-            return Held(blocks, weighted)
+            return Held(blocks, weighted, {})
         numbers = numbers[where]
         if now is not None:
             self._blocks.touch(rows, now)
         tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
-        held = {tier: np.stack([word[rows] for word in self._holders[tier]], axis=1) for tier in tiers}
-        left = np.bitwise_and.accumulate(np.bitwise_or.reduce(list(held.values())) & self._alive, axis=0)
-        blocks[where] = _counts(left)[numbers]
-        for tier in tiers:
-            weighted[where] += weights.get(tier, 1.0) * _counts(left & held[tier])[numbers]
-            left &= ~held[tier]
-        return Held(blocks, weighted)
+        held = np.array([[word[rows] for word in self._holders[tier]] for tier in tiers])
+        left = np.bitwise_or.reduce(held) & self._alive[:, None]
+        np.bitwise_and.accumulate(left, axis=1, out=left)
+        for number in range(len(tiers)):
+            held[number] &= left
+            left ^= held[number]
+        counts = _run_counts(held.reshape(-1, len(rows))).reshape(len(tiers), -1)[:, numbers]
+        by_tier = {tier: np.zeros(len(lanes), dtype=np.int32) for tier in tiers}
+        for each, count in zip(by_tier.values(), counts, strict=True):
+            each[where] = count
+        blocks[where] = counts.sum(axis=0)
+        weighted[where] = np.array([weights.get(tier, 1.0) for tier in tiers]) @ counts
+        return Held(blocks, weighted, by_tier)
 
     def blocks_of(self, lanes: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the number of blocks that lanes hold; reads the whole index, for a debug page."""
@@ -325,6 +340,13 @@ class BlockIndex:
         self._blocks.remove(rows[~held])
 
 
+def _extend(places: list[tuple[Lane, str, int]], lane: Lane, tier: str, count: int) -> None:
+    """Add blocks to the last place, or to a new one."""
+    if places and places[-1][0] is lane and places[-1][1] == tier:
+        count += places.pop()[2]
+    places.append((lane, tier, count))
+
+
 def _by_word(
     places: Sequence[tuple[Lane, str, int]], chosen: NDArray[np.bool_]
 ) -> Iterator[tuple[str, int, NDArray[np.intp], NDArray[np.uint64]]]:
@@ -342,6 +364,14 @@ def _by_word(
 def _bits(sets: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Return the bits of sets of lanes, in the last dimension."""
     return np.unpackbits(np.ascontiguousarray(sets).view(np.uint8), axis=-1, bitorder="little")
+
+
+def _run_counts(sets: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return how many of the sets each lane is in, for each row; fast where neighbours in a row are equal."""
+    starts = np.append(0, np.flatnonzero((sets[:, 1:] != sets[:, :-1]).any(axis=0)) + 1)
+    lengths = np.diff(starts, append=sets.shape[1]).astype(np.float64)
+    counts: NDArray[np.float64] = lengths @ _bits(sets[:, starts, None]).astype(np.float64)
+    return counts
 
 
 def _counts(sets: NDArray[np.uint64]) -> NDArray[np.intp]:

@@ -14,7 +14,10 @@ from perf.bench.report.samples import Samples
 from perf.bench.rows.plan import Plan
 from perf.rig.processes import BenchError
 
-PROGRAMS = ("decision", "session", "bodies", "observers", "prefix_index", "pool", "filters", "flow_control", "quotas")
+PROGRAMS = (
+    *("decision", "session", "bodies", "observers", "prefix_index", "kv_events"),
+    *("pool", "filters", "flow_control", "quotas"),
+)
 _INNER = Path(__file__).parents[1] / "inner"
 _SECONDS = 120.0
 _ROUNDS, _ROUNDS_SECONDS = 3, 40.0
