@@ -45,7 +45,6 @@ NOT_YET: frozenset[str] = frozenset(
         "multicluster-queue-scorer",
         "multicluster-session-affinity-filter",
         "outlen-bucket",
-        "p2p-source-producer",
         "precise-prefix-cache-scorer",
         "predicted-latency-producer",
         "reserve-endpoint",

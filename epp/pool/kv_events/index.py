@@ -22,6 +22,7 @@ _MOST_BLOCK_SIZES = 4
 """Sizes of blocks of the engines of one pool."""
 _MOST_COPIES = 1 << 20
 """Blocks whose copies within one cache are counted."""
+_HOST_TIER = "cpu"
 SPECULATIVE = "speculative"
 """Tier of blocks that an engine is expected to store."""
 
@@ -55,6 +56,8 @@ class Held(NamedTuple):
     """Blocks in any tier."""
     weighted: NDArray[np.float64]
     """The same, where a block counts with the weight of its best tier."""
+    offloaded: NDArray[np.int32]
+    """Blocks in the tier `cpu`."""
 
 
 class _Batch:
@@ -165,13 +168,14 @@ class BlockIndex:
         An id of -1 stands for an endpoint without a lane. Without a time, the blocks do not count as used.
         """
         blocks, weighted = np.zeros(len(lanes), dtype=np.int32), np.zeros(len(lanes))
+        offloaded = blocks.copy()
         rows = self._blocks.find(keys)
         missing = np.flatnonzero(rows < 0)
         rows = rows[: missing[0]] if len(missing) else rows
         numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
         where = np.flatnonzero(numbers >= 0)
         if not len(rows) or not len(where) or not self._holders:
-            return Held(blocks, weighted)
+            return Held(blocks, weighted, offloaded)
         numbers = numbers[where]
         if now is not None:
             self._blocks.touch(rows, now)
@@ -179,10 +183,12 @@ class BlockIndex:
         held = {tier: np.stack([word[rows] for word in self._holders[tier]], axis=1) for tier in tiers}
         left = np.bitwise_and.accumulate(np.bitwise_or.reduce(list(held.values())) & self._alive, axis=0)
         blocks[where] = _counts(left)[numbers]
+        if _HOST_TIER in held:
+            offloaded[where] = _counts(np.bitwise_and.accumulate(held[_HOST_TIER] & self._alive, axis=0))[numbers]
         for tier in tiers:
             weighted[where] += weights.get(tier, 1.0) * _counts(left & held[tier])[numbers]
             left &= ~held[tier]
-        return Held(blocks, weighted)
+        return Held(blocks, weighted, offloaded)
 
     def blocks_of(self, lanes: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the number of blocks that lanes hold; reads the whole index, for a debug page."""
