@@ -43,7 +43,6 @@ NOT_YET: frozenset[str] = frozenset(
         "multicluster-queue-scorer",
         "multicluster-session-affinity-filter",
         "outlen-bucket",
-        "p2p-source-producer",
         "precise-prefix-cache-scorer",
         "reserve-endpoint",
         "thunder-agent",

@@ -107,7 +107,7 @@ class Plugin(ABC, Generic[P]):
     sets_headers: tuple[str, ...] = ()
     """Request headers, in lower case, that this plugin sets for the endpoint; a client's own are removed.
 
-    An aggregator's headers that are not listed are dropped, and count as a failure of the plugin.
+    Headers that are not listed count as a failure of the plugin; those of an aggregator are dropped.
     """
     metrics: ClassVar[tuple[PluginMetric, ...]] = ()
     """Metrics of its own."""

@@ -174,6 +174,8 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
     block_tokens: int
     held_tokens: NDArray[np.int64] | None = None
     """Leading tokens held, one number for each slot; None where every block counts in full."""
+    offloaded_tokens: NDArray[np.int64] | None = None
+    """Leading tokens held in the memory of the host, one number for each slot; None where tiers are unknown."""
 
     def __post_init__(self) -> None:
         """Keep others from writing to the array."""

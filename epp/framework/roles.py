@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from typing_extensions import TypeVar
 
-from epp.framework.arrays import Floats, Mask, Positions, as_mask, as_positions, as_scores
+from epp.framework.arrays import Floats, Mask, Positions, ResultError, as_mask, as_positions, as_scores
 from epp.framework.candidates import Candidates
 from epp.framework.headers import DESTINATION_NAMESPACE
 from epp.framework.plugin import OnError, P, Parameters, Plugin, Role, Stage
@@ -260,11 +260,18 @@ class PreRequest(
         title="Before the request leaves", stage=Stage.PRE_REQUEST, hook=True, on_error=OnError.FAIL, may_refuse=True
     ),
 ):
-    """Sees the destination before the request leaves."""
+    """Sees the destination before the request leaves, and may add headers for the endpoint."""
 
     @abstractmethod
-    def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Record the destination."""
+    def pre_request(self, request: Request, result: SchedulingResult) -> Mapping[str, str] | None:
+        """Record the destination; return request headers to add, which `sets_headers` must name, or None."""
+
+    def added_headers(self, request: Request, result: SchedulingResult) -> Mapping[str, str]:
+        """Return the checked result of `pre_request`; raises ResultError."""
+        added = self.pre_request(request, result) or {}
+        if undeclared := added.keys() - self.sets_headers:
+            raise ResultError(f"returned headers {sorted(undeclared)}, which its `sets_headers` does not name")
+        return added
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:
         """Undo the record: the request failed at the endpoint before its first token."""

@@ -22,6 +22,7 @@ _MOST_BLOCK_SIZES = 4
 """Sizes of blocks of the engines of one pool."""
 _MOST_COPIES = 1 << 20
 """Blocks whose copies within one cache are counted."""
+_HOST_TIER = "cpu"
 SPECULATIVE = "speculative"
 """Tier of blocks that an engine is expected to store."""
 
@@ -57,6 +58,8 @@ class Held(NamedTuple):
     """The same, where a block counts with the weight of its best tier."""
     by_tier: Mapping[str, NDArray[np.int32]]
     """The same by best tier; empty where no lane holds any."""
+    offloaded: NDArray[np.int32]
+    """Blocks in the tier `cpu`."""
 
 
 class _Batch:
@@ -174,18 +177,22 @@ class BlockIndex:
         An id of -1 stands for an endpoint without a lane. Without a time, the blocks do not count as used.
         """
         blocks, weighted = np.zeros(len(lanes), dtype=np.int32), np.zeros(len(lanes))
+        offloaded = blocks.copy()
         rows = self._blocks.find(keys)
         missing = np.flatnonzero(rows < 0)
         rows = rows[: missing[0]] if len(missing) else rows
         numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
         where = np.flatnonzero(numbers >= 0)
         if not len(rows) or not len(where) or not self._holders:
-            return Held(blocks, weighted, {})
+            return Held(blocks, weighted, {}, offloaded)
         numbers = numbers[where]
         if now is not None:
             self._blocks.touch(rows, now)
         tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
         held = np.array([[word[rows] for word in self._holders[tier]] for tier in tiers])
+        if _HOST_TIER in self._holders:
+            in_host = np.bitwise_and.accumulate(held[tiers.index(_HOST_TIER)] & self._alive[:, None], axis=1)
+            offloaded[where] = _run_counts(in_host).reshape(-1)[numbers]
         left = np.bitwise_or.reduce(held) & self._alive[:, None]
         np.bitwise_and.accumulate(left, axis=1, out=left)
         for number in range(len(tiers)):
@@ -197,7 +204,7 @@ class BlockIndex:
             each[where] = count
         blocks[where] = counts.sum(axis=0)
         weighted[where] = np.array([weights.get(tier, 1.0) for tier in tiers]) @ counts
-        return Held(blocks, weighted, by_tier)
+        return Held(blocks, weighted, by_tier, offloaded)
 
     def blocks_of(self, lanes: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the number of blocks that lanes hold; reads the whole index, for a debug page."""

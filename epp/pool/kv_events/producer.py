@@ -277,23 +277,26 @@ class PrecisePrefixCacheProducer(
         snapshot = candidates.snapshot
         lanes = self._subscriptions.current(_lane_ids(snapshot))
         tokens, weighted = np.zeros(len(lanes), dtype=np.int64), np.zeros(len(lanes))
+        offloaded = tokens.copy()
         now = None if request.dry_run else int(self.clock.now()) + 1
         for size, chains in prompts.keys.items():
             for keys in chains:
                 held = self._index.match(keys, self._weights, lanes, now)
                 tokens += held.blocks.astype(np.int64) * size
                 weighted += held.weighted * size
+                offloaded += held.offloaded.astype(np.int64) * size
         request.put(self._held_key, tokens)
         if self._accuracy.distrusted:
             distrusted = np.isin(lanes, tuple(self._accuracy.distrusted))
             other = request.get(self._other_key)
             tokens = np.where(distrusted, 0 if other is None else other.tokens, tokens)
-            weighted = np.where(distrusted, tokens, weighted)
+            weighted, offloaded = np.where(distrusted, tokens, weighted), np.where(distrusted, 0, offloaded)
         blocks = np.floor(weighted / self._block_tokens + _ROUNDING).astype(np.int32)
         if not request.dry_run:
             self._lookups += 1
             self._hits += int(blocks.max(initial=0))
-        request.put(self._match_key, PrefixMatch(blocks, prompts.total_blocks, self._block_tokens, tokens))
+        match = PrefixMatch(blocks, prompts.total_blocks, self._block_tokens, tokens, offloaded)
+        request.put(self._match_key, match)
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         """Note the prediction for the target, and expect the blocks of the request at the targets."""

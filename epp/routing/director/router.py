@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from epp.admission.flow_control import Evictions
@@ -200,7 +201,9 @@ class Router:
         reservation = self._assume(request, result)
         try:
             for plugin in pipeline.of(PreRequest):
-                self.runtime.guard.call(PreRequest.role, plugin, plugin.pre_request, request, result)
+                added = self.runtime.guard.call(PreRequest.role, plugin, plugin.added_headers, request, result)
+                if added and not isinstance(added, Failure):
+                    result = _with_headers(result, added)
             self.runtime.observer.routed(request, result, self.runtime.clock.now() - started)
         except BaseException as error:  # no other code would release it
             if reservation is not None:
@@ -323,6 +326,11 @@ def none_eligible(snapshot: Snapshot) -> RequestError:
 def _eligible(snapshot: Snapshot, subset: Subset | None) -> Positions:
     slots = snapshot.available
     return slots if subset is None else slots[subset.mask(snapshot, slots)]
+
+
+def _with_headers(result: SchedulingResult, added: Mapping[str, str]) -> SchedulingResult:
+    destination = msgspec.structs.replace(result.destination, headers={**result.destination.headers, **added})
+    return msgspec.structs.replace(result, destination=destination)
 
 
 def _prefers_cached(headers: Headers) -> bool:

@@ -87,6 +87,20 @@ class KeepsParameters(Parameters, frozen=True):
     names: tuple[str, ...]
 
 
+class AddsParameters(Parameters, frozen=True):
+    declared: tuple[str, ...]
+
+
+class Adds(PreRequest[AddsParameters]):
+    plugin_type = "adds"
+
+    def setup(self) -> None:
+        self.sets_headers = self.parameters.declared
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> dict[str, str]:
+        return {"x-one": result.targets[0].name}
+
+
 class Keeps(Screener[KeepsParameters]):
     """Keeps endpoints by name, and records how many it saw."""
 
@@ -123,10 +137,10 @@ class World:
         self.store.replace(ENDPOINTS)
         self.events = Events()
         registry = Registry()
-        for cls in (Gate, SaysNo, Breaks, Keeps):
+        for cls in (Gate, SaysNo, Breaks, Adds, Keeps):
             registry.register(cls)
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
-        self.assembly = assemble(load_text(text), Builder(registry, self.clock))
+        self.assembly = assemble(load_text(text), Builder(registry, self.clock, experimental=True))
         self.director = Director(
             Runtime(self.store, self.clock, self.events), self.assembly.pipeline, seeds=Seeds(b"test"), **options
         )
@@ -150,6 +164,25 @@ def test_request_is_routed_and_its_endpoint_is_credited():
     assert routing.request.path == "/v1/completions"
     assert world.in_flight() == {target.name: 1}
     assert world.events.told == [("routed", target.name)]
+
+
+def test_last_hook_adds_headers_that_it_declares():
+    routing = World("{type: adds, parameters: {declared: [x-one]}}").route()
+    assert routing.result.destination.headers == {"x-one": routing.result.targets[0].name}
+    with pytest.raises(PluginFailedError, match=r"\['x-one'\], which its `sets_headers` does not name"):
+        World("{type: adds, parameters: {declared: [x-two]}}").route()
+
+
+def test_source_of_a_kv_cache_is_the_endpoint_that_computed_the_prompt_and_a_clients_own_is_removed():
+    def sent_to(address: str) -> Routing:
+        wanted = (("test-epp-endpoint-selection", address), ("x-kv-cache-source-host-port", "6.6.6.6:6"))
+        return world.route(headers=Headers([*POST.fields(), *wanted]))
+
+    world = World("{type: p2p-source-producer}, {type: header-based-testing-filter}")
+    assert sent_to("10.0.0.1").result.destination.headers == {}
+    second = sent_to("10.0.0.2")
+    assert second.result.destination.headers == {"x-kv-cache-source-host-port": "10.0.0.1:8000"}
+    assert second.control_names == ["x-kv-cache-source-host-port"]
 
 
 def test_subset_narrows_the_candidates_unless_it_is_not_used():

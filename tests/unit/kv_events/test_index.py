@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epp.pool.kv_events.block_keys import XxHash
 from epp.pool.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
-from epp.pool.kv_events.index import BlockIndex, Message
+from epp.pool.kv_events.index import BlockIndex, Held, Message
 
 SIZE = 4
 HASH = XxHash()
@@ -40,11 +40,14 @@ class Fleet:
     def apply(self, lane: int, *events, model="m") -> None:
         self.index.apply([Message(self.lanes[lane], model, events)], self.now)
 
+    def match(self, tokens, **more) -> Held:
+        return self.index.match(keys_of(tokens, **more), WEIGHTS, self.ids, self.now)
+
     def held(self, tokens, **more) -> list[int]:
-        return self.index.match(keys_of(tokens, **more), WEIGHTS, self.ids, self.now).blocks.tolist()
+        return self.match(tokens, **more).blocks.tolist()
 
     def weighted(self, tokens) -> list[float]:
-        return self.index.match(keys_of(tokens), WEIGHTS, self.ids, self.now).weighted.round(6).tolist()
+        return self.match(tokens).weighted.round(6).tolist()
 
     @property
     def ids(self) -> np.ndarray:
@@ -226,9 +229,9 @@ class Model:
         while self.fleet.index.sweep():
             pass
 
-    def leading(self, lane: int, which: int) -> int:
-        """Return how many leading blocks of a prompt a lane holds."""
-        has = [any(self.held[lane][10 * which + block + 1, tier] for tier in TIERS) for block in range(BLOCKS)]
+    def leading(self, lane: int, which: int, tiers: tuple[str, ...] = TIERS) -> int:
+        """Return how many leading blocks of a prompt a lane holds in these tiers."""
+        has = [any(self.held[lane][10 * which + block + 1, tier] for tier in tiers) for block in range(BLOCKS)]
         return [*has, False].index(False)
 
 
@@ -249,5 +252,6 @@ def test_index_agrees_with_counters(steps):
     for step, *arguments in steps:
         step(model, *arguments)
         for which in range(PROMPTS):
-            expected = [model.leading(lane, which) for lane in range(LANES)]
-            assert model.fleet.held(prompt(which + 1, BLOCKS)) == expected
+            held = model.fleet.match(prompt(which + 1, BLOCKS))
+            assert held.blocks.tolist() == [model.leading(lane, which) for lane in range(LANES)]
+            assert held.offloaded.tolist() == [model.leading(lane, which, ("cpu",)) for lane in range(LANES)]

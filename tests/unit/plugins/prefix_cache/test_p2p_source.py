@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From which endpoint the KV cache of another one is filled."""
+
+from math import nan
+
+import numpy as np
+import pytest
+
+from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
+from epp.framework.request import PREFIX_MATCH
+from epp.framework.testing import candidates
+from epp.plugins.prefix_cache.p2p_source import P2PSourceParameters, P2PSourceProducer, fnv1a_32
+
+BLOCK = 16
+
+
+def source_for(target, offloaded, held=None, *, waiting=None, prefill=None, request_id="a", **parameters):
+    """Return the header's value for prompts of which endpoints hold so many blocks in the host's memory, and in all."""
+    pool = candidates(waiting=waiting or [0] * len(offloaded))
+    blocks = np.array(offloaded if held is None else held, dtype=np.int32)
+    tiers = None if held is None else np.array(offloaded, dtype=np.int64) * BLOCK
+    producer = P2PSourceProducer(P2PSourceParameters(**parameters))
+    request = Request(request_id)
+    request.put(PREFIX_MATCH, PrefixMatch(blocks, 100, BLOCK, None, tiers))
+    producer.produce(request, pool)
+    legs = {"decode": target} | ({} if prefill is None else {"prefill": prefill})
+    results = {name: ProfileResult(name, pool, np.zeros(len(pool)), np.array([at])) for name, at in legs.items()}
+    added = producer.pre_request(request, SchedulingResult(Destination(results["decode"]), results, {}))
+    return None if added is None else added["x-kv-cache-source-host-port"]
+
+
+@pytest.mark.parametrize(("text", "expected"), [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)])
+def test_hash_is_fnv1a(text, expected):
+    assert fnv1a_32(text) == expected
+
+
+def test_endpoint_that_holds_more_in_the_memory_of_its_host_is_the_source():
+    assert source_for(0, [0, 5, 0]) == "10.0.0.2:8000"
+    assert source_for(0, [0, 5, 0], held=[0, 5, 9]) == "10.0.0.2:8000"  # the blocks on the GPU of e2 cannot be copied
+    assert source_for(0, [0, 0, 0], held=[0, 5, 9]) is None
+
+
+def test_there_is_no_source_for_the_endpoint_that_is_the_source_or_holds_as_much():
+    assert source_for(1, [0, 5, 0]) is None
+    assert source_for(2, [0, 5, 0], held=[0, 5, 5]) is None
+    assert source_for(2, [0, 5, 0], held=[0, 5, 4]) == "10.0.0.2:8000"  # 80 tokens, 16 more than 64
+    assert source_for(2, [0, 5, 0], held=[0, 5, 4], min_cached_token_delta=16) == "10.0.0.2:8000"
+    assert source_for(2, [0, 5, 0], held=[0, 5, 4], min_cached_token_delta=17) is None
+
+
+def test_target_of_the_prefill_profile_computes_the_prompt_if_there_is_one():
+    assert source_for(0, [0, 5, 0], prefill=1) is None
+    assert source_for(1, [0, 5, 0], prefill=2) == "10.0.0.2:8000"
+    assert source_for(0, [0, 5, 0], prefill=1, prefill_profile_name="other") == "10.0.0.2:8000"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "request_id", "expected"),
+    [
+        # The hash of "foobar" is 0.748 of 2^32, that of "a" 0.891, that of "" 0.505.
+        ([0, 0, 0, 0], "a", "10.0.0.3:8000"),
+        ([0, 0, 0, 0], "", "10.0.0.3:8000"),  # weights 1, 1: e1 up to 0.5
+        ([0, 0, 1, 0], "", "10.0.0.2:8000"),  # weights 1, 1/2: e1 up to 0.667
+        ([0, 0, 4, 0], "foobar", "10.0.0.2:8000"),  # weights 1, 1/5: e1 up to 0.833
+        ([0, 0, 4, 0], "a", "10.0.0.3:8000"),
+        ([0, nan, 4, 0], "foobar", "10.0.0.2:8000"),  # an unknown queue counts as empty
+    ],
+)
+def test_source_is_drawn_among_those_within_one_block_of_the_best_by_their_queues(waiting, request_id, expected):
+    assert source_for(0, [0, 5, 4, 3], waiting=waiting, request_id=request_id) == expected
