@@ -46,6 +46,8 @@ class PoolSettings:
     page_limits: PageLimits = field(default_factory=PageLimits)
     """How much is read of a page of an endpoint."""
     refresh_prometheus_seconds: float = 5.0
+    stale_metrics_seconds: float = 2.0
+    """Age from which the load of an endpoint does not count in the averages of the pool."""
     """Time between two updates of the pool's gauges."""
     reservation_seconds: float = RESERVATION_SECONDS
     """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
