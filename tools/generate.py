@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 
 from epp.app import Picker, PickerSettings
 from epp.cli.app import application
-from epp.cli.options import SWITCHES_WITHOUT_EFFECT, VALUES_WITHOUT_EFFECT
+from epp.cli.options import SWITCHES_WITHOUT_EFFECT
 from epp.config.model import config_schema
 from epp.config.plugin_reference import data_markdown, plugin_markdown, plugin_reference
 from epp.explain.recorder import DecisionMetrics
@@ -94,7 +94,7 @@ LLM_D_DEFAULTS = {
     "--zap-devel": "",
     "--zap-encoder": "",
     "--zap-log-level": "",
-    "--zap-stacktrace-level": "",
+    "--zap-stacktrace-level": "error",
     "--zap-time-encoding": "",
     "-v": "2",
 }
@@ -164,7 +164,7 @@ def _there(flag: str, _value: str, default: str, _text: str) -> str:
 
 def llm_d_fate(flag: str) -> str | None:
     """Return what `epp serve` does with a flag of llm-d-router that it has not; None for one that it has."""
-    return "no effect" if flag in SWITCHES_WITHOUT_EFFECT | VALUES_WITHOUT_EFFECT else None
+    return "no effect" if flag in SWITCHES_WITHOUT_EFFECT else None
 
 
 def metrics_markdown() -> str:

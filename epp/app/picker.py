@@ -79,7 +79,12 @@ class Picker:
         )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
-        self.metrics = Metrics(settings.pool_name, self._clock, legacy=settings.page.legacy_metrics)
+        self.metrics = Metrics(
+            settings.pool_name,
+            self._clock,
+            legacy=settings.page.legacy_metrics,
+            stale_seconds=settings.stale_metrics_seconds,
+        )
         show_build(self.metrics.families, settings.server.transport.value, settings.lost_log_lines)
         show_process(self.metrics.registry)
         self._scheduling: SchedulingObserver = self.metrics

@@ -45,6 +45,8 @@ class PoolSettings:
     """How much is read of a page of an endpoint."""
     refresh_prometheus_seconds: float = 5.0
     """Time between two updates of the pool's gauges."""
+    stale_metrics_seconds: float = 2.0
+    """Age from which the load of an endpoint does not count in the averages of the pool."""
     reservation_seconds: float = RESERVATION_SECONDS
     """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
     outliers: OutlierSettings = field(default_factory=OutlierSettings)

@@ -25,11 +25,8 @@ BOOLEANS = {
 }
 """The values that Go accepts for a boolean."""
 
-SWITCHES_WITHOUT_EFFECT = frozenset({"--enable-pprof", "--zap-devel"})
-"""Boolean flags of the Go picker that are accepted without effect."""
-
-VALUES_WITHOUT_EFFECT = frozenset({"--metrics-staleness-threshold", "--zap-stacktrace-level"})
-"""Flags of the Go picker with a value that are accepted without effect."""
+SWITCHES_WITHOUT_EFFECT = frozenset({"--enable-pprof"})
+"""Boolean flags of the Go picker that are accepted without effect: Python has no pprof."""
 
 
 class Spelling(NamedTuple):
@@ -61,10 +58,8 @@ def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spe
             rewritten.append(f"{name}={value}")
         elif name in {"-v", "--v"}:
             rewritten += ["-v", value] if equals else ["-v"]
-        elif name in SWITCHES_WITHOUT_EFFECT or name in VALUES_WITHOUT_EFFECT:
+        elif name in SWITCHES_WITHOUT_EFFECT:
             dropped.append(name)
-            if name in VALUES_WITHOUT_EFFECT and not equals and remaining:
-                remaining.pop(0)
         else:
             rewritten.append(argument)
     return Spelling(rewritten, dropped)

@@ -107,6 +107,10 @@ class PickerFlags:
     zap_time_encoding: Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"] | None = flag(
         None, "Form of the time of log lines. By default RFC 3339 with microseconds, in UTC."
     )
+    zap_devel: bool | None = flag(None, "Form of log lines without --zap-encoder: text if true, JSON if false.", SWITCH)
+    zap_stacktrace_level: Literal["info", "error", "panic"] = flag(
+        "error", "Whether log lines of errors have a traceback: panic for none."
+    )
     tracing: bool = flag(
         True,
         "Export OpenTelemetry traces of requests if the environment sets an exporter, by "
@@ -127,6 +131,12 @@ class PickerFlags:
         0.05, "Time between two polls of an endpoint; up to 150ms while it is at rest.", DURATION
     )
     refresh_prometheus_metrics_interval: float = flag(5.0, "Time between two updates of the pool's gauges.", DURATION)
+    metrics_staleness_threshold: float = flag(
+        2.0,
+        "Age from which the load of an endpoint does not count in the pool's averages; these stay as they are while "
+        "all is older. For routing, it is staleAfter in the configuration.",
+        DURATION,
+    )
     page_limits: PageLimits = field(default_factory=PageLimits)
 
 

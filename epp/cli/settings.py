@@ -44,7 +44,7 @@ _log = structlog.get_logger()
 
 def configure_logs(flags: PickerFlags) -> LogWriter:
     """Set up log lines for the whole process; return their writer."""
-    return logs.configure(_verbosity(flags), _log_style(flags))
+    return logs.configure(_verbosity(flags), log_style(flags))
 
 
 def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
@@ -74,6 +74,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         refresh_metrics_seconds=flags.refresh_metrics_interval,
         page_limits=flags.page_limits,
         refresh_prometheus_seconds=flags.refresh_prometheus_metrics_interval,
+        stale_metrics_seconds=flags.metrics_staleness_threshold,
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,
         stall_seconds=flags.stall_threshold,
@@ -86,7 +87,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
             flags.ignore_client_headers, flags.trusted_gateways if isinstance(flags, Serve) else ""
         ),
         lost_log_lines=lambda: log.lost,
-        terminal=logs.terminal(log, _log_style(flags)),
+        terminal=logs.terminal(log, log_style(flags)),
         before_ready=process.freeze,
     )
 
@@ -95,8 +96,12 @@ def _verbosity(flags: PickerFlags) -> int:
     return flags.v if flags.zap_log_level is None else flags.zap_log_level
 
 
-def _log_style(flags: PickerFlags) -> logs.LogStyle:
-    return logs.LogStyle(flags.zap_encoder, flags.zap_time_encoding)
+def log_style(flags: PickerFlags) -> logs.LogStyle:
+    """Return the form of log lines that the flags of zap select."""
+    encoder = flags.zap_encoder
+    if encoder is None and flags.zap_devel is not None:
+        encoder = "console" if flags.zap_devel else "json"
+    return logs.LogStyle(encoder, flags.zap_time_encoding, tracebacks=flags.zap_stacktrace_level != "panic")
 
 
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:

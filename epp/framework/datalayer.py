@@ -126,6 +126,10 @@ class DataSource(Plugin[P], role=Role(title="Data sources")):
         """The port asked; None for the endpoint's own."""
         return None
 
+    def asks(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint itself answers, as opposed to something beside it, whose fate is its own."""
+        return self.port is None or self.port == endpoint.port
+
     @abstractmethod
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return the page; raises UnreachableError, PageError or NotAskedError."""
@@ -267,5 +271,5 @@ class Feed:
     extractors: tuple[Extractor[Any], ...]
 
     def asks(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint itself answers, as opposed to something beside it, whose fate is its own."""
-        return self.source.port is None or self.source.port == endpoint.port
+        """Whether the endpoint itself answers."""
+        return self.source.asks(endpoint)

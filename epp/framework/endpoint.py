@@ -23,6 +23,21 @@ class EndpointTrust:
     verify: bool = True
 
 
+class PagePlace(NamedTuple):
+    """Where a page of an endpoint is fetched."""
+
+    address: str
+    """An IP address; a host name that has not been resolved yet."""
+    port: int
+    host: str = ""
+    """The name that `address` was resolved from; empty when a literal was given."""
+
+    def __str__(self) -> str:
+        """Return host and port."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{self.host or address}:{self.port}"
+
+
 class Identity(NamedTuple):
     """What makes an endpoint the same as before; whatever is learned of an endpoint ends with it."""
 
@@ -70,6 +85,10 @@ class Endpoint:
     """UID of its pod, which changes when a pod of the same name takes its place; empty for unknown."""
     boot_id: str = ""
     """Boot ID of its node, which changes when that starts again; empty for unknown."""
+    node_address: str = ""
+    """IP address of its node; empty for unknown."""
+    metrics: PagePlace | None = None
+    """Its metrics page, if that is not at the endpoint itself."""
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)

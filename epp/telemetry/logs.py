@@ -214,6 +214,8 @@ class LogStyle:
     """None for text on a terminal, and JSON elsewhere."""
     time_encoding: TimeEncoding | None = None
     """None for RFC 3339 with microseconds."""
+    tracebacks: bool = True
+    """Whether lines of errors have them."""
 
     @property
     def is_text(self) -> bool:
@@ -256,6 +258,8 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
 
         console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
         processors = [structlog.processors.add_log_level, stamped, request_as_text, console]
+    if not style.tracebacks:
+        processors.insert(0, _without_traceback)
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -263,6 +267,11 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
         cache_logger_on_first_use=True,
     )
     return writer
+
+
+def _without_traceback(_logger: object, _method: str, event: EventDict) -> EventDict:
+    event.pop("exc_info", None)
+    return event
 
 
 def terminal(writer: LogWriter, style: LogStyle = LogStyle()) -> LogWriter | None:

@@ -33,9 +33,18 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
     """
 
     def __init__(
-        self, pool_name: str, clock: Clock, *, max_combinations: int = MAX_COMBINATIONS, legacy: bool = True
+        self,
+        pool_name: str,
+        clock: Clock,
+        *,
+        max_combinations: int = MAX_COMBINATIONS,
+        legacy: bool = True,
+        stale_seconds: float = 2.0,
     ) -> None:
-        """Prepare; with `legacy`, metrics are shown under older names of llm-d-router too."""
+        """Prepare; with `legacy`, metrics are shown under older names of llm-d-router too.
+
+        Load that is older than `stale_seconds` does not count in the averages of the pool.
+        """
         self.registry = CollectorRegistry()
         families = self.families = Families(self.registry, legacy=legacy)
         """Makes further metrics."""
@@ -43,7 +52,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._requests = RequestMetrics(families, clock, max_combinations=max_combinations)
         self._scheduling = SchedulingMetrics(families)
         self.loop_lag = LoopLag(families, self._scheduling.slowest_call)
-        self._pool = PoolSeries(pool_name, families)
+        self._pool = PoolSeries(pool_name, families, stale_seconds)
         self._flow = FlowSeries(pool_name, clock, self._requests.series, families)
         self._quotas = QuotaSeries(clock, families)
         revocations = RevocationSeries(pool_name, families)

@@ -41,8 +41,9 @@ _T = TypeVar("_T")
 class PoolSeries:
     """Gauges of a pool and of its endpoints, as of the snapshot shown last."""
 
-    def __init__(self, pool_name: str, families: Families) -> None:
+    def __init__(self, pool_name: str, families: Families, stale_seconds: float) -> None:
         self._name = pool_name
+        self._stale_seconds = stale_seconds
 
         def of_pool(name: str, text: str, legacy: str = "") -> Gauges:
             older = Legacy(f"inference_pool_{legacy}", ("name",)) if legacy else ""
@@ -77,9 +78,13 @@ class PoolSeries:
         ages = snapshot.age_seconds(now)[snapshot.available]
         self._age.labels(self._name).set(float(np.nanmax(ages, initial=0.0)))
         self._inherited.labels(self._name).set(snapshot.column(INHERITED).sum())
+        stale = snapshot.age_seconds(now)[snapshot.slots] > self._stale_seconds
         for column, (average, deviation) in self._spreads.items():
             values = snapshot.column(column)[snapshot.slots]
-            known = values[~np.isnan(values)]
+            is_known = ~np.isnan(values)
+            known = values[is_known & ~stale]
+            if not len(known) and is_known.any():
+                continue
             average.labels(self._name).set(float(known.mean()) if len(known) else 0.0)
             deviation.labels(self._name).set(float(known.std(ddof=1)) if len(known) > 1 else 0.0)
         self._shown = snapshot

@@ -138,10 +138,10 @@ async def test_taken_port_is_named():
 
 async def test_deployment_of_the_go_picker_keeps_its_flags():
     flags = "--pool-namespace x --pool-group=y --ha-enable-leader-election=false "
-    zap = "--zap-devel --zap-stacktrace-level error --zap-encoder json "
+    zap = "--enable-pprof --zap-devel --zap-stacktrace-level error --zap-encoder json "
     ours = "--secure-serving --health-checking=false --pool-name=z --refresh-metrics-interval=50ms -v=1"
     async with command("serve", ENDPOINTS, *ANY_PORT, *(flags + zap + ours).split()) as running:
-        for flag in ("--pool-namespace", "--pool-group", "--zap-devel", "--zap-stacktrace-level"):
+        for flag in ("--pool-namespace", "--pool-group", "--enable-pprof"):
             assert '"msg":"flag has no effect"' in await running.says(f'"flag":"{flag}"')
         await running.says('"msg":"ready"')
         assert running.out == []

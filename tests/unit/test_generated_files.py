@@ -61,7 +61,7 @@ def test_references_have_a_row_for_what_a_reader_looks_up():
     assert "| `--grpc-port` | `PORT`, 0 to 65535 | `9002` | the same | " in flags
     assert "| `--max-request-body` | `SIZE` | `32Mi` | - | " in flags
     assert "| `--health-checking` | `true\\|false` | `true` | default `false` | " in flags
-    assert "| `--zap-devel` | | no effect |" in flags
+    assert "| `--enable-pprof` | `true` | no effect |" in flags
     assert "| `--ha-enable-leader-election` | `true\\|false` | `false` | the same | " in flags
     assert "## epp config show" in flags
     assert "| `llm_d_epp_ready_endpoints` | gauge | `name` | " in metrics

@@ -142,6 +142,7 @@ class PodStatus(Part, frozen=True, kw_only=True):
     """Status of a pod."""
 
     phase: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
     pod_ip: str = msgspec.field(default="", name="podIP")
     pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
     conditions: tuple[Condition, ...] = ()

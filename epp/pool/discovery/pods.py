@@ -59,6 +59,7 @@ def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster
     if reason_unused(pod):
         return ()
     active = _active_ports(pod)
+    node_address = pod.status.host_ip if is_ip(pod.status.host_ip) else ""
     return tuple(
         Endpoint(
             name=f"{pod.name}-rank-{rank}",
@@ -70,6 +71,7 @@ def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster
             cluster=cluster,
             uid=pod.metadata.uid,
             boot_id=boot_id,
+            node_address=node_address,
         )
         for rank, port in enumerate(ports)
         if active is None or port in active

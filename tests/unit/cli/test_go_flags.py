@@ -14,8 +14,11 @@ from typer.testing import CliRunner
 from epp.cli.app import application
 from epp.cli.commands import COMMANDS
 from epp.cli.options import go_spelling, is_switch
+from epp.cli.picker_flags import Serve
+from epp.cli.settings import log_style
 from epp.lab.gateway import ClusterType, FailureMode
 from epp.lab.sim import PRESETS
+from epp.telemetry.logs import LogStyle
 
 SWITCHES = frozenset({"--secure-serving", "--strict"})
 TRUE = ["1", "t", "T", "true", "True", "TRUE"]
@@ -128,30 +131,33 @@ def test_go_spelling_is_rewritten(given_arguments, taken):
 @pytest.mark.parametrize(
     ("given_arguments", "flags"),
     [
-        (["--zap-devel"], ["--zap-devel"]),
-        (["--zap-devel=false"], ["--zap-devel"]),
-        (["--zap-devel", "false"], ["--zap-devel"]),
-        (["--metrics-staleness-threshold", "2s"], ["--metrics-staleness-threshold"]),
-        (["--metrics-staleness-threshold=2s"], ["--metrics-staleness-threshold"]),
-        (["--zap-stacktrace-level", "error", "--zap-devel"], ["--zap-stacktrace-level", "--zap-devel"]),
+        (["--enable-pprof"], ["--enable-pprof"]),
+        (["--enable-pprof=false"], ["--enable-pprof"]),
+        (["--enable-pprof", "false"], ["--enable-pprof"]),
     ],
 )
 def test_flag_without_effect_is_dropped_with_its_value(given_arguments, flags):
     assert go_spelling([*given_arguments, "--grpc-port=1"]) == (["--grpc-port=1"], flags)
 
 
-def test_flag_without_effect_may_stand_last_without_its_value():
-    assert go_spelling(["--zap-stacktrace-level"]) == ([], ["--zap-stacktrace-level"])
+@pytest.mark.parametrize(
+    ("flags", "style"),
+    [
+        ({"zap_devel": True}, LogStyle("console")),
+        ({"zap_devel": False}, LogStyle("json")),
+        ({"zap_devel": True, "zap_encoder": "json"}, LogStyle("json")),
+        ({"zap_stacktrace_level": "panic"}, LogStyle(tracebacks=False)),
+    ],
+)
+def test_flags_of_zap_style_log_lines(flags, style):
+    assert log_style(Serve(**flags)) == style
 
 
 def test_flag_without_effect_is_a_warning(monkeypatch):
     monkeypatch.setattr("epp.telemetry.logs.configure", lambda: None)  # keeps the lines captured
     with capture_logs() as logs:
-        parsed("serve", "--zap-devel=false", "--zap-stacktrace-level=error")
-    assert [(entry["event"], entry["flag"]) for entry in logs] == [
-        ("flag has no effect", "--zap-devel"),
-        ("flag has no effect", "--zap-stacktrace-level"),
-    ]
+        parsed("serve", "--enable-pprof=false")
+    assert [(entry["event"], entry["flag"]) for entry in logs] == [("flag has no effect", "--enable-pprof")]
 
 
 @given(st.lists(st.sampled_from([*sorted(SWITCHES), "true", "0", "--grpc-port", "9", "-v", "-v=1", "x", "--", "-h"])))

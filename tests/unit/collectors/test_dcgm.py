@@ -84,6 +84,12 @@ def test_exporter_is_something_beside_the_endpoint():
     assert not Feed(source(), (DcgmExtractor(),)).asks(pod("a"))
 
 
-def test_node_addresses_are_not_supported_yet():
-    with pytest.raises(msgspec.ValidationError, match="useNodeAddress is known, not supported yet"):
-        source(useNodeAddress=True)
+async def test_exporter_is_asked_at_the_address_of_the_node_where_that_is_wanted(server):
+    one = source(port=server.port, useNodeAddress=True)
+    there = Endpoint("e", "192.0.2.1", server.port, node_address="127.0.0.1")
+    await one.fetch(there)
+    assert not Feed(one, (DcgmExtractor(),)).asks(there)
+    unknown = Endpoint("e", "127.0.0.1", 8000)
+    await one.fetch(unknown)
+    await one.close()
+    assert len(server.asked) == 2

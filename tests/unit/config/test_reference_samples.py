@@ -4,7 +4,7 @@
 import pytest
 
 from epp.config.model import NOT_YET, WITHOUT_TASK
-from epp.framework import Admitter, Producer
+from epp.framework import Admitter, Endpoint, Producer
 from epp.framework.registry import Registry
 
 PREFIX_AND_LOAD = """\
@@ -221,6 +221,18 @@ def test_of_two_spellings_of_discovery_at_once_the_newer_one_counts(build, tmp_p
     assembly = build(text)
     assert assembly.discovery is not None
     assert any("discovery.pluginRef: has no effect beside discovery.endpoints" in str(one) for one in assembly.warnings)
+
+
+def test_dcgm_exporter_of_a_daemon_set_is_polled_at_the_node(build):
+    assembly = build("""\
+plugins:
+- {type: dcgm-data-source, name: dcgm-source, parameters: {port: 9400, useNodeAddress: true}}
+- {type: dcgm-extractor}
+dataLayer: {sources: [{pluginRef: dcgm-source, extractors: [{pluginRef: dcgm-extractor}]}]}
+""")
+    source = next(feed.source for feed in assembly.feeds if feed.source.name == "dcgm-source")
+    assert source.place(Endpoint("e", "10.0.0.1", 8000, node_address="10.1.0.7")) == ("10.1.0.7", 9400, "")
+    assert source.place(Endpoint("e", "10.0.0.1", 8000)) == ("10.0.0.1", 9400, "")
 
 
 def words(text: str) -> set[str]:

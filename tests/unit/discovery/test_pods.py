@@ -86,6 +86,11 @@ def test_any_text_gives_endpoints_or_none(address, annotation, labels):
     assert len(endpoints_of(pod(metadata=metadata, podIP=address), PORTS)) <= 3
 
 
+def test_endpoint_has_the_address_of_its_node():
+    assert [one.node_address for one in endpoints_of(pod(hostIP="192.168.0.7"), (8000,))] == ["192.168.0.7"]
+    assert [one.node_address for one in endpoints_of(pod(hostIP="node-7"), (8000,))] == [""]
+
+
 def test_selector_is_the_same_whatever_the_order_of_the_labels():
     one, other = (LabelSelector.of(labels) for labels in ({"b": "2", "a": "1"}, {"a": "1", "b": "2"}))
     assert one == other

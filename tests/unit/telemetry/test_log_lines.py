@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import structlog
@@ -23,7 +24,7 @@ def logged(monkeypatch) -> Iterator[Callable[..., Logged]]:
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "w")
 
-    def configure(verbosity: int = 2, **style: str) -> Logged:
+    def configure(verbosity: int = 2, **style: Any) -> Logged:
         monkeypatch.setattr("sys.stderr", stream)
         lines = logs.configure(verbosity, logs.LogStyle(**style))
 
@@ -50,6 +51,14 @@ def test_lines_begin_with_the_keys_of_the_reference(logged):
     assert (line["level"], line["logger"], line["msg"], line["x-request-id"]) == ("warn", __name__, "odd", "r1")
     assert re.fullmatch(r"telemetry/test_log_lines\.py:\d+", line["caller"])
     assert abs((datetime.fromisoformat(line["ts"]) - datetime.now(UTC)).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("encoder", ["json", "console"])
+def test_line_of_an_error_is_without_a_traceback_where_none_are_wanted(logged, encoder):
+    written = logged(encoder=encoder, tracebacks=False)
+    structlog.get_logger().error("broken", exc_info=ValueError("seven"))
+    (line,) = written()
+    assert "seven" not in line
 
 
 def test_line_of_an_error_has_its_stack(logged):

@@ -42,6 +42,19 @@ def test_pool_gauges_average_what_is_known(page):
     assert page.value("per_endpoint_queue_size", name="pool", model_server_endpoint="silent") is None
 
 
+def test_load_that_is_too_old_does_not_count_in_the_averages_while_any_is_newer(page):
+    page.store.report(ONE, Report(columns={WAITING: 9}))
+    page.clock.advance(1.5)
+    page.store.report(TWO, Report(columns={WAITING: 1}))
+    for seconds, average in ((0.0, 5.0), (1.0, 1.0), (60.0, 1.0)):
+        page.clock.advance(seconds)
+        page.metrics.refresh_pool(page.store.snapshot())
+        assert page.value("average_queue_size", name="pool") == average
+    page.store.replace([])
+    page.metrics.refresh_pool(page.store.snapshot())
+    assert page.value("average_queue_size", name="pool") == 0
+
+
 def test_endpoint_is_up_while_it_can_be_reached(page):
     page.store.mark(TWO, REFUSES)
     page.metrics.refresh_pool(page.store.snapshot())

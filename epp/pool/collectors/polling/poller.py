@@ -86,7 +86,8 @@ class PolledFeed:
         source = self.poll.source
         if isinstance(source, HttpSource):
             client = self._client
-            if client is None or client.attempt.endpoint.host != self.endpoint.host:
+            moved = client is not None and client.attempt.endpoint is not self.endpoint
+            if client is None or (moved and client.attempt.place != source.place(self.endpoint)):
                 if client is not None:
                     client.close()
                 self._client = client = source.client_for(self.endpoint, self.poll.metric_filter)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from epp.framework.datalayer import Extractor, PageError, Report
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, PagePlace
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.snapshot import GPU_UTILIZATION
 from epp.pool.collectors.exposition import PROMETHEUS_TEXT, Selector
@@ -25,27 +25,31 @@ class DcgmSourceParameters(HttpSourceParameters, frozen=True):
     path: AbsolutePath = "/metrics"
     """Path of the page."""
     port: PortOrZero = 9400
-    """Port of the exporter at the address of the endpoint; 0 for the endpoint's own."""
+    """Port of the exporter; 0 for the endpoint's own."""
     interval: str = "1s"
     """Time between two polls of an endpoint; GPUs do not measure their utilization more often."""
     use_node_address: bool = False
-    """Poll the address of the endpoint's node; not supported yet."""
-
-    def __post_init__(self) -> None:
-        """Check all values; raises ValueError."""
-        super().__post_init__()
-        if self.use_node_address:
-            raise ValueError(
-                "useNodeAddress is known, not supported yet: run the exporter at the address of the model server, "
-                "and remove useNodeAddress"
-            )
+    """Poll the address of the endpoint's node, where a DaemonSet runs the exporter, instead of the endpoint's. An
+    endpoint whose node has no known address, such as one in a list of endpoints, is polled at its own."""
 
 
 class DcgmDataSource(HttpSource[DcgmSourceParameters]):
-    """Fetches the page of a DCGM exporter at the endpoint's address; its failures do not affect the endpoint."""
+    """Fetches the page of a DCGM exporter beside the endpoint; its failures do not affect the endpoint."""
 
     plugin_type = "dcgm-data-source"
     accept = PROMETHEUS_TEXT
+
+    def place(self, endpoint: Endpoint) -> PagePlace:
+        """Return the exporter at the node, or at the endpoint."""
+        place = super().place(endpoint)
+        return PagePlace(endpoint.node_address, place.port) if self._is_at_node(endpoint) else place
+
+    def asks(self, endpoint: Endpoint) -> bool:
+        """Whether the exporter has the address and port of the endpoint."""
+        return super().asks(endpoint) and not self._is_at_node(endpoint)
+
+    def _is_at_node(self, endpoint: Endpoint) -> bool:
+        return self.parameters.use_node_address and bool(endpoint.node_address)
 
 
 class DcgmExtractor(Extractor):

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from typing_extensions import TypeVar
 
 from epp.framework.datalayer import DataSource, PageError, UnreachableError
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, PagePlace
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.quantities import parse_duration
 from epp.pool.collectors.page_limits import REMEDIES, Limit
@@ -114,30 +114,34 @@ class HttpSource(DataSource[HP]):
         """Time between two polls of an endpoint; None for that of the collector."""
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
+    def place(self, endpoint: Endpoint) -> PagePlace:
+        """Return where the page of an endpoint is."""
+        return PagePlace(endpoint.address, self.port or endpoint.port, endpoint.host)
+
     def client_for(self, endpoint: Endpoint, page_buffer: PageBuffer | None = None) -> PageClient:
         """Return a client for an endpoint, which the caller closes; `page_buffer` collects its pages, if given."""
-        own = self.port in {None, endpoint.port}
+        own, place = self.asks(endpoint), self.place(endpoint)
         tls = self._tls_with_endpoints() if own and endpoint.tls else self._tls
-        port = self.port or endpoint.port
         scheme = "http" if tls is None else "https"
-        address = endpoint.hostport.rpartition(":")[0]
+        literal = place._replace(host="")
         attempt = Attempt(
             endpoint,
-            f"{scheme}://{address}:{port}{self.parameters.path}",
-            port,
+            f"{scheme}://{literal}{self.parameters.path}",
+            place,
             self.name,
             own_tls=own and (endpoint.tls or tls is None),
             as_gateway=own and endpoint.tls and self.endpoint_tls is not None,
         )
-        host = address if port == _DEFAULT_PORTS[scheme] else f"{address}:{port}"
-        if tls is not None and endpoint.host:
-            host = attempt.place
+        host = str(literal).removesuffix(f":{_DEFAULT_PORTS[scheme]}")
+        if tls is not None and place.host:
+            host = str(place)
         request = (
             f"GET {quote(self.parameters.path, _UNQUOTED)} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: epp\r\n"
             f"Accept: {self.accept}\r\nAccept-Encoding: identity\r\n\r\n"
         )
-        name = endpoint.host.rstrip(".") or endpoint.address
-        return PageClient(self, Target(endpoint.address, port, request.encode(), tls, name), attempt, page_buffer)
+        name = place.host.rstrip(".") or place.address
+        target = Target(place.address, place.port, request.encode(), tls, name)
+        return PageClient(self, target, attempt, page_buffer)
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return the page, on a new connection; raises UnreachableError, PageError or NotAskedError.
@@ -202,7 +206,7 @@ class HttpSource(DataSource[HP]):
         key, now = (attempt.url, check is speaks_tls), asyncio.get_running_loop().time()
         checked_at, found = self._checked.get(key, (-math.inf, False))
         if now - checked_at > _PROTOCOL_CHECK_SECONDS:
-            found = await check(attempt.endpoint.address, attempt.port, self.timeout_seconds)
+            found = await check(attempt.place.address, attempt.place.port, self.timeout_seconds)
             if len(self._checked) >= _MAX_CHECKED:  # of former endpoints
                 self._checked.clear()
             self._checked[key] = (now, found)

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from epp.framework.datalayer import Contact, NotAskedError, PageError, UnreachableError
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, PagePlace
 from epp.pool.collectors.page_limits import Limit, PageLimitError
 from epp.pool.collectors.sources.connection import (
     ConnectError,
@@ -39,18 +39,12 @@ class Attempt:
 
     endpoint: Endpoint
     url: str
-    port: int
+    place: PagePlace
     source: str
     own_tls: bool
     """Whether the endpoint decides on TLS, as opposed to a parameter of the source."""
     as_gateway: bool = False
     """Whether certificates are verified like in the gateway beside this picker."""
-
-    @property
-    def place(self) -> str:
-        """The address in messages."""
-        address = f"[{self.endpoint.address}]" if ":" in self.endpoint.address else self.endpoint.address
-        return f"{self.endpoint.host or address}:{self.port}"
 
     def speaks_tls(self) -> UnreachableError | PageError:
         """Return the error of a TLS server that got a request in plaintext."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from epp.framework.datalayer import DataSource, NotAskedError
-from epp.framework.endpoint import Endpoint, EndpointTrust
+from epp.framework.endpoint import Endpoint, EndpointTrust, PagePlace
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.pool.collectors.sources.page_client import Attempt
@@ -185,9 +185,8 @@ class ConnectionProbe(DataSource[Parameters]):
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return an empty page; raises UnreachableError or NotAskedError."""
-        attempt = Attempt(
-            endpoint, f"port {endpoint.port}", endpoint.port, self.name, own_tls=True, as_gateway=self._verifies
-        )
+        place = PagePlace(endpoint.address, endpoint.port, endpoint.host)
+        attempt = Attempt(endpoint, f"port {endpoint.port}", place, self.name, own_tls=True, as_gateway=self._verifies)
         context = self._endpoint_tls.context if endpoint.tls else None
         try:
             await handshake(endpoint.address, endpoint.port, context, endpoint.host.rstrip("."), _TIMEOUT_SECONDS)
