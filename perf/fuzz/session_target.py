@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from epp.extproc.codec import RequestPiece, decode
 from epp.extproc.exchange import NotReadyError, ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
-from epp.framework.errors import SaturatedError
+from epp.framework.refusals import SaturatedError
 from epp.routing.director import Cause, PendingRequest
 from perf.fuzz.targets import FuzzTarget
 from tests.support.admitter import CONFIG, Gate

@@ -24,8 +24,8 @@ from epp.app.settings import PoolSettings
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.extproc.http2.fair_scheduler import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
-from epp.framework.errors import Breach
 from epp.framework.quotas import Blocked
+from epp.framework.refusals import Breach
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite, Runtime
