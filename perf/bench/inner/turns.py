@@ -113,7 +113,7 @@ class Line:
 
 
 async def _settled(held: PendingRequest) -> None:
-    """Wait for a request, and take what becomes of it, as a session does."""
+    """Wait for a request and its outcome, as a session does."""
     await held.settle()
     with contextlib.suppress(RequestError):
         held.routing()
@@ -180,7 +180,7 @@ async def left(count: int) -> float:
 
 
 async def resumed(count: int) -> float:
-    """Return the longest turn as 10,000 tenants, whose quotas are used up, may go on at the same moment."""
+    """Return the longest turn when 10,000 tenants with used-up quotas can resume at once."""
     line = Line()
     await line.fill(count)
     assert line.director.flow is not None
