@@ -26,7 +26,7 @@ from epp.config.plugin_reference import data_markdown, plugin_markdown, plugin_r
 from epp.explain.recorder import DecisionMetrics
 from epp.extproc.headers import ALL, GROUPS, HEADER, group_of
 from epp.extproc.settings import ServerSettings
-from epp.framework import Endpoint, errors, headers
+from epp.framework import Endpoint, errors, headers, refusals
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.lab.gateway import (
@@ -219,7 +219,8 @@ def _family_rows(family: Metric, labels: Iterable[str] = ()) -> Iterator[tuple[s
 
 def errors_markdown() -> str:
     """Return all ways in which a request can be refused."""
-    found = (each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RequestError))
+    known = {**vars(errors), **vars(refusals)}.values()
+    found = (each for each in known if isinstance(each, type) and issubclass(each, RequestError))
     order = sorted(
         found, key=lambda error: (error is not RequestError, error.__module__, inspect.getsourcelines(error)[1])
     )

@@ -1,24 +1,214 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener of the admin port."""
+"""The listener of the admin port, and who may use it and the metrics port: by token, account, or from this machine."""
 
+import asyncio
+import hashlib
+import hmac
+import ipaddress
 from collections.abc import Iterator, Sequence
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
 
-from epp.admin.access import Access, TokenFile, is_loopback
-from epp.admin.answers import AdminError
+from epp.admin.answers import AdminError, BadAdminRequestError
 from epp.admin.page import PUBLIC_PATHS
 from epp.framework.errors import ConfigurationError
+from epp.framework.files import read_regular
+from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
 from epp.runtime.addresses import HostPort
+from epp.runtime.followed_files import FollowedFile
 from epp.runtime.http_connections import ConnectionCounts, Cut
 from epp.runtime.http_server import Handler, HttpLimits, HttpServer
 from epp.telemetry.settings import AdminSettings
 
-_REFUSED = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site in requests of programs and of our own page."""
+_SCHEME: Final = "bearer "
+METRICS_TOKEN_FLAG: Final = "--metrics-token-file"  # noqa: S105  a flag
+_LEAST_CHARACTERS: Final = 16
+_MOST_TOKEN_BYTES: Final = 4096
+_LONGEST_CLUSTER_TOKEN: Final = 8192
+_REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_REMEDY: Final = "write one line of 16 letters, digits and signs or more into it, such as `openssl rand -hex 32` prints"
 
 _log = structlog.get_logger()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an IP address, or the name localhost, is of this machine only."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class TokenFile:
+    """Read when it changes, as a request comes; an unusable new version changes nothing."""
+
+    def __init__(self, path: Path, flag: str = "--admin-token-file") -> None:
+        """Read it; raises ConfigurationError. `flag` is the one that names it."""
+        self._path = path
+        self._flag = flag
+        try:
+            self._file = FollowedFile(partial(_read_token, path), path)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{flag}: {_reason(path, error)}", remedy=_REMEDY) from error
+
+    def matches(self, token: str) -> bool:
+        """Return whether it is the token, in a time that tells nothing of it."""
+        if self._file.renew(self._reject):
+            _log.info("token changed", flag=self._flag, file=str(self._path))
+        return hmac.compare_digest(_digest(token), self._file.value)
+
+    @property
+    def refusal(self) -> AdminError:
+        """The answer to a request with another token."""
+        return _unauthorized("the token is missing or wrong", f"the content of {self._flag}")
+
+    def _reject(self, error: Exception) -> None:
+        _log.warning("token stays as it was", flag=self._flag, reason=_reason(self._path, error), remedy=_REMEDY)
+
+
+def _read_token(path: Path) -> bytes:
+    """Return the digest of the token in a file; raises OSError and ValueError."""
+    content = read_regular(path, _MOST_TOKEN_BYTES).data
+    token = content.strip().decode("ascii", "replace")
+    if not len(token) >= _LEAST_CHARACTERS or len(content) > _MOST_TOKEN_BYTES:
+        raise ValueError(f"has a token of {len(token)} characters")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ValueError("has blanks or characters that no header can have")
+    return _digest(token)
+
+
+class Access:
+    """Refuses requests that may not be answered."""
+
+    def __init__(self, token: TokenFile | None) -> None:
+        """Prepare; without a token, for a port of this machine only."""
+        self._token = token
+
+    def check(self, request: web.Request, *, needs_token: bool = True) -> None:
+        """Raise AdminError for a request that is not to be answered."""
+        host = request.headers.get("host", "")
+        self._check_host(host)
+        origin = request.headers.get("origin")
+        site = request.headers.get("sec-fetch-site", "none").lower()
+        if site not in _OWN_SITES or (origin is not None and origin.lower() != f"http://{host.lower()}"):
+            raise AdminError(
+                HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
+            )
+        if needs_token and self._token is not None and not self._token.matches(bearer(request)):
+            raise self._token.refusal
+
+    def _check_host(self, host: str) -> None:
+        """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
+        if not name:
+            raise BadAdminRequestError("the header Host is missing or no host: send the host that you connect to")
+        if self._token is None and not is_loopback(name):
+            raise AdminError(
+                HTTPStatus.FORBIDDEN,
+                "Forbidden",
+                "without a token, this port is for 127.0.0.1, [::1] and localhost alone: connect to one of these, or "
+                "start with --admin-token-file",
+            )
+
+
+class TokenAccess:
+    """Says of a request to the metrics port why it is refused."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the token; raises ConfigurationError."""
+        self._token = TokenFile(file, METRICS_TOKEN_FLAG)
+
+    async def __call__(self, request: web.Request) -> web.Response | None:
+        """Return the refusal; None for a request that may be answered."""
+        return None if self._token.matches(bearer(request)) else self._token.refusal.response
+
+
+class ClusterAccess:
+    """Says of a request to the metrics port why it is refused; asked in the thread of the page."""
+
+    def __init__(self, reviews: TokenReviews) -> None:
+        self._reviews = reviews
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._said = ""
+
+    def start(self) -> None:
+        """Ask the cluster on the running event loop from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    async def __call__(self, request: web.Request) -> web.Response | None:
+        """Return the refusal; None for a request that may be answered."""
+        token = bearer(request)
+        if not token or len(token) > _LONGEST_CLUSTER_TOKEN:
+            return _unknown_account("there is no token")
+        try:
+            verdict = await self._verdict(token, request.path)
+        except (NoVerdictError, RuntimeError) as error:  # RuntimeError: the loop is closed
+            if str(error) != self._said:
+                self._said = str(error)
+                _log.warning("metrics page: the cluster cannot be asked who may read it", reason=self._said)
+            text = "the Kubernetes API cannot be asked who may read this: see the log of the picker, and ask again"
+            return AdminError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", text, headers={"Retry-After": "5"}
+            ).response
+        if verdict is Verdict.ALLOWED:
+            return None
+        if verdict is Verdict.UNKNOWN:
+            return _unknown_account("the Kubernetes API does not know the token")
+        text = f"this account may not get {request.path}: give it a ClusterRole with that path in nonResourceURLs"
+        return AdminError(HTTPStatus.FORBIDDEN, "Forbidden", text).response
+
+    async def _verdict(self, token: str, path: str) -> Verdict:
+        if self._loop is None:
+            raise NoVerdictError("the picker starts")
+        asked = self._reviews.verdict(token, path)
+        try:
+            future = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        except RuntimeError:
+            asked.close()
+            raise
+        return await asyncio.wrap_future(future)
+
+
+def _unauthorized(why: str, wanted: str) -> AdminError:
+    return AdminError(
+        HTTPStatus.UNAUTHORIZED,
+        "Unauthorized",
+        f"{why}: send `Authorization: Bearer` with {wanted}",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def bearer(request: web.Request) -> str:
+    """Return the token of a request; empty where it has none."""
+    value = request.headers.get("authorization", "")
+    return value[len(_SCHEME) :].strip() if value.lower().startswith(_SCHEME) else ""
+
+
+def _unknown_account(why: str) -> web.Response:
+    return _unauthorized(why, "the token of a service account that may get this path").response
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} {error}"
 
 
 class AdminPort:

@@ -11,10 +11,9 @@ import numpy.ma  # noqa: F401  np.median imports it at its first call, for which
 import structlog
 from aiohttp import web
 
-from epp.admin.access import ClusterAccess, TokenAccess
 from epp.admin.answers import LoopCalls, PickerView
 from epp.admin.configuration import plugin_state_route
-from epp.admin.port import AdminPort
+from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
 from epp.app.kubernetes import Kubernetes
 from epp.app.running import RunningConfig
 from epp.app.servers import Servers, admin_routes, endpoints_health, inputs_health, news, on_trial

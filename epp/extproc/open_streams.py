@@ -16,7 +16,7 @@ from epp.extproc.http2.service import Answers, Call, Methods, Outlet
 from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.session import Session
 from epp.extproc.wire import METHOD, SERVICE
-from epp.framework.errors import BodyTimeoutError, TooManyBytesError
+from epp.framework.refusals import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
 
 _MOST_GATEWAYS = 1024

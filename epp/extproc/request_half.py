@@ -23,15 +23,7 @@ from epp.extproc.http2.streams import append_piece
 from epp.extproc.replies import Forwarding, MetadataValue
 from epp.extproc.wire import HttpBody, HttpHeaders
 from epp.framework import Headers, RequestError
-from epp.framework.errors import (
-    BodyMissingError,
-    BodyTooLargeError,
-    ClientGoneError,
-    HeadersTooLargeError,
-    TooManyBytesError,
-    TooManyPendingError,
-    TooManyStreamsError,
-)
+from epp.framework.errors import BodyMissingError, BodyTooLargeError, HeadersTooLargeError
 from epp.framework.headers import (
     CONTENT_LENGTH,
     ENDPOINT_ACCELERATOR,
@@ -40,6 +32,7 @@ from epp.framework.headers import (
     ENDPOINT_SCORES,
     REQUEST_ID,
 )
+from epp.framework.refusals import ClientGoneError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
 from epp.routing.bodies import with_model, with_model_added
 from epp.routing.director import Director, PendingRequest, Routing, Subset
 from epp.routing.director.observers import RequestTrace

@@ -30,9 +30,9 @@ from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
 from epp.framework import Headers, RequestError
-from epp.framework.errors import (
+from epp.framework.errors import InternalError
+from epp.framework.refusals import (
     BodyTimeoutError,
-    InternalError,
     StartingError,
     SupersededError,
     TooManyBytesError,

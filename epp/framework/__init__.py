@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that a plugin needs, in one import; no gRPC, no HTTP, no Kubernetes."""
 
-from epp.framework import errors, headers
+from epp.framework import errors, headers, refusals
 from epp.framework import limits as _limits
 from epp.framework import request as _request
 from epp.framework import roles as _roles
@@ -62,6 +62,7 @@ __all__ = [
     "fill_unknown",
     "headers",
     "lower_is_better",
+    "refusals",
     "tag_mask",
     "tag_numbers",
 ]

@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All errors of a request: one type each, with HTTP status, drop reason and sentence; and those of a configuration.
+"""Errors of a request, with HTTP status and sentence; and those of a configuration.
 
 Statuses, codes and reasons are the same as in llm-d-router, because clients match on them. This project adds the
-statuses 408, 413, 431 and 502. It also adds the reasons `rejected-constraint`, `rejected-unavailable` and
-`rejected-stale` (llm-d-router calls all three saturated), `rejected-quota`, `rejected-starting`, `superseded`, and the
-reasons for limits of this program: `rejected-streams`, `rejected-pending-streams`, `rejected-gathered-bytes` and
-`rejected-body-timeout`. Messages are for the client: problem and remedy in terms of HTTP and JSON, without names of
-plugins or classes.
+statuses 408, 413, 431 and 502. Messages are for the client: problem and remedy in terms of HTTP and JSON, without names
+of plugins or classes. Refusals with a drop reason are in `refusals`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from epp.framework.headers import AUTHORIZATION
@@ -19,12 +13,6 @@ from epp.framework.messages import quoted, shown_path
 
 if TYPE_CHECKING:  # results know errors
     from epp.framework.result import FailedScheduling, ProfileAttempt
-
-
-SOON_SECONDS = 1
-"""What clients are told to wait for what passes by itself: for requests to end, or the next report."""
-LATER_SECONDS = 5
-"""The same for endpoints that have to start or recover."""
 
 
 class RequestError(Exception):
@@ -67,26 +55,6 @@ class RequestError(Exception):
     def sentence(self) -> str:
         """The message as llm-d-router sends it: `inference error: <Code> - <message>`."""
         return f"inference error: {self.code} - {self.llm_d_message.format(self._words) or self.message}"
-
-
-@dataclass(frozen=True, slots=True)
-class Breach:
-    """A limit of a quota that a request does not fit in."""
-
-    tenant: str
-    key: str
-    """Which limit: `total.max.workers.limit`, in the words of TensorFusion where it has it."""
-    requested: float
-    """Use of the quota with this request included."""
-    limit: float
-
-    def __str__(self) -> str:
-        """Return a sentence for the client."""
-        limit, requested = self._shown(self.limit), self._shown(self.requested)
-        return f"quota {self.key} of {quoted(self.tenant)} is {limit}, and with this request {requested}"
-
-    def _shown(self, amount: float) -> str:
-        return f"{amount / 2**30:.6g} GiB" if ".vram." in self.key else f"{amount:.10g}"
 
 
 class BadRequestError(RequestError):
@@ -185,15 +153,6 @@ class PreconditionFailedError(RequestError):
     )
 
 
-class BodyTimeoutError(RequestError):
-    """A part of the request came, and then nothing for longer than --body-timeout."""
-
-    status = 408
-    code = "RequestTimeout"
-    reason = "rejected-body-timeout"
-    text = "the rest of the request body did not come in time: send it without long pauses"
-
-
 class BodyTooLargeError(RequestError):
     """The body is larger than this picker gathers."""
 
@@ -215,261 +174,6 @@ class HeadersTooLargeError(RequestError):
             f"the request has more than {most_fields} header fields, or more than {most_bytes} bytes of them, the "
             "limits here: send fewer, or shorter ones"
         )
-
-
-class OverQuotaError(RequestError):
-    """A request is larger than the quota of its tenant allows for one: waiting does not help."""
-
-    reason = "rejected-quota"
-
-    def __init__(self, breach: Breach, status: int = 400) -> None:
-        super().__init__(f"{breach}: send a smaller request")
-        self.breach = breach
-        self.status = status
-        self.code = "PayloadTooLarge" if status == BodyTooLargeError.status else "BadRequest"
-
-
-CONSTRAINT_CODES: Mapping[int, str] = MappingProxyType(
-    {400: "BadRequest", 404: "NotFound", 429: "ResourceExhausted", 503: "ServiceUnavailable"}
-)
-"""Statuses with which a request is refused whose constraints no endpoint meets, and their codes."""
-
-
-class UnmetConstraintError(RequestError):
-    """Endpoints exist, and none meets the constraints of the request or its profile: waiting does not help."""
-
-    llm_d_message = "no endpoints available for the given request"
-    reason = "rejected-constraint"
-    text = (
-        "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
-        "ask for less"
-    )
-
-    def __init__(self, status: int = 429, *, detail: str = "") -> None:
-        super().__init__(detail=detail)
-        self.status = status
-        self.code = CONSTRAINT_CODES[status]
-
-
-class ResourceExhaustedError(RequestError):
-    """Endpoints exist, but have no room."""
-
-    status = 429
-    code = "ResourceExhausted"
-    kind = "rate_limit_exceeded"
-
-
-class SaturatedError(ResourceExhaustedError):
-    """Endpoints exist, but a profile's filters left none, and did not say why."""
-
-    llm_d_message = "no endpoints available for the given request"
-    reason = "rejected-saturated"
-    text = (
-        "no model server can take this request now: all are too busy, or none is what it asks for; retry later, or "
-        "ask for less"
-    )
-
-
-class AllBusyError(SaturatedError):
-    """Endpoints exist that meet the constraints of the request, and all of them are too busy."""
-
-    retry_after_seconds = SOON_SECONDS
-    text = "all model servers that can take this request are busy: retry later"
-
-
-class SheddableDroppedError(SaturatedError):
-    """The pool is saturated and the request has a negative priority."""
-
-    llm_d_message = "system saturated, sheddable request dropped"
-    retry_after_seconds = SOON_SECONDS
-    text = "all model servers are busy, and this request is of low priority: retry later"
-
-
-class QueueFullError(SaturatedError):
-    """The queue has no room and the pool has endpoints."""
-
-    llm_d_message = ""
-    retry_after_seconds = SOON_SECONDS
-
-
-class QuotaExceededError(ResourceExhaustedError):
-    """The running requests of a tenant use its quota; a later retry may succeed."""
-
-    reason = "rejected-quota"
-
-    def __init__(self, breach: Breach, retry_after_seconds: int) -> None:
-        super().__init__(f"{breach}: retry later")
-        self.breach = breach
-        self.retry_after_seconds = retry_after_seconds
-
-
-class QueueTimeoutError(ResourceExhaustedError):
-    """The request waited too long and the pool has endpoints."""
-
-    reason = "rejected-ttl-expired"
-    retry_after_seconds = SOON_SECONDS
-    llm_d_message = "request timed out in queue: {}"
-    text = "the request timed out in the queue for a model server: {}; retry later"
-
-
-class TargetMissedError(ResourceExhaustedError):
-    """The request would wait, or has waited, longer than the time to the first token that it wants.
-
-    The reason is that of a request that waited too long: clients treat both alike.
-    """
-
-    reason = "rejected-ttl-expired"
-    retry_after_seconds = SOON_SECONDS
-    text = (
-        "the request cannot have its first token within the time that it asked for: {}; retry later, or allow more time"
-    )
-
-
-class EvictedError(ResourceExhaustedError):
-    """The request was under way and had to make room for one of higher priority."""
-
-    llm_d_message = "request evicted by flow control"
-    retry_after_seconds = SOON_SECONDS
-    text = "the request was ended to make room for one of higher priority: retry later"
-
-    def __init__(self, reason: str = "evicted") -> None:
-        super().__init__()
-        self.reason = reason
-
-    @property
-    def sentence(self) -> str:
-        """Without the usual prefix, as clients know it."""
-        return self.llm_d_message
-
-
-class ServiceUnavailableError(RequestError):
-    """No endpoint can serve it."""
-
-    status = 503
-    code = "ServiceUnavailable"
-
-
-class NoEndpointsError(ServiceUnavailableError):
-    """The pool, or its intersection with the gateway's subset, is empty."""
-
-    llm_d_message = "failed to find endpoint candidates for serving the request"
-    reason = "rejected-no-endpoints"
-    retry_after_seconds = LATER_SECONDS
-    text = "no model server is available for this request: retry later"
-
-
-class ScreenedOutError(NoEndpointsError):
-    """Screeners excluded all endpoints."""
-
-    llm_d_message = "screeners eliminated all endpoint candidates"
-    text = "no model server takes requests like this one now: retry later"
-
-
-class NoClustersError(NoEndpointsError):
-    """No cluster may take the request: NoClustersAvailable, in the words of Open Cluster Management."""
-
-    text = "no cluster is available for this request: retry later"
-
-    def __init__(self, detail: str = "") -> None:
-        super().__init__()
-        self.detail = f"NoClustersAvailable: {detail}" if detail else "NoClustersAvailable"
-
-
-class QueueFullNoEndpointsError(NoEndpointsError):
-    """The queue has no room and the pool is empty."""
-
-    llm_d_message = "no endpoints available: {}"
-    text = "no model server is available, and the queue is full: {}; retry later"
-
-
-class QueueTimeoutNoEndpointsError(NoEndpointsError):
-    """The request waited too long and the pool is empty."""
-
-    llm_d_message = "request timed out in queue and no endpoints are available: {}"
-    text = "the request timed out in the queue, and no model server is available: {}; retry later"
-
-
-class UnavailableError(ServiceUnavailableError):
-    """All endpoints that meet the constraints of the request drain, are unhealthy, or not known to be ready."""
-
-    reason = "rejected-unavailable"
-    retry_after_seconds = LATER_SECONDS
-    text = "no model server that can take this request is ready: retry later"
-
-
-class StaleDataError(ServiceUnavailableError):
-    """All endpoints that meet the constraints of the request have not reported for too long."""
-
-    reason = "rejected-stale"
-    retry_after_seconds = SOON_SECONDS
-    text = "nothing recent is known of the model servers that can take this request: retry later"
-
-
-class ClientGoneError(ServiceUnavailableError):
-    """The client left before its request was routed."""
-
-    reason = "rejected-context-cancelled"
-    text = "client disconnected: {}"
-
-
-class SupersededError(ServiceUnavailableError):
-    """The gateway has made another attempt at the request while this one had no answer.
-
-    A gateway that waits for both attempts ignores a status that it would retry, and takes others for the answer.
-    """
-
-    reason = "superseded"
-    text = "the gateway in front has sent this request again, and that attempt is served instead of this one"
-
-
-class StartingError(ServiceUnavailableError):
-    """The picker has started, and does not yet know the endpoints and their running requests.
-
-    A fail-open gateway continues without the picker; a fail-closed one answers the client itself.
-    """
-
-    reason = "rejected-starting"
-    retry_after_seconds = SOON_SECONDS
-    text = "the gateway is starting: retry"
-
-
-class TooManyStreamsError(ServiceUnavailableError):
-    """The picker has as many requests under way as it may, of all gateways together: --max-streams."""
-
-    reason = "rejected-streams"
-    retry_after_seconds = SOON_SECONDS
-    text = "the gateway has too many requests under way: retry later"
-
-
-class TooManyPendingError(ServiceUnavailableError):
-    """The picker waits for the rest of as many requests as it may: --max-pending-streams."""
-
-    reason = "rejected-pending-streams"
-    retry_after_seconds = SOON_SECONDS
-    text = "the gateway waits for the bodies of too many other requests: retry later"
-
-
-class TooManyBytesError(ServiceUnavailableError):
-    """The picker holds the maximum of body bytes; slow bodies are dropped first.
-
-    The limit is --max-gathered-bytes.
-    """
-
-    reason = "rejected-gathered-bytes"
-    retry_after_seconds = SOON_SECONDS
-    text = (
-        "the gateway holds too many bytes of requests whose bodies are not complete: retry later, or send a "
-        "smaller body"
-    )
-
-
-class ShuttingDownError(ServiceUnavailableError):
-    """The picker stops while the request is waiting."""
-
-    reason = "rejected-shutting-down"
-    retry_after_seconds = SOON_SECONDS
-    llm_d_message = "flow controller shutting down: {}"
-    text = "the gateway is shutting down: {}; retry"
 
 
 class BadResponseError(RequestError):

@@ -3,7 +3,7 @@
 
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
@@ -24,7 +24,9 @@ Hook: TypeAlias = Callable[[type, Any], object]
 _PLACE = re.compile(r" - at `.*`", re.DOTALL)
 _NAMED = re.compile(r"[A-Za-z]\w*(?:\.\w+|\[\d+\])*(?=[\s:]|$)")
 _STEP = re.compile(r"(\d+)|(\w+)")
-_OUT_OF_LIMITS = re.compile(r"Expected `[a-z]+` (?:[<>]=?|of length)")
+_OUT_OF_LIMITS = re.compile(r"Expected `[a-z]+` [<>]=?")
+_WRONG_LENGTH = re.compile(r"Expected `([a-z]+)` of length (?:([<>])= )?(\d+)")
+_LEAST_OR_MOST = types.MappingProxyType({"<": "at most ", ">": "at least ", None: ""})
 _WRONG_TYPE = re.compile(r"Expected `.*`, got `.*`")
 _SHAPES: Mapping[object, str] = types.MappingProxyType(
     {
@@ -246,9 +248,14 @@ def _misfit(annotation: Any, value: object, path: Path, message: str, *, require
     if _OUT_OF_LIMITS.match(message):
         limits = next((words for meta in metas_of(annotation) if (words := described(meta))), "")
         remedy = f"it must be {limits}"
-        if value in ("", [], ()):
+    elif isinstance(value, Sized) and (length := _WRONG_LENGTH.match(message)):
+        kind, bound, count = length.groups()
+        if value:
+            finding = f"has {len(value)} {'characters' if kind == 'str' else 'entries'}"
+            remedy = f"give {_LEAST_OR_MOST[bound]}{count}"
+        else:
             finding = "is empty"
-            remedy = "give a name" if value == "" else "list at least one entry"
+            remedy = "give a name" if kind == "str" else "list at least one entry"
             remedy = remedy if required else f"{remedy}, or leave it out"
     elif choices and isinstance(value, str):
         remedy = f"use {', '.join(map(repr, choices))}"

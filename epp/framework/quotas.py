@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from epp.framework.errors import Breach, QuotaExceededError
 from epp.framework.plugin import P, Plugin, Role
+from epp.framework.refusals import Breach, QuotaExceededError
 from epp.framework.request import DataKey
 
 ALERT_PERCENT = 95.0

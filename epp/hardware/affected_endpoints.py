@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from epp.framework.cluster import ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
-from epp.hardware.dra_pools import PoolName
 from epp.hardware.inventory import Inventory, gpu_users
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod
-from epp.kube.objects.dra import ResourceClaim, ResourceSlice
+from epp.kube.objects.dra import PoolName, ResourceClaim, ResourceSlice
 from epp.kube.objects.followed import ClusterObjects
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota

@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 from epp.framework.accelerators.tag import CAPACITY, AttributeValue
 from epp.hardware.catalogue import Product, devices_of_mode
-from epp.hardware.dra_pools import DevicePool, PoolName
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import MigProfile, parse_mig_profile
 from epp.hardware.validation import mig_fault
 from epp.kube.objects.core import Pod
-from epp.kube.objects.dra import AllocatedDevice, ResourceClaim, SliceDevice
+from epp.kube.objects.dra import AllocatedDevice, DevicePool, PoolName, ResourceClaim, SliceDevice
 
 _ACCELERATOR_DRIVER = re.compile(r"(^|[.-])([a-z]*gpu|tpu|npu|xpu|gaudi|neuron|accelerators?)s?([.-]|$)")
 _WHOLE_RESOURCES = {

@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.plugin_status import IgnoredValue
 from epp.hardware.class_validation import device_expression, issues_of
-from epp.hardware.dra_pools import DevicePool, PoolName, device_pools
 from epp.hardware.mig.slices import SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
 from epp.hardware.selection.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
@@ -19,7 +18,15 @@ from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod, PodReference, UnitCost, UnitCosts, VariantAutoscaling
 from epp.kube.objects.decode import KNOWN_GROUPS
-from epp.kube.objects.dra import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from epp.kube.objects.dra import (
+    DeviceClass,
+    DevicePool,
+    DeviceTaintRule,
+    PoolName,
+    ResourceClaim,
+    ResourceSlice,
+    device_pools,
+)
 from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAccelerator
 from epp.kube.objects.last_good import FileObjects, ObjectsByKind
 from epp.kube.objects.ocm import OCM

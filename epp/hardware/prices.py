@@ -14,8 +14,8 @@ import msgspec
 from epp.framework.messages import hint_at
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.rows import Row, Rows, read_rows
 from epp.runtime.followed_files import ParsedFile
+from epp.runtime.plain_yaml import Row, Rows, read_rows
 
 PricedUnit: TypeAlias = Literal["device", "machine"]
 """One whole accelerator, or a machine with all of its accelerators."""

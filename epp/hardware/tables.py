@@ -15,9 +15,9 @@ from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
 from epp.hardware.mig.profile import parse_mig_profile
 from epp.hardware.prices import Price, PriceList, read_prices
-from epp.hardware.rows import read_rows
 from epp.kube.objects.base import convert
 from epp.runtime.followed_files import LastGoodFile, ParsedFile
+from epp.runtime.plain_yaml import read_rows
 
 _FORM = "write a list of entries, such as - {model: T4, costPerHour: 0.53}"
 _WRITTEN = {"cost_per_hour": "costPerHour", "fp16": "fp16TFlops"}

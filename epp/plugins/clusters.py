@@ -18,7 +18,7 @@ from epp.framework.clusters import (
     status_mask,
     status_numbers,
 )
-from epp.framework.errors import NoClustersError
+from epp.framework.refusals import NoClustersError
 from epp.framework.result import DropCause
 from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
 

@@ -27,9 +27,9 @@ from epp.framework import (
     Usage,
 )
 from epp.framework.candidates import Subset
-from epp.framework.errors import SheddableDroppedError
 from epp.framework.headers import CONFORMANCE_SERVED, DESTINATION_NAMESPACE, ENDPOINT_SELECTION
 from epp.framework.messages import install_command
+from epp.framework.refusals import SheddableDroppedError
 
 
 class ProbabilisticAdmitterParameters(Parameters, frozen=True):

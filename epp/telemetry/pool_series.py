@@ -14,10 +14,11 @@ from epp.admission.quotas import Quotas
 from epp.framework import LoraState
 from epp.framework.clock import Clock
 from epp.framework.endpoint import Endpoint
-from epp.framework.errors import OverQuotaError, QuotaExceededError, RequestError
+from epp.framework.errors import RequestError
 from epp.framework.messages import printable
 from epp.framework.plugin_status import Legacy
 from epp.framework.records import ENDPOINTS, Derivation
+from epp.framework.refusals import OverQuotaError, QuotaExceededError
 from epp.framework.snapshot import (
     ACCELERATOR,
     ANSWERS,

@@ -9,9 +9,10 @@ import structlog
 from epp.admission.flow_control import QUEUEING_OUTCOME, Outcome
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
-from epp.framework.errors import ClientGoneError, InternalError, RequestError
+from epp.framework.errors import InternalError, RequestError
 from epp.framework.headers import OBJECTIVE, REQUEST_ID
 from epp.framework.messages import printable
+from epp.framework.refusals import ClientGoneError
 from epp.framework.result import ProfileResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, Decision, DirectorObserver, Refusal, Rewrite, Routing, top_values

@@ -34,8 +34,8 @@ def arguments() -> argparse.Namespace:
     fields = ", ".join(f"{{{field}}}" for field in FIELDS)
     parser = argparse.ArgumentParser(
         description=(
-            "CPU time and memory of the picker's own process, behind a real Envoy, repeated in turns. A run takes less "
-            "than ten minutes on two cores."
+            "CPU time and memory of the picker's own process, behind a real Envoy, in alternating rounds. A run takes "
+            "less than ten minutes on two cores."
         )
     )
     parser.add_argument("--quick", action="store_true", help="all rows with few repetitions, in about a minute")
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
         default=[],
         metavar="[NAME=]COMMAND",
         help=(
-            "another ext_proc picker, driven in turns in the same run; may be repeated. COMMAND is run without a "
+            "another ext_proc picker, driven in alternation in the same run; may be repeated. COMMAND is run without a "
             "shell, and has to be the picker itself, whose CPU time is taken. It serves ext_proc in plaintext and "
             f"answers Envoy's health checks there. Fields: {fields}. Without any of them, the flags of llm-d-router "
             f"are appended: "
@@ -79,7 +79,7 @@ def output(given: argparse.Namespace) -> Path | None:
 
 
 def pickers(given: argparse.Namespace) -> list[PickerKind]:
-    """Return the pickers that take turns; the first is the one that the table is about."""
+    """Return the pickers to compare; the table is about the first one."""
     ours = [] if given.peers_only else [own(name) for name in given.transport or transports() or ("",)]
     found = [*ours, *peers(given.peer)]
     if not found:

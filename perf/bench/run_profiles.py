@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--samples", default="", help="profiles, separated by commas; by default all")
     parser.add_argument("--fleets", default="mixed,equal", help=f"of {', '.join(ALL_FLEETS)}")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {', '.join(ALL_WORKLOADS)}")
-    parser.add_argument("--loads", default="0.2,0.7,1.2", help="shares of what the fleet can serve")
+    parser.add_argument("--loads", default="0.2,0.7,1.2", help="shares of the fleet's capacity")
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--makes", default="vllm", help=f"makes of engines, of {', '.join(MAKES)}")
     parser.add_argument("--seconds", type=float, default=SECONDS)
@@ -143,7 +143,7 @@ def cpu_lines(todo: Iterable[Case]) -> None:
 
 
 def refuse_unreal(todo: Iterable[Case]) -> None:
-    """End with a sentence where real time lacks what a fleet or its traffic needs."""
+    """Exit with a message if a fleet or its traffic needs virtual time."""
     for case in todo:
         fleet = ALL_FLEETS[case.fleet]
         if fleet.is_virtual or case.workload in SPECIAL_WORKLOADS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes as the text of a configuration: it is assembled, or refused with places, and nothing else happens."""
+"""Bytes as the text of a configuration: it is assembled or refused with places."""
 
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock

@@ -18,7 +18,7 @@ LEFT_KIB = 512
 
 
 def at_random(frames: int, seed: int) -> None:
-    from tests.support.http2.fuzzing import Figures, alive, fuzz  # noqa: PLC0415  atheris wants to import them itself
+    from tests.support.http2.fuzzing import Figures, alive, fuzz  # noqa: PLC0415  atheris must import them itself
 
     figures, random = Figures(), Random(seed)
     for faults in range(10):  # whatever is made once is made now
@@ -54,7 +54,7 @@ def by_coverage(frames: int, directory: str) -> None:
         if figures.frames >= frames:
             assert sum(alive().values()) == 0, alive()
             print(f"by coverage: {figures}; {runs:,} runs", flush=True)
-            os._exit(0)  # libFuzzer knows no other end by choice
+            os._exit(0)  # libFuzzer has no other way to end
 
     os.makedirs(directory, exist_ok=True)  # noqa: PTH103
     options = ["-max_len=4096", "-len_control=0", "-rss_limit_mb=2048", "-timeout=600"]

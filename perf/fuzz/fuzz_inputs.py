@@ -3,7 +3,7 @@
 
     python -m perf.fuzz.fuzz_inputs session|bodies|exposition|config [--runs N] [--seed N] [--coverage DIRECTORY]
 
-Stops at the first input that raises what it may not, and leaves it in a file.
+Stops at the first input that raises an undeclared exception, and leaves it in a file.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def at_random(name: str, runs: int, seed: int) -> None:
             except Exception:
                 crash = Path(f"crash-{name}-{seed}-{number}")
                 crash.write_bytes(content)
-                print(f"{name}: {crash} is what it was given")
+                print(f"{name}: the input is in {crash}")
                 raise
             slowest = max(slowest, time.monotonic() - at)
     seconds = time.monotonic() - began
@@ -40,7 +40,7 @@ def at_random(name: str, runs: int, seed: int) -> None:
 
 
 def by_coverage(name: str, runs: int, directory: Path) -> None:
-    """Let libFuzzer choose; it keeps what it finds in the directory, and ends the process."""
+    """Let libFuzzer choose inputs; it keeps those it finds in the directory, and ends the process."""
     import atheris  # noqa: PLC0415  only this needs it
 
     with atheris.instrument_imports(include=list(TARGETS[name][1])), contextlib.ExitStack() as stack:
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--coverage", type=Path, metavar="DIRECTORY", help="choose by coverage, and keep inputs there")
-    parser.add_argument("--input", type=Path, help="run this file alone, such as one that was left after a crash")
+    parser.add_argument("--input", type=Path, help="run only this file, such as the input of a crash")
     given = parser.parse_args()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(open(os.devnull, "w")))  # noqa: SIM115, PTH123  till the end
     if given.input:

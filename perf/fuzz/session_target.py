@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes as one exchange of the protocol: any messages in any order and mode, requests that are held, every ending.
 
-The first bytes choose bench, limit and modes, the next ones kind and end of each message, with what it holds. Whatever
-comes, the session raises what it declares and nothing else, and closes the routing exactly once.
+The first bytes choose bench, limit and modes, the next ones kind and end of each message, with its content. For any
+input, the session raises only declared errors, and closes the routing exactly once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from epp.extproc.codec import RequestPiece, decode
 from epp.extproc.exchange import NotReadyError, ProtocolError
 from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
-from epp.framework.errors import SaturatedError
+from epp.framework.refusals import SaturatedError
 from epp.routing.director import Cause, PendingRequest
 from perf.fuzz.targets import FuzzTarget
 from tests.support.admitter import CONFIG, Gate
@@ -87,8 +87,8 @@ class Target(FuzzTarget):
         ended = len(bench.endings.causes)
         assert bench.in_flight == 0, f"{bench.in_flight} in the ledger after the end"
         assert bench.served - served == ended <= 1, f"{bench.served - served} routed, {ended} completed"
-        assert not [line for line in said if line["log_level"] == "error"], said  # of an error that nobody foresaw
-        assert all(future.done() for future in self._gate.held), "a hold that nobody ended"
+        assert not [line for line in said if line["log_level"] == "error"], said  # of an unexpected error
+        assert all(future.done() for future in self._gate.held), "a hold that was not ended"
         self.exchanges += 1
         self.routed += ended
 
@@ -142,7 +142,7 @@ def _say_modes(message: ProcessingRequest | RequestPiece, modes: int) -> None:
 
 
 def _message(drawn: _Bytes) -> ProcessingRequest | RequestPiece | None:
-    """Return the next message; None for a wait in which nothing comes."""
+    """Return the next message; None for a pause."""
     kind, end = drawn.number(len(_KINDS) + 3), bool(drawn.number(2))
     if kind < len(_KINDS):
         return decode(_KINDS[kind](drawn, end).SerializeToString())

@@ -47,7 +47,7 @@ class FuzzTarget:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what it has."""
+        """Release its resources."""
 
 
 @contextlib.contextmanager

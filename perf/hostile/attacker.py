@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs attacks in a process of its own, after all others in turn: `{"module": ..., "attack": ..., "with": {...}}`.
 
-So that neither what drives it, nor the client beside it, nor the picker waits for the attack's own work.
+The campaign, the client beside it and the picker then do not wait for the attack's own work.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _OF_SESSION = Path("/proc/self/autogroup")
 
 
 async def attack(order: dict[str, Any]) -> dict[str, Any]:
-    """Run the attack, a coroutine function, and return what it says."""
+    """Run the attack, a coroutine function, and return its report."""
     module = importlib.import_module(f"perf.hostile.{order['module']}")
     said: dict[str, Any] | None = await getattr(module, order["attack"])(**order["with"])
     return said or {}

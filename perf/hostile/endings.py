@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams that end in every way at every phase, and streams of which no message is right: nothing is left of either."""
+"""Streams that end in every way at every phase, and malformed streams: both leave nothing behind."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ _STEPS = (
     (h2.grpc_message(response_body(b"data: 1", end=False).SerializeToString()), 4),
     (h2.grpc_message(response_body(b"data: 2", end=True).SerializeToString()), 5),
 )
-"""What a gateway sends, one after the other, and how many answers there are then in all."""
+"""Messages of a gateway in order, each with the total number of answers after it."""
 _ENDS = ("reset", "half close", "left open", "cut in a frame")
 _PATIENCE_SECONDS = 30.0
 _GATEWAYS = 8
@@ -71,7 +71,7 @@ async def lost_gateways(campaign: Campaign) -> None:
 
 
 async def malformed_streams(campaign: Campaign) -> None:
-    """20,000 streams of which none is what a gateway sends."""
+    """20,000 streams with messages that no gateway sends."""
     count = campaign.of(20_000, 4_000)
     async with scene(campaign.judge) as picker:
         async with picker.beside() as seen:
@@ -189,7 +189,7 @@ async def lose_gateways(port: int, count: int) -> dict[str, Any]:
 
 
 def malformed(chance: random.Random) -> tuple[bytes, ...]:
-    """Return messages, framed for gRPC, of which one at least is wrong."""
+    """Return messages, framed for gRPC, with at least one invalid one."""
     return chance.choice(_MISTAKES)(chance)
 
 

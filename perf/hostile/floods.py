@@ -26,7 +26,7 @@ _GATHERED_MIB = 256.0
 
 
 async def rapid_resets(campaign: Campaign) -> None:
-    """50,000 streams that are reset as soon as they have asked, three times; whoever is turned away comes again."""
+    """50,000 streams that are reset right after their request, three times; refused ones are sent again."""
     count = campaign.of(50_000, 5_000)
     async with scene(campaign.judge) as picker:
         connections = 0
@@ -67,7 +67,7 @@ async def read_on(connection: RawConnection) -> None:
 
 
 async def renewed_keys(campaign: Campaign) -> None:
-    """Connections that renew the keys of TLS 50,000 times in one go; whoever is cut off comes again."""
+    """Connections that renew the keys of TLS 50,000 times in one go, and reconnect when they are closed."""
     connections = campaign.of(40, 8)
     async with scene(campaign.judge, SECURE) as picker:
         async with picker.beside() as seen:
@@ -147,7 +147,7 @@ async def write_slowly(port: int, streams: int, seconds: float) -> dict[str, Any
 
 
 async def stalled_requests(campaign: Campaign) -> None:
-    """Four times as many half-sent requests as may be pending; whoever is quick is served."""
+    """Four times as many half-sent requests as may be pending; complete ones are served."""
     limit = campaign.of(16_384, 1_000)
     async with scene(campaign.judge, f"--max-pending-streams={limit}") as picker:
         async with picker.beside() as seen:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of a campaign and what they may be: a full run holds them to their targets, a short one more widely."""
+"""Figures of a campaign and their limits: the targets for a full run, wider ones for a short run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Literal
 Size = Literal["ci", "full"]
 Verdict = Literal["ok", "WRONG", "not judged"]
 _WIDER = 25.0
-"""What a short run, on a machine that others use, allows of times beyond their targets."""
+"""Factor on the targets of times for a short run, on a machine that others use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Judge:
         self._add(name, _said(value, unit), f"<= {_said(most, unit)}", holds=value <= most)
 
     def at_least(self, name: str, value: float, least: float, unit: str = "") -> None:
-        """Hold a count to what it has to reach, on any machine."""
+        """Check that a count reaches its target, on any machine."""
         self._add(name, _said(value, unit), f">= {_said(least, unit)}", holds=value >= least)
 
     def exactly(self, name: str, value: object, expected: object) -> None:

@@ -43,7 +43,7 @@ async def leaving_the_queue(campaign: Campaign) -> None:
 
 
 async def endless_answers(campaign: Campaign) -> None:
-    """1,000 streamed answers that never end: memory is flat while they go on, and is given back."""
+    """1,000 streamed answers that never end: memory stays flat, and is released after them."""
     count, seconds = campaign.of(1_000, 200), campaign.of(120, 8)
     async with await Program.run(HERE / "attacker.py") as server:
         address = f"127.0.0.1:{(await attack_with(server, 'bad_servers', 'serve'))['port']}"
@@ -58,7 +58,7 @@ async def endless_answers(campaign: Campaign) -> None:
                 await asyncio.sleep(seconds)
                 last = await flat(picker.now, 2)
                 said = await picker.attack("visitors", "close_endless")
-            campaign.judge.exactly("answers that went on to the end", said["going"], count)
+            campaign.judge.exactly("answers that came to their end", said["going"], count)
             campaign.judge.at_most(
                 f"memory grown in {seconds} s of them", last.resident_mib - first.resident_mib, 8, "MiB"
             )

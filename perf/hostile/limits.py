@@ -12,7 +12,7 @@ _DESCRIPTORS = 128
 
 
 async def little_memory(campaign: Campaign) -> None:
-    """Bodies of more than the memory that the picker may have: some are refused, and it goes on."""
+    """Bodies of more than the memory that the picker may have: some are refused, and it keeps serving."""
     async with scene(campaign.judge, ulimit=f"-v {_LIMIT_KIB}") as picker:
         said = await picker.attack("floods", "hold_bodies", port=picker.served.grpc_port, count=60, size=31)
         for how in ("held", "waiting", "refused", "ended"):
@@ -24,7 +24,7 @@ async def little_memory(campaign: Campaign) -> None:
 
 
 async def few_descriptors(campaign: Campaign) -> None:
-    """Far more connections than descriptors: those that are open go on, and new ones are served once there are some."""
+    """Far more connections than descriptors: open ones are served, and new ones as soon as descriptors are free."""
     async with scene(campaign.judge, ulimit=f"-n {_DESCRIPTORS}") as picker:
         async with picker.beside() as seen:
             await asyncio.sleep(1)
@@ -48,7 +48,7 @@ async def few_descriptors(campaign: Campaign) -> None:
 
 
 async def connect(ports: list[int], count: int, seconds: float) -> dict[str, Any]:
-    """Connect as often, in turns to each port, and hold what there is."""
+    """Connect that often, alternating between the ports, and keep the connections."""
     async with AsyncExitStack() as stack:
         connected = 0
         for number in range(count):
@@ -64,7 +64,7 @@ async def connect(ports: list[int], count: int, seconds: float) -> dict[str, Any
 
 
 async def full_disk(campaign: Campaign) -> None:
-    """No byte of the log can be written, nor any file: the picker serves, and says so on its pages."""
+    """Neither log nor files can be written: the picker serves, and reports it on its pages."""
     async with scene(campaign.judge, "-v=4", deaf=True) as picker:
         async with picker.beside() as seen:
             await picker.attack("endings", "send_malformed", port=picker.served.grpc_port, count=400, seed=3)

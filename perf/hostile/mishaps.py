@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a picker that nobody attacks: reloads, model servers that die, clocks that jump."""
+"""Mishaps without an attack: reloads, model servers that die, clocks that jump."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _DAY = 86_400
 
 @contextlib.asynccontextmanager
 async def under_load(behind: Behind, campaign: Campaign, clients: int = 4) -> AsyncIterator[dict[str, Any]]:
-    """Let clients ask until the block ends; what they got is there then."""
+    """Let clients send requests until the block ends; then their results are complete."""
     host, port = behind.address
     for name in ("begun", "stop"):
         (campaign.folder / name).unlink(missing_ok=True)

@@ -23,7 +23,7 @@ async def adapter_lines(campaign: Campaign) -> None:
 
 
 async def one_line(campaign: Campaign) -> None:
-    """A page of which one line is 7 MB."""
+    """A page with a line of 7 MB."""
     await _page(campaign, "one line")
 
 
@@ -90,7 +90,7 @@ async def _connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 async def _complete(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-    """Send the rest; return the status of the answer, or what came instead."""
+    """Send the rest; return the status of the response, or the error."""
     try:
         writer.write(b"\r\n")
         async with asyncio.timeout(_LONGEST_SECONDS):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that asks the picker again and again while something else happens to it, as a program that takes orders.
 
-`{"port": PORT, "secure": false, "pid": PID}` lets it begin; an empty order ends that, and is answered with what it saw.
+`{"port": PORT, "secure": false, "pid": PID}` starts it; an empty order stops it, and is answered with its observations.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Probe:
                 await asyncio.sleep(_BETWEEN_SECONDS)
 
     def said(self) -> dict[str, Any]:
-        """Return what it saw."""
+        """Return the observations."""
         return {
             "count": len(self.seconds),
             "p50": share_of(self.seconds, 0.5),

@@ -2,7 +2,7 @@
 """Attacks real pickers in every way that is known, and says what each cost: a table with targets and verdicts.
 
 Counts and sizes are judged on any machine. Times are held to their targets in a full run, which wants a machine that
-does nothing else, and to 25 times as much in a short one.
+is otherwise idle, and to 25 times as much in a short one.
 """
 
 import argparse

@@ -36,7 +36,7 @@ _SETTLE_SECONDS = 30.0
 _ATTACK_SECONDS = 3600.0
 _EXCERPT_LINES = 40
 _FULL_DISK = "-f 0 && exec 2>/dev/full"
-"""What becomes of the shell before it becomes the picker: what that writes to stderr fails, and so does every file."""
+"""Commands of the shell before it executes the picker: writes to stderr and to files then fail."""
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -50,14 +50,14 @@ flowControl:
   saturationDetector: {pluginRef: concurrency-detector}
 """
 WIDE = CONFIG % 1_000_000
-"""Full for nobody; how full, the page says, and so whether the ledger is empty."""
+"""A limit that nothing reaches; its gauge shows whether the ledger is empty."""
 NARROW = CONFIG % 4
 """With four requests under way, the fifth waits in a queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a process has of the machine, and has used."""
+    """Resources of a process, and its use of them."""
 
     at: float
     resident_mib: float
@@ -82,7 +82,7 @@ def forget_peak(pid: int) -> None:
 
 @dataclass(slots=True)
 class Seen:
-    """What the client beside an attack saw."""
+    """Observations of the client beside an attack."""
 
     count: int = 0
     p50: float = 0.0
@@ -126,7 +126,7 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[Seen]:
-        """Let a client ask all the while; what it saw is there after the block, and nothing that it asked was lost."""
+        """Let a client send requests during the block; its observations are complete after it, and none is lost."""
         seen = Seen()
         if self._probe is None:
             self._probe = await self.stack.enter_async_context(await Program.run(HERE / "probe.py"))
@@ -141,11 +141,11 @@ class Scene:
         return await self.served.metrics()
 
     async def under_way(self) -> dict[str, float]:
-        """Return what is not zero of what is to be zero in the end."""
+        """Return the figures that should be zero in the end and are not."""
         return under_way_on(await self.metrics())
 
     def judge_beside(self, seen: Seen, *, p99: float | None = None, longest: float | None = STALL_SECONDS) -> None:
-        """Judge what the client beside the attack saw."""
+        """Judge the observations of the client beside the attack."""
         judge = self.judge
         judge.exactly("requests lost beside it", len(seen.failures), 0)
         judge.at_least("requests answered beside it", seen.count, 3)
@@ -167,7 +167,7 @@ class Scene:
     async def judge_rest(
         self, *, grown_mib: float = FEW_MIB, peak_mib: float | None = None, tracebacks: bool = False
     ) -> None:
-        """Let attackers go, wait until nothing is under way, and judge what is left.
+        """End the attack, wait until no request is under way, and judge the leftovers.
 
         With `tracebacks`, there may be some in the log.
         """
@@ -188,7 +188,7 @@ class Scene:
         judge.at_most("memory grown after", after.resident_mib - before.resident_mib, grown_mib, "MiB")
         judge.at_most("descriptors more", after.descriptors - before.descriptors, _FEW_DESCRIPTORS)
         judge.at_most("threads more", after.threads - before.threads, _FEW_THREADS)
-        judge.exactly("the picker runs", self.served.command.running, True)  # noqa: FBT003  what is expected
+        judge.exactly("the picker runs", self.served.command.running, True)  # noqa: FBT003  the expected value
         said = self.served.command.err
         found = [number for number, line in enumerate(said) if "Traceback" in line]
         if tracebacks:
@@ -200,7 +200,7 @@ class Scene:
 
 
 def under_way_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]:
-    """Return what is not zero of what is to be zero in the end, by name."""
+    """Return the figures that should be zero in the end and are not, by name."""
     names = {
         "running": "llm_d_epp_request_running",
         "queued": "llm_d_epp_flow_control_queue_size",
@@ -222,7 +222,7 @@ def counted_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]
 
 
 async def settled(under_way: Callable[[], Any]) -> dict[str, float]:
-    """Return what is still under way, as soon as nothing is, or after a while."""
+    """Return the requests under way: as soon as there are none, or after a timeout."""
     end = time.monotonic() + _SETTLE_SECONDS
     while (left := await under_way()) and time.monotonic() < end:  # noqa: ASYNC110  a page has no event
         await asyncio.sleep(0.2)
@@ -230,7 +230,7 @@ async def settled(under_way: Callable[[], Any]) -> dict[str, float]:
 
 
 async def flat(now: Callable[[], Reading], seconds: float = 5.0) -> Reading:
-    """Return the lowest figures of some seconds: what was held is given back after a moment."""
+    """Return the lowest figures of some seconds, because resources are released with a delay."""
     readings = [now()]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -248,7 +248,7 @@ async def flat(now: Callable[[], Reading], seconds: float = 5.0) -> Reading:
 
 
 async def attack_with(attacker: Program, module: str, name: str, **arguments: object) -> dict[str, Any]:
-    """Run an attack to its end, and return what it says."""
+    """Run an attack to its end, and return its report."""
     order = {"module": module, "attack": name, "with": arguments}
     return await attacker.ask(order, within_seconds=_ATTACK_SECONDS)
 
@@ -266,7 +266,7 @@ async def scene(
     """Run a picker in front of these endpoints, or of a simulated server, warm enough to be measured.
 
     The configuration is this text, unless the flags name a file, which names the endpoints too where these are None. A
-    `deaf` one can write no log, and no other file.
+    `deaf` one can write neither log nor files.
     """
     async with AsyncExitStack() as stack:
         given = (PLAIN, *flags)
@@ -332,7 +332,7 @@ async def _is_idle(served: Served) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What a row is told: how large it is to be, and where its figures go."""
+    """Context of a row: its size, and the receiver of its figures."""
 
     judge: Judge
     size: Size

@@ -17,7 +17,7 @@ from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.raw_connection import connected
 from tests.support.serving import metrics_on
 
-SECRET = "the-launch-code-is-7431"  # noqa: S105  what is to be looked for
+SECRET = "the-launch-code-is-7431"  # noqa: S105  the text to look for
 CONTROL = (
     "x-gateway-destination-endpoint",
     "x-gateway-destination-endpoint-subset",

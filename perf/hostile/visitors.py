@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "e2e-8b"
-"""That of simulated servers in end-to-end tests; named anew, as this process is to start at once."""
+"""That of simulated servers in end-to-end tests; repeated here, so that this process starts quickly."""
 _PATIENCE_SECONDS = 30.0
 PHASES = (
     "connected",
@@ -144,7 +144,7 @@ class Endless:
 
 
 async def open_endless(host: str, port: int, count: int) -> dict[str, Any]:
-    """Ask as many times, and go on to read what comes; return how many answers have begun."""
+    """Send that many requests, and read the responses; return the number of those that began."""
 
     async def one(number: int) -> bool:
         reader, writer = await asyncio.open_connection(host, port)

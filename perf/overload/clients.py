@@ -20,12 +20,12 @@ MEAN_TOKENS = _LEAST_TOKENS + _LENGTHS // 2
 """Of an answer."""
 _LONGEST_SECONDS = 120.0
 _BETWEEN_SECONDS = 1.0
-"""Pause after a refusal that does not tell when to come again, or after none at all."""
+"""Pause after a refusal without `retry-after`, or without a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request got."""
+    """Outcome of a request."""
 
     id: str
     sent_at: float
@@ -33,7 +33,7 @@ class Answer:
     """When it left the gateway's queues: for a server, or with a refusal."""
     came_at: float
     status: int
-    """0 for none at all."""
+    """0 for no response."""
     tokens: int = 0
     """Of the answer of a server."""
     retry_after: str = ""
@@ -136,7 +136,7 @@ async def at_rate(session: aiohttp.ClientSession, url: str, tenant: Tenant, rate
 
 
 async def again_when_told(session: aiohttp.ClientSession, url: str, tenant: Tenant, clients: int, end: float) -> None:
-    """Send with so many clients, each of which asks again after exactly the time that it is told."""
+    """Send with that many clients; each retries after exactly its `retry-after`."""
 
     async def client() -> None:
         while monotonic() < end:

@@ -28,7 +28,7 @@ _SHARES = (
 )
 """Names, objectives, and rates as shares of capacity. Those of low priority are served as the others leave room."""
 _PATIENT = 40
-"""Clients of one tenant of low priority, each of which comes again when it is told to."""
+"""Clients of one tenant of low priority; each retries when it is told to."""
 _IDLE_CLIENTS = 3
 _END_SECONDS = 20.0
 
@@ -82,7 +82,7 @@ async def measure(stage: Stage, seconds: float, calibration_seconds: float) -> M
 
 
 async def _after_the_end(stage: Stage) -> tuple[dict[str, float], float]:
-    """Return what is still under way, as soon as nothing is, or after a while."""
+    """Return the requests under way: as soon as there are none, or after a timeout."""
     end = monotonic() + _END_SECONDS
     while True:
         left, full = await under_way(stage), await saturation(stage)

@@ -57,7 +57,7 @@ def median_rate(answers: Sequence[Answer], windows: Sequence[Window]) -> float:
 
 
 def told_and_real(tenant: Tenant) -> list[tuple[int, float]]:
-    """Return, for each refusal of a tenant, what it told and how long it took until there was a place.
+    """Return, for each refusal of a tenant, its `retry-after` and the time until a place was free.
 
     That is when the last one had left of all its requests that waited then: the refused one would have been next.
     """

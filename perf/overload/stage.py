@@ -69,7 +69,7 @@ class Stage(NamedTuple):
 
 @asynccontextmanager
 async def open_stage(folder: Path) -> AsyncIterator[Stage]:
-    """Start servers and gateway; end them, and nothing else, afterwards."""
+    """Start servers and gateway; end only these afterwards."""
     (folder / "config.yaml").write_text(_CONFIG)
     objectives = [_OBJECTIVE.format(name=name, priority=priority) for name, priority in PRIORITIES.items()]
     (folder / "objectives.yaml").write_text("---".join(objectives))

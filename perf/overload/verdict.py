@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, as a table and as checks."""
+"""Measurements as a table and as checks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Measured:
     """All that happened."""
 
     idle: Sequence[Answer]
-    """Of high priority alone."""
+    """Only of high priority."""
     capacity: float
     """Tokens a second of the servers, driven directly."""
     tenants: Sequence[Tenant]
@@ -95,7 +95,7 @@ class Verdict:
         return [*lines, *self._about_coming_again()]
 
     def checks(self) -> list[Check]:
-        """Return what has to hold."""
+        """Return the checks."""
         return [*self._of_time(), *self._of_order(), *self._of_retry_after(), *self._of_loss(), *self._of_leaks()]
 
     def _about_coming_again(self) -> list[str]:

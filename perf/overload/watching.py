@@ -33,7 +33,7 @@ class _Record(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a process has of the machine."""
+    """Resources of a process."""
 
     resident_bytes: int
     descriptors: int
@@ -41,7 +41,7 @@ class Process:
 
 
 def process(pid: int) -> Process:
-    """Return what a process has."""
+    """Return the resources of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
 
     def number(name: str) -> int:

@@ -99,7 +99,7 @@ class Envoy:
 
 
 def _without_picker(config: Any) -> None:
-    """Take out what is there for the picker; all else stays as it is."""
+    """Take out the parts for the picker."""
     resources = config["static_resources"]
     resources["clusters"] = [each for each in resources["clusters"] if each["name"] != ENDPOINT_PICKER]
     for chain in resources["listeners"][0]["filter_chains"]:

@@ -105,7 +105,7 @@ class Run:
 
     def __init__(self, prompts: Prompts, requests: int, port: int) -> None:
         self.failed = 0
-        """Responses with another status than 200, and those that were cut."""
+        """Responses with another status than 200, and incomplete ones."""
         self.problem = ""
         """The last of them."""
         self._prompts = prompts
@@ -152,7 +152,7 @@ class Run:
             self.on_idle()
 
     def on_idle(self) -> None:
-        """Do what a free connection is for."""
+        """Serve the next job of a free connection."""
 
     async def connect(self, count: int) -> None:
         """Open so many connections, and use them."""
@@ -229,7 +229,7 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 async def main() -> None:
-    """Run what is ordered until standard input is closed."""
+    """Run the orders until standard input is closed."""
     many_descriptors()
     await obey(run)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pickers that take turns: this program over each of its carriers, and any other that `--peer` names."""
+"""The compared pickers: this program over each of its carriers, and any other that `--peer` names."""
 
 import contextlib
 import re
@@ -126,7 +126,7 @@ class Picker:
     async def start(
         cls, kind: PickerKind, *, servers: int, server_port: int, refusing: int = 0, verbosity: int = 0
     ) -> "Picker":
-        """Run one for so many model servers, and others of which every connection is refused."""
+        """Run one for a number of model servers, and for others that refuse every connection."""
         held = contextlib.ExitStack()
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-")))
         endpoints_file, config_file = directory / "endpoints.yaml", directory / "config.yaml"
@@ -150,7 +150,7 @@ class Picker:
 
     @property
     def cpu_seconds(self) -> float:
-        """What it has used so far."""
+        """Its use so far."""
         self.child.check()
         return cpu_seconds(self.child.pid)
 

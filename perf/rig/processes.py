@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process has used, and children that take orders in lines of JSON."""
+"""Use of resources by a process, and children that take orders in lines of JSON."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 from epp.lab.child import tied_to_parent
 
 _CPU_CLOCK = 2
-"""CPUCLOCK_SCHED of the kernel: what a process has run for, in nanoseconds."""
+"""CPUCLOCK_SCHED of the kernel: run time of a process, in nanoseconds."""
 _STOP_SECONDS = 5.0
 _LOG_BYTES = 4000
 
@@ -68,7 +68,7 @@ class Child:
 
     @property
     def log(self) -> str:
-        """The end of what it has written."""
+        """The end of its output."""
         self._log.seek(0, 2)
         self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
         return self._log.read().decode(errors="replace")

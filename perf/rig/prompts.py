@@ -24,7 +24,7 @@ class Prompts:
 
     @staticmethod
     def body(prompt_bytes: int, *, streamed: bool) -> tuple[bytes, bytes]:
-        """Return what is before the number, which has 16 digits, and after it."""
+        """Return the text before and after the number, which has 16 digits."""
         filler = _WORDS * (prompt_bytes // len(_WORDS) + 1)
         half = prompt_bytes // 2
         stream = b'"stream":true,"stream_options":{"include_usage":true},' if streamed else b""

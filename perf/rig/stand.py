@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One picker behind an Envoy, with model servers of its own; the load is shared by all that take turns."""
+"""One picker behind an Envoy, with model servers of its own; all compared pickers get the same load."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: how long it took in all, times of requests, and what the picker used, its idle rate included."""
+    """One run: its total time, times of requests, and the picker's use, including its idle rate."""
 
     requests: int
     seconds: float
@@ -72,7 +72,7 @@ class OwnLoader:
 
 
 class Stand:
-    """A picker that takes turns with others."""
+    """A picker that is compared with others."""
 
     def __init__(self, loader: Loader, servers: Program, picker: Picker, envoys: Mapping[str, Envoy]) -> None:
         self.picker = picker
@@ -117,7 +117,7 @@ class Stand:
         return replace(found, cpu_seconds=used, messages=await envoy.messages() - messages)
 
     async def served(self, load: Load, first: int, mode: str = "") -> Outcome:
-        """Run a load of which no request fails: once more where some do, as on a machine that is too busy.
+        """Run a load without failed requests: once more if some fail, as on a machine that is too busy.
 
         Raises BenchError where they do each time.
         """

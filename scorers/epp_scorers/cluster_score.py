@@ -21,8 +21,8 @@ from epp.framework.clusters import (
     status_mask,
     status_numbers,
 )
-from epp.framework.errors import NoClustersError
 from epp.framework.plugin_status import PluginMetric, Sample
+from epp.framework.refusals import NoClustersError
 from epp.framework.result import DropCause
 from epp.framework.scoring import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 

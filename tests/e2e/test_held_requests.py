@@ -11,7 +11,7 @@ import pytest
 from epp.app import Picker, PickerSettings
 from epp.config import load_text
 from epp.framework import Endpoint
-from epp.framework.errors import SaturatedError
+from epp.framework.refusals import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets

@@ -17,7 +17,7 @@ from epp.admission.flow_control import (
     FlowControlSettings,
 )
 from epp.framework import Candidates, ManualClock, Parameters, Request
-from epp.framework.errors import EvictedError
+from epp.framework.refusals import EvictedError
 from epp.framework.testing import candidates
 from epp.plugins.flow_control.policies import (
     FcfsOrdering,

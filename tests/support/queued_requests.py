@@ -18,9 +18,10 @@ from epp.admission.flow_control import (
     QueuedRequest,
 )
 from epp.framework import Candidates, ManualClock, Parameters, Request
-from epp.framework.errors import Breach, RequestError
+from epp.framework.errors import RequestError
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector
 from epp.framework.quotas import Blocked
+from epp.framework.refusals import Breach
 from epp.framework.testing import candidates
 from epp.plugins.flow_control.policies import FcfsOrdering, GlobalStrictFairness, StaticUsageLimit
 

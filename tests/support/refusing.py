@@ -5,7 +5,7 @@ import numpy as np
 
 from epp.framework import Admitter, Aggregator, Candidates, Filter, ProfilePicker, Request, Scorer, Screener
 from epp.framework.arrays import Floats, Mask
-from epp.framework.errors import SheddableDroppedError
+from epp.framework.refusals import SheddableDroppedError
 
 
 class KeepsNone(Filter):

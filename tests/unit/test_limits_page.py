@@ -14,13 +14,8 @@ from epp.extproc.budgets import Budgets
 from epp.extproc.http2 import tls_session
 from epp.extproc.http2.limits import Limits
 from epp.extproc.settings import DEFAULT_GATHERED_BYTES, BudgetSettings
-from epp.framework.errors import (
-    BodyTimeoutError,
-    RequestError,
-    TooManyBytesError,
-    TooManyPendingError,
-    TooManyStreamsError,
-)
+from epp.framework.errors import RequestError
+from epp.framework.refusals import BodyTimeoutError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
 from epp.plugins.parsers import generate, json_parser
 from epp.pool.collectors.engines import engine
 from epp.pool.collectors.sources import models, response_parser

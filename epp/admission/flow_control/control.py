@@ -15,10 +15,11 @@ from epp.admission.flow_control.settings import FlowControlSettings, QueueTtl, d
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import LATER_SECONDS, RequestError, ShuttingDownError
+from epp.framework.errors import RequestError
 from epp.framework.flow_control import Queued
 from epp.framework.heap import Heap
 from epp.framework.quotas import Blocked
+from epp.framework.refusals import LATER_SECONDS, ShuttingDownError
 from epp.framework.request import Request
 
 # Limits of one dispatch, which holds the event loop for about a millisecond:

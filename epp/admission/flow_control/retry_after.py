@@ -7,7 +7,8 @@ from math import ceil
 from epp.admission.flow_control.queued_request import Outcome, QueuedRequest
 from epp.admission.flow_control.queues import Queues
 from epp.framework.clock import Clock
-from epp.framework.errors import (
+from epp.framework.errors import RequestError
+from epp.framework.refusals import (
     LATER_SECONDS,
     SOON_SECONDS,
     EvictedError,
@@ -15,7 +16,6 @@ from epp.framework.errors import (
     QueueFullNoEndpointsError,
     QueueTimeoutError,
     QueueTimeoutNoEndpointsError,
-    RequestError,
     TargetMissedError,
 )
 from epp.framework.request import Request

@@ -14,8 +14,9 @@ from epp.admission.quotas.usage import DAY_SECONDS, Calendar
 from epp.framework.accelerators.arrays import tag_numbers
 from epp.framework.arrays import Floats, Mask, any_true, lowest
 from epp.framework.candidates import Candidates
-from epp.framework.errors import BodyTooLargeError, Breach, OverQuotaError
+from epp.framework.errors import BodyTooLargeError
 from epp.framework.quotas import Blocked, Quota
+from epp.framework.refusals import Breach, OverQuotaError
 from epp.framework.request import Request
 
 _ROUNDING = 1.0 + 1e-9

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.errors import Breach
+from epp.framework.refusals import Breach
 from epp.framework.request import Request, Usage
 from epp.framework.snapshot import Snapshot
 

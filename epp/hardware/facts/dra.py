@@ -16,13 +16,13 @@ from epp.framework.accelerators.tag import (
 )
 from epp.hardware.catalogue import Catalogue, Product, same_size
 from epp.hardware.dra_devices import Allocated, Share, consumed_share, device_memory, health_of, share_of
-from epp.hardware.dra_pools import taints_of
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import DrainOrIgnore
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels.reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, partition_of
+from epp.kube.objects.dra import taints_of
 
 STALE = "epp/stale"
 """Attribute: true if the devices are described by an older generation of their pool."""

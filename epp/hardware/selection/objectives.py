@@ -20,8 +20,7 @@ from epp.kube.objects.decode import Kinds
 from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.inference import POLICY_KINDS, POOL_GROUP, InferenceObjective, InferencePool
 from epp.kube.objects.last_good import FileObjects
-from epp.kube.objects.ome import AcceleratorClass
-from epp.kube.objects.ome_selection import THRESHOLD, read_annotations
+from epp.kube.objects.ome import THRESHOLD, AcceleratorClass, read_annotations
 from epp.kube.objects.ome_services import (
     OME,
     SERVICE_KINDS,

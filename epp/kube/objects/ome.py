@@ -1,16 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorClass of ome.io, and ResourceFlavor of kueue.x-k8s.io, whose node labels a class can use."""
+"""AcceleratorClass of ome.io, ResourceFlavor of kueue.x-k8s.io, and bounds and preferences in selectors of ome.io."""
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Self, cast
 
 import msgspec
 
+from epp.framework.accelerators.requirements import SelectionParameters
+from epp.framework.accelerators.selection import ANY, Selection, combined
+from epp.framework.errors import ConfigurationError
+from epp.framework.input_errors import read_parameters
+from epp.framework.messages import printable
 from epp.kube.objects.base import ClusterObject, Part
 from epp.kube.objects.core import MatchExpression, NodeSelector
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
 
 _MOST_SPOT = 10
+CLASS, THRESHOLD, STRATEGY = "accelerator-class", "cost-threshold", "selection-strategy"
+_PREFIX, _ALIAS = "ome.io/", "ome.ai/"
+_MOST_NAMES = 256
+_MOST_CHARACTERS = 200
+
+_CONSTRAINTS = (
+    "minMemory",
+    "maxMemory",
+    "minComputePerformanceTFLOPS",
+    "minArchitectureVersion",
+    "requiredFeatures",
+    "excludedClasses",
+    "architectureFamilies",
+    "preferredPrecisions",
+)
+"""Fields of `constraints`; the parameters of `accelerator-filter` have the same names."""
 
 
 class DeviceSelector(Part, frozen=True, kw_only=True):
@@ -115,3 +136,124 @@ class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):
     """A flavor of nodes."""
 
     node_labels: Mapping[str, str] = msgspec.field(default_factory=dict, name="spec.nodeLabels")
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """Bounds and preferences at one place of an object, and invalid values there."""
+
+    selection: Selection = ANY
+    faults: tuple[str, ...] = ()
+
+    def over(self, lower: "Layer") -> "Layer":
+        """Return the combination with a lower layer."""
+        return Layer(combined(lower.selection, self.selection), (*lower.faults, *self.faults))
+
+
+def read_selector(data: object, place: str) -> Layer:
+    """Read an accelerator selector: `acceleratorClass`, `policy` and `constraints`."""
+    if data is None:
+        return Layer()
+    if not isinstance(data, Mapping):
+        return Layer(faults=(f"{place} is {_shown(data)}: write a mapping",))
+    constraints = data.get("constraints")
+    layers = [
+        _read(data, "acceleratorClass", "acceleratorClasses", place, listed=True),
+        _read(data, "policy", "policy", place),
+    ]
+    if isinstance(constraints, Mapping):
+        layers.append(_bounds(constraints, f"{place}.constraints"))
+    elif constraints is not None:
+        layers.append(Layer(faults=(f"{place}.constraints is {_shown(constraints)}: write a mapping",)))
+    return _together(layers)
+
+
+def read_requirements(data: object, place: str) -> Layer:
+    """Read the accelerator requirements of a runtime: constraints and a list of classes."""
+    if data is None:
+        return Layer()
+    if not isinstance(data, Mapping):
+        return Layer(faults=(f"{place} is {_shown(data)}: write a mapping",))
+    return _together([_read(data, "acceleratorClasses", "acceleratorClasses", place), _bounds(data, place)])
+
+
+def read_annotations(annotations: Mapping[str, str], *, only: Iterable[str] = (CLASS, THRESHOLD, STRATEGY)) -> Layer:
+    """Read the annotations of ome.io, or ome.ai; the cost threshold applies to a whole endpoint."""
+    layers: list[Layer] = []
+    for name in only:
+        key = next((prefix + name for prefix in (_PREFIX, _ALIAS) if prefix + name in annotations), None)
+        if key is None:
+            continue
+        place = f"metadata.annotations[{key}]"
+        text = annotations[key].strip()
+        if name == THRESHOLD:
+            layers.append(_threshold(text, place))
+        elif name == CLASS:
+            layers.append(_parameter("acceleratorClasses", [text], place, text))
+        else:
+            layers.append(_parameter("policy", text, place, text))
+    return _together(layers)
+
+
+def class_names(selection: Selection) -> tuple[str, ...]:
+    """Return the names of all classes in a selection."""
+    return (*selection.classes, *sorted(selection.excluded_classes))
+
+
+def _bounds(data: Mapping[str, object], place: str) -> Layer:
+    found = _together(_read(data, field, field, place) for field in _CONSTRAINTS)
+    bounds = found.selection
+    if bounds.max_memory_bytes is not None and bounds.min_memory_bytes > bounds.max_memory_bytes:
+        least, most = _shown(data.get("minMemory")), _shown(data.get("maxMemory"))
+        fault = f"{place}.maxMemory is {most}, less than minMemory, {least}: write as much or more, or remove it"
+        return Layer(msgspec.structs.replace(bounds, max_memory_bytes=None), (*found.faults, fault))
+    return found
+
+
+def _read(data: Mapping[str, object], field: str, parameter: str, place: str, *, listed: bool = False) -> Layer:
+    value = data.get(field)
+    if value is None or value in ("", []):
+        return Layer()
+    place = f"{place}.{field}"
+    if isinstance(value, list) and len(value) > _MOST_NAMES:
+        return Layer(faults=(f"{place} has {len(value)} entries: write {_MOST_NAMES} at most",))
+    return _parameter(parameter, [value] if listed else value, place, value)
+
+
+def _parameter(parameter: str, value: object, place: str, written: object) -> Layer:
+    """Return the layer of one parameter of `accelerator-filter`."""
+    try:
+        read = cast("SelectionParameters", read_parameters(SelectionParameters, {parameter: value}))
+        return Layer(read.selection())
+    except ConfigurationError as error:
+        problem = error.problem.removeprefix(parameter).removeprefix(": ").strip()
+        remedy = error.remedy or problem.partition(": ")[2] or problem.partition("; ")[2] or problem
+        return Layer(faults=(printable(f"{place} is {_shown(written)}: {remedy}", _MOST_CHARACTERS),))
+
+
+def _threshold(text: str, place: str) -> Layer:
+    try:
+        dollars = float(text)
+    except ValueError:
+        dollars = -1.0
+    if not 0 <= dollars < float("inf"):
+        return Layer(faults=(f"{place} is {_shown(text)}: write US dollars an hour, such as 0.5",))
+    return Layer(Selection(max_endpoint_cost_per_hour=dollars))
+
+
+def _together(layers: Iterable[Layer]) -> Layer:
+    found = Layer()
+    for layer in layers:
+        found = layer.over(found)
+    return found
+
+
+def _shown(value: object) -> str:
+    return printable(f"{value!r}", 60)
+
+
+def unknown_classes(places: Iterable[tuple[str, Selection]], known: frozenset[str]) -> Iterator[str]:
+    """Yield an error for each unknown class: place, name and remedy."""
+    for place, selection in places:
+        for name in class_names(selection):
+            if name not in known:
+                yield f"{place} names class {name!r}, and there is no such AcceleratorClass: correct the name"

@@ -11,7 +11,7 @@ from epp.framework.accelerators.selection import Selection
 from epp.framework.messages import printable
 from epp.kube.objects.base import ClusterObject, Object, Part, convert
 from epp.kube.objects.inference import InferenceObjective, InferencePool
-from epp.kube.objects.ome_selection import (
+from epp.kube.objects.ome import (
     THRESHOLD,
     Layer,
     class_names,

@@ -9,10 +9,11 @@ from typing import Any
 from epp.admission.flow_control import Evictions, FlowControl, GuardedDetector, guarded
 from epp.admission.quotas import Quotas
 from epp.framework.candidates import Candidates, Subset
-from epp.framework.errors import AdmissionDeniedError, ClientGoneError, RequestError, StartingError
+from epp.framework.errors import AdmissionDeniedError, RequestError
 from epp.framework.flow_control import SaturationDetector
 from epp.framework.headers import ATTEMPT_COUNT
 from epp.framework.quotas import Blocked, QuotaSource
+from epp.framework.refusals import ClientGoneError, StartingError
 from epp.framework.request import Headers, Request
 from epp.framework.roles import Admitter, EndpointObserver
 from epp.framework.snapshot import Snapshot

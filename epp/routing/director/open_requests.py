@@ -4,8 +4,8 @@
 from collections.abc import Iterator
 
 from epp.framework.clock import Clock
-from epp.framework.errors import SupersededError
 from epp.framework.headers import ATTEMPT_COUNT
+from epp.framework.refusals import SupersededError
 from epp.framework.request import Request
 from epp.routing.director.routing import Routing
 

@@ -13,9 +13,9 @@ from epp.framework import Parameters
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.errors import SheddableDroppedError
 from epp.framework.flow_control import SaturationDetector, saturation_of
 from epp.framework.load import expected_load
+from epp.framework.refusals import SheddableDroppedError
 from epp.framework.request import Request
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.routing.datastore import Datastore

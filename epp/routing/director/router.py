@@ -15,23 +15,21 @@ from epp.admission.quotas import Quotas, Reservation
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.clock import Clock
-from epp.framework.errors import (
+from epp.framework.errors import AdmissionDeniedError, PreconditionFailedError, RequestError
+from epp.framework.guard import Failure, Guard
+from epp.framework.headers import ATTEMPT_COUNT, PREFER
+from epp.framework.quotas import Blocked
+from epp.framework.refusals import (
     LATER_SECONDS,
-    AdmissionDeniedError,
     AllBusyError,
     NoEndpointsError,
     OverQuotaError,
-    PreconditionFailedError,
-    RequestError,
     ResourceExhaustedError,
     ScreenedOutError,
     ServiceUnavailableError,
     UnavailableError,
     UnmetConstraintError,
 )
-from epp.framework.guard import Failure, Guard
-from epp.framework.headers import ATTEMPT_COUNT, PREFER
-from epp.framework.quotas import Blocked
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH, DataKey, Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Admitter, PreRequest, Producer, Screener

@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 
 from epp.admission.quotas import Reservation
 from epp.framework.endpoint import Endpoint
-from epp.framework.errors import PluginFailedError, RequestError, SupersededError
+from epp.framework.errors import PluginFailedError, RequestError
 from epp.framework.guard import Failure, Guard, PluginObserver
+from epp.framework.refusals import SupersededError
 from epp.framework.request import Headers, Request, Response, Usage
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming

@@ -14,11 +14,12 @@ from epp.admission.flow_control import Evictions, FlowControlSettings, GuardedDe
 from epp.admission.flow_control.queues import Queues
 from epp.admission.quotas import Quotas
 from epp.framework.candidates import Candidates, Subset
-from epp.framework.errors import RequestError, StartingError
+from epp.framework.errors import RequestError
 from epp.framework.flow_control import SaturationDetector
 from epp.framework.guard import SchedulingObserver
 from epp.framework.messages import printable
 from epp.framework.quotas import Blocked, QuotaSource
+from epp.framework.refusals import StartingError
 from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot

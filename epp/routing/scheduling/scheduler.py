@@ -9,16 +9,15 @@ from msgspec.structs import replace
 
 from epp.framework.arrays import ResultError
 from epp.framework.candidates import Candidates
-from epp.framework.errors import (
+from epp.framework.errors import InternalError, RequestError
+from epp.framework.guard import Failure, Guard, SchedulingObserver
+from epp.framework.refusals import (
     AllBusyError,
-    InternalError,
     NoEndpointsError,
-    RequestError,
     StaleDataError,
     UnavailableError,
     UnmetConstraintError,
 )
-from epp.framework.guard import Failure, Guard, SchedulingObserver
 from epp.framework.request import Request
 from epp.framework.result import Destination, FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.roles import Aggregator, ProfilePicker

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of one decision: `schedule()` alone, and the whole route from headers and body to the end; no wire."""
+"""CPU time of one decision: `schedule()` by itself, and the route from headers and body to the end; no wire."""
 
 import time
 from dataclasses import replace
@@ -25,7 +25,7 @@ HEADERS = Headers([(":path", "/v1/chat/completions"), ("x-request-id", "bench")]
 
 
 class Overheard:
-    """A scheduler that notes what it was asked."""
+    """A scheduler that records its requests."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

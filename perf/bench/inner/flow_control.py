@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU time and memory of flow control with 100,000 requests in 10,000 flows: no decision, no wire.
 
-The pool has 8 endpoints, and each flow its turn (`fair-share`). A request that goes takes a place in the ledger.
+The pool has 8 endpoints, and flows are served by `fair-share`. A dispatched request takes a place in the ledger.
 """
 
 import gc
@@ -52,7 +52,7 @@ class Front:
         self.refused = 0
 
     def read(self) -> FlowControlSettings:
-        """Return the settings, made anew."""
+        """Return new settings."""
         settings = assemble(load_text(CONFIG, "bench"), Builder(Registry(), self.clock)).pipeline.flow_control
         assert settings is not None
         return guarded(settings, Guard(SchedulingObserver()))
@@ -137,7 +137,7 @@ def leave(front: Front, some: Sequence[Passer]) -> float:
 
 
 def reload(front: Front) -> float:
-    """Go on under settings that were read anew; return the time in milliseconds."""
+    """Apply new settings; return the time in milliseconds."""
     settings = front.read()
     started = time.process_time()
     front.flow.use(settings)

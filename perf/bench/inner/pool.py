@@ -102,7 +102,7 @@ async def one_change(count: int, rounds: int) -> float:
 async def all_join(count: int) -> float:
     """Return the longest turn while all endpoints join."""
     config, discovery = await running(HARDWARE)
-    endpoints = [endpoint(number) for number in range(count)]  # sources make them a few at a time
+    endpoints = [endpoint(number) for number in range(count)]  # sources build a few at a time
 
     async def join() -> None:
         discovery.pool.update(endpoints)

@@ -38,7 +38,7 @@ EVERYTHING = Quota(
 
 
 class _Listed(QuotaSource):
-    """Two tenants: one with a limit on requests alone, and one with all limits."""
+    """Two tenants: one with only a limit on requests, and one with all limits."""
 
     plugin_type = "listed"
 

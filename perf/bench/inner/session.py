@@ -102,7 +102,7 @@ class Decided(Director):
         self._again = again
 
     def route(self, headers: Headers, *_: object, **__: object) -> Routing:
-        """Credit the endpoint, nothing else."""
+        """Only credit the endpoint."""
         return self._again(headers)
 
 
@@ -174,7 +174,7 @@ def cases() -> dict[str, tuple[Exchange, Exchange, int]]:
     sse = "text/event-stream"
     streamed = requested(small, mode=BUFFERED, response=STREAMED)
     request = requested(small, b"")
-    large = prompt(1_000_000)  # a MiB is put together in turns
+    large = prompt(1_000_000)  # a MiB is joined in several steps
     one, many = [EVENT, b""], [*events, EVENT, b""]
     return {
         "session": ([*request, *answered(ANSWER, b"")], (), 1),

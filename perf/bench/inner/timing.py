@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of this directory share: CPU time of a call, and figures on standard output."""
+"""Shared by the programs of this directory: CPU time of a call, and figures on standard output."""
 
 import argparse
 import asyncio
@@ -41,7 +41,7 @@ def _mean(call: Callable[[], object], rounds: int) -> float:
 async def turns(work: Awaitable[object]) -> tuple[float, float]:
     """Return the CPU time of work in milliseconds, that of looking included, and of the longest turn meanwhile.
 
-    A turn of the event loop is what runs between two looks of a task that always wants to run: a request waits so long.
+    A task that is always ready measures the turns: a turn is the time between two of its runs.
     """
     task = asyncio.ensure_future(work)
     started, last, longest = time.process_time(), time.thread_time(), 0.0

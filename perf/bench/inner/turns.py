@@ -24,8 +24,8 @@ from epp.app.settings import PoolSettings
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.extproc.http2.fair_scheduler import Pace
 from epp.framework import Endpoint, Headers, RequestError, SystemClock
-from epp.framework.errors import Breach
 from epp.framework.quotas import Blocked
+from epp.framework.refusals import Breach
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite, Runtime
@@ -113,7 +113,7 @@ class Line:
 
 
 async def _settled(held: PendingRequest) -> None:
-    """Wait for a request, and take what becomes of it, as a session does."""
+    """Wait for a request and its outcome, as a session does."""
     await held.settle()
     with contextlib.suppress(RequestError):
         held.routing()
@@ -180,7 +180,7 @@ async def left(count: int) -> float:
 
 
 async def resumed(count: int) -> float:
-    """Return the longest turn as 10,000 tenants, whose quotas are used up, may go on at the same moment."""
+    """Return the longest turn when 10,000 tenants with used-up quotas can resume at once."""
     line = Line()
     await line.fill(count)
     assert line.director.flow is not None

@@ -52,7 +52,7 @@ class Engine(ABC):
         """Return requests running and waiting, and the KV usage."""
 
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the adapters that run, and those that wait; an engine without adapters has none."""
+        """Return the running and the waiting adapters."""
         return (), ()
 
 
@@ -103,9 +103,9 @@ class _Job(msgspec.Struct):
 
 
 class Independent(Engine):
-    """Requests that do not slow each other: each computes its prompt and its tokens alone, in one of a few places.
+    """Requests that do not slow each other: each has one of a few places to itself.
 
-    So do simulators that wait for a configured time instead of computing; there, load shows in the queue alone.
+    Simulators that sleep for a configured time behave so; their load shows only in the queue.
     """
 
     def __init__(self, profile: SimProfile) -> None:

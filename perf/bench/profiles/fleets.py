@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fleets of simulated servers: what each is made of, what it says of its hardware, and what it costs."""
+"""Fleets of simulated servers: machines, hardware labels and prices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ _HARDWARE: Mapping[str, tuple[AcceleratorDeclaration, float]] = {
     "a100-3g.20gb": (_HALF_A100, 1.00),  # half of the memory
     "t4": (_T4, 0.53),
 }
-"""By preset: what an endpoint list says of it, and dollars an hour."""
+"""By preset: labels in an endpoint list, and dollars an hour."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Fleet:
     objects: str = ""
     """Objects of the cluster that describe it, in YAML."""
     pickers: int = 1
-    """Pickers that route to it side by side, each of which sees its own requests only."""
+    """Pickers that route to it side by side; each sees only its own requests."""
     page_seconds: float = 0.0
     """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
 
@@ -86,7 +86,7 @@ class Fleet:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it has what is simulated in virtual time alone: roles, clusters, objects, pickers, old pages."""
+        """Whether it has features of virtual time: roles, clusters, objects, pickers, old pages."""
         parts = any(ROLE_LABEL in server.labels or server.cluster for server in self.servers)
         return parts or bool(self.objects) or self.pickers > 1 or self.page_seconds > 0
 

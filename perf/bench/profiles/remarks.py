@@ -6,7 +6,7 @@ from perf.bench.profiles.outcome import Outcome
 
 
 def idle_gpus(fleet: Fleet, outcome: Outcome) -> set[str]:
-    """Return the divided GPUs of which no slice answered a counted request."""
+    """Return the divided GPUs without a slice that answered a counted request."""
     used = {server.gpu for server in fleet.servers if server.name in outcome.servers}
     return {server.gpu for server in fleet.servers if server.gpu} - used
 

@@ -20,7 +20,7 @@ _H100_DOLLARS = 4.25
 
 
 def _context_ranges(name: str, short_model_len: int) -> Fleet:
-    """Return eight A100, half of which are labelled for short prompts, and half for long ones."""
+    """Return eight A100: four labelled for short prompts, four for long ones."""
     servers = []
     for number, server in enumerate(fleet(name, a100=8).servers):
         length, label = (short_model_len, f"0-{_SHORTEST}") if number < 4 else (_LONGEST, f"{_SHORTEST}-{_LONGEST}")

@@ -74,7 +74,7 @@ class Trace:
         return Trace(self.name, calls, self.seconds * factor, self.slowness * factor)
 
     def plan(self, number: int, block_size: int = 16) -> Plan:
-        """Return what a simulated server makes of a request; the same on each with blocks of that size."""
+        """Return the plan of a simulated server for a request; the same for each server with blocks of that size."""
         call = self.calls[number]
         return _plan(call.prompt or call.body, block_size)
 
@@ -95,7 +95,7 @@ _Dialogue = Callable[[random.Random], Iterator[_Turn]]
 
 
 def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) -> Trace:
-    """Return traffic of that kind, at a share of what the fleet can serve."""
+    """Return traffic of that kind, at a share of the fleet's capacity."""
     dialogue = ALL_WORKLOADS[name]
     rate = load * requests_per_second(fleet, name)
     generator = random.Random(f"{name} {seed}")
@@ -122,7 +122,7 @@ def _call(due: float, turn: _Turn, session: str) -> Call:
 
 
 def requests_per_second(fleet: Fleet, name: str) -> float:
-    """Return what the fleet serves in a second if every prefix is found and every server is busy all the time.
+    """Return the requests that the fleet serves in a second if every prefix is cached and every server is always busy.
 
     A server takes `uncached / prefill rate + output * step / batch` seconds for a request, with a batch of 64, or as
     many as it has room for.
@@ -195,13 +195,13 @@ def _long_or_short(generator: random.Random) -> Iterator[_Turn]:
 
 
 def _document(generator: random.Random) -> Iterator[_Turn]:
-    """Yield one request: a question about a long text that nobody else asks about, with a long answer."""
+    """Yield one request: a question about a long text of its own, with a long answer."""
     tokens = generator.randint(2000, 6000)
     yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(100, 500, 300)), tokens)
 
 
 def _session(generator: random.Random) -> Iterator[_Turn]:
-    """Yield turns of an agent that calls tools: it sends its instructions and what is new, servers keep the history."""
+    """Yield turns of an agent that calls tools: it sends instructions and new messages, servers keep the history."""
     messages: tuple[tuple[str, str], ...] = (("system", _text(random.Random(generator.randrange(4)), 400)),)
     after, known = 0.0, 400
     for _ in range(generator.randint(6, 16)):
@@ -249,7 +249,7 @@ ALL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIA
 
 
 def _text(generator: random.Random, tokens: int) -> str:
-    """Return so many words of four bytes, each of which a simulated server takes for a token."""
+    """Return words of four bytes; a simulated server counts each as a token."""
     return "".join("".join(generator.choices(_LETTERS, k=3)) + " " for _ in range(tokens))
 
 

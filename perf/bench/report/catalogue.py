@@ -13,7 +13,7 @@ class Row:
     title: str
     unit: str
     reference: float | None = None
-    """What the Go picker took on the machine where the targets were set."""
+    """Times of the Go picker on the machine where the targets were set."""
     share: float | None = None
     """The target as a share of the Go picker's figure."""
     most: float | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures as they come, by row and picker, in turns."""
+"""Figures of each row, picker and round."""
 
 import statistics
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from perf.bench.report.catalogue import BY_ID
 
 
 class Samples:
-    """What was measured: one figure for each row, picker and turn."""
+    """Measurements: one figure for each row, picker and round."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, list[float]]] = {}

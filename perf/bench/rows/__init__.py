@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: a module for each group of rows."""
+"""Measured rows: a module for each group."""

@@ -24,7 +24,7 @@ _ROUNDS, _ROUNDS_SECONDS = 3, 40.0
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
-    """Run each program for each checkout, in turns."""
+    """Run each program for each checkout, alternating between them."""
     for _ in plan.rounds_of("inner", _ROUNDS, seconds=_ROUNDS_SECONDS):
         for program in PROGRAMS:
             for names, python in _interpreters(plan):
@@ -46,7 +46,7 @@ def _interpreters(plan: Plan) -> Iterable[tuple[list[str], str]]:
 
 
 async def figures_of(program: str, python: str, *, quick: bool) -> dict[str, float] | None:
-    """Return what a program says; None where it fails, as it may with an older version."""
+    """Return the output of a program; None if it fails, as it may with an older version."""
     process = await asyncio.create_subprocess_exec(
         *(python, str(_INNER / f"{program}.py"), *(["--quick"] if quick else [])),
         stdin=asyncio.subprocess.DEVNULL,

@@ -21,7 +21,7 @@ _ROUNDS, _SECONDS = 3, 45.0
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
-    """Run all rates, each picker and Envoy alone in turns."""
+    """Run all rates, alternating between the pickers and Envoy alone."""
     seconds = plan.scaled(30, 4) / 10
     sent = 0
     async with plan.loader() as load, envoy_alone(load) as alone:

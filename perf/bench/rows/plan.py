@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is to do."""
+"""Plan of a run."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Plan:
-    """Pickers that take turns, and how much of everything."""
+    """The pickers of a run, and the number of rounds and requests."""
 
     kinds: Sequence[PickerKind]
     quick: bool = False
@@ -52,7 +52,7 @@ class Plan:
             yield number
 
     def turns(self, each: Sequence[T], number: int) -> Sequence[T]:
-        """Return them in the order of a round: each begins in its turn."""
+        """Return them in the order of a round: each begins once."""
         start = number % len(each)
         return [*each[start:], *each[:start]]
 

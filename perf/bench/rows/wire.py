@@ -14,7 +14,7 @@ SERVERS = 8
 _FEW, _LOGGED = "few", "logged"
 _MODES = {"": FULL_DUPLEX, _FEW: FEW_MESSAGES}
 _REQUESTS = ("request-16", "few-16")
-"""Rows of requests like those of the streams, without the stream: what is deducted from these."""
+"""Rows of the same requests without a stream; their figures are deducted from those of streams."""
 _WARM = Load(64)
 _ROUNDS, _SECONDS = 8, 160.0
 
@@ -37,7 +37,7 @@ def _cases(plan: Plan) -> dict[str, Load]:
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
-    """Run all cases, so many rounds, each picker in its turn."""
+    """Run all cases for a number of rounds, one picker after the other."""
     async with plan.loader() as load, AsyncExitStack() as stack:
         stands = [await stack.enter_async_context(_stand(load, kind)) for kind in plan.kinds]
         logging = await stack.enter_async_context(stand(load, plan.kinds[0], servers=SERVERS, verbosity=2))

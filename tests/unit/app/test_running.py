@@ -20,7 +20,7 @@ from epp.framework.datalayer import (
     Tagger,
     every_endpoint,
 )
-from epp.framework.errors import StartingError
+from epp.framework.refusals import StartingError
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import TOPOLOGY, Topology

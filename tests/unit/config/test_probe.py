@@ -23,7 +23,7 @@ from epp.framework import (
     Request,
     Scorer,
 )
-from epp.framework.errors import SaturatedError
+from epp.framework.refusals import SaturatedError
 from epp.framework.registry import Registry
 
 

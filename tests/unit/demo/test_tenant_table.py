@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from epp.framework import Headers
-from epp.framework.errors import QueueTimeoutError
+from epp.framework.refusals import QueueTimeoutError
 from epp.lab.demo.tenants import CONFIG, Tenants
 from epp.routing.director import Cause
 from tests.support.exchanges import BODY, new_bench

@@ -27,12 +27,10 @@ from epp.framework.errors import (
     BodyMissingError,
     MalformedBodyError,
     ModelMissingError,
-    NoEndpointsError,
     PluginFailedError,
     PreconditionFailedError,
-    SaturatedError,
-    ScreenedOutError,
 )
+from epp.framework.refusals import NoEndpointsError, SaturatedError, ScreenedOutError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT
 from epp.routing.datastore import Datastore

@@ -12,7 +12,7 @@ import structlog
 from epp.admission.flow_control import QueuedRequest
 from epp.framework import Endpoint
 from epp.framework.datalayer import Report
-from epp.framework.errors import (
+from epp.framework.refusals import (
     NoEndpointsError,
     QueueFullError,
     QueueTimeoutError,

@@ -10,8 +10,9 @@ from epp.config import Builder, assemble, load_text
 from epp.framework import Endpoint, Headers, ManualClock, Request
 from epp.framework.candidates import Subset
 from epp.framework.datalayer import Report
-from epp.framework.errors import ModelMissingError, SheddableDroppedError
+from epp.framework.errors import ModelMissingError
 from epp.framework.flow_control import SaturationDetector
+from epp.framework.refusals import SheddableDroppedError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.routing.datastore import Datastore

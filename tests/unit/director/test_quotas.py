@@ -8,8 +8,8 @@ import pytest
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import Report
-from epp.framework.errors import OverQuotaError, QueueTimeoutError, QuotaExceededError, ShuttingDownError
 from epp.framework.quotas import Quota, TotalLimits
+from epp.framework.refusals import OverQuotaError, QueueTimeoutError, QuotaExceededError, ShuttingDownError
 from epp.framework.snapshot import ACCELERATOR
 from epp.routing.director import Cause, PendingRequest, Routing
 from tests.support.queueing import OFF, ON, World, settled

@@ -15,8 +15,8 @@ from epp.framework import (
     SchedulingResult,
     Usage,
 )
-from epp.framework.errors import EvictedError
 from epp.framework.guard import Guard
+from epp.framework.refusals import EvictedError
 from epp.framework.snapshot import IN_FLIGHT
 from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler

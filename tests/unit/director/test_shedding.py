@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Request
-from epp.framework.errors import SheddableDroppedError
+from epp.framework.refusals import SheddableDroppedError
 from epp.framework.testing import candidates
 from epp.routing.director.overload import UsualDetector, shed
 

@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 from epp.config import Builder, assemble, load_text
 from epp.framework import Endpoint, Headers, ManualClock, Parameters, Request, RequestHeaders
 from epp.framework.datalayer import Report
-from epp.framework.errors import (
-    AdmissionDeniedError,
-    EvictedError,
-    NoEndpointsError,
-    QueueFullError,
-    SheddableDroppedError,
-    UnknownApiKeyError,
-)
+from epp.framework.errors import AdmissionDeniedError, UnknownApiKeyError
 from epp.framework.flow_control import EvictionFilter
 from epp.framework.quotas import Tenant
+from epp.framework.refusals import EvictedError, NoEndpointsError, QueueFullError, SheddableDroppedError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.pool.collectors import Tagging

@@ -16,7 +16,8 @@ from epp.explain.record import DecisionRecord, Timings
 from epp.framework import Candidates, Filter, FilterParameters, Headers, ManualClock, Mask, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.arrays import Floats
-from epp.framework.errors import NoEndpointsError, RequestError
+from epp.framework.errors import RequestError
+from epp.framework.refusals import NoEndpointsError
 from epp.framework.registry import Registry
 from epp.framework.request import RequestBody
 from epp.framework.testing import candidates

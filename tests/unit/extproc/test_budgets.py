@@ -14,7 +14,7 @@ from epp.extproc.open_streams import SessionSource
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, ProcessingRequest
-from epp.framework.errors import BodyTimeoutError, TooManyBytesError
+from epp.framework.refusals import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
 from tests.support.exchanges import BODY, Exchange, new_bench, request_body, request_headers, response_headers
 

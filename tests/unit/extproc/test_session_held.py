@@ -8,7 +8,7 @@ import pytest
 
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.framework import Endpoint
-from epp.framework.errors import SaturatedError
+from epp.framework.refusals import SaturatedError
 from epp.routing.director import Cause, PendingRequest
 from tests.support.admitter import CONFIG, Gate
 from tests.support.exchanges import (

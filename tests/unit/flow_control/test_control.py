@@ -7,7 +7,9 @@ import pytest
 
 from epp.admission.flow_control import FlowObserver, Limits, Outcome, guarded
 from epp.framework import Headers, Request
-from epp.framework.errors import (
+from epp.framework.flow_control import Queued
+from epp.framework.guard import Guard, SchedulingObserver
+from epp.framework.refusals import (
     EvictedError,
     QueueFullError,
     QueueFullNoEndpointsError,
@@ -16,8 +18,6 @@ from epp.framework.errors import (
     ShuttingDownError,
     TargetMissedError,
 )
-from epp.framework.flow_control import Queued
-from epp.framework.guard import Guard, SchedulingObserver
 from epp.plugins.flow_control.policies import (
     EdfOrdering,
     PriorityHoldback,

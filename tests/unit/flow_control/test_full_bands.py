@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from epp.admission.flow_control import NO_LIMITS, FlowObserver, Limits, Outcome
 from epp.admission.flow_control.flows import Shares
 from epp.framework import Request
-from epp.framework.errors import EvictedError, QueueFullError, QueueFullNoEndpointsError
+from epp.framework.refusals import EvictedError, QueueFullError, QueueFullNoEndpointsError
 from epp.plugins.flow_control.policies import RoundRobinFairness
 from tests.support.queued_requests import Front, Standing, waiting
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from epp.admission.flow_control import control
-from epp.framework.errors import QueueTimeoutError, ShuttingDownError
+from epp.framework.refusals import QueueTimeoutError, ShuttingDownError
 from epp.plugins.flow_control.policies import RoundRobinFairness
 from tests.support.queued_requests import Front, Standing, waiting
 

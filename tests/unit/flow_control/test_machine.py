@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from epp.admission.flow_control import BandSettings, Limits
-from epp.framework.errors import QueueFullError, RequestError
+from epp.framework.errors import RequestError
+from epp.framework.refusals import QueueFullError
 from epp.plugins.flow_control.policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness
 from tests.support.queued_requests import Front, Standing
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.errors import QuotaExceededError, ShuttingDownError
+from epp.framework.refusals import QuotaExceededError, ShuttingDownError
 from epp.plugins.flow_control.policies import RoundRobinFairness
 from tests.support.queued_requests import Front, waiting
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from epp.framework import errors
-from epp.framework.errors import Breach
+from epp.framework import errors, refusals
+from epp.framework.refusals import Breach
 
 SATURATED, NOBODY = "rejected-saturated", "rejected-no-endpoints"
 UNMET = (
@@ -38,10 +38,10 @@ GROUPS = {
     ],
     (403, None, "Forbidden"): [(errors.ForbiddenError("no"), "no")],
     (404, None, "NotFound"): [(errors.NotFoundError("what?"), "what?")],
-    (503, "rejected-starting", "ServiceUnavailable"): [(errors.StartingError(), "the gateway is starting: retry")],
+    (503, "rejected-starting", "ServiceUnavailable"): [(refusals.StartingError(), "the gateway is starting: retry")],
     (503, "superseded", "ServiceUnavailable"): [
         (
-            errors.SupersededError(),
+            refusals.SupersededError(),
             "the gateway in front has sent this request again, and that attempt is served instead of this one",
         )
     ],
@@ -55,15 +55,15 @@ GROUPS = {
         )
     ],
     (408, "rejected-body-timeout", "RequestTimeout"): [
-        (errors.BodyTimeoutError(), "the rest of the request body did not come in time: send it without long pauses")
+        (refusals.BodyTimeoutError(), "the rest of the request body did not come in time: send it without long pauses")
     ],
     (503, "rejected-streams", "ServiceUnavailable"): [
-        (errors.TooManyStreamsError(), "the gateway has too many requests under way: retry later")
+        (refusals.TooManyStreamsError(), "the gateway has too many requests under way: retry later")
     ],
     (503, "rejected-pending-streams", "ServiceUnavailable"): [
-        (errors.TooManyPendingError(), "the gateway waits for the bodies of too many other requests: retry later")
+        (refusals.TooManyPendingError(), "the gateway waits for the bodies of too many other requests: retry later")
     ],
-    (503, "rejected-gathered-bytes", "ServiceUnavailable"): [(errors.TooManyBytesError(), TOO_MANY_BYTES)],
+    (503, "rejected-gathered-bytes", "ServiceUnavailable"): [(refusals.TooManyBytesError(), TOO_MANY_BYTES)],
     (413, None, "PayloadTooLarge"): [
         (errors.BodyTooLargeError(9), "the request body is larger than 9 bytes, the limit here: send a smaller one")
     ],
@@ -81,46 +81,46 @@ GROUPS = {
     ],
     (429, SATURATED, "ResourceExhausted"): [
         (
-            errors.SaturatedError(),
+            refusals.SaturatedError(),
             (
                 "no model server can take this request now: all are too busy, or none is what it asks for; "
                 "retry later, or ask for less"
             ),
         ),
-        (errors.AllBusyError(), "all model servers that can take this request are busy: retry later"),
+        (refusals.AllBusyError(), "all model servers that can take this request are busy: retry later"),
         (
-            errors.SheddableDroppedError(),
+            refusals.SheddableDroppedError(),
             "all model servers are busy, and this request is of low priority: retry later",
         ),
-        (errors.QueueFullError("full"), "full"),
-        (errors.AdmissionDeniedError(errors.SaturatedError("busy")), "request cannot be admitted: busy"),
+        (refusals.QueueFullError("full"), "full"),
+        (errors.AdmissionDeniedError(refusals.SaturatedError("busy")), "request cannot be admitted: busy"),
     ],
-    (429, "rejected-constraint", "ResourceExhausted"): [(errors.UnmetConstraintError(), UNMET)],
+    (429, "rejected-constraint", "ResourceExhausted"): [(refusals.UnmetConstraintError(), UNMET)],
     (503, "rejected-unavailable", "ServiceUnavailable"): [
-        (errors.UnavailableError(), "no model server that can take this request is ready: retry later")
+        (refusals.UnavailableError(), "no model server that can take this request is ready: retry later")
     ],
     (503, "rejected-stale", "ServiceUnavailable"): [
         (
-            errors.StaleDataError(),
+            refusals.StaleDataError(),
             "nothing recent is known of the model servers that can take this request: retry later",
         )
     ],
     (429, "rejected-quota", "ResourceExhausted"): [
         (
-            errors.QuotaExceededError(Breach("team-a", "total.max.workers.limit", 51, 50), 2),
+            refusals.QuotaExceededError(Breach("team-a", "total.max.workers.limit", 51, 50), 2),
             "quota total.max.workers.limit of 'team-a' is 50, and with this request 51: retry later",
         )
     ],
     (413, "rejected-quota", "PayloadTooLarge"): [
         (
-            errors.OverQuotaError(Breach("team-a", "single.max.promptTokens", 9000, 8000), 413),
+            refusals.OverQuotaError(Breach("team-a", "single.max.promptTokens", 9000, 8000), 413),
             "quota single.max.promptTokens of 'team-a' is 8000, and with this request 9000: send a smaller request",
         )
     ],
     (429, "rejected-ttl-expired", "ResourceExhausted"): [
-        (errors.QueueTimeoutError("60s"), "the request timed out in the queue for a model server: 60s; retry later"),
+        (refusals.QueueTimeoutError("60s"), "the request timed out in the queue for a model server: 60s; retry later"),
         (
-            errors.TargetMissedError("it has waited 2.0 s"),
+            refusals.TargetMissedError("it has waited 2.0 s"),
             (
                 "the request cannot have its first token within the time that it asked for: it has waited 2.0 "
                 "s; retry later, or allow more time"
@@ -128,23 +128,23 @@ GROUPS = {
         ),
     ],
     (503, NOBODY, "ServiceUnavailable"): [
-        (errors.NoEndpointsError(), "no model server is available for this request: retry later"),
-        (errors.NoClustersError("placement a/b chose none"), "no cluster is available for this request: retry later"),
-        (errors.ScreenedOutError(), "no model server takes requests like this one now: retry later"),
+        (refusals.NoEndpointsError(), "no model server is available for this request: retry later"),
+        (refusals.NoClustersError("placement a/b chose none"), "no cluster is available for this request: retry later"),
+        (refusals.ScreenedOutError(), "no model server takes requests like this one now: retry later"),
         (
-            errors.QueueFullNoEndpointsError("60"),
+            refusals.QueueFullNoEndpointsError("60"),
             "no model server is available, and the queue is full: 60; retry later",
         ),
         (
-            errors.QueueTimeoutNoEndpointsError("60s"),
+            refusals.QueueTimeoutNoEndpointsError("60s"),
             "the request timed out in the queue, and no model server is available: 60s; retry later",
         ),
     ],
     (503, "rejected-context-cancelled", "ServiceUnavailable"): [
-        (errors.ClientGoneError("eof"), "client disconnected: eof")
+        (refusals.ClientGoneError("eof"), "client disconnected: eof")
     ],
     (503, "rejected-shutting-down", "ServiceUnavailable"): [
-        (errors.ShuttingDownError("bye"), "the gateway is shutting down: bye; retry")
+        (refusals.ShuttingDownError("bye"), "the gateway is shutting down: bye; retry")
     ],
     (500, None, "Internal"): [
         (
@@ -168,19 +168,22 @@ def test_status_reason_and_sentence(error, status, reason, code, text):
     ("error", "sentence"),
     [
         (errors.ModelMissingError(), "BadRequest - model not found in request body"),
-        (errors.SheddableDroppedError(), "ResourceExhausted - system saturated, sheddable request dropped"),
-        (errors.SaturatedError(), "ResourceExhausted - no endpoints available for the given request"),
+        (refusals.SheddableDroppedError(), "ResourceExhausted - system saturated, sheddable request dropped"),
+        (refusals.SaturatedError(), "ResourceExhausted - no endpoints available for the given request"),
         (errors.PreconditionFailedError(), "PreconditionFailed - no decode worker has the requested KV cache"),
-        (errors.QueueTimeoutError("10s"), "ResourceExhausted - request timed out in queue: 10s"),
-        (errors.NoEndpointsError(), "ServiceUnavailable - failed to find endpoint candidates for serving the request"),
-        (errors.ScreenedOutError(), "ServiceUnavailable - screeners eliminated all endpoint candidates"),
-        (errors.QueueFullNoEndpointsError("full"), "ServiceUnavailable - no endpoints available: full"),
+        (refusals.QueueTimeoutError("10s"), "ResourceExhausted - request timed out in queue: 10s"),
         (
-            errors.QueueTimeoutNoEndpointsError("10s"),
+            refusals.NoEndpointsError(),
+            "ServiceUnavailable - failed to find endpoint candidates for serving the request",
+        ),
+        (refusals.ScreenedOutError(), "ServiceUnavailable - screeners eliminated all endpoint candidates"),
+        (refusals.QueueFullNoEndpointsError("full"), "ServiceUnavailable - no endpoints available: full"),
+        (
+            refusals.QueueTimeoutNoEndpointsError("10s"),
             "ServiceUnavailable - request timed out in queue and no endpoints are available: 10s",
         ),
-        (errors.ClientGoneError("left"), "ServiceUnavailable - client disconnected: left"),
-        (errors.ShuttingDownError("stop"), "ServiceUnavailable - flow controller shutting down: stop"),
+        (refusals.ClientGoneError("left"), "ServiceUnavailable - client disconnected: left"),
+        (refusals.ShuttingDownError("stop"), "ServiceUnavailable - flow controller shutting down: stop"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -188,9 +191,9 @@ def test_plain_sentences_of_llm_d_are_kept_to_the_letter(error, sentence):
     assert error.sentence == f"inference error: {sentence}"
 
 
-@pytest.mark.parametrize(("status", "code"), errors.CONSTRAINT_CODES.items())
+@pytest.mark.parametrize(("status", "code"), refusals.CONSTRAINT_CODES.items())
 def test_gie_10_the_status_of_unmet_constraints_has_its_code(status, code):
-    error = errors.UnmetConstraintError(status)
+    error = refusals.UnmetConstraintError(status)
     assert (error.status, error.reason) == (status, "rejected-constraint")
     assert f"{error.code} - {error.message}" == f"{code} - {UNMET}"
 
@@ -217,12 +220,12 @@ def test_gie_10_clients_are_told_to_wait_where_that_helps_and_only_there():
         "QueueFullNoEndpointsError": 5,
         "QueueTimeoutNoEndpointsError": 5,
     }
-    assert errors.AdmissionDeniedError(errors.AllBusyError()).retry_after_seconds == 1
+    assert errors.AdmissionDeniedError(refusals.AllBusyError()).retry_after_seconds == 1
 
 
 @pytest.mark.parametrize("reason", ["evicted", "evicted-queue-pressure", "evicted-priority"])
 def test_eviction_has_its_own_reasons_and_no_prefix(reason):
-    error = errors.EvictedError(reason)
+    error = refusals.EvictedError(reason)
     assert (error.status, error.reason, error.sentence) == (429, reason, "request evicted by flow control")
 
 
@@ -230,14 +233,13 @@ def test_every_error_that_is_raised_is_in_the_table():
     bases = {
         errors.RequestError,
         errors.BadRequestError,
-        errors.ResourceExhaustedError,
-        errors.ServiceUnavailableError,
+        refusals.ResourceExhaustedError,
+        refusals.ServiceUnavailableError,
         errors.InternalError,
-        errors.EvictedError,
+        refusals.EvictedError,
     }
-    known = {
-        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.RequestError)
-    }
+    values = (*vars(errors).values(), *vars(refusals).values())
+    known = {value for value in values if isinstance(value, type) and issubclass(value, errors.RequestError)}
     assert known - bases == {type(error) for error, *_ in TABLE}
 
 

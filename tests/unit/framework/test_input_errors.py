@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
+import msgspec
 import pytest
 from msgspec import Meta
 
@@ -228,6 +229,10 @@ class Limited(Parameters, frozen=True):
     ports: Mapping[str, Port] = {}
     by_name: Mapping[str, Counted] = {}
     labelled: Labelled | None = None
+    code: Annotated[str, Meta(max_length=3)] = ""
+    pair: tuple[int, int] = (0, 0)
+    few: Annotated[Mapping[str, int], Meta(max_length=1)] = {}
+    dotted: Annotated[tuple[str, ...], Meta(max_length=2)] = msgspec.field(default=(), name="cost.labels")
 
 
 @pytest.mark.parametrize(
@@ -246,6 +251,10 @@ class Limited(Parameters, frozen=True):
         ({"labelled": {"label": ""}}, "label is empty; give a name", ("labelled", "label")),
         ({"names": ["a", ""]}, "names[1] is empty; give a name, or leave it out", ("names", 1)),
         ({"weights": []}, "weights is empty; list at least one entry, or leave it out", ("weights",)),
+        ({"code": "abcd"}, "code has 4 characters; give at most 3", ("code",)),
+        ({"pair": [1, 2, 3]}, "pair has 3 entries; give 2", ("pair",)),
+        ({"few": {"a": 1, "b": 2}}, "few has 2 entries; give at most 1", ("few",)),
+        ({"cost.labels": ["a", "b", "c"]}, "labels has 3 entries; give at most 2", ("cost", "labels")),
         ({"weights": [0.5, 2]}, "weights[1] is 2; it must be between 0 and 1", ("weights", 1)),
         ({"ports": {"http": 80, "https": 0}}, "https is 0; it must be between 1 and 65535", ("ports", "https")),
         ({"byName": {"x": {}, "y": {"count": 0}}}, "count is 0; it must be at least 1", ("byName", "y", "count")),

@@ -26,7 +26,8 @@ from epp.framework import (
     RequestBody,
     Scorer,
 )
-from epp.framework.errors import PluginFailedError, SaturatedError
+from epp.framework.errors import PluginFailedError
+from epp.framework.refusals import SaturatedError
 from epp.framework.testing import candidates, endpoint_rates, run_profile, run_scheduling
 
 WORD: DataKey[str] = DataKey("word", "says")

@@ -6,7 +6,7 @@ import yaml
 
 from epp.framework.accelerators.selection import ANY, Selection
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.ome_selection import read_annotations, read_selector
+from epp.kube.objects.ome import read_annotations, read_selector
 from epp.kube.objects.ome_services import (
     ClusterServingRuntime,
     InferenceService,

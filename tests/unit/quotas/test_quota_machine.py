@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from epp.admission.quotas import Blocked
 from epp.admission.quotas.quotas import NOMINATION_SECONDS
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.errors import OverQuotaError
+from epp.framework.refusals import OverQuotaError
 from epp.framework.testing import candidates
 from tests.support.quotas import GIB, Desk, quota, tag, usage
 

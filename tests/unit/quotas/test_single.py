@@ -7,7 +7,7 @@ import pytest
 
 from epp.admission.quotas import Blocked
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.errors import OverQuotaError
+from epp.framework.refusals import OverQuotaError
 from tests.support.quotas import GIB, Desk, quota, tag, usage
 
 

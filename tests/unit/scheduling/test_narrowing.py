@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import WAITING, Candidates, DropCause, Filter, FilterParameters, Mask, Request
-from epp.framework.errors import (
-    AllBusyError,
-    RequestError,
-    SaturatedError,
-    StaleDataError,
-    UnavailableError,
-    UnmetConstraintError,
-)
+from epp.framework.errors import RequestError
 from epp.framework.guard import Guard, SchedulingObserver
+from epp.framework.refusals import AllBusyError, SaturatedError, StaleDataError, UnavailableError, UnmetConstraintError
 from epp.framework.result import FilterTrace, lasting_cause
 from epp.framework.testing import candidates
 from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness

@@ -22,9 +22,10 @@ from epp.framework import (
     Request,
     Scorer,
 )
-from epp.framework.errors import InternalError, NoEndpointsError, PluginFailedError, SaturatedError
+from epp.framework.errors import InternalError, PluginFailedError
 from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.plugin import Role
+from epp.framework.refusals import NoEndpointsError, SaturatedError
 from epp.framework.result import ProfileAttempt
 from epp.framework.testing import candidates
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer

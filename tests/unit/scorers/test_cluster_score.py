@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from epp.framework import ManualClock, Request
 from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, PlacementStatus
-from epp.framework.errors import ConfigurationError, NoClustersError
+from epp.framework.errors import ConfigurationError
+from epp.framework.refusals import NoClustersError
 from epp.framework.scoring import DYNAMIC_SCORES, NO_DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.framework.testing import candidates, run_profile
 from epp_scorers.cluster_score import ClusterScore, ClusterScoreParameters

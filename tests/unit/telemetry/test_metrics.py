@@ -4,7 +4,8 @@
 import pytest
 
 from epp.framework import Headers, ManualClock, Request, RequestBody
-from epp.framework.errors import ModelMissingError, NoEndpointsError, SaturatedError, SheddableDroppedError
+from epp.framework.errors import ModelMissingError
+from epp.framework.refusals import NoEndpointsError, SaturatedError, SheddableDroppedError
 from epp.routing.director import Cause, Refusal, Rewrite
 from epp.telemetry.metrics import Metrics
 from tests.support.exchanges import BODY, new_bench, request_body, request_headers, response_body, response_headers

@@ -6,8 +6,8 @@ from structlog.testing import capture_logs
 
 from epp.admission.quotas import Quotas, Reservation
 from epp.framework import ManualClock, Request, RequestBody
-from epp.framework.errors import Breach, NoEndpointsError, OverQuotaError, QuotaExceededError
 from epp.framework.guard import Guard, PluginObserver
+from epp.framework.refusals import Breach, NoEndpointsError, OverQuotaError, QuotaExceededError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.routing.director import Refusal

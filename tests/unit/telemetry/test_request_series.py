@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from epp.framework import Headers, Request, RequestBody
 from epp.framework.datalayer import Report
-from epp.framework.errors import NoEndpointsError
+from epp.framework.refusals import NoEndpointsError
 from epp.framework.snapshot import LORA, MODELS, LoraState
 from epp.routing.director import Cause, Refusal, Routing
 from tests.support.metric_page import ONE, Page

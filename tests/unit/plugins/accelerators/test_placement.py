@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from epp.framework import ConfigurationError, Request
 from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device
-from epp.framework.errors import SaturatedError
+from epp.framework.refusals import SaturatedError
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.accelerators.placement import NodeConcurrencyFilter, PlacementTemplateFilter

@@ -14,7 +14,7 @@ from epp.framework import (
     SchedulingResult,
 )
 from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTaint, PlacementStatus, TaintEffect
-from epp.framework.errors import NoClustersError
+from epp.framework.refusals import NoClustersError
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.clusters import PlacementFilter, TaintFilter
 from tests.support.plugins import built

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epp.framework import Candidates, Endpoint, Floats, ProfileResult, Records, Request, Scorer, Snapshot, Topology
 from epp.framework.accelerators.tag import AcceleratorTag, Device
-from epp.framework.errors import UnmetConstraintError
+from epp.framework.refusals import UnmetConstraintError
 from epp.framework.result import ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates

@@ -16,7 +16,8 @@ from epp.framework import (
     Scorer,
     Snapshot,
 )
-from epp.framework.errors import InternalError, UnmetConstraintError
+from epp.framework.errors import InternalError
+from epp.framework.refusals import UnmetConstraintError
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler, leg_headers

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from epp.framework import Candidates, Endpoint, Headers, Records, Request, Snapshot
-from epp.framework.errors import BadRequestError, InternalError, UnmetConstraintError
+from epp.framework.errors import BadRequestError, InternalError
+from epp.framework.refusals import UnmetConstraintError
 from epp.framework.testing import candidates
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.pickers import MaxScorePicker, PickerParameters

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Request, Response, Usage
-from epp.framework.errors import ConfigurationError, SheddableDroppedError
+from epp.framework.errors import ConfigurationError
+from epp.framework.refusals import SheddableDroppedError
 from epp.framework.testing import candidates
 from epp.plugins.request_control import AttributeReporter, ProbabilisticAdmitter, ProbabilisticAdmitterParameters
 from tests.support.plugins import built
