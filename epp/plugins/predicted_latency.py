@@ -22,9 +22,9 @@ from epp.framework import (
     Share,
 )
 from epp.framework.arrays import all_true, any_true, everyone
-from epp.framework.errors import SOON_SECONDS, SaturatedError
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.rates import target_seconds
+from epp.framework.refusals import SOON_SECONDS, SaturatedError
 
 _COLD = 0.02
 """Share of the KV cache in use below which predictions are not reliable."""
