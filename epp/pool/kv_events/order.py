@@ -55,6 +55,8 @@ class EngineCounts:
 
     def __init__(self) -> None:
         self.messages = self.connections = 0
+        self.is_connected = False
+        """Whether the picker is subscribed to it now."""
         self.errors = Counter[str]()
         """By operation."""
 
@@ -124,8 +126,7 @@ class EventOrder:
 
     def disconnected(self) -> Received:
         """Drop everything: messages may be lost, and the engine may have ended."""
-        self._last = None
-        self.replay = self._held = self._live = None
+        self.replay = self._held = self._live = self._last = None
         return self._reset("disconnection")
 
     def malformed(self, reason: str) -> Received:

@@ -258,15 +258,20 @@ class PrecisePrefixCacheProducer(
         """Receive events until cancelled; what engines hold is unknown at first."""
         self._subscriptions.start(self._apply)
         try:
-            while True:
-                await asyncio.sleep(_SWEEP_SECONDS)
-                self._forget_expected()
-                while self._index.sweep():  # noqa: ASYNC110  it is work, not a condition
-                    await asyncio.sleep(0)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._subscriptions.ask())
+                tasks.create_task(self._sweep())
         finally:
             for lane in self._lanes.values():
                 self._index.clear(lane)
             await self._subscriptions.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._forget_expected()
+            while self._index.sweep():  # noqa: ASYNC110  it is work, not a condition
+                await asyncio.sleep(0)
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         """Publish the match; without token ids, none."""

@@ -70,7 +70,6 @@ class _Subscription:
         self._context, self._addresses = context, addresses
         self.order = order
         self.replaying: _Socket | None = None
-        self.is_connected = False
         self.heard = 0.0
         """Time of the last message of the replay."""
         self.socket: _Socket = context.socket(zmq.SUB)
@@ -140,15 +139,21 @@ class Subscriber:
         self.waiting = 0
         """Messages that are handed over, and not applied yet."""
         self._found: dict[int, _Subscription] = {}
+        self._ended: list[Received] = []
+        """Subscriptions that were replaced."""
         self._orders: deque[Callable[[_Context], None]] = deque()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
 
     def connect(self, engine: int, addresses: Addresses, counts: EngineCounts) -> None:
-        """Subscribe to the events of an engine, under a number of its own."""
+        """Subscribe to the events of an engine, under a number of its own; a former subscription of it ends."""
 
         def follow(context: _Context) -> None:
+            if (former := self._found.pop(engine, None)) is not None:
+                counts.is_connected = False
+                self._ended.append(former.order.disconnected())
+                former.close()
             order = EventOrder(engine, addresses.events, self.counts, counts, can_replay=bool(addresses.replay))
             try:
                 self._found[engine] = _Subscription(context, addresses, self._topic, order)
@@ -214,7 +219,9 @@ class Subscriber:
             poller.register(self.central.socket, zmq.POLLIN)
             poller.register(self.central.monitor, zmq.POLLIN)
         ready = {socket for socket, _ in poller.poll(_POLL_MILLISECONDS)}
-        batch: list[Received] = [] if self.central is None else self._from_central(self.central)
+        batch, self._ended = self._ended, []
+        if self.central is not None:
+            batch += self._from_central(self.central)
         for engine, subscription in tuple(self._found.items()):
             if len(batch) >= MOST_WAITING_MESSAGES:
                 break
@@ -232,12 +239,12 @@ class Subscriber:
         found: list[Received] = []
         while subscription.monitor.poll(0):
             subscription.end_attempt()
-            if recv_monitor_message(subscription.monitor)["event"] == zmq.EVENT_DISCONNECTED:
+            ended = recv_monitor_message(subscription.monitor)["event"] == zmq.EVENT_DISCONNECTED
+            subscription.order.own.is_connected = not ended
+            if ended:
                 _discard(subscription.socket)
-                subscription.is_connected = False
                 found.append(subscription.order.disconnected())
                 continue
-            subscription.is_connected = True
             subscription.order.connected(time.monotonic())
             if self.central is not None and (other := self.central.orders.pop(subscription.order.engine, None)):
                 found.append(other.disconnected())
@@ -253,7 +260,7 @@ class Subscriber:
         return found + central.connections()
 
     def _is_connected(self, engine: int) -> bool:
-        return engine in self._found and self._found[engine].is_connected
+        return engine in self._found and self._found[engine].order.own.is_connected
 
     def _messages(self, subscription: _Subscription) -> list[Received]:
         found: list[Received] = []

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions to the KV events of the endpoints of a pool: addresses, metrics, and the caches that are in doubt."""
 
+import asyncio
+import math
 import re
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import structlog
 from msgspec import Meta
 from numpy.typing import NDArray
 
@@ -17,11 +20,15 @@ from epp.framework.plugin_status import MOST_ENDPOINTS, InputProblem, PluginMetr
 from epp.pool.kv_events.central import Sender
 from epp.pool.kv_events.index import Lane
 from epp.pool.kv_events.order import EngineCounts, Received
+from epp.pool.kv_events.ports import EventSources, Ports, rank_of
 from epp.pool.kv_events.subscriber import Addresses, Subscriber
 
-_RANK = re.compile(r"-rank-(\d+)$")
 _LISTENING = re.compile(r"tcp://(?:\*|[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
 _LAST_PORT = 65_535
+_ASKED_AT_A_TIME = 8
+_ASKING_PAUSE_SECONDS = 0.2
+_ASK_AGAIN_SECONDS = 30.0
+_log = structlog.get_logger()
 
 
 class PodDiscovery(Parameters, frozen=True):
@@ -32,6 +39,10 @@ class PodDiscovery(Parameters, frozen=True):
     replay_socket_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Port on which the first rank repeats events, after a gap, say; rank i has the port i higher. 0 for none: after a
     gap, the cache counts as empty."""
+    ask_endpoints: bool = False
+    """Ask each endpoint at `/kv_event_sources` for the ports of its events, which vLLM 0.32 and newer tell: before it
+    is subscribed to, and every 30 seconds while it is not connected. Without an answer, `socketPort` and
+    `replaySocketPort` are used."""
     pod_label_selector: str = ""
     """Without effect: the endpoints of the pool are used."""
     pod_namespace: str = ""
@@ -69,7 +80,7 @@ _UNKNOWN = PluginMetric(
 EVENT_METRICS = (_SUBSCRIBERS, _MESSAGES, _UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Engine:
     """The subscription of one endpoint."""
 
@@ -77,8 +88,15 @@ class _Engine:
     """Unlike lanes, numbers are used once: a late message of an endpoint that left is for no other one."""
     lane: Lane
     endpoint: Endpoint
-    addresses: Addresses
+    ports: Ports
     counts: EngineCounts = field(default_factory=EngineCounts)
+    asked: float = -math.inf
+    """Time when it was asked for its ports."""
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where it publishes events."""
+        return self.ports.addresses_at(self.endpoint)
 
 
 class Subscriptions:
@@ -86,6 +104,7 @@ class Subscriptions:
 
     def __init__(self, parameters: KvEvents) -> None:
         self._parameters = parameters
+        self._asks = parameters.discover_pods and parameters.pod_discovery_config.ask_endpoints
         self._numbers = count()
         self._engines: dict[int, _Engine] = {}
         self._by_identity: dict[Identity, _Engine] = {}
@@ -95,7 +114,7 @@ class Subscriptions:
 
     def add(self, endpoint: Endpoint, lane: Lane) -> None:
         """Subscribe to an endpoint, whose blocks are in this lane."""
-        engine = _Engine(next(self._numbers), lane, endpoint, self._addresses_of(endpoint))
+        engine = _Engine(next(self._numbers), lane, endpoint, self._configured_ports(endpoint))
         self._engines[engine.number] = self._by_identity[endpoint.identity] = engine
         self._doubted = np.append(self._doubted, np.zeros(max(0, lane.id + 1 - len(self._doubted)), dtype=bool))
         self._connect(engine)
@@ -115,6 +134,28 @@ class Subscriptions:
             self._subscriber = Subscriber(self._parameters.topic_filter, apply, listen=listen)
             for engine in self._engines.values():
                 self._connect(engine)
+
+    async def ask(self) -> None:
+        """Ask endpoints for the ports of their events until cancelled, some at a time."""
+        source = EventSources()
+        while self._asks:
+            due = asyncio.get_running_loop().time() - _ASK_AGAIN_SECONDS
+            waiting = (each for each in self._engines.values() if each.asked < due and not each.counts.is_connected)
+            await asyncio.gather(*(self._ask(engine, source) for engine in islice(waiting, _ASKED_AT_A_TIME)))
+            await asyncio.sleep(_ASKING_PAUSE_SECONDS)
+
+    async def _ask(self, engine: _Engine, source: EventSources) -> None:
+        found = await source.ports_of(engine.endpoint)
+        is_first, engine.asked = engine.asked == -math.inf, asyncio.get_running_loop().time()
+        if isinstance(found, str):
+            if is_first:
+                _log.info(
+                    "ports of KV events are those of the configuration", endpoint=engine.endpoint.id, reason=found
+                )
+            found = engine.ports
+        if engine.number in self._engines and (is_first or found != engine.ports):
+            engine.ports = found
+            self._connect(engine)
 
     async def close(self) -> None:
         """End all subscriptions."""
@@ -173,7 +214,7 @@ class Subscriptions:
     def _connect(self, engine: _Engine) -> None:
         if self._subscriber is None:
             return
-        if self._parameters.discover_pods:
+        if self._parameters.discover_pods and (not self._asks or engine.asked > -math.inf):
             self._subscriber.connect(engine.number, engine.addresses, engine.counts)
         if self._parameters.zmq_endpoint:
             endpoint = engine.endpoint
@@ -188,10 +229,6 @@ class Subscriptions:
             return ()
         return (InputProblem(self._parameters.zmq_endpoint, "zmqEndpoint", central.problem),)
 
-    def _addresses_of(self, endpoint: Endpoint) -> Addresses:
-        found = _RANK.search(endpoint.name)
-        rank = int(found[1]) if found else 0
-        ports = self._parameters.pod_discovery_config
-        host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
-        replay = f"tcp://{host}:{ports.replay_socket_port + rank}" if ports.replay_socket_port else ""
-        return Addresses(f"tcp://{host}:{ports.socket_port + rank}", replay)
+    def _configured_ports(self, endpoint: Endpoint) -> Ports:
+        given, rank = self._parameters.pod_discovery_config, rank_of(endpoint)
+        return Ports(given.socket_port + rank, given.replay_socket_port and given.replay_socket_port + rank)

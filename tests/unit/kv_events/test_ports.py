@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports of events as a model server tells them; the hosts in its answer are never dialled."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from epp.framework import Endpoint
+from epp.pool.kv_events.ports import Ports, rank_of, read_ports
+from tests.support.kv_publisher import stored
+from tests.support.waiting import until
+from tests.unit.kv_events.test_producer import HASHES, PROMPT, Fleet, running
+
+VLLM_0_32 = {
+    "0": {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://*:5557",
+        "replay_endpoint": "tcp://*:6557",
+        "buffer_steps": 10000,
+        "topic": "kv@127.0.0.1:8101@m",
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "rank", "expected"),
+    [
+        (VLLM_0_32, 0, Ports(5557, 6557)),
+        (VLLM_0_32, 3, Ports(5557, 6557)),  # the only one
+        ({"0": {"endpoint": "tcp://*:1"}, "1": {"endpoint": "tcp://[::]:2"}}, 1, Ports(2)),
+        ([{"data_parallel_rank": 0, "endpoint": "tcp://10.9.9.9:5557", "replay_endpoint": None}], 0, Ports(5557)),
+    ],
+)
+def test_ports_of_a_rank(answer, rank, expected):
+    endpoint = Endpoint(f"pod-rank-{rank}", "10.0.0.1", 8000)
+    found = read_ports(json.dumps(answer).encode(), rank_of(endpoint))
+    assert found == expected
+    assert found.addresses_at(endpoint).events == f"tcp://10.0.0.1:{expected.events}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        [],
+        {"0": {"endpoint": "inproc://x"}},
+        {"0": {"endpoint": "tcp://*:99999"}},
+        {"0": 1},
+        {"1": {}, "2": {}},
+        "x",
+    ],
+)
+def test_answer_without_ports_is_refused(answer):
+    with pytest.raises(ValueError, match=r".+"):
+        read_ports(json.dumps(answer).encode(), 0)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_endpoint_is_asked_and_without_an_answer_the_configured_port_is_used(publisher, status):
+    one = publisher()
+    told = {"0": {"endpoint": f"tcp://192.0.2.1:{one.port}"}}
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response(told, status=status)
+
+    app = web.Application()
+    app.router.add_get("/kv_event_sources", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = 5557 if status == 200 else one.port
+    world = Fleet(port, [one], 1, kvEventsConfig={"podDiscoveryConfig": {"askEndpoints": True, "socketPort": port}})
+    world.store.replace([Endpoint("p0", "127.0.0.1", runner.addresses[0][1])])
+    async with running(world):
+        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await world.tell(0, stored(HASHES, PROMPT))
+        assert world.scores() == [1.0]
+    await runner.cleanup()
