@@ -271,7 +271,7 @@ class RunningConfig:
         """Run one task for each plugin in use that follows files or another source of its own, and no others."""
         wanted: dict[tuple[str, Plugin[Any]], tuple[Callable[[], Awaitable[None]], str]] = {}
         for follower in self.assembly.instances.of(Follower):
-            wanted["follower", follower] = follower.follow_files, f"files of {follower.name}"
+            wanted["follower", follower] = follower.follow, f"follower {follower.name}"
         for tagger in self.assembly.taggers:
             if isinstance(tagger, FollowingTagger):
                 follow = partial(tagger.follow, partial(self._tagging.retag, tagger))

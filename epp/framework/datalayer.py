@@ -251,12 +251,12 @@ class FollowingTagger(Tagger[P]):
         """Keep up until cancelled; call `changed(every_endpoint)`, or with some, to have them tagged again soon."""
 
 
-class Follower(Plugin[P], role=Role(title="Followers of files")):
-    """Keeps up with files of its own while it runs."""
+class Follower(Plugin[P], role=Role(title="Followers of files and services")):
+    """Keeps up with files, or talks to a service, of its own while it runs."""
 
     @abstractmethod
-    async def follow_files(self) -> None:
-        """Apply new versions until cancelled."""
+    async def follow(self) -> None:
+        """Apply new versions, or keep connections, until cancelled."""
 
 
 class EndpointNotifications(Plugin[P], role=Role(title="Notifications")):

@@ -27,6 +27,7 @@ __all__ = [
     "Headers",
     "Media",
     "MediaMatch",
+    "MediaTokens",
     "PrefixMatch",
     "PromptTokens",
     "Request",
@@ -224,12 +225,27 @@ class MediaMatch(msgspec.Struct, frozen=True, eq=False):
         msgspec.structs.force_setattr(self, "matched", read_only(self.matched.view()))
 
 
+class MediaTokens(msgspec.Struct, frozen=True):
+    """The tokens that stand for an image, an audio clip or a video, in a single prompt."""
+
+    identifier: str
+    """The engine's hash of the media, by which it tells equal placeholders apart."""
+    offset: int
+    """Number of tokens before it."""
+    length: int
+    """Number of tokens."""
+
+
 class PromptTokens(msgspec.Struct, frozen=True):
     """The prompt in the model's own tokens."""
 
     count: int
-    ids: NDArray[np.int64] | None = None
+    ids: NDArray[np.uint32] | None = None
     """The tokens themselves; None where they were only counted."""
+    ends: tuple[int, ...] = ()
+    """Where each prompt of a list ends within `ids`; empty for a single prompt."""
+    media: tuple[MediaTokens, ...] = ()
+    """Placeholders of media among the tokens, in their order."""
     exact: bool = False
     """Whether a tokenizer counted, as opposed to an estimate from the prompt's length."""
     prompt: bytes | None = None
@@ -281,6 +297,8 @@ class Request(msgspec.Struct, eq=False):
     """Endpoints among which the gateway allows to pick; None for all."""
     dry_run: bool = False
     """Whether it is a simulation: plugins count nothing and remember nothing of it."""
+    content: bytes = b""
+    """The whole body, while producers and admitters run, if one of them `reads_content`; otherwise empty."""
     _data: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property

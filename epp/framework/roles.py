@@ -194,6 +194,9 @@ class Aggregator(
 class Producer(Plugin[P], role=Role(title="Producers", name="DataProducer", stage=Stage.PRODUCERS, hook=True)):
     """Computes, once for each request, data that filters and scorers share."""
 
+    reads_content: bool = False
+    """Whether it reads `request.content`."""
+
     @abstractmethod
     def produce(self, request: Request, candidates: Candidates) -> None:
         """Put the data on the request."""

@@ -183,7 +183,7 @@ class TenantQuotas(
         if self.parameters.gpu_resource_quotas:
             super().read_files(paths)
 
-    async def follow_files(self) -> None:
+    async def follow(self) -> None:
         """Apply new versions of the files until cancelled."""
         if self._objects.paths:
             async for _ in self._objects.changes():

@@ -231,7 +231,7 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
             raise UnknownClientError
         return directory.none(fairness_id), By.NOTHING
 
-    async def follow_files(self) -> None:
+    async def follow(self) -> None:
         """Apply new versions of the file until cancelled."""
         if self._file is None:
             return

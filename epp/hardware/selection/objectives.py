@@ -206,7 +206,7 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
         """Return whether the plugin supports the kind."""
         return (kind.group, kind.kind) in KINDS
 
-    async def follow_files(self) -> None:
+    async def follow(self) -> None:
         """Apply new versions of the files until cancelled."""
         if self._objects.paths:
             async for _ in self._objects.changes():

@@ -19,6 +19,7 @@ from epp.framework import (
     Count,
     DataKey,
     Endpoint,
+    MediaTokens,
     Metadata,
     Name,
     Natural,
@@ -277,7 +278,6 @@ class PrecisePrefixCacheProducer(
         """Publish the match; without token ids, none."""
         prompts = self._prompts(request)
         if prompts is None:
-            self._untold += not request.dry_run
             return
         snapshot = candidates.snapshot
         lanes = self._subscriptions.current(_lane_ids(snapshot))
@@ -306,6 +306,7 @@ class PrecisePrefixCacheProducer(
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         """Note the prediction for the target, and expect the blocks of the request at the targets."""
         prompts, held = request.get(self._prompts_key), request.get(self._held_key)
+        self._untold += prompts is None
         if prompts is None or held is None:
             return
         lanes = _lane_ids(result.primary.candidates.snapshot)
@@ -420,12 +421,14 @@ class PrecisePrefixCacheProducer(
             prompts = _token_ids(request)
             if prompts is None:
                 return None
-            extras = [[request.body.cache_salt]] if request.body.cache_salt else []
+            counted = request.get(PROMPT_TOKENS)
+            media = () if counted is None else counted.media
             first = self._hash.first(request.model)
             sizes = self._index.block_sizes or {self._block_tokens}
             keys = {
                 size: [np.array(self._hash.chain(first, ids, size, extras), dtype=np.uint64) for ids in prompts]
                 for size in sizes
+                for extras in (_extras(media, request.body.cache_salt, size),)
             }
             total = sum(len(ids) // TOKEN_BYTES // self._block_tokens for ids in prompts)
             found = _Prompts(keys, total)
@@ -437,7 +440,8 @@ def _token_ids(request: Request) -> Sequence[bytes] | None:
     """Return the token ids of each prompt, up to the limit; None if they are unknown."""
     counted = request.get(PROMPT_TOKENS)
     if counted is not None and counted.ids is not None:
-        prompts: Sequence[bytes] = (counted.ids.astype(np.uint32).tobytes(),)
+        every = np.split(counted.ids, counted.ends[:-1])
+        prompts: Sequence[bytes] = [ids.astype(np.uint32).tobytes() for ids in every]
     elif request.body.is_token_ids:
         prompts = request.body.prompts
     else:
@@ -448,6 +452,18 @@ def _token_ids(request: Request) -> Sequence[bytes] | None:
         found.append(prompt[:left])
         left -= len(found[-1])
     return found
+
+
+def _extras(media: Sequence[MediaTokens], salt: str, size: int) -> Sequence[Sequence[str]]:
+    """Return the extra strings of each block: the media that overlap it, and after them the salt on the first."""
+    end = max((each.offset + each.length for each in media), default=0)
+    extras: list[list[str]] = [[] for _ in range(max(1, -(-end // size)))]
+    for each in media:
+        for block in range(each.offset // size, -(-(each.offset + each.length) // size)):
+            extras[block].append(each.identifier)
+    if salt:
+        extras[0].append(salt)
+    return extras
 
 
 def _lane_ids(snapshot: Snapshot) -> NDArray[np.intp]:

@@ -215,7 +215,7 @@ class PredictedLatencyProducer(
             return None
         return self._ask(client, request, candidates) if client.takes(len(candidates)) else None
 
-    async def follow_files(self) -> None:
+    async def follow(self) -> None:
         """Keep in touch with the servers until cancelled."""
         if self._client is not None:
             await self._client.run()

@@ -42,6 +42,8 @@ class IncomingRequest(msgspec.Struct, eq=False):
     """Those that have not been asked."""
     names_model: bool = False
     """Whether its API wants a model to be named."""
+    content: bytes = b""
+    """The body, until the request is routed; empty if it is incomplete, or if the pipeline does not read it."""
     admitted: bool = False
     """Whether it got past shedding: a request that waited is not refused for load that came later."""
 
@@ -71,7 +73,8 @@ class IncomingRequest(msgspec.Struct, eq=False):
             subset=subset,
             dry_run=dry_run,
         )
-        return cls(pipeline, request, iter(pipeline.of(Admitter)), names_model)
+        content = body if pipeline.reads_content and not incomplete else b""
+        return cls(pipeline, request, iter(pipeline.of(Admitter)), names_model, content)
 
     def identify(
         self,

@@ -14,7 +14,7 @@ from epp.framework.headers import CONTROL, MODEL_REWRITE, OBJECTIVE, Spellings
 from epp.framework.plugin import Plugin, R
 from epp.framework.quotas import Tenant
 from epp.framework.request import Headers, Request
-from epp.framework.roles import Parser, ResponseHeaders, ResponseReporter, ResponseTiming
+from epp.framework.roles import Parser, Producer, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.scheduling import Profile
 from epp.routing.scheduling.scheduler import Scheduler
 
@@ -114,10 +114,13 @@ class Pipeline:
     """The saturation detector for shedding; None for the default."""
     shadows: Mapping[str, Profile] = field(default_factory=dict)
     """Shadow profiles by name: they run after the response, and only their picks are recorded."""
+    reads_content: bool = field(init=False)
+    """Whether a producer reads the content of requests."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Prepare the search for headers that must not reach an endpoint."""
+        object.__setattr__(self, "reads_content", any(producer.reads_content for producer in self.of(Producer)))
         object.__setattr__(self, "_kept_back", CONTROL.beside(self.sets_headers))
 
     def of(self, role: type[R]) -> tuple[R, ...]:

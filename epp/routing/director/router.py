@@ -161,7 +161,9 @@ class Router:
         outcome = self.decide(incoming, candidates)
         if isinstance(outcome, QueueDirective):
             return outcome
-        return self._routing(incoming.pipeline, incoming.request, outcome, candidates.now)
+        routing = self._routing(incoming.pipeline, incoming.request, outcome, candidates.now)
+        incoming.content = b""
+        return routing
 
     def decide(self, incoming: IncomingRequest, candidates: Candidates) -> SchedulingResult | QueueDirective:
         """Return the scheduling of a request among these candidates, or an admitter's directive to wait.
@@ -174,13 +176,17 @@ class Router:
         eligible = len(candidates)
         candidates = self._screened(incoming, candidates)
         self.runtime.observer.candidates_found(request, snapshot, eligible, len(candidates))
-        for producer in incoming.pipeline.of(Producer):
-            self.runtime.guard.call(Producer.role, producer, producer.produce, request, candidates)
-        for admitter in incoming.admitters:
-            awaited = self._admit(admitter, request, candidates)
-            if awaited is not None:
-                self.runtime.observer.held(request, admitter.name)
-                return QueueDirective(admitter, awaited)
+        request.content = incoming.content
+        try:
+            for producer in incoming.pipeline.of(Producer):
+                self.runtime.guard.call(Producer.role, producer, producer.produce, request, candidates)
+            for admitter in incoming.admitters:
+                awaited = self._admit(admitter, request, candidates)
+                if awaited is not None:
+                    self.runtime.observer.held(request, admitter.name)
+                    return QueueDirective(admitter, awaited)
+        finally:
+            request.content = b""
         began = self.runtime.clock.now()
         try:
             result = incoming.pipeline.scheduler.schedule(request, candidates)

@@ -146,11 +146,14 @@ def test_gie_11_prefix_and_load_assembles_without_a_warning_and_its_producer_is_
     assert profile.picker.name == "max-score-picker"
 
 
-def test_gie_11_precise_prefix_is_refused_for_nothing_but_what_is_not_supported_yet(refused):
-    problems = refused(PRECISE_PREFIX)
-    (problem,) = problems
-    assert problem.path == ("plugins", 0, "parameters", "vllm")
-    assert "known, not supported yet" in problem.message
+@pytest.mark.parametrize(("method", "warnings"), [(', vllm: {url: "http://localhost:8000"}', 0), ("", 1)])
+def test_gie_11_precise_prefix_assembles_and_its_token_ids_are_made_before_they_are_looked_up(build, method, warnings):
+    text = PRECISE_PREFIX.replace(', vllm: {url: "http://localhost:8000"}', method)
+    assembly = build(text)
+    assert sum("http://localhost:8000" in str(warning) for warning in assembly.warnings) == warnings
+    names = [producer.name for producer in assembly.pipeline.of(Producer)]
+    assert names.index("token-producer") < names.index("precise-prefix-cache-producer")
+    assert assembly.pipeline.reads_content
 
 
 def test_gie_11_prefill_decode_assembles_and_its_flow_control_is_in_effect(build):

@@ -16,6 +16,7 @@ from epp.framework import (
     ConfigurationError,
     Endpoint,
     ManualClock,
+    MediaTokens,
     PromptTokens,
     Request,
     RequestBody,
@@ -90,6 +91,11 @@ class Fleet:
         request, candidates = self.request(ids, **more)
         self.producer.produce(request, candidates)
         return np.asarray(self.scorer.score(request, candidates)).round(6).tolist()
+
+
+def picked(candidates, position: int) -> SchedulingResult:
+    result = ProfileResult("default", candidates, np.zeros(len(candidates)), np.array([position]))
+    return SchedulingResult(Destination(result), {"default": result}, {})
 
 
 @asynccontextmanager
@@ -202,8 +208,7 @@ async def test_target_is_expected_to_hold_the_blocks_for_a_while():
     async with fleet(2, speculativeIndexing=True, speculativeTTL="3s") as world:
         request, candidates = world.request()
         world.producer.produce(request, candidates)
-        picked = ProfileResult("default", candidates, np.zeros(2), np.array([1]))
-        world.producer.pre_request(request, SchedulingResult(Destination(picked), {"default": picked}, {}))
+        world.producer.pre_request(request, picked(candidates, 1))
         assert world.scores() == [0, 1.0]
         await world.tell(1, stored(HASHES[:2], PROMPT[:32]))
         world.clock.advance(3.1)
@@ -226,7 +231,27 @@ async def test_request_without_token_ids_has_no_match_and_is_counted():
         request = Request("r", body=RequestBody(prompt=b"text"), target_model="m")
         world.producer.produce(request, candidates)
         assert request.get(PREFIX_MATCH.produced_by("precise")) is None
+        world.producer.pre_request(request, picked(candidates, 0))
         assert world.value("prefix_requests_without_tokens") == 1
+
+
+async def test_prompts_of_a_list_and_placeholders_of_media_match():
+    """The list has the same prompt twice; of the picture, blocks 1 and 2 have the identifier."""
+    extras = [["salt"], ["picture"], ["picture"], None]
+    async with fleet(1) as world:
+        await world.tell(0, stored(HASHES, PROMPT), stored([21, 22, 23, 24], PROMPT, extra_keys=extras))
+        _, candidates = world.request()
+        ids = np.array(PROMPT, dtype=np.uint32)
+        media = (MediaTokens("picture", 20, 28),)
+        for tokens, salt, blocks in (
+            (PromptTokens(128, np.tile(ids, 2), ends=(64, 128)), "", 8),
+            (PromptTokens(64, ids, media=media), "salt", 4),
+            (PromptTokens(64, ids, media=media), "", 1),
+        ):
+            request = Request("r", body=RequestBody(prompt=b"text", cache_salt=salt), target_model="m")
+            request.put(PROMPT_TOKENS, tokens)
+            world.producer.produce(request, candidates)
+            assert request.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == blocks
 
 
 async def test_simulated_request_matches_and_leaves_nothing_behind():

@@ -178,8 +178,8 @@ REFUSED = {
         ({"strategy": "sticky"}, "'sticky' is not known; use 'encoded_endpoint_header', 'session_id'")
     ],
     "token-producer": [
-        ({"vllm": {"url": "http://a", "timeout": "5s"}}, "vllm is known, not supported yet; use estimate or tokenizer"),
-        ({"udsTokenizerConfig": {}}, "udsTokenizerConfig is known, not supported yet; use estimate or tokenizer"),
+        ({"vllm": {"url": "http://a", "timeout": "5s"}}, "modelName is missing"),
+        ({"udsTokenizerConfig": {}}, "udsTokenizerConfig is known, not supported yet; use vllm, tokenizer or estimate"),
         ({"estimate": {}, "tokenizer": {"path": "a"}}, "both estimate and tokenizer are set"),
         ({"tokenizer": {"path": ""}}, "path is empty"),
         ({"tokenizer": {"path": "a", "maxBytes": 0}}, "maxBytes is 0; it must be at least 1"),

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 @contextlib.asynccontextmanager
 async def following(world):
-    task = asyncio.create_task(world.plugin.follow_files())
+    task = asyncio.create_task(world.plugin.follow())
     try:
         yield world
     finally:

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The render API of a vLLM server: token ids of a request as the engine would compute them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from io import BytesIO
+from itertools import pairwise
+from typing import Annotated
+
+import aiohttp
+import msgspec
+import numpy as np
+from msgspec import Meta, Raw
+from msgspec.structs import replace
+
+from epp.framework import MediaTokens, Natural
+from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.prompt import packed_json
+from epp.pool.tokens.source import MOST_TOKENS, Api, Prompt, PromptRefusedError, SourceFailedError, Tokens, TokenSource
+from epp.routing.bodies import with_model
+
+_MOST_CONTENT_BYTES = 8 * 1024 * 1024
+_ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
+"""Of 131,072 tokens, the ids take one MiB; with media, there is more that is not read."""
+_CONNECTIONS = 32
+_IDLE_SECONDS = 90.0
+_MOST_PROMPTS = 4096
+_SERVICE_AT_FAULT = frozenset(
+    {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+)
+"""Statuses below 500 that are not about the prompt."""
+
+
+class _Placeholder(msgspec.Struct):
+    offset: Natural
+    length: Natural
+
+
+class _Features(msgspec.Struct):
+    mm_hashes: dict[str, list[Annotated[str, Meta(max_length=1024)]]] = {}
+    mm_placeholders: dict[str, list[_Placeholder]] = {}
+
+    def media(self) -> tuple[MediaTokens, ...]:
+        """Return the placeholders in order; raises ValueError where they overlap, or do not pair with hashes."""
+        found = [
+            MediaTokens(identifier, place.offset, place.length)
+            for kind, places in self.mm_placeholders.items()
+            for identifier, place in zip(self.mm_hashes.get(kind, ()), places, strict=True)
+        ]
+        found.sort(key=lambda media: media.offset)
+        if any(one.offset + one.length > other.offset for one, other in pairwise(found)):
+            raise ValueError("placeholders overlap")
+        return tuple(
+            replace(media, length=min(media.length, MOST_TOKENS - media.offset))
+            for media in found
+            if media.offset < MOST_TOKENS
+        )
+
+
+class _Rendered(msgspec.Struct):
+    token_ids: Raw
+    features: _Features | None = None
+
+
+_decode = msgspec.json.Decoder(_Rendered | list[_Rendered]).decode
+
+
+class RenderService(TokenSource):
+    """Sends each body, with another model, to a vLLM server; pooled connections, HTTP/1.1."""
+
+    most_bytes = _MOST_CONTENT_BYTES
+    most_fetches = _CONNECTIONS
+
+    def __init__(self, url: str, model: str, *, timeout_seconds: float, media_timeout_seconds: float) -> None:
+        self.name = url.rstrip("/")
+        self._model = model
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._media_timeout = aiohttp.ClientTimeout(total=media_timeout_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Keep connections."""
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "epp"},
+            auto_decompress=False,
+        ) as self._session:
+            yield
+
+    async def fetch(self, prompt: Prompt) -> Tokens:
+        """Ask the server."""
+        assert self._session is not None  # noqa: S101  opened
+        timeout = self._media_timeout if prompt.has_media else self._timeout
+        try:
+            body = with_model(prompt.content, self._model)
+            async with self._session.post(
+                f"{self.name}/v1/{prompt.api}/render", data=BytesIO(body), timeout=timeout, allow_redirects=False
+            ) as answer:
+                if answer.status != HTTPStatus.OK:
+                    raise _refusal(answer.status, prompt.api)
+                return _read(await _body_of(answer))
+        except MalformedBodyError as error:
+            raise PromptRefusedError from error
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise SourceFailedError(f"no answer within {timeout.total:g} s") from None
+            raise SourceFailedError(str(error) or type(error).__name__) from None
+
+
+def _refusal(status: int, api: Api) -> Exception:
+    if status == HTTPStatus.NOT_FOUND and api is not Api.MESSAGES:  # an unknown model; older servers lack that API
+        return SourceFailedError("answered with status 404: modelName or url is wrong")
+    if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _SERVICE_AT_FAULT:
+        return PromptRefusedError()
+    return SourceFailedError(f"answered with status {status}")
+
+
+async def _body_of(answer: aiohttp.ClientResponse) -> bytes:
+    pieces, size = [], 0
+    async for piece in answer.content.iter_any():
+        size += len(piece)
+        if size > _ANSWER_LIMIT_BYTES:
+            raise SourceFailedError(f"answered with more than {_ANSWER_LIMIT_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _read(answer: bytes) -> Tokens:
+    """Return the tokens of an answer: one object, or for completions a list with one for each prompt."""
+    try:
+        found = _decode(answer)
+        every = found if isinstance(found, list) else [found]
+        media = every[0].features.media() if len(every) == 1 and every[0].features is not None else ()
+    except (ValueError, RecursionError):
+        raise SourceFailedError("the answer is not one of the render API") from None
+    if not 0 < len(every) <= _MOST_PROMPTS:
+        raise SourceFailedError(f"answered for {len(every)} prompts; 1 to {_MOST_PROMPTS} are possible")
+    packed = [packed_json(bytes(each.token_ids)) for each in every]
+    prompts = [np.frombuffer(ids, "<u4") for ids in packed if ids is not None]
+    if len(prompts) < len(packed):
+        raise SourceFailedError("the answer has token_ids that are not whole numbers of 32 bits")
+    return Tokens.joined(prompts, media)
