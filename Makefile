@@ -145,9 +145,10 @@ bench-chart: .venv/test
 picture: .venv/test
 	$(BIN)/python tools/record_demo.py
 
-# On a real Kubernetes API server, which is built once; without Go, says how to get it, and fails only where CI is set.
+# On a real Kubernetes API server for each process, which is built once; without Go, says how to get it, and fails only where
+# CI is set.
 test-kube: kube-assets
-	$(BIN)/pytest tests/kube
+	$(BIN)/pytest $(IN_TWO) tests/kube
 
 kube-assets: .venv/test
 	@$(BIN)/python -m tests.kube.build_assets
