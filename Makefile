@@ -37,8 +37,10 @@ types: .venv/test
 contracts: .venv/test
 	$(BIN)/lint-imports
 
+# With UNIT="not slow and not hypothesis", without the property tests, which `make slow` runs too.
+UNIT := not slow
 unit: .venv/test
-	$(BIN)/pytest $(IN_TWO) -m "not slow" tests/unit tests/contract
+	$(BIN)/pytest $(IN_TWO) -m "$(UNIT)" tests/unit tests/contract
 
 e2e: .venv/test
 	$(BIN)/pytest $(IN_THREE) -m "not slow" tests/e2e
@@ -50,7 +52,7 @@ properties: .venv/test
 # What takes long: many examples of each property, ready-made profiles on simulated fleets, floods, deaths of servers, the
 # documents as they are written.
 slow: .venv/test
-	$(BIN)/pytest $(IN_TWO) -m "slow or hypothesis" --hypothesis-profile=many tests/unit tests/contract tests/e2e
+	$(BIN)/pytest $(IN_THREE) -m "slow or hypothesis" --hypothesis-profile=many tests/unit tests/contract tests/e2e
 
 # The end-to-end tests of what differs between carriers: messages and statuses, bodies, cancellation, TLS, limits, the end.
 CARRIER_TESTS := modes trailers command_tls command_serve command_drain held_requests requests_in_flight half_open_tls \
@@ -145,10 +147,10 @@ bench-chart: .venv/test
 picture: .venv/test
 	$(BIN)/python tools/record_demo.py
 
-# On a real Kubernetes API server, which is built once, one for each process; without Go, says how to get it, and fails
-# only where CI is set.
+# On a real Kubernetes API server for each process, which is built once; without Go, says how to get it, and fails only where
+# CI is set.
 test-kube: kube-assets
-	$(BIN)/pytest -n 2 --dist loadfile tests/kube
+	$(BIN)/pytest $(IN_TWO) tests/kube
 
 kube-assets: .venv/test
 	@$(BIN)/python -m tests.kube.build_assets

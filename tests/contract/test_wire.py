@@ -17,10 +17,7 @@ PROTOCOL = Path(sys.prefix) / "protocol"
 sys.path.append(str(PROTOCOL))
 envoy.__path__.append(str(PROTOCOL / "envoy"))  # the package of the Envoy binary has the same name
 full = importlib.import_module("envoy.service.ext_proc.v3.external_processor_pb2")
-PAIRS = [
-    (wire.ProcessingRequest, full.ProcessingRequest),
-    (wire.ProcessingResponse, full.ProcessingResponse),
-]
+PAIRS = [(wire.ProcessingRequest, full.ProcessingRequest), (wire.ProcessingResponse, full.ProcessingResponse)]
 
 
 def paired(ours: Descriptor, theirs: Descriptor, seen: set[str]) -> Iterator[tuple[FieldDescriptor, FieldDescriptor]]:

@@ -31,10 +31,7 @@ NO_CHOICE = "--transport grpcio has no minimum version of TLS but 1.2, and no ch
             ("gateway", "--endpoints", "own=127.0.0.1:1,host=localhost:1"),
             "endpoints 'own' and 'host' are one server, 127.0.0.1:1: leave one out",
         ),
-        (
-            ("gateway", ENDPOINTS, "--bind-address", "::"),
-            "--bind-address has no effect without --metrics-port: add it",
-        ),
+        (("gateway", ENDPOINTS, "--bind-address", "::"), "--bind-address has no effect without --metrics-port: add it"),
         (
             ("serve", ENDPOINTS, "--bind-address", "192.0.2.1"),
             "cannot listen on 192.0.2.1:9002: this machine has no such address: choose one of its own, or :: for all",
@@ -53,10 +50,7 @@ NO_CHOICE = "--transport grpcio has no minimum version of TLS but 1.2, and no ch
             "--eds-file: missing: an override-host cluster needs a file of endpoints, such as ",
         ),
         (("demo", "--listen", "nowhere"), "--listen: 'nowhere' has no port: write host:port or [ipv6]:port"),
-        (
-            ("demo", "--tenants", "--clusters"),
-            "--clusters and --tenants are two demos: give one of them",
-        ),
+        (("demo", "--tenants", "--clusters"), "--clusters and --tenants are two demos: give one of them"),
         (
             ("serve", ENDPOINTS, "--metrics-cert-dir=x"),
             "--metrics-cert-dir: TLS alone does not authenticate clients: add --metrics-endpoint-auth, ",
@@ -70,18 +64,12 @@ NO_CHOICE = "--transport grpcio has no minimum version of TLS but 1.2, and no ch
             ("serve", ENDPOINTS, "--objects=/nowhere/at-all"),
             "--objects: there is neither file nor directory '/nowhere/at-all': ",
         ),
-        (
-            (*HTTPS, "--endpoint-ca-file=/none/ca.pem"),
-            "--endpoint-ca-file /none/ca.pem: No such file or directory",
-        ),
+        ((*HTTPS, "--endpoint-ca-file=/none/ca.pem"), "--endpoint-ca-file /none/ca.pem: No such file or directory"),
         (
             (*HTTPS, "--endpoint-ca-file=/none/ca.pem", "--endpoint-insecure-skip-verify"),
             "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify",
         ),
-        (
-            ("gateway", "--failure-mode=FailOpen", ENDPOINTS),
-            "--failure-mode: FailOpen does not work with cluster ",
-        ),
+        (("gateway", "--failure-mode=FailOpen", ENDPOINTS), "--failure-mode: FailOpen does not work with cluster "),
         (
             (
                 *("gateway", ENDPOINTS, "--body-mode=full-duplex"),
@@ -100,10 +88,7 @@ NO_CHOICE = "--transport grpcio has no minimum version of TLS but 1.2, and no ch
             "--admin-host: 0.0.0.0 can be reached from other machines, and there is no token",
         ),
         (("serve", ENDPOINTS, "--admin-port=0", "--admin-host=all"), "--admin-host: 'all' is not an IP address"),
-        (
-            ("serve", ENDPOINTS, "--admin-token-file=/none"),
-            "--admin-token-file has no effect without --admin-port",
-        ),
+        (("serve", ENDPOINTS, "--admin-token-file=/none"), "--admin-token-file has no effect without --admin-port"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
 )

@@ -100,10 +100,7 @@ async def test_state_of_plugins_in_the_form_of_the_reference(tmp_path: Path):
         "state": {"endpoints": [idle], **shown},
     }
     assert plugins["no-hit-lru-scorer"]["state"]["endpoints"][0]["lastUse"] == 1
-    assert plugins["openai-parser"] == {
-        "type": "openai-parser",
-        "message": "plugin does not support state collection",
-    }
+    assert plugins["openai-parser"] == {"type": "openai-parser", "message": "plugin does not support state collection"}
     assert plugins["telling"]["message"].startswith("plugin failed to tell its state: ValueError: no state today")
 
 

@@ -354,13 +354,7 @@ def test_tenants_work_as_they_are_written(walk):
 def test_tf_5_decisions_are_explained_as_it_is_written(walk):
     *_, served, first, refused, second, listed, stored, _ = walk(DECISIONS).values()
     assert '"text"' in served
-    for part in (
-        "affordable: 3 -> 2",
-        "✗ h100: ",
-        "picked",
-        "t4 at 127.0.0.1:8002",
-        "natural, status 200",
-    ):
+    for part in ("affordable: 3 -> 2", "✗ h100: ", "picked", "t4 at 127.0.0.1:8002", "natural, status 200"):
         assert part in first
     assert "rejected-constraint" in refused or "no model server here is what this request asks for" in refused
     assert "429 UnmetConstraintError" in second

@@ -83,8 +83,7 @@ async def test_server_whose_certificate_is_not_trusted_gets_no_request_unless_to
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 @pytest.mark.parametrize(
-    ("certificate", "status"),
-    [("good", 200), ("of an unknown authority", 503), ("for another name", 503)],
+    ("certificate", "status"), [("good", 200), ("of an unknown authority", 503), ("for another name", 503)]
 )
 async def test_envoy_itself_verifies_certificates(simulated, tmp_path, host, certificate, status):
     """A picker that does not, as one whose gateway is elsewhere, is no way around it."""

@@ -87,10 +87,7 @@ async def test_plugins_get_the_responses_that_they_need(directory, config, neede
 
 
 async def test_prompt_counts_as_in_flight_until_the_first_token_where_a_plugin_reads_that(directory):
-    async with (
-        stepwise(directory, BUFFERED, config=TOKENS) as setup,
-        setup.asking(stream=True, pieces=0) as response,
-    ):
+    async with stepwise(directory, BUFFERED, config=TOKENS) as setup, setup.asking(stream=True, pieces=0) as response:
         assert response.status == 200  # the headers have come
         requests, tokens = setup.in_flight
         assert requests == 1

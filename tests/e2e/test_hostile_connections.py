@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import json
-import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -55,36 +54,6 @@ async def flood(connection: RawConnection, piece: bytes, times: int) -> None:
             return
 
 
-async def test_fifty_thousand_rapid_resets(picker):
-    async with connected(picker.port) as connection:
-        reading = asyncio.create_task(connection.until_closed())
-        for _ in range(500):
-            pieces = []
-            for _ in range(100):
-                call, opened = connection.peer.call(PATH)
-                pieces += [opened, connection.peer.cancel(call)]
-            await connection.send(*pieces)
-            if connection.at_end:
-                break
-        await reading
-        await assert_turned_away(picker, connection)
-
-
-async def test_resets_by_the_server_that_the_client_provokes(picker):
-    async with connected(picker.port) as connection:
-        reading = asyncio.create_task(connection.until_closed())
-        for _ in range(500):
-            pieces = []
-            for _ in range(100):
-                call, opened = connection.peer.call(PATH)
-                pieces += [opened, h2.window_update(call.number, 0)]  # an error of the stream
-            await connection.send(*pieces)
-            if connection.at_end:
-                break
-        await reading
-        await assert_turned_away(picker, connection)
-
-
 FLOODS = (
     h2.settings([(Setting.HEADER_TABLE_SIZE, 4096)]),
     h2.settings(),
@@ -116,15 +85,6 @@ async def test_flood_of_tiny_window_updates(picker):
         connection.abort()  # allowed to have survived: an update costs the server next to nothing
         with contextlib.suppress(AssertionError):
             await reading
-
-
-@pytest.mark.parametrize("piece", [b"", b"x"])
-async def test_header_block_without_end(picker, piece):
-    async with connected(picker.port) as connection:
-        block = h2.encoded(Encoder(), h2.grpc_fields(PATH))
-        await connection.send(h2.headers(1, block, end_headers=False))
-        await flood(connection, h2.continuation(1, piece, end_headers=False), 300_000)
-        await assert_turned_away(picker, connection)
 
 
 async def test_header_list_of_ten_megabytes(picker):
@@ -206,24 +166,3 @@ async def test_half_open_connections(picker):
             connection = await stack.enter_async_context(begun)
             await connection.send(h2.PREFACE[: number % len(h2.PREFACE)])
         await picker.still_serves()
-
-
-async def test_client_that_goes_away_in_mid_stream_is_answered_first(picker):
-    async with connected(picker.port) as connection:
-        peer = connection.peer
-        call, opened = peer.call(PATH, FIRST)
-        await connection.send(opened, h2.goaway(0))
-        await connection.send(peer.send(call, WHOLE, end=True))
-        await connection.until(lambda: call.closed, "the call is answered")
-        assert (call.status, len(call.messages)) == (0, 2)
-        await connection.until_closed()
-
-
-async def test_random_bytes_in_place_of_frames(picker):
-    noise = bytes(struct.pack(">Q", (number * 0x9E3779B97F4A7C15) & (2**64 - 1))[0] for number in range(1 << 16))
-    for greet in (False, True):
-        async with connected(picker.port, greet=greet) as connection:
-            await connection.send(noise)
-            with contextlib.suppress(AssertionError):
-                await connection.until_closed()
-            assert connection.at_end

@@ -126,10 +126,7 @@ async def served(simulated: Callable, directory: Path, *flags: str) -> list[dict
     """Let two pickers serve requests of all kinds; return their pages."""
     sims = await simulated("p", "d")
     objects = written(
-        directory / "objects.yaml",
-        objective("high", 10),
-        objective("low", -5),
-        rewrite("tuned", ("alias", {MODEL: 1})),
+        directory / "objects.yaml", objective("high", 10), objective("low", -5), rewrite("tuned", ("alias", {MODEL: 1}))
     )
     pages = []
     async with listening(unreadable_page) as broken:

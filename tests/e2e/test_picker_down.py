@@ -64,9 +64,7 @@ async def in_front_of(simulated, port, tmp_path):
     async def start(**settings) -> AsyncIterator[Setup]:
         sims = await simulated("a", "b")
         eds_file = tmp_path / "endpoints.json"
-        eds_file.write_bytes(
-            discovery_response([Endpoint(name, sim.host, sim.port) for name, sim in sims.items()]),
-        )
+        eds_file.write_bytes(discovery_response([Endpoint(name, sim.host, sim.port) for name, sim in sims.items()]))
         envoy_settings = msgspec.structs.replace(
             ANY_PORT,
             picker_address=f"127.0.0.1:{port}",

@@ -65,9 +65,7 @@ EXPIRES = {
     ),
     "nothing of responses": (
         GatewaySettings(
-            request_body_mode=BodyMode.BUFFERED,
-            response_body_mode=BodyMode.NONE,
-            response_header_mode=HeaderMode.SKIP,
+            request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.NONE, response_header_mode=HeaderMode.SKIP
         ),
         False,
     ),

@@ -34,10 +34,7 @@ BY_COOKIE = BY_SESSION.replace(
 async def ask(world: World, prompt: str, headers: dict[str, str] | None = None) -> tuple[str, str | None]:
     """Return who answered, and the token that the response carries, if any."""
     raw = await world.client.chat.completions.with_raw_response.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": prompt}],
-        max_tokens=2,
-        extra_headers=headers,
+        model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=2, extra_headers=headers
     )
     return raw.headers["x-sim-server"], raw.headers.get(AFFINITY)
 

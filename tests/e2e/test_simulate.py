@@ -23,8 +23,6 @@ plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}, {type: no-hit-lru-s
 COUNTED = ("request", "plugin_", "scheduler", "prefix", "pool_", "decision")
 """Parts of the names of metrics that would show a request; others go on by themselves."""
 
-LASTING = ("inFlight", "inFlightTokens", "served", "failed")
-
 
 class Front:
     """A gateway with three servers behind it, and its admin port."""

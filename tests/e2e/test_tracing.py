@@ -29,10 +29,7 @@ TREE = {
         "gateway.request_orchestration": {
             "llm_d.epp.producer.approx-prefix-cache-producer": {},
             "run_scheduler_profile": {
-                "llm_d.epp.scoring": {
-                    "llm_d.epp.scorer.queue-scorer": {},
-                    "llm_d.epp.scorer.prefix-cache-scorer": {},
-                },
+                "llm_d.epp.scoring": {"llm_d.epp.scorer.queue-scorer": {}, "llm_d.epp.scorer.prefix-cache-scorer": {}},
                 "pick_endpoints": {},
             },
         }
@@ -234,10 +231,7 @@ async def test_picker_that_stops_sends_what_it_has():
 
 
 async def test_without_an_exporter_nothing_is_changed():
-    async with (
-        echo() as server,
-        gateway_of(f"--endpoints=only={server.address}", f"--config-text={CONFIG}") as gateway,
-    ):
+    async with echo() as server, gateway_of(f"--endpoints=only={server.address}", f"--config-text={CONFIG}") as gateway:
         await ask(gateway, traceparent=SAMPLED)
         _, health = await gateway.health()
     (told,) = server.headers

@@ -42,10 +42,7 @@ def test_lint_has_nothing_to_say(helm, flavour):
             "router.epp.autoscaling cannot help a picker with leader election",
         ),
         (("router.epp.autoscaling.enabled=true", "router.epp.autoscaling.minReplicas=9"), "less than minReplicas 9"),
-        (
-            ("router.inferencePool.create=false", *FLAVOURS["objectives"]),
-            "router.inferenceObjectives needs the pool",
-        ),
+        (("router.inferencePool.create=false", *FLAVOURS["objectives"]), "router.inferenceObjectives needs the pool"),
         (("router.inferencePool.create=false", "httpRoute.create=true"), "httpRoute.create needs the pool"),
         (("router.epp.pluginsConfigFile=mine.yaml",), "router.epp.pluginsConfigFile is mine.yaml, which no value has"),
         (("router.epp.flags.drain-timeout=125s",), "write 135 or more"),

@@ -256,10 +256,7 @@ async def test_account_of_a_release_may_do_what_its_role_says(release):
             {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SubjectAccessReview",
-                "spec": {
-                    "user": f"system:serviceaccount:{namespace}:{NAME}",
-                    "resourceAttributes": attributes,
-                },
+                "spec": {"user": f"system:serviceaccount:{namespace}:{NAME}", "resourceAttributes": attributes},
             },
         )
         assert review["status"]["allowed"] is allowed, attributes

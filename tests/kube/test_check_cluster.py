@@ -168,11 +168,7 @@ async def test_administrator_checks_the_account_of_the_picker(check, pool):
     found = json.loads("\n".join(said.out))["cluster"]
     assert (found["user"], found["would_be_ready"]) == (user.full_name, False)
     missing = {each["resource"]: each["missing"] for each in found["access"] if each["importance"] == "required"}
-    assert missing == {
-        "pods": [],
-        POOLS: ["list"],
-        "leases.coordination.k8s.io": ["get", "update"],
-    }
+    assert missing == {"pods": [], POOLS: ["list"], "leases.coordination.k8s.io": ["get", "update"]}
     (lease,) = [rule for rule in found["roles"][0]["rules"] if "resourceNames" in rule]
     assert lease == {
         "apiGroups": ["coordination.k8s.io"],
@@ -180,9 +176,7 @@ async def test_administrator_checks_the_account_of_the_picker(check, pool):
         "resourceNames": [f"epp-{pool}-pool.llm-d.ai"],
         "verbs": ["get", "update"],
     }
-    assert found["roles"][1]["subjects"] == [
-        {"kind": "ServiceAccount", "namespace": pool.namespace, "name": user.name},
-    ]
+    assert found["roles"][1]["subjects"] == [{"kind": "ServiceAccount", "namespace": pool.namespace, "name": user.name}]
 
 
 async def test_impersonation_needs_a_right_of_its_own(check, space):

@@ -151,11 +151,7 @@ async def test_single_replica_that_is_restarted_is_ready_again(start, history):
 
 async def test_absence_of_the_api_server_changes_nothing(own_cluster, tmp_path):
     cluster = await own_cluster(crds=("inferencepools", "inferenceobjectives", "inferencemodelrewrites"))
-    async with (
-        space_in(cluster) as space,
-        fleet_with_pool(space) as fleet,
-        AsyncExitStack() as stack,
-    ):
+    async with space_in(cluster) as space, fleet_with_pool(space) as fleet, AsyncExitStack() as stack:
         start = starter(stack, await space.user("picker", role(LEASES, EVENTS)), tmp_path)
         replicas = [await start(f"epp-{number}") for number in range(3)]
         leader = await leader_of(*replicas)

@@ -83,9 +83,7 @@ async def echo(server: Echo | None = None) -> AsyncIterator[Echo]:
 @asynccontextmanager
 async def gateway_in_front_of(server: Echo, *, config: str = CONFIG, **settings):
     picker = PickerSettings(
-        server=server_settings(),
-        config=load_text(config),
-        discovery=StaticDiscovery(parse_targets(server.address)),
+        server=server_settings(), config=load_text(config), discovery=StaticDiscovery(parse_targets(server.address))
     )
     async with local_gateway(picker, GatewaySettings(listen_port=0, **settings)) as gateway:
         yield gateway

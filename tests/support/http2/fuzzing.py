@@ -17,15 +17,7 @@ from tests.support.http2.http2_peer import Peer
 
 _FRAMES_PER_CONNECTION = 200
 _MOST_FRAME = 2**24 - 1
-_FROM_A_SERVER = {
-    Kind.DATA,
-    Kind.HEADERS,
-    Kind.RST_STREAM,
-    Kind.SETTINGS,
-    Kind.PING,
-    Kind.GOAWAY,
-    Kind.WINDOW_UPDATE,
-}
+_FROM_A_SERVER = {Kind.DATA, Kind.HEADERS, Kind.RST_STREAM, Kind.SETTINGS, Kind.PING, Kind.GOAWAY, Kind.WINDOW_UPDATE}
 
 
 class ExhaustedError(Exception):

@@ -19,9 +19,7 @@ def write_kubeconfig(
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
-        "clusters": [
-            {"name": "test", "cluster": {"server": access.url, "certificate-authority": str(access.ca)}},
-        ],
+        "clusters": [{"name": "test", "cluster": {"server": access.url, "certificate-authority": str(access.ca)}}],
         "users": [{"name": "test", "user": user}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": namespace}}],
     }

@@ -69,12 +69,7 @@ def node_info(boot_id: str) -> Manifest:
 
 
 def pool(
-    name: str,
-    *,
-    namespace: str = "",
-    selector: Mapping[str, str] = LABELS,
-    ports: Sequence[int] = (8000,),
-    **spec: Any,
+    name: str, *, namespace: str = "", selector: Mapping[str, str] = LABELS, ports: Sequence[int] = (8000,), **spec: Any
 ) -> Manifest:
     spec = {
         "selector": {"matchLabels": dict(selector)},

@@ -18,11 +18,7 @@ from tests.support.serving import metrics_on
 from tests.support.waiting import until
 from tests.support.world import MODEL, client_of
 
-QUICK = (
-    "--refresh-prometheus-metrics-interval=20ms",
-    "--drain-quiet-period=10ms",
-    "--metrics-endpoint-auth=false",
-)
+QUICK = ("--refresh-prometheus-metrics-interval=20ms", "--drain-quiet-period=10ms", "--metrics-endpoint-auth=false")
 PATIENCE_SECONDS = 60.0
 """More than any change takes to have effect, except after the API server was away."""
 

@@ -23,11 +23,7 @@ ELECTION = "--ha-enable-leader-election"
 PATIENCE_SECONDS = 90.0
 """More than a takeover takes, of which the lease has 15 s."""
 
-LEASES: Manifest = {
-    "apiGroups": ["coordination.k8s.io"],
-    "resources": ["leases"],
-    "verbs": ["get", "create", "update"],
-}
+LEASES: Manifest = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
 EVENTS: Manifest = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
 
 

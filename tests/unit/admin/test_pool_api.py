@@ -45,13 +45,7 @@ class House:
         self.assembly = assemble(load_text(CONFIG, "c.yaml"), Builder(self.registry, self.clock))
         self.store = Datastore(self.clock)
         self.endpoints = [
-            Endpoint(
-                f"e{i}",
-                f"10.0.0.{i}",
-                8000,
-                labels={"tier": "gpu", ZONE: "z"},
-                cluster="ab"[i % 2],
-            )
+            Endpoint(f"e{i}", f"10.0.0.{i}", 8000, labels={"tier": "gpu", ZONE: "z"}, cluster="ab"[i % 2])
             for i in range(3)
         ]
         self.store.replace(self.endpoints)
@@ -204,8 +198,7 @@ def test_tf_6_unroutable_request_is_answered_with_its_error(house):
 
 
 @pytest.mark.parametrize(
-    ("body", "kind"),
-    [("{", "MalformedBody"), ({"prompt": "x"}, "ModelMissing"), (None, "BodyMissing")],
+    ("body", "kind"), [("{", "MalformedBody"), ({"prompt": "x"}, "ModelMissing"), (None, "BodyMissing")]
 )
 def test_tf_6_body_that_cannot_be_read_is_an_error_of_the_request(house, body, kind):
     assert house.simulate(body=body)["error"]["type"] == kind

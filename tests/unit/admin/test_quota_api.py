@@ -77,15 +77,7 @@ def test_tf_16_quota_of_a_tenant_is_shown_with_its_use(office):
             "alertThresholdPercent": 95.0,
         },
         "use": [
-            {
-                "key": WORKERS,
-                "limit": 10,
-                "used": 4,
-                "remaining": 6,
-                "percent": 40.0,
-                "alert": False,
-                "uncounted": 0,
-            }
+            {"key": WORKERS, "limit": 10, "used": 4, "remaining": 6, "percent": 40.0, "alert": False, "uncounted": 0}
         ],
     }
 

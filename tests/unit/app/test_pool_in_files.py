@@ -29,10 +29,7 @@ def pod(name: str, address: str) -> dict:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "llm", "uid": f"u-{name}"},
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
-        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
         "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]},
     }
 

@@ -46,13 +46,7 @@ def test_flags_are_settings():
         },
     )
     assert decisions(flags) == DecisionSettings(
-        sample_rate=0.5,
-        asked_by_header=True,
-        buffer=7,
-        buffer_bytes=1000,
-        file=path,
-        file_bytes=10,
-        file_count=2,
+        sample_rate=0.5, asked_by_header=True, buffer=7, buffer_bytes=1000, file=path, file_bytes=10, file_count=2
     )
 
 

@@ -89,17 +89,11 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (
-            {},
-            "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; ",
-        ),
+        ({}, "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; "),
         ({"pool_name": ""}, "no endpoints to pick from: "),
         ({"pool_name": "P"}, "--pool-name: 'P' is not the name of an object"),
         ({"pool_name": "p/../q"}, "--pool-name: 'p/../q' is not the name of an object"),
-        (
-            {"pool_name": "p", "pool_group": "a/b"},
-            "--pool-group: 'a/b' is not an API group: leave it out for ",
-        ),
+        ({"pool_name": "p", "pool_group": "a/b"}, "--pool-group: 'a/b' is not an API group: leave it out for "),
         ({"pool_name": "p", "pool_namespace": "a/b"}, "--pool-namespace: 'a/b' is not the name of a namespace"),
         ({"pool_name": "p", **PODS}, "--pool-name and --endpoint-selector exclude each other: "),
         (
@@ -152,12 +146,7 @@ def test_flags_of_a_pool_in_a_cluster_beside_endpoints_of_other_sources_are_a_wa
 
 
 @pytest.mark.parametrize(
-    ("pod", "title"),
-    [
-        ("vllm-epp-7c9d8f6b5d-x2x7k", "vllm-epp"),
-        ("by-hand", "by-hand"),
-        ("", "default"),
-    ],
+    ("pod", "title"), [("vllm-epp-7c9d8f6b5d-x2x7k", "vllm-epp"), ("by-hand", "by-hand"), ("", "default")]
 )
 def test_title_of_a_pool_of_pods_is_that_of_the_deployment(monkeypatch, pod, title):
     monkeypatch.setenv("POD_NAME", pod)

@@ -102,11 +102,7 @@ def test_ocm_6_pods_that_hold_nothing_do_not_count(gone):
 
 
 def container(name: str, cpu: str, *, sidecar: bool = False) -> dict:
-    return {
-        "name": name,
-        "resources": {"requests": {"cpu": cpu}},
-        **({"restartPolicy": "Always"} if sidecar else {}),
-    }
+    return {"name": name, "resources": {"requests": {"cpu": cpu}}, **({"restartPolicy": "Always"} if sidecar else {})}
 
 
 def test_ocm_6_init_containers_count_by_pod_with_the_sidecars_before_them():

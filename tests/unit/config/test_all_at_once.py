@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.config import Builder, InvalidConfigError, assemble, load_text
@@ -284,6 +284,7 @@ def repeat(holder, step):
 
 
 @pytest.mark.parametrize("file", FILES)
+@settings(max_examples=settings().max_examples // 4)  # the files are examples as well
 @given(data=st.data())
 def test_corruption_of_any_one_field_is_placed_in_the_file_or_harmless(file, data):
     content = yaml.safe_load(FILES[file])

@@ -189,8 +189,7 @@ requestHandler: {propagatePriority: true}
 
 
 @pytest.mark.parametrize(
-    ("version", "text"),
-    [("llm-d.ai/v1", SINCE_V1), ("llm-d.ai/v1alpha1", SINCE_V1), ("llm-d.ai/v1alpha1", BEFORE_V1)],
+    ("version", "text"), [("llm-d.ai/v1", SINCE_V1), ("llm-d.ai/v1alpha1", SINCE_V1), ("llm-d.ai/v1alpha1", BEFORE_V1)]
 )
 def test_gie_11_files_of_both_spellings_come_to_the_same(build, tmp_path, version, text):
     pool = tmp_path / "pool.yaml"

@@ -178,10 +178,7 @@ def test_path_without_a_file_says_so(tmp_path, name, problem):
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_byte_order_mark_and_line_ends_change_no_place(tmp_path, end, mark):
     file = tmp_path / "c.yaml"
-    for text, line, column in (
-        (CONFIG, 5, 3),
-        (CONFIG_MAP.format(style="|", text=indented(CONFIG, 4)), 12, 7),
-    ):
+    for text, line, column in ((CONFIG, 5, 3), (CONFIG_MAP.format(style="|", text=indented(CONFIG, 4)), 12, 7)):
         file.write_bytes(mark + text.replace("\n", end).encode())
         with pytest.raises(InvalidConfigError) as caught:
             assemble(load_file(file), Builder(Registry(), ManualClock()))

@@ -32,10 +32,7 @@ def only(problems) -> str:
             "[flowControl=maybe]",
             "3:16: featureGates[0]: feature gate 'flowControl' is 'maybe', which is neither true nor false",
         ),
-        (
-            "[flowControl=]",
-            "3:16: featureGates[0]: feature gate 'flowControl' is '', which is neither true nor false",
-        ),
+        ("[flowControl=]", "3:16: featureGates[0]: feature gate 'flowControl' is '', which is neither true nor false"),
     ],
 )
 def test_feature_gate_must_be_known_and_true_or_false(refused, gates, problem):

@@ -385,10 +385,7 @@ def test_gie_12_class_of_an_allowed_module_is_a_plugin_like_any_other(build, mod
     ("name", "problem"),
     [
         ("scorers:Stranger", "is not a subclass of Plugin"),
-        (
-            "scorers:Nobody",
-            "AttributeError: module 'epp_test_outside.scorers' has no attribute 'Nobody'",
-        ),
+        ("scorers:Nobody", "AttributeError: module 'epp_test_outside.scorers' has no attribute 'Nobody'"),
         ("scorers:", "cannot be loaded"),
         ("nowhere:Mine", "cannot be loaded: ModuleNotFoundError: No module named 'epp_test_outside.nowhere'"),
         ("broken:Mine", "cannot be loaded: ZeroDivisionError: division by zero (epp_test_outside/broken.py:"),

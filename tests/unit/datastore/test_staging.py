@@ -20,10 +20,7 @@ def endpoint(name: str, **more: object) -> Endpoint:
 
 
 endpoints = st.builds(
-    endpoint,
-    st.sampled_from(NAMES),
-    labels=st.sampled_from([{}, {"x": "y"}]),
-    uid=st.sampled_from(["", "u1", "u2"]),
+    endpoint, st.sampled_from(NAMES), labels=st.sampled_from([{}, {"x": "y"}]), uid=st.sampled_from(["", "u1", "u2"])
 )
 pools = st.lists(endpoints, unique_by=lambda one: one.id)
 

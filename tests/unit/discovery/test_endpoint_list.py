@@ -40,11 +40,7 @@ def test_list_of_addresses_names_and_hosts():
         (
             "a:1;accelerator=h100;spot=true",
             Target(
-                "a:1",
-                "a",
-                1,
-                labels={"spot": "true"},
-                accelerator=AcceleratorDeclaration(accelerator_class="h100"),
+                "a:1", "a", 1, labels={"spot": "true"}, accelerator=AcceleratorDeclaration(accelerator_class="h100")
             ),
         ),
     ],

@@ -33,11 +33,7 @@ def addresses(one: Pod, ports: tuple[int, ...] = PORTS) -> dict[str, str]:
 
 
 def test_port_of_the_pool_is_an_endpoint_of_its_own():
-    assert addresses(pod()) == {
-        "a-rank-0": "10.0.0.1:8000",
-        "a-rank-1": "10.0.0.1:8001",
-        "a-rank-2": "10.0.0.1:8002",
-    }
+    assert addresses(pod()) == {"a-rank-0": "10.0.0.1:8000", "a-rank-1": "10.0.0.1:8001", "a-rank-2": "10.0.0.1:8002"}
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,7 @@ def routed(address: str, setting: dict[str, str], remove: list[str]) -> CommonRe
 
 def chosen(reply: ProcessingResponse, address: str, scores: dict[str, float] | None) -> ProcessingResponse:
     told = {DESTINATION: address}
-    reply.dynamic_metadata.update(
-        {"envoy.lb": told if scores is None else told | {f"{DESTINATION}-scores": scores}},
-    )
+    reply.dynamic_metadata.update({"envoy.lb": told if scores is None else told | {f"{DESTINATION}-scores": scores}})
     return reply
 
 

@@ -124,7 +124,7 @@ def test_files_of_another_kind_are_named(tmp_path, key, certificate, problem):
 
 
 @pytest.mark.parametrize("executable", [sys.executable, "/there/is/no/python"])
-def testself_signed_certificate_is_a_pair_with_or_without_a_child_process(executable, monkeypatch):
+def test_self_signed_certificate_is_a_pair_with_or_without_a_child_process(executable, monkeypatch):
     monkeypatch.setattr("epp.extproc.tls.sys.executable", executable)
     key, certificate = self_signed()
     check_pair(key, certificate)

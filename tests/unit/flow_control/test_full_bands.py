@@ -180,12 +180,7 @@ def test_requests_that_were_set_aside_count_and_give_way_too():
     assert waiting(*picky, other) == [*picky[:2], other]
 
 
-@given(
-    changes=st.lists(
-        st.tuples(st.sampled_from("abcd"), st.integers(0, 5), st.booleans()),
-        max_size=200,
-    )
-)
+@given(changes=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 5), st.booleans()), max_size=200))
 def test_index_knows_the_longest_and_the_largest_flow_after_any_changes(changes):
     shares = Shares()
     flows: dict[str, dict[int, int]] = {}

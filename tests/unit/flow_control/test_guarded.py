@@ -108,8 +108,7 @@ def test_broken_detector_means_room_everywhere(broken, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [raising, returning(None), returning([0.5]), returning([float("nan")] * 2), returning(["x", "y"])],
+    "broken", [raising, returning(None), returning([0.5]), returning([float("nan")] * 2), returning(["x", "y"])]
 )
 def test_broken_usage_limits_leave_endpoints_that_are_not_full(broken, monkeypatch):
     monkeypatch.setattr(Limits, "ceilings", broken)

@@ -53,9 +53,7 @@ def test_failure_mode_chooses_the_body_modes_that_are_not_set():
     closed = GatewaySettings(request_body_mode=BodyMode.BUFFERED)
     assert closed.body_modes == (BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
     opened = GatewaySettings(
-        failure_mode=FailureMode.FAIL_OPEN,
-        cluster_type=ClusterType.OVERRIDE_HOST,
-        response_body_mode=BodyMode.NONE,
+        failure_mode=FailureMode.FAIL_OPEN, cluster_type=ClusterType.OVERRIDE_HOST, response_body_mode=BodyMode.NONE
     )
     assert opened.body_modes == (BodyMode.BUFFERED, BodyMode.NONE)
 

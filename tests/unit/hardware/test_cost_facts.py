@@ -8,10 +8,7 @@ from epp.hardware.tag_builder import TagBuilder
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-PCIE-80GB"}
-OWNED = {
-    "labels": {"pod-template-hash": "5d9c"},
-    "ownerReferences": [{"kind": "ReplicaSet", "name": "chat-h100-5d9c"}],
-}
+OWNED = {"labels": {"pod-template-hash": "5d9c"}, "ownerReferences": [{"kind": "ReplicaSet", "name": "chat-h100-5d9c"}]}
 
 
 def test_het_5_unit_costs_are_cents_unless_said_otherwise(documents, tag, pod, node):

@@ -123,9 +123,7 @@ def test_ome_5_a_request_for_another_name_is_for_the_service_whose_pods_the_endp
 
 
 def test_ome_5_of_two_services_with_one_model_that_with_endpoints_counts_or_else_the_stricter_of_both(objects):
-    plugin = build(
-        paths=[objects(service(**selector(minMemory=40)), service("spare", **selector(minMemory=80)))],
-    )
+    plugin = build(paths=[objects(service(**selector(minMemory=40)), service("spare", **selector(minMemory=80)))])
     theirs = candidates(labels=[{"ome.io/inferenceservice": "chat"}])
     assert memory(plugin, "llama", pool=theirs) == 40
     assert memory(plugin, "llama") == 80

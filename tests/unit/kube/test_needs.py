@@ -74,9 +74,7 @@ def test_role_without_a_namespace_is_a_cluster_role_bound_in_all_of_them():
     bound = binding(granted, "picker", "alice@example.com")
     assert (bound["kind"], bound["metadata"]) == ("ClusterRoleBinding", {"name": "picker"})
     assert bound["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "picker"}
-    assert bound["subjects"] == [
-        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice@example.com"},
-    ]
+    assert bound["subjects"] == [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice@example.com"}]
 
 
 def test_service_account_is_bound_by_namespace_and_name():

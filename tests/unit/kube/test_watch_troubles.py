@@ -28,20 +28,7 @@ from tests.support.waiting import until
         with_status(410),
         with_status(404),
     ],
-    ids=[
-        "cut",
-        "garbage",
-        "error event",
-        "no object",
-        "500",
-        "400",
-        "504",
-        "429",
-        "401",
-        "403",
-        "410",
-        "404",
-    ],
+    ids=["cut", "garbage", "error event", "no object", "500", "400", "504", "429", "401", "403", "410", "404"],
 )
 async def test_objects_stay_through_trouble_and_are_right_afterwards(server, watched, start, trouble):
     await server.put("a", "red")

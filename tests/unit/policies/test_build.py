@@ -135,10 +135,7 @@ def test_models_are_shared_out_by_their_weights(share, model):
     assert Rewrite("r", models=("a", "b"), weights=(1, 3)).model_at(share) == model
 
 
-@given(
-    weights=st.lists(st.integers(1, 1_000_000), min_size=1, max_size=20),
-    share=st.floats(0, 1, exclude_max=True),
-)
+@given(weights=st.lists(st.integers(1, 1_000_000), min_size=1, max_size=20), share=st.floats(0, 1, exclude_max=True))
 def test_chosen_model_is_where_the_share_is_in_the_sum_of_weights(weights: Sequence[int], share: float):
     rewrite = Rewrite("r", models=tuple(map(str, range(len(weights)))), weights=tuple(weights))
     chosen = int(rewrite.model_at(share))

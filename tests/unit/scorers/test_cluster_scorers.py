@@ -157,8 +157,7 @@ def test_ocm_9_steady_expires(make, clock):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "expected"),
-    [([6, 0, 4], [1.0, 1.0, 0.0]), ([4, 0, 4], [0.0, 0.0, 0.0]), ([5, 0, 5], [1.0, 1.0, 1.0])],
+    ("blocks", "expected"), [([6, 0, 4], [1.0, 1.0, 0.0]), ([4, 0, 4], [0.0, 0.0, 0.0]), ([5, 0, 5], [1.0, 1.0, 1.0])]
 )
 def test_ocm_9_steady_is_the_cluster_that_holds_the_prefix(make, blocks, expected):
     request = Request("r")

@@ -44,8 +44,7 @@ def test_two_labels_of_the_same_endpoints_do_not_mix():
 
 
 @pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [({"headerName": ""}, "headerName is empty"), ({"labelKey": ""}, "labelKey is empty")],
+    ("parameters", "sentence"), [({"headerName": ""}, "headerName is empty"), ({"labelKey": ""}, "labelKey is empty")]
 )
 def test_parameters_that_name_nothing_are_refused(parameters, sentence):
     with pytest.raises(ConfigurationError, match=sentence):

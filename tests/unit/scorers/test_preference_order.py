@@ -35,9 +35,7 @@ def test_ome_6_all_conditions_have_to_hold(scores, a100):
 
 
 def test_ome_6_any_condition_will_do_where_the_entry_says_so(scores, h100):
-    order = [
-        {"class": "nvidia-h100", "match": "any", "conditions": [{"modelSize": ">70B"}, {"requestSize": ">4096"}]},
-    ]
+    order = [{"class": "nvidia-h100", "match": "any", "conditions": [{"modelSize": ">70B"}, {"requestSize": ">4096"}]}]
     assert scores(PreferenceOrderScorer, [h100], asking(5000), preferenceOrder=order) == [1.0]
     assert scores(PreferenceOrderScorer, [h100], asking(5, "big-405b"), preferenceOrder=order) == [1.0]
     assert scores(PreferenceOrderScorer, [h100], asking(5), preferenceOrder=order) == [0.0]
@@ -53,10 +51,7 @@ def test_ome_6_class_without_an_entry_gets_nothing_and_stays(scores, build, a100
 
 
 def test_ome_6_exclusive_drops_endpoints_to_which_nothing_applies(build, h100, a100, t4):
-    order = [
-        {"class": "nvidia-a100", "conditions": [{"promptTokens": "<2048"}]},
-        {"class": "nvidia-h100", "score": 0},
-    ]
+    order = [{"class": "nvidia-a100", "conditions": [{"promptTokens": "<2048"}]}, {"class": "nvidia-h100", "score": 0}]
     plugin = build(PreferenceOrderScorer, preferenceOrder=order, exclusive=True)
     pool = candidates(records={ACCELERATOR: [h100, a100, t4]})
     assert plugin.may_empty

@@ -159,11 +159,7 @@ def test_tf_9_quota_of_a_namespace_maps_to_limits_of_its_tenant():
                 "maxWorkers": 20,
                 "alertThresholdPercent": 90,
             },
-            single={
-                "maxRequests": {"tflops": "200", "vram": "80Gi"},
-                "maxLimits": {"vram": "90Gi"},
-                "maxGPUCount": 4,
-            },
+            single={"maxRequests": {"tflops": "200", "vram": "80Gi"}, "maxLimits": {"vram": "90Gi"}, "maxGPUCount": 4},
         )
     )
     assert plugin.quota_of("team-a") == Quota(

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Partition
 from epp.framework.endpoint import Endpoint
-from epp.framework.scoring import (
-    DYNAMIC_SCORES,
-    NO_DYNAMIC_SCORES,
-    DynamicScore,
-    DynamicScoreColumn,
-    DynamicScores,
-)
+from epp.framework.scoring import DYNAMIC_SCORES, NO_DYNAMIC_SCORES, DynamicScore, DynamicScoreColumn, DynamicScores
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.pool.collectors.dynamic_scores.results import (
