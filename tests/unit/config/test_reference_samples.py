@@ -174,6 +174,17 @@ def test_of_two_spellings_of_discovery_at_once_the_newer_one_counts(build, tmp_p
     assert any("discovery.pluginRef: has no effect beside discovery.endpoints" in str(one) for one in assembly.warnings)
 
 
+def test_sketch_of_output_lengths_is_accepted_with_a_warning(build, warned):
+    text = """\
+plugins:
+- type: inflight-load-producer
+  parameters: {addEstimatedOutputTokens: true, outputEstimator: sketch, sketch: {windowChars: 2000}}
+- {type: token-load-scorer}
+"""
+    assert any("outputEstimator: sketch is not supported: outputs are estimated as" in line for line in warned(text))
+    assert not any("sketch" in line for line in warned(text.replace("outputEstimator: sketch, ", "")))
+
+
 TURN_PRIORITY = """\
 featureGates: [flowControl]
 plugins:
