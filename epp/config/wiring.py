@@ -16,8 +16,10 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Datum, Plugin, R, Stage, roles_of
 from epp.framework.request import DataKey
 from epp.framework.roles import PreRequest, Producer
+from epp.framework.snapshot import Column
 
 METRICS_SOURCE = "metrics-data-source"
+_METRICS_SOURCES = frozenset({METRICS_SOURCE, "multicluster-metrics-data-source"})
 METRICS_EXTRACTOR = "core-metrics-extractor"
 
 
@@ -30,7 +32,7 @@ def add_missing_producers(instances: Instances) -> None:
             (plugin, datum)
             for plugin in instances
             for datum in plugin.reads
-            if (isinstance(datum, DataKey) or datum.default_producer)
+            if (isinstance(datum, DataKey) or datum.default_producer or _declared_producer(datum))
             and datum not in written
             and (plugin.name, datum) not in reported
             and getattr(datum, "producer", "") not in instances.inactive
@@ -93,9 +95,15 @@ def _cannot_be_added(datum: Datum) -> str:
     """Return why no producer can be added for a datum; empty if one can."""
     if isinstance(datum, DataKey) and datum.producer:
         return f" from producer {datum.producer!r}, which is not declared"
+    if wanted := _declared_producer(datum):
+        return f", which no plugin here writes: add a {wanted} to plugins, and to a source of dataLayer"
     if not datum.default_producer:
         return ", which no plugin here writes"
     return ""
+
+
+def _declared_producer(datum: Datum) -> str:
+    return datum.declared_producer if isinstance(datum, Column) else ""
 
 
 def _warn_of_another(reader: Plugin[Any], datum: Datum, instances: Instances) -> None:
@@ -139,7 +147,7 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
             found.feeds += (Feed(source, tuple(one for one in extractors if isinstance(one, Extractor))),)
         elif cls is not None and not issubclass(cls, (DataSource, EndpointNotifications)):
             instances.fail(f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) is no DataSource", *path, "pluginRef")
-    scraped = any(feed.source.plugin_type == METRICS_SOURCE for feed in found.feeds)
+    scraped = any(feed.source.plugin_type in _METRICS_SOURCES for feed in found.feeds)
     if layer.inject_defaults and not scraped:
         why = "dataLayer.injectDefaults"
         source = instances.ensure(METRICS_SOURCE, DataSource, why)

@@ -22,6 +22,8 @@ from epp.framework.records import ENDPOINTS, Derivation, Records
 __all__ = [
     "ACCELERATOR",
     "AVOIDED",
+    "CLUSTER_KV_USAGE",
+    "CLUSTER_QUEUE",
     "FAILED",
     "GPU_UTILIZATION",
     "INHERITED",
@@ -64,6 +66,8 @@ class Column:
     """Plugin type that is instantiated when a configured plugin reads this and no plugin writes it; empty for none."""
     lasting: bool = False
     """Whether it holds on when the endpoint reports no more: a size, or a counter."""
+    declared_producer: str = ""
+    """Plugin type that a configuration must declare if a plugin reads this, as it needs a source; empty for none."""
 
 
 WAITING = Column("waiting", "requests")
@@ -97,6 +101,11 @@ LAST_PICKED = Column("last_picked", "sequence number", 0.0)
 ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
 GPU_UTILIZATION = Column("GPUUtilization", "0..1")
 """Share of the time in which the busiest GPU behind the endpoint did something."""
+_OF_CLUSTERS = "multicluster-metrics-extractor"
+CLUSTER_KV_USAGE = Column("llm-d.ai/multicluster-kv-cache-utilization", "0..1", declared_producer=_OF_CLUSTERS)
+"""Mean KV cache utilization in the cluster behind the endpoint."""
+CLUSTER_QUEUE = Column("llm-d.ai/multicluster-queue-size", "requests", declared_producer=_OF_CLUSTERS)
+"""Mean number of requests that wait at an endpoint of the cluster behind the endpoint."""
 REACHABLE = Column("reachable", "0..1", ANSWERS)
 """ANSWERS; SILENT while it takes connections and does not answer; REFUSES while it cannot answer any request."""
 AVOIDED = Column("avoided", "0 or 1", 0.0)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the tokens of requests in flight."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
 from epp.framework import (
     IN_FLIGHT,
     IN_FLIGHT_COST,
@@ -31,6 +34,11 @@ class InflightLoadParameters(Parameters, frozen=True):
     """Name of the producer instance whose matches are read, if configured; empty for the default one."""
     sync_cross_replica_state: bool = True
     """Accepted for compatibility: each picker counts its own requests."""
+    output_estimator: Literal["static", "sketch"] = "static"
+    """Accepted for compatibility: the estimate is `outputRatio` times the prompt with both; `sketch` is a model of
+    output lengths in llm-d-router."""
+    sketch: Mapping[str, Any] | None = None
+    """Accepted for compatibility, without effect."""
 
 
 class InflightLoadProducer(PreRequest[InflightLoadParameters]):
@@ -47,6 +55,12 @@ class InflightLoadProducer(PreRequest[InflightLoadParameters]):
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.may_read = (self._match_key, PROMPT_TOKENS)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        if self.parameters.output_estimator == "static":
+            return ()
+        return ["outputEstimator: sketch is not supported: outputs are estimated as outputRatio times the prompt"]
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         match = request.get(self._match_key)

@@ -19,6 +19,7 @@ from epp.framework import (
     RequestHeaders,
     headers,
 )
+from epp.framework.plugin import Stability
 from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
 
 
@@ -118,3 +119,10 @@ class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Fi
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         bound = self.bound(request, candidates)
         return bound if bound.any() else np.ones(len(candidates), dtype=np.bool_)
+
+
+class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
+    """Keeps the cluster that served the request's session last, as `session-affinity-filter` does for endpoints."""
+
+    plugin_type = "multicluster-session-affinity-filter"
+    stability = Stability.ALPHA

@@ -30,6 +30,7 @@ from epp.framework.flow_control import FairnessPolicy, FlowOrder, Queued
 from epp.framework.limits import Weight
 from epp.framework.messages import printable
 from epp.framework.plugin_status import PluginMetric, Sample
+from epp.plugins.flow_control.turn_priority import TurnPriority
 
 _MOST_PROGRAMS = 16_384
 _MOST_SHOWN = 100
@@ -61,8 +62,8 @@ _SERVICE = PluginMetric(
 class ProgramAwareParameters(Parameters, frozen=True):
     """Weights and decay of the service of programs."""
 
-    strategy: Literal["las"] = "las"
-    """Least attained service."""
+    strategy: Literal["las", "turn-priority"] = "las"
+    """`las` for least attained service; `turn-priority` for the session with the most turns."""
     las_weight_service: Weight = 0.8
     """Weight of the service of a program, as a share of the range over the waiting programs."""
     las_weight_head_wait: Weight = 0.2
@@ -71,6 +72,11 @@ class ProgramAwareParameters(Parameters, frozen=True):
     """Half-life of service; 0 to use `lasDecayFactor`."""
     las_decay_factor: Annotated[float, Meta(gt=0, le=1)] = 0.99997
     """Factor by which service shrinks with each dispatched request, without a half-life."""
+    turn_priority_time_weight: Weight = 0.05
+    """With `turn-priority`: turns that a second of wait counts for."""
+    turn_priority_inactivity_seconds: NonNegative = 120.0
+    """With `turn-priority`: time without a request or the end of a response after which a session begins with turn 1
+    again; 0 for never."""
     eviction_ttl_seconds: NonNegative = 3600.0
     """Time after which a program without requests is forgotten."""
     eviction_sweep_seconds: Positive = 300.0
@@ -92,6 +98,8 @@ class Program(msgspec.Struct, eq=False):
     """Number of routed requests."""
     waited_seconds: float = 0.0
     """Sum over these requests."""
+    turns: int = 0
+    """Requests since the session was last inactive."""
 
 
 class ServiceLedger:
@@ -271,6 +279,10 @@ class ProgramAwareFairness(
     The estimated tokens of a prompt count when its request is routed, so that a flow with many running requests does
     not look idle; the tokens that the endpoint reports replace them at the end. Among flows with equal service, the one
     whose first request waits longest goes first. The 16384 most recently used flows are remembered.
+
+    With `turn-priority`, the flow with the largest `turn + turnPriorityTimeWeight * wait_seconds` goes first, by the
+    turn of its first request: one more than its requests so far. A session with many turns probably has its prefix in
+    the KV cache still. This needs one fairness id for each session.
     """
 
     plugin_type = "program-aware-fairness"
@@ -284,21 +296,29 @@ class ProgramAwareFairness(
             half_life_seconds=given.las_half_life_seconds, factor=given.las_decay_factor, now=now
         )
         self._swept_at = now
+        self._turn_orders: WeakSet[TurnPriority] = WeakSet()
         self._charge: DataKey[tuple[int, float]] = DataKey("attained-service", producer=self.name)
         """Tokens charged for a request, and the half-lives at that time."""
 
     def order(self) -> FlowOrder:
         given = self.parameters
+        if given.strategy == "turn-priority":
+            order = TurnPriority(self._turn, given.turn_priority_time_weight)
+            self._turn_orders.add(order)
+            return order
         return self._ledger.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         now = self.clock.now()
         self._sweep(now)
         tokens = max(1, request.prompt_tokens)
+        turn = self._turn(request.fairness_id, request.received_at)
         half_lives = self._ledger.charge(request.fairness_id, tokens, now)
         request.put(self._charge, (tokens, half_lives))
         program = self._ledger.use(request.fairness_id, now)
         program.requests += 1
+        program.turns = turn
+        self._turns_changed(request.fairness_id)
         program.waited_seconds += max(0.0, now - request.received_at)
 
     def report(self, request: Request, response: Response) -> Metadata:
@@ -306,7 +326,22 @@ class ProgramAwareFairness(
         if usage is not None and charge is not None:
             tokens = usage.prompt_tokens + _OUTPUT_WEIGHT * usage.completion_tokens
             self._ledger.correct(request.fairness_id, tokens, self.clock.now(), instead_of=charge)
+        elif request.fairness_id in self._ledger.programs:
+            self._ledger.use(request.fairness_id, self.clock.now())
+        self._turns_changed(request.fairness_id)
         return {}
+
+    def _turn(self, flow: str, arrived_at: float) -> int:
+        """Return the turn of a request of a flow."""
+        program = self._ledger.programs.get(flow)
+        most = self.parameters.turn_priority_inactivity_seconds
+        if program is None or 0 < most < arrived_at - program.used_at:
+            return 1
+        return program.turns + 1
+
+    def _turns_changed(self, flow: str) -> None:
+        for order in self._turn_orders:
+            order.changed(flow)
 
     @property
     def samples(self) -> Sequence[Sample]:

@@ -32,6 +32,7 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.limits import Corrected, CountOrDefault
+from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
@@ -275,3 +276,19 @@ def _block_tokens(reported: Floats | None) -> int:
         return 0
     first = float(reported[np.argmax(np.isfinite(reported))])
     return int(min(max(first, MIN_BLOCK_TOKENS), MAX_BLOCK_TOKENS)) if first > 0 else 0
+
+
+class MultiClusterApproxPrefixCacheProducer(ApproxPrefixCacheProducer):
+    """Publishes the blocks of prompts that were sent to a cluster, as `approx-prefix-cache-producer` for endpoints.
+
+    Without a name of its own, it is the default producer of prefix matches.
+    """
+
+    plugin_type = "multicluster-approx-prefix-cache-producer"
+    stability = Stability.ALPHA
+
+    def setup(self) -> None:
+        super().setup()
+        if self.name == self.plugin_type:
+            self._match_key = PREFIX_MATCH
+            self.writes = (PREFIX_MATCH,)

@@ -4,8 +4,10 @@
 import asyncio
 import reprlib
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import structlog
@@ -17,11 +19,11 @@ from epp.framework.datalayer import Discovery, Pool, Unresolved
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import ParameterError, read_struct
-from epp.framework.plugin import Parameters
+from epp.framework.plugin import Parameters, Stability
 from epp.framework.plugin_status import InputState
 from epp.hardware.mig.partition import profile_fault
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
-from epp.runtime.addresses import is_ip, parse_host, parse_port
+from epp.runtime.addresses import HostPort, is_ip, parse_host, parse_port
 from epp.runtime.followed_files import LastGoodFile, ParsedFile, changes
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
@@ -29,6 +31,7 @@ MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 16
 _ANY_ADDRESS = "192.0.2.1"
 """An address for documentation, RFC 5737."""
+_METRICS_LABELS = ("metricsAddress", "metricsPort")
 _log = structlog.get_logger()
 
 
@@ -55,8 +58,11 @@ class _BadEntryError(ValueError):
         self.field = field.partition(".")[0]
 
 
-def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, ...]]:
-    """Return the endpoints in the content of a file; raises ValueError with the position in it."""
+def parse_targets_file(content: bytes, _path: Path, *, of_clusters: bool = False) -> ParsedFile[tuple[Target, ...]]:
+    """Return the endpoints in the content of a file; raises ValueError with the position in it.
+
+    With `of_clusters`, labels say where the metrics pages are.
+    """
     root, data = _load(content)
     if not isinstance(data, dict) or "endpoints" not in data:
         raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
@@ -70,6 +76,8 @@ def parse_targets_file(content: bytes, _path: Path) -> ParsedFile[tuple[Target, 
     for index, entry in enumerate(entries):
         try:
             target = _read_entry(entry)
+            if of_clusters:
+                target = replace(target, metrics=_metrics_page(target))
             _check_unique(target, index, first_use)
         except _BadEntryError as error:
             place = _describe(entry, index, _line_of(root, index, error.field))
@@ -127,6 +135,17 @@ def _read_entry(entry: object) -> Target:
         hardware,
         tls=read.scheme == "https",
     )
+
+
+def _metrics_page(target: Target) -> HostPort | None:
+    """Return the place of the metrics page that the labels name; None for that of the endpoint."""
+    address, port = (target.labels.get(name, "") for name in _METRICS_LABELS)
+    try:
+        if address or port:
+            return HostPort(parse_host(address or target.host), parse_port(port or target.port))
+    except ValueError as error:
+        raise _BadEntryError(f"{' or '.join(_METRICS_LABELS)}: {error}", "labels") from None
+    return None
 
 
 def _check_unique(target: Target, index: int, first_use: dict[object, int]) -> None:
@@ -189,6 +208,8 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
     """
 
     plugin_type = "file-discovery"
+    of_clusters: ClassVar[bool] = False
+    """Whether labels say where the metrics pages are."""
 
     def __init__(
         self,
@@ -201,6 +222,7 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         super().__init__(parameters, name=name, clock=clock)
         self.resolver = Resolver(lookup)
         self._path = parameters.path
+        self._parse = partial(parse_targets_file, of_clusters=self.of_clusters)
         self._file: _Endpoints | None = None
 
     @property
@@ -256,17 +278,30 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
     def _read(self) -> _Endpoints:
         """Read the file for the first time; raises ConfigurationError. An unwatched file may be a pipe."""
         path = Path(self._path)
-        file: _Endpoints = LastGoodFile(path, "path", parse_targets_file, MAX_BYTES)
+        file: _Endpoints = LastGoodFile(path, "path", self._parse, MAX_BYTES)
         if self.parameters.watch_file or not path.is_fifo():
             file = file.after(self.clock.now())
             if file.parsed is None:
                 raise ConfigurationError(f"endpoints file {path}: {file.problems[0].reason}")
             return file
         try:
-            return msgspec.structs.replace(file, parsed=parse_targets_file(path.read_bytes(), path))
+            return msgspec.structs.replace(file, parsed=self._parse(path.read_bytes(), path))
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"endpoints file {path}: {error}") from error
 
 
 def _targets(file: _Endpoints) -> tuple[Target, ...]:
     return () if file.parsed is None else file.parsed.value
+
+
+class MultiClusterFileDiscovery(FileDiscovery):
+    """Clusters listed in a file as by `file-discovery`: an endpoint is the gateway of a cluster.
+
+    Addresses may be host names, which are resolved again every 30 s: gateways get IP addresses. The labels
+    `metricsAddress` and `metricsPort`, by default the address and the port of the endpoint, say where
+    `multicluster-metrics-data-source` finds the metrics page of the cluster's router.
+    """
+
+    plugin_type = "multicluster-file-discovery"
+    stability = Stability.ALPHA
+    of_clusters = True

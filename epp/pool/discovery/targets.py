@@ -5,16 +5,18 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import structlog
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.datalayer import Pool, Unresolved
-from epp.framework.endpoint import Endpoint
+from epp.framework.endpoint import Endpoint, PagePlace
 from epp.framework.errors import ConfigurationError
-from epp.runtime.addresses import is_ip
+from epp.runtime.addresses import HostPort, is_ip
 
 Lookup: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
 """Returns a host's addresses, in any order; raises OSError when there is none."""
@@ -41,9 +43,13 @@ class Target:
     cluster: str = ""
     accelerator: AcceleratorDeclaration | None = None
     tls: bool = False
+    metrics: HostPort | None = None
+    """Its metrics page, if that is not at the endpoint itself."""
 
-    def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint at this address."""
+    def endpoint(self, address: str, metrics_address: str = "") -> Endpoint:
+        """Return the endpoint at this address, with the address of its metrics page."""
+        page = self.metrics
+        known = metrics_address or ("" if page is None else page.host)
         return Endpoint(
             self.name,
             address,
@@ -55,14 +61,19 @@ class Target:
             cluster=self.cluster,
             accelerator=self.accelerator,
             tls=self.tls,
+            metrics=None if page is None else PagePlace(known, page.port, "" if known == page.host else page.host),
         )
+
+
+_LOOKUPS = ThreadPoolExecutor(4, thread_name_prefix="lookup")
+"""Threads of its own: a resolver that hangs holds up no file, and only so many lookups."""
 
 
 async def system_lookup(host: str) -> Sequence[str]:
     """Query the system's resolver in a thread."""
-    loop = asyncio.get_running_loop()
+    query = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
     async with asyncio.timeout(_LOOKUP_SECONDS):
-        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, query)
     return [str(address[0]) for *_, address in found]
 
 
@@ -171,12 +182,17 @@ class Resolver:
 
 
 def _host_names(targets: Sequence[Target]) -> frozenset[str]:
-    return frozenset(target.host for target in targets if not is_ip(target.host))
+    hosts = {target.host for target in targets} | {each.metrics.host for each in targets if each.metrics is not None}
+    return frozenset(host for host in hosts if not is_ip(host))
 
 
 def _endpoints(targets: Sequence[Target], hosts: frozenset[str], addresses: Mapping[str, str]) -> tuple[Endpoint, ...]:
     found = ((target, addresses.get(target.host) if target.host in hosts else target.host) for target in targets)
-    return tuple(target.endpoint(address) for target, address in found if address is not None)
+    return tuple(
+        target.endpoint(address, "" if target.metrics is None else addresses.get(target.metrics.host, ""))
+        for target, address in found
+        if address is not None
+    )
 
 
 def _preference(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[int, int]:

@@ -225,6 +225,49 @@ def test_of_two_spellings_of_discovery_at_once_the_newer_one_counts(build, tmp_p
     assert any("discovery.pluginRef: has no effect beside discovery.endpoints" in str(one) for one in assembly.warnings)
 
 
+def test_sketch_of_output_lengths_is_accepted_with_a_warning(build, warned):
+    text = """\
+plugins:
+- type: inflight-load-producer
+  parameters: {addEstimatedOutputTokens: true, outputEstimator: sketch, sketch: {windowChars: 2000}}
+- {type: token-load-scorer}
+"""
+    assert any("outputEstimator: sketch is not supported: outputs are estimated as" in line for line in warned(text))
+    assert not any("sketch" in line for line in warned(text.replace("outputEstimator: sketch, ", "")))
+
+
+TURN_PRIORITY = """\
+featureGates: [flowControl]
+plugins:
+- {type: program-aware-fairness, parameters: {strategy: turn-priority}}
+- {type: agent-identity}
+- {type: queue-scorer}
+- {type: kv-cache-utilization-scorer}
+- {type: prefix-cache-scorer}
+- {type: concurrency-detector, parameters: {maxConcurrency: 32}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+flowControl:
+  enableEviction: true
+  saturationDetector: {pluginRef: concurrency-detector}
+  priorityBands:
+  - {priority: -1, defaultRequestTTL: "9000s", fairnessPolicyRef: program-aware-fairness}
+  - {priority: 0}
+"""
+
+
+def test_guide_to_turn_priority_assembles_and_orders_one_band(build):
+    flow = build(TURN_PRIORITY, experimental=True).pipeline.flow_control
+    assert (flow.bands[-1].fairness.name, flow.bands[-1].ttl_seconds) == ("program-aware-fairness", 9000.0)
+    assert flow.bands[0].fairness.name != "program-aware-fairness"
+    given = flow.bands[-1].fairness.parameters
+    assert (given.turn_priority_time_weight, given.turn_priority_inactivity_seconds) == (0.05, 120.0)
+
+
 def test_dcgm_exporter_of_a_daemon_set_is_polled_at_the_node(build):
     assembly = build("""\
 plugins:

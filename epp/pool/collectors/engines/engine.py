@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
+    CLUSTER_KV_USAGE,
+    CLUSTER_QUEUE,
     KV_BLOCK_TOKENS,
     KV_BLOCKS,
     KV_USAGE,
@@ -46,6 +48,8 @@ _POSSIBLE: Mapping[str, tuple[float, float]] = {
     KV_BLOCKS.name: (0, 1e9),
     PREFIX_QUERY_TOKENS.name: (0, 1e18),
     PREFIX_HIT_TOKENS.name: (0, 1e18),
+    CLUSTER_KV_USAGE.name: (0, 1.01),
+    CLUSTER_QUEUE.name: (0, 1e6),
 }
 """Least and greatest possible value, by column."""
 

@@ -268,7 +268,11 @@ class Collector:
         endpoint, before = self._store.endpoint(identity), self._endpoints.get(identity)
         if endpoint is None:
             return  # it has left
-        if before is not None and (before.tls != endpoint.tls or endpoint.identity.is_another_than(before.identity)):
+        if before is not None and (
+            before.tls != endpoint.tls
+            or (before.metrics is None) != (endpoint.metrics is None)
+            or endpoint.identity.is_another_than(before.identity)
+        ):
             self._end(identity)
             before = None
         if before is None:

@@ -142,6 +142,54 @@ def test_page_shows_only_the_programs_with_most_service():
     assert "service p199" not in found
 
 
+def turns(policy: ProgramAwareFairness, **counts: int) -> None:
+    for flow, count in counts.items():
+        for _ in range(count):
+            one = request(flow, received_at=policy.clock.now())
+            policy.pre_request(one, None)
+            policy.report(one, answered(10, 10))
+
+
+def test_session_with_most_turns_goes_first_unless_another_waits_long():
+    policy = plugin(strategy="turn-priority")
+    turns(policy, deep=20, shallow=1)
+    order = policy.order()
+    order.head("shallow", 0.0, queued("shallow", 1, at=0.0))
+    policy.clock.advance(300)
+    order.head("deep", 0.0, queued("deep", 2, at=300.0))  # 300 s later: 21 turns against 2 + 0.05 * 300 = 17
+    assert order.first() == "shallow"  # a session that rested for 300 s begins anew
+    turns(policy, deep=19)
+    assert order.first() == "deep"  # 20 against 17
+    order.dispatched("deep")
+    order.empty("deep")
+    assert order.first() == "shallow"
+
+
+def test_turns_of_a_session_count_while_it_waits():
+    policy = plugin(strategy="turn-priority", turn_priority_time_weight=0)
+    order = policy.order()
+    for number, flow in enumerate(("a", "b")):
+        order.head(flow, 0.0, queued(flow, number))
+    assert order.first() == "a"  # of equal ones, the one that came first
+    turns(policy, b=1)
+    assert order.first() == "b"
+    turns(policy, a=2)
+    assert order.first() == "a"
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(120, "old"), (121, "new")])
+def test_session_begins_with_turn_1_after_its_inactivity(seconds, first):
+    policy = plugin(strategy="turn-priority")
+    turns(policy, old=5)
+    policy.clock.advance(seconds)
+    turns(policy, new=1)
+    order = policy.order()
+    now = policy.clock.now()
+    for number, flow in enumerate(("new", "old")):
+        order.head(flow, 0.0, queued(flow, number, at=now))
+    assert order.first() == first  # 6 against 2, or 1 against 2
+
+
 def test_half_life_too_short_to_compare_anything_is_refused():
     with pytest.raises(ValueError, match="lasHalfLifeSeconds"):
         ProgramAwareParameters(las_half_life_seconds=1e-9)
