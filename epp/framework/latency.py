@@ -27,10 +27,11 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
     tpot_seconds: Floats
     """Time for each further token."""
     ttft_headroom: Floats
+    """0 where the time to the first token does not count."""
     tpot_headroom: Floats
     """0 where the time for further tokens does not count."""
-    tpot_valid: Mask
-    """Whether the time for further tokens is within the target."""
+    valid: Mask
+    """Whether the endpoint is expected to meet the targets that the request has."""
     dispatched: Floats
     """Requests in flight."""
 
@@ -48,12 +49,6 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
     def predicted(self) -> Mask:
         """Mark endpoints with a prediction."""
         return ~np.isnan(self.ttft_seconds)
-
-    @property
-    def valid(self) -> Mask:
-        """Mark endpoints that are expected to meet the targets."""
-        valid: Mask = (self.ttft_headroom > 0) & self.tpot_valid
-        return valid
 
     @property
     def positive(self) -> Mask:
