@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework.arrays import Floats, Mask, read_only
 from epp.framework.candidates import Candidates
@@ -59,3 +60,36 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
 
 LATENCY_PREDICTION: DataKey[LatencyPrediction] = DataKey("latency-prediction", "predicted-latency-producer")
 """Predicted latency of the request at each endpoint; missing where nothing is known."""
+
+
+class ObservedLatency(msgspec.Struct, frozen=True, eq=False):
+    """Measured times to the first token, in seconds, by slot; 0 for unknown ones."""
+
+    values: NDArray[np.float64]
+    """One line for each slot: the fields below."""
+    floor: Floats
+    """Without load."""
+    low: Floats
+    """At low load."""
+    typical: Floats
+    """At typical load."""
+    low_in_flight: Floats
+    """Requests in flight at low load."""
+    typical_in_flight: Floats
+    """Requests in flight at typical load."""
+    has_recent: Floats
+    """1 if there are enough recent times."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> "ObservedLatency":
+        """Return the observations in these lines."""
+        read_only(values)
+        return cls(values, *values.T)
+
+    def at(self, candidates: Candidates) -> "ObservedLatency":
+        """Return the same for the candidates, in their order."""
+        return ObservedLatency.of(self.values[candidates.slots])
+
+
+OBSERVED_LATENCY: DataKey[ObservedLatency] = DataKey("observed-latency", "latency-observer-producer-hub")
+"""Measured times to the first token at each endpoint."""
