@@ -145,7 +145,7 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
         extractors = _extractors(cls, spec, path, instances)
         if isinstance(source, DataSource):
             found.feeds += (Feed(source, tuple(one for one in extractors if isinstance(one, Extractor))),)
-        elif cls is not None and not issubclass(cls, (DataSource, EndpointNotifications)):
+        elif cls is not None and not issubclass(cls, (DataSource, EndpointNotifications, Producer)):
             instances.fail(f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) is no DataSource", *path, "pluginRef")
     scraped = any(feed.source.plugin_type in _METRICS_SOURCES for feed in found.feeds)
     if layer.inject_defaults and not scraped:

@@ -14,7 +14,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
-from epp.framework.latency import LATENCY_PREDICTION, LatencyPrediction
+from epp.framework.latency import LATENCY_PREDICTION, OBSERVED_LATENCY, LatencyPrediction, ObservedLatency
 from epp.framework.limits import *  # noqa: F403  the types of parameters
 from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
@@ -32,6 +32,7 @@ __all__ = [
     "ENDPOINT_RATES",
     "LATENCY_PREDICTION",
     "LOAD_INPUTS",
+    "OBSERVED_LATENCY",
     "PLACEMENT",
     "TENANT",
     "AcceleratorTag",
@@ -46,6 +47,7 @@ __all__ = [
     "LatencyPrediction",
     "ManualClock",
     "Mask",
+    "ObservedLatency",
     "Parameters",
     "Plugin",
     "Positions",

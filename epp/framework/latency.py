@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from epp.framework.arrays import Floats, Mask, read_only
 from epp.framework.candidates import Candidates
@@ -27,10 +28,11 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
     tpot_seconds: Floats
     """Time for each further token."""
     ttft_headroom: Floats
+    """0 where the time to the first token does not count."""
     tpot_headroom: Floats
     """0 where the time for further tokens does not count."""
-    tpot_valid: Mask
-    """Whether the time for further tokens is within the target."""
+    valid: Mask
+    """Whether the endpoint is expected to meet the targets that the request has."""
     dispatched: Floats
     """Requests in flight."""
 
@@ -50,12 +52,6 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
         return ~np.isnan(self.ttft_seconds)
 
     @property
-    def valid(self) -> Mask:
-        """Mark endpoints that are expected to meet the targets."""
-        valid: Mask = (self.ttft_headroom > 0) & self.tpot_valid
-        return valid
-
-    @property
     def positive(self) -> Mask:
         """Mark endpoints where neither headroom is negative."""
         positive: Mask = (self.ttft_headroom >= 0) & (self.tpot_headroom >= 0)
@@ -64,3 +60,36 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
 
 LATENCY_PREDICTION: DataKey[LatencyPrediction] = DataKey("latency-prediction", "predicted-latency-producer")
 """Predicted latency of the request at each endpoint; missing where nothing is known."""
+
+
+class ObservedLatency(msgspec.Struct, frozen=True, eq=False):
+    """Measured times to the first token, in seconds, by slot; 0 for unknown ones."""
+
+    values: NDArray[np.float64]
+    """One line for each slot: the fields below."""
+    floor: Floats
+    """Without load."""
+    low: Floats
+    """At low load."""
+    typical: Floats
+    """At typical load."""
+    low_in_flight: Floats
+    """Requests in flight at low load."""
+    typical_in_flight: Floats
+    """Requests in flight at typical load."""
+    has_recent: Floats
+    """1 if there are enough recent times."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> "ObservedLatency":
+        """Return the observations in these lines."""
+        read_only(values)
+        return cls(values, *values.T)
+
+    def at(self, candidates: Candidates) -> "ObservedLatency":
+        """Return the same for the candidates, in their order."""
+        return ObservedLatency.of(self.values[candidates.slots])
+
+
+OBSERVED_LATENCY: DataKey[ObservedLatency] = DataKey("observed-latency", "latency-observer-producer-hub")
+"""Measured times to the first token at each endpoint."""

@@ -145,7 +145,8 @@ class PredictedLatencyProducer(
 
     Also published are the headrooms to the targets in `x-llm-d-slo-ttft-ms` and `x-llm-d-slo-tpot-ms` (older:
     `x-slo-ttft-ms`, `x-slo-tpot-ms`): `TTFT target - time waited - TTFT`, and `min(TPOT target, strictest TPOT target
-    of the requests running there) * sloBufferFactor - TPOT`.
+    of the requests running there) * sloBufferFactor - TPOT`. Without any target, both targets are 0; if only one is
+    given, the other headroom is 0 and does not count.
 
     Times come from the rates of an `endpoint-rates-producer`, as `slo-fit-filter` computes them; endpoints whose rates
     neither a profile nor any response supports have no prediction. If the environment variable `PREDICTION_SERVER_URL`
@@ -202,6 +203,8 @@ class PredictedLatencyProducer(
         """Publish the predictions of the server for this request, else those from rates."""
         if not self.parameters.predict_in_produce:
             return
+        if not request.dry_run:
+            self._running.expire(self.clock.now())
         prediction = self._from_server(request, candidates) or self._from_rates(request, candidates)
         if prediction is None:
             request.drop(self._key)
@@ -373,26 +376,27 @@ class PredictedLatencyProducer(
         given, slots, capacity = self.parameters, candidates.slots, candidates.snapshot.capacity
         target, further_target = (_target(request, names) for names in (SLO_TTFT_MS, SLO_TPOT_MS))
         left = target - waited_seconds(request, candidates) if target else 0.0
-        strictest = np.minimum(further_target, self._running.strictest(capacity, self.clock.now())[slots])
-        further_headroom = strictest * given.slo_buffer_factor - further
-        counts = np.full(len(slots), given.streaming_mode)
+        strictest = np.minimum(further_target, self._running.strictest(capacity)[slots])
+        headroom, further_headroom = left - first, strictest * given.slo_buffer_factor - further
+        counts = np.isnan(first) | (target > 0 or not further_target)
+        further_counts = np.full(len(slots), given.streaming_mode and (further_target > 0 or not target))
         if given.endpoint_role_label:
-            counts &= ~candidates.where_label(given.endpoint_role_label, (_PREFILL,))
+            further_counts &= ~candidates.where_label(given.endpoint_role_label, (_PREFILL,))
 
         def by_slot(values: Floats) -> Floats:
             found = np.full(capacity, nan)
             found[slots] = values
             return found
 
-        tpot_valid = np.zeros(capacity, dtype=np.bool_)
-        tpot_valid[slots] = ~counts | (further_headroom > 0)
+        valid = np.zeros(capacity, dtype=np.bool_)
+        valid[slots] = (~counts | (headroom > 0)) & (~further_counts | (further_headroom > 0))
         return LatencyPrediction(
             source,
             ttft_seconds=by_slot(first),
             tpot_seconds=by_slot(further),
-            ttft_headroom=by_slot(left - first),
-            tpot_headroom=by_slot(np.where(counts, further_headroom, 0.0)),
-            tpot_valid=tpot_valid,
+            ttft_headroom=by_slot(np.where(counts, headroom, 0.0)),
+            tpot_headroom=by_slot(np.where(further_counts, further_headroom, 0.0)),
+            valid=valid,
             dispatched=candidates.snapshot.column(IN_FLIGHT).copy(),
         )
 

@@ -29,7 +29,6 @@ class RunningTargets:
 
     def add(self, slot: int, target: float, now: float) -> int:
         """Add a request that is sent to the slot now; return its number, for `remove`."""
-        self._expire(now)
         self._number += 1
         if len(self._expiry) < _MOST:
             self._expiry.append((now + self._ttl, slot, self._number))
@@ -53,13 +52,13 @@ class RunningTargets:
             if self._targets.pop(slot, None) is not None:
                 self._strictest[slot] = inf
 
-    def strictest(self, capacity: int, now: float) -> Floats:
+    def strictest(self, capacity: int) -> Floats:
         """Return the strictest target of each slot, infinite for none."""
-        self._expire(now)
-        self._reach(capacity)
-        return self._strictest[:capacity]
+        known = self._strictest[:capacity]
+        return np.pad(known, (0, capacity - len(known)), constant_values=inf) if len(known) < capacity else known
 
-    def _expire(self, now: float) -> None:
+    def expire(self, now: float) -> None:
+        """Remove requests whose time is over."""
         while self._expiry and self._expiry[0][0] <= now:
             _, slot, number = self._expiry.popleft()
             self.remove(slot, number)

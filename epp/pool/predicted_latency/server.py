@@ -33,7 +33,7 @@ _MOST_SERVERS = 16
 _MOST_ROWS = 1000
 """Rows of one call, if the settings give no limit: decoding them takes about a millisecond."""
 _MOST_FAILURES = 3
-"""Calls in a row that fail before a server is left alone."""
+"""Calls in a row that fail before a server is no longer asked."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 """Seconds between two looks at a server that is not ready."""
 

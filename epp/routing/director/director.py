@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -247,10 +248,19 @@ class Director:
         blocked = self._router.blocked(incoming)
         if blocked is None:
             try:
-                return self._router.schedule(incoming, candidates)
+                return self._schedule(incoming, candidates)
             except BlockedError as error:
                 blocked = error.blocked
         return self._hold_back(WaitingRequest(incoming, self._router), blocked)
+
+    def _schedule(self, incoming: IncomingRequest, candidates: Candidates) -> Routing | QueueDirective:
+        """Return the routing to a candidate with room, where requests wait for room and any has some, else to any."""
+        flow = self.flow
+        room = None if flow is None else flow.room(candidates, incoming.request.priority)
+        if room is not None and room.any():
+            with suppress(NeedsFullEndpointError):
+                return self._router.go(incoming, candidates, room)
+        return self._router.schedule(incoming, candidates)
 
     def _enter(
         self, flow: FlowControl, incoming: IncomingRequest, candidates: Candidates

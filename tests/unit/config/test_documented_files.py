@@ -4,17 +4,18 @@
 import re
 from pathlib import Path
 
-from epp.framework import Request, RequestBody
+from epp.framework import Headers, Request, RequestBody
 from epp.framework.accelerators.tag import FROZEN, AcceleratorTag, Device, Routability
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_scheduling
 
-PAGE = Path(__file__).parents[3] / "docs" / "kubernetes.md"
+DOCUMENTS = Path(__file__).parents[3] / "docs"
 
 
-def written(name: str) -> str:
-    """Return the file of that name in the page."""
-    (text,) = re.findall(rf"^```yaml\n# {re.escape(name)}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+def written(name: str, page: str = "kubernetes.md") -> str:
+    """Return the file of that name in a page."""
+    block = rf"^```yaml\n# {re.escape(name)}\n(.*?)^```$"
+    (text,) = re.findall(block, (DOCUMENTS / page).read_text(), re.DOTALL | re.MULTILINE)
     return text
 
 
@@ -52,3 +53,22 @@ def test_tensor_fusion_file_prefills_on_the_node_of_the_decode_server_nearest_to
         result = run_scheduling(written("tensor-fusion.yaml"), pool, request)
         chosen.add(result.profiles["prefill"].targets[0].name)
     assert chosen == {"e2"}
+
+
+def latency_file() -> str:
+    return written("predicted-latency.yaml", "predicted-latency.md")
+
+
+def test_file_of_predicted_latency_is_sound(warned):
+    assert warned(latency_file(), head="") == []
+
+
+def test_file_of_predicted_latency_sends_a_request_where_it_meets_its_target_and_not_to_the_fastest():
+    tags = [AcceleratorTag(model=model, classes=(model,), count=1) for model in ("h100", "cpu", "cpu")]
+    headers = Headers([("x-llm-d-slo-ttft-ms", "8000")])
+    picked = set()
+    for seed in range(20):
+        request = Request("r", RequestBody(model="m", prompt_tokens=1000), headers, seed=seed)
+        pool = candidates(records={ACCELERATOR: tags}, in_flight_tokens=[0, 0, 4000], in_flight=[1, 1, 1])
+        picked.add(run_scheduling(latency_file(), pool, request).targets[0].name)
+    assert picked <= {"e0", "e1"}  # 1000 tokens take 5 s on a CPU, and 25 s behind 4000 others

@@ -127,6 +127,24 @@ def test_gie_11_predicted_latency_of_the_chart_assembles_and_its_parts_are_in_ef
     assert admitters == ["predicted-latency-producer", "latency-slo-admitter"]
 
 
+HUB_LATENCY = """\
+plugins:
+- {type: latency-observer-producer-hub, name: ttft-observer, parameters: {intervalDuration: 1s, minRequests: 10}}
+- {type: latency-observation-scorer-hub, name: ttft, parameters: {ttftPercentilesProducerName: ttft-observer}}
+- {type: max-score-picker}
+- {type: single-profile-handler}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: ttft}, {pluginRef: max-score-picker}]}
+dataLayer: {sources: [{pluginRef: ttft-observer}]}
+"""
+
+
+def test_gie_11_observed_latency_of_a_hub_assembles_without_a_warning(build):
+    assembly = build(HUB_LATENCY, experimental=True)
+    assert assembly.warnings == ()
+    assert "ttft-observer" in [producer.name for producer in assembly.pipeline.of(Producer)]
+
+
 def test_admitter_that_reads_predictions_runs_after_the_one_that_waits_for_them(build):
     admitters = build("plugins: [{type: latency-slo-admitter}, {type: queue-scorer}]").pipeline.of(Admitter)
     assert [admitter.name for admitter in admitters] == ["predicted-latency-producer", "latency-slo-admitter"]
@@ -297,6 +315,7 @@ UPSTREAM = {
         prefix-cache-scorer precise-prefix-cache-scorer token-load-scorer load-aware-scorer active-request-scorer
         no-hit-lru-scorer session-affinity-scorer header-label-affinity-scorer context-length-aware
         mm-embeddings-cache-scorer latency-scorer endpoint-attribute-scorer topology-affinity-scorer
+        latency-observation-scorer-hub
         multicluster-queue-scorer multicluster-kv-cache-utilization-scorer multicluster-prefix-cache-scorer
     """),
     "pickers": words("max-score-picker random-picker weighted-random-picker"),
@@ -314,6 +333,7 @@ UPSTREAM = {
         token-producer tokenizer approx-prefix-cache-producer multicluster-approx-prefix-cache-producer
         precise-prefix-cache-producer burst-prefix-cache-producer inflight-load-producer
         predicted-latency-producer mm-embeddings-cache-producer session-id-producer p2p-source-producer
+        latency-observer-producer-hub
     """),
     "request control": words("""
         latency-slo-admitter probabilistic-admitter request-attribute-reporter agent-identity outlen-bucket
@@ -348,7 +368,7 @@ OWN = words("""
 
 def test_gie_12_every_type_of_llm_d_router_is_registered_or_known_by_name():
     upstream = set().union(*UPSTREAM.values())
-    assert len(upstream) == sum(map(len, UPSTREAM.values())) == 102
+    assert len(upstream) == sum(map(len, UPSTREAM.values())) == 104
     registered = set(Registry().types)
     assert registered | set(WITHOUT_TASK) | NOT_YET == upstream | OWN
 

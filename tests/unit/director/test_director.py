@@ -2,6 +2,7 @@
 """The director alone: from headers and body to a routing, with plugins made for each test."""
 
 import asyncio
+import json
 from collections import Counter
 
 import pytest
@@ -373,6 +374,19 @@ async def test_two_admitters_hold_one_after_the_other():
     await settling
     assert isinstance(held.routing(), Routing)
     assert (len(first.held), len(second.held)) == (1, 1)
+
+
+async def test_held_request_goes_to_an_endpoint_that_has_room_when_it_is_released():
+    detector = "{type: concurrency-detector, name: one-each, parameters: {maxConcurrency: 1}}"
+    profile = "schedulingProfiles: [{name: p, plugins: [{pluginRef: prefix-cache-scorer}]}]"  # without the detector
+    flow = f"{profile}\nflowControl: {{saturationDetector: {{pluginRef: one-each}}}}\nfeatureGates: [flowControl"
+    world = World(f"{{type: gate}}, {{type: prefix-cache-scorer}}, {detector}]\n{flow}")
+    alike = json.dumps({"model": "m", "prompt": "hello " * 200}).encode()  # its first endpoint is the best for all
+    settling = [asyncio.create_task(world.route(alike).settle()) for _ in ENDPOINTS]
+    for release in world.assembly.instances.by_name["gate"].held:
+        release.set_result(None)
+    await asyncio.gather(*settling)
+    assert world.in_flight() == {endpoint.name: 1 for endpoint in ENDPOINTS}
 
 
 async def test_held_request_may_still_be_refused():

@@ -49,6 +49,17 @@ def test_without_targets_the_fastest_has_the_largest_headroom_and_none_is_valid(
     assert not found.valid.any()
 
 
+def test_target_that_is_not_given_does_not_count_beside_one_that_is(world):
+    first = world(streamingMode=True).predict(ttft=300)
+    assert milliseconds(first.ttft_headroom) == [200, -200, -1700]
+    assert milliseconds(first.tpot_headroom) == [0, 0, 0]
+    assert first.valid.tolist() == [True, False, False]
+    further = world(streamingMode=True).predict(tpot=30)
+    assert milliseconds(further.ttft_headroom) == [0, 0, 0]
+    assert milliseconds(further.tpot_headroom) == [25, 10, -30]
+    assert further.valid.tolist() == [True, True, False]
+
+
 def test_time_that_a_request_has_waited_is_no_longer_left(world):
     world = world(streamingMode=True)
     request = world.request(ttft=500)
@@ -82,7 +93,7 @@ def test_endpoint_that_leaves_takes_its_running_targets_along():
     number = targets.add(2, 0.03, now=0)
     targets.forget([2])
     targets.remove(2, number)
-    assert targets.strictest(3, now=0).tolist() == [inf] * 3
+    assert targets.strictest(3).tolist() == [inf] * 3
 
 
 def test_further_tokens_do_not_count_at_endpoints_that_only_compute_prompts(world):

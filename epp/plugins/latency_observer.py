@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the time to the first token at each endpoint under different loads, without its metrics."""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from epp.framework import (
+    IN_FLIGHT,
+    OBSERVED_LATENCY,
+    Candidates,
+    Count,
+    DataKey,
+    Endpoint,
+    EndpointObserver,
+    Floats,
+    ObservedLatency,
+    Parameters,
+    PreRequest,
+    Producer,
+    Request,
+    Response,
+    ResponseTiming,
+    SchedulingResult,
+    Stability,
+)
+from epp.framework.quantities import parse_duration
+from epp.framework.rates import waited_seconds
+
+_OK = 200
+_FLOOR_PERCENTILE, _BAND = 10, 10
+_AT_A_TIME = 16
+"""Endpoints that one request computes: two milliseconds."""
+
+
+class LatencyObserverParameters(Parameters, frozen=True):
+    """Windows and percentiles."""
+
+    interval_duration: str = "1s"
+    """Shortest time between two computations."""
+    max_observation_age: str = "3m"
+    """Age from which a measured time no longer counts, except for the floor."""
+    max_requests: Count = 100
+    """Latest requests of an endpoint that count, except for the floor."""
+    min_requests: Count = 10
+    """Requests from which percentiles are used."""
+    low_percentile: Annotated[float, Meta(gt=0, lt=100)] = 25.0
+    """Percentile of times at low load."""
+    typical_percentile: Annotated[float, Meta(gt=0, lt=100)] = 50.0
+    """Percentile of times at typical load; above `lowPercentile`."""
+    window_size: Count = 5000
+    """Most requests of a bucket, `maxRequests` at least."""
+    bucket_duration: str = "1m"
+    """Time of one bucket: its 10th percentile is an entry of the history for the floor."""
+    bucket_history_size: Annotated[int, Meta(ge=2)] = 1000
+    """Entries of the history; above, the highest is dropped."""
+    in_flight_load_producer_name: str = ""
+    """Accepted for compatibility: requests in flight have one source."""
+
+    def __post_init__(self) -> None:
+        if self.low_percentile >= self.typical_percentile:
+            raise ValueError(
+                f"lowPercentile is {self.low_percentile:g}; it must be below typicalPercentile, "
+                f"{self.typical_percentile:g}"
+            )
+        if self.window_size < self.max_requests:
+            raise ValueError(f"windowSize is {self.window_size}; it must be at least maxRequests, {self.max_requests}")
+
+
+class _Sent(NamedTuple):
+    """A request at its endpoint."""
+
+    slot: int
+    target: Endpoint
+    in_flight: float
+    """Requests there before it."""
+    waited: float
+    """Seconds from its arrival to the pick."""
+
+
+class _Measured(NamedTuple):
+    at: float
+    seconds: float
+    in_flight: float
+
+
+class _Observed:
+    """Measured times of one endpoint."""
+
+    def __init__(self, given: LatencyObserverParameters, now: float) -> None:
+        self.recent: deque[_Measured] = deque(maxlen=given.max_requests)
+        self.bucket: deque[float] = deque(maxlen=given.window_size)
+        self.bucket_began = now
+        self.history: list[float] = []
+        """10th percentiles of former buckets, the lowest first."""
+        self.count = 0
+
+
+class LatencyObserver(
+    Producer[LatencyObserverParameters],
+    PreRequest[LatencyObserverParameters],
+    ResponseTiming[LatencyObserverParameters],
+    EndpointObserver[LatencyObserverParameters],
+):
+    """Publishes, for each endpoint, times to the first token of streamed responses, and the requests in flight then.
+
+    Times are the percentiles `lowPercentile` and `typicalPercentile` of the latest requests. The requests in flight are
+    the mean of those whose times are within 10 percentiles. The floor is the 10th percentile of the history, whose
+    entries are the 10th percentiles of former buckets; without a history, that of the latest requests. Percentiles are
+    used from `minRequests` on. It may be listed among the sources of `dataLayer`, without effect.
+    """
+
+    plugin_type = "latency-observer-producer-hub"
+    stability = Stability.ALPHA
+    only_streams = True
+    reads = (IN_FLIGHT,)
+
+    def setup(self) -> None:
+        given = self.parameters
+        self._key = OBSERVED_LATENCY.produced_by(self.name)
+        self._sent_key: DataKey[_Sent] = DataKey("latency-observed", self.plugin_type, self.name)
+        self.writes = (self._key,)
+        self._interval, self._age, self._bucket = (
+            _seconds(name, text)
+            for name, text in (
+                ("intervalDuration", given.interval_duration),
+                ("maxObservationAge", given.max_observation_age),
+                ("bucketDuration", given.bucket_duration),
+            )
+        )
+        self._observed: dict[int, _Observed] = {}
+        self._due: deque[int] = deque()
+        self._due_at = 0.0
+        self._published = ObservedLatency.of(np.zeros((0, 6)))
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        if not request.dry_run:
+            self._update()
+        found, capacity = self._published, candidates.snapshot.capacity
+        request.put(self._key, found if len(found.values) >= capacity else found.of(_padded(found.values, capacity)))
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        candidates, slot = result.primary.candidates, result.primary.slot
+        in_flight = candidates.snapshot.column(IN_FLIGHT).item(slot)
+        request.put(self._sent_key, _Sent(slot, result.targets[0], in_flight, waited_seconds(request, candidates)))
+
+    def first_token(self, request: Request, response: Response, seconds: float) -> None:
+        sent = request.get(self._sent_key)
+        if sent is None or not request.body.streaming or response.status != _OK:
+            return
+        if response.served.hostport != sent.target.hostport or not seconds > sent.waited:
+            return
+        now = self.clock.now()
+        observed = self._observed.setdefault(sent.slot, _Observed(self.parameters, now))
+        observed.count += 1
+        observed.recent.append(_Measured(now, seconds - sent.waited, sent.in_flight))
+        observed.bucket.append(seconds - sent.waited)
+
+    def slots_removed(self, slots: Sequence[int]) -> None:
+        values = self._published.values.copy()
+        values[[slot for slot in slots if slot < len(values)]] = 0.0
+        self._published = ObservedLatency.of(values)
+        for slot in slots:
+            self._observed.pop(slot, None)
+
+    def _update(self) -> None:
+        """Compute some of the endpoints that are due."""
+        now = self.clock.now()
+        if not self._due and now >= self._due_at:
+            self._due_at = now + self._interval
+            self._due.extend(self._observed)
+        if not self._due:
+            return
+        some = [self._due.popleft() for _ in range(min(_AT_A_TIME, len(self._due)))]
+        values = _padded(self._published.values, max(some) + 1)
+        for slot in some:
+            if slot in self._observed:
+                values[slot] = self._row(self._observed[slot], now)
+        self._published = ObservedLatency.of(values)
+
+    def _row(self, observed: _Observed, now: float) -> tuple[float, ...]:
+        """Return the fields of ObservedLatency; 0 for unknown ones."""
+        given, recent = self.parameters, observed.recent
+        while recent and now - recent[0].at > self._age:
+            recent.popleft()
+        if now - observed.bucket_began >= self._bucket:
+            if observed.bucket:
+                insort(observed.history, float(np.percentile(observed.bucket, _FLOOR_PERCENTILE)))
+                del observed.history[given.bucket_history_size :]
+            observed.bucket.clear()
+            observed.bucket_began = now
+        times = np.array([each.seconds for each in recent])
+        ends = observed.history or times
+        floor = (
+            float(np.percentile(ends, _FLOOR_PERCENTILE)) if len(ends) and observed.count >= given.min_requests else 0.0
+        )
+        if len(recent) < given.min_requests:
+            return (floor, 0.0, 0.0, 0.0, 0.0, 0.0)
+        in_flight = np.array([each.in_flight for each in recent])[times.argsort(kind="stable")]
+        low, typical = np.percentile(times, [given.low_percentile, given.typical_percentile]).tolist()
+        loads = [_around(in_flight, percentile) for percentile in (given.low_percentile, given.typical_percentile)]
+        return (floor, low, typical, *loads, 1.0)
+
+
+def _padded(values: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
+    """Return a copy with a line for so many slots at least."""
+    return np.pad(values, ((0, max(slots - len(values), 0)), (0, 0)))
+
+
+def _around(values: Floats, percentile: float) -> float:
+    """Return the mean of the values, in the order of their times, within 10 percentiles of one."""
+    last = len(values) - 1
+    first, end = (round(last * min(max(percentile + side, 0), 100) / 100) for side in (-_BAND, _BAND))
+    return float(values[first : end + 1].mean())
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if seconds <= 0:
+        raise ValueError(f"{name} is {text!r}; it must be above 0")
+    return seconds

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with latency targets through a real Envoy: predicted by a server, or from what responses taught."""
+
+from itertools import cycle
+
+import openai
+import pytest
+
+from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
+from tests.support.prediction_server import PredictionServer
+from tests.support.waiting import until
+from tests.support.world import World, open_world, pool_of
+
+CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: predicted-latency-producer, parameters: {streamingMode: true, predictionTimeout: 20s}}
+- {type: endpoint-rates-producer, parameters: {minSamples: 2}}
+- {type: slo-headroom-tier-filter, parameters: {epsilonExploreNeg: 0}}
+- {type: latency-scorer}
+- {type: latency-slo-admitter}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: slo-headroom-tier-filter}, {pluginRef: latency-scorer}]
+"""
+LONG = "The quick brown fox jumps over the lazy dog. " * 200
+
+
+def metric(world: World, name: str, *labels: str) -> float:
+    plugin = world.gateway.picker.plugins["predicted-latency-producer"]
+    return next((each.value for each in plugin.samples if (each.metric.name, each.labels) == (name, labels)), 0)
+
+
+async def served_by(world: World, prompt: str, **headers: str) -> str:
+    return await world.ask(prompt, extra_headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+@pytest.fixture
+async def servers(simulated):
+    return await simulated("a", "b", "c")
+
+
+async def test_request_goes_to_the_endpoint_that_a_server_expects_to_meet_its_target(servers, monkeypatch):
+    times = cycle([(500.0, 5.0), (50.0, 5.0), (900.0, 5.0)])  # of a, b and c
+    async with PredictionServer(times=lambda _: next(times)).serving() as predictor:
+        monkeypatch.setenv("PREDICTION_SERVER_URL", predictor.url)
+        monkeypatch.setenv("TRAINING_SERVER_URL", predictor.url)
+        monkeypatch.setenv("LATENCY_COALESCE_WINDOW_MS", "0")
+        async with open_world(endpoints=pool_of(servers), sims=servers, config=CONFIG) as world:
+            await until(lambda: metric(world, "latency_server_ready", predictor.url), "the server is ready")
+            for number in range(5):
+                assert (
+                    await served_by(world, f"prompt {number}", x_llm_d_slo_ttft_ms="20000") == "c"
+                )  # the least headroom
+                assert await served_by(world, f"prompt {number}", x_llm_d_slo_ttft_ms="300") == "b"
+            assert metric(world, "latency_predictions", "server") == len(predictor.calls) == 10
+            await world.ask("short", stream=True)
+            await until(lambda: predictor.entries, "the measured time is sent")
+
+
+async def test_sheddable_request_is_refused_where_no_endpoint_can_meet_its_target(servers, monkeypatch, tmp_path):
+    low = written(tmp_path / "objects.yaml", objective("low", -1))
+    async with PredictionServer(times=lambda _: (500.0, 5.0)).serving() as predictor:
+        monkeypatch.setenv("PREDICTION_SERVER_URL", predictor.url)
+        async with open_world(endpoints=pool_of(servers), sims=servers, config=CONFIG, objects=low) as world:
+            await until(lambda: metric(world, "latency_server_ready", predictor.url), "the server is ready")
+            for name in servers:
+                await world.occupy(name, running=1, kv_usage=0.5)
+            target = {"x-llm-d-slo-ttft-ms": "100"}
+            with pytest.raises(openai.RateLimitError, match="latency target") as caught:
+                await world.ask("p", extra_headers={OBJECTIVE: "low", **target})
+            assert caught.value.response.headers[DROPPED] == "rejected-saturated"
+            await world.ask("p", extra_headers=target)
+            await world.ask("p", extra_headers={OBJECTIVE: "low", "x-llm-d-slo-ttft-ms": "20000"})
+
+
+async def test_without_a_server_learned_rates_tell_which_endpoint_meets_a_target(simulated):
+    fast = await simulated("fast", time_scale=1.0, prefill_tokens_per_second=200_000.0)
+    slow = await simulated("slow", time_scale=1.0, prefill_tokens_per_second=4_000.0)
+    async with open_world(endpoints=pool_of(fast | slow), sims=fast | slow, config=CONFIG) as world:
+        rates = world.gateway.picker.plugins["endpoint-rates-producer"]
+
+        def learned() -> bool:
+            state = rates.dump_state(world.gateway.picker.store.snapshot())
+            return all(each["prefillSamples"] >= 2 for each in state["models"]["default"]["endpoints"])
+
+        for number in range(100):
+            await world.ask(f"{number} {LONG}", stream=True)
+            await world.settled()
+            if learned():
+                break
+        assert learned()
+        before = metric(world, "latency_predictions", "rates")
+        for number in range(4):  # about 2,300 tokens: 12 ms and 570 ms
+            assert await served_by(world, f"new {number} {LONG}", x_llm_d_slo_ttft_ms="300") == "fast"
+            await world.settled()
+            assert await served_by(world, f"other {number} {LONG}", x_llm_d_slo_ttft_ms="60000") == "slow"
+            await world.settled()
+        assert metric(world, "latency_predictions", "rates") == before + 8
