@@ -5,6 +5,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
+from time import perf_counter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from epp.framework import (
 )
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report
 from epp.framework.endpoint import Identity
-from epp.framework.plugin_status import InputState, PluginMetric, Sample, endpoint_state
+from epp.framework.plugin_status import Distribution, InputState, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
@@ -141,9 +142,23 @@ class PrecisePrefixCacheParameters(Parameters, frozen=True):
 
 
 _BLOCKS = PluginMetric("kv_cache_index_blocks", "Distinct blocks that the index holds.")
-_LOOKUPS = PluginMetric("kv_cache_index_lookup_requests", "Prompts looked up in the index.")
-_HITS = PluginMetric("kv_cache_index_lookup_hits", "Longest match of each lookup, in blocks, summed up.")
-_UNTOLD = PluginMetric("prefix_requests_without_tokens", "Requests that were not looked up: no token ids.")
+_LOOKUPS, _HITS, _LONGEST_HITS = (
+    PluginMetric(f"kv_cache_index_{name}", text, is_counter=True, legacy=Legacy(f"kvcache_index_{name}_total"))
+    for name, text in (
+        ("lookup_requests", "Requests looked up in the index."),
+        ("lookup_hits", "Longest match of each lookup, in blocks, summed up."),
+        ("max_pod_hit_count", "The same as lookup_hits."),
+    )
+)
+_LATENCY = PluginMetric(
+    "kv_cache_index_lookup_latency_seconds",
+    "Duration of lookups.",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    legacy=Legacy("kvcache_index_lookup_latency_seconds"),
+)
+_UNTOLD = PluginMetric(
+    "prefix_requests_without_tokens", "Requests that were not looked up: no token ids.", is_counter=True
+)
 
 
 class _Prompts(NamedTuple):
@@ -177,7 +192,7 @@ class PrecisePrefixCacheProducer(
     """
 
     plugin_type = "precise-prefix-cache-producer"
-    metrics = (_BLOCKS, _LOOKUPS, _HITS, _UNTOLD, *EVENT_METRICS)
+    metrics = (_BLOCKS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS)
 
     def setup(self) -> None:
         """Prepare the index; raises ValueError for blocks without tokens."""
@@ -198,6 +213,7 @@ class PrecisePrefixCacheProducer(
         self._subscriptions = Subscriptions(given.kv_events_config)
         self._expected: deque[_Expected] = deque()
         self._lookups = self._hits = self._untold = 0
+        self._latency = Distribution(_LATENCY.bounds)
         self.writes = (self._match_key, LANE)
         self.may_read = (PROMPT_TOKENS,)
 
@@ -249,6 +265,7 @@ class PrecisePrefixCacheProducer(
             return
         snapshot = candidates.snapshot
         lanes = self._subscriptions.current(_lane_ids(snapshot))
+        started = perf_counter()
         tokens, weighted = np.zeros(len(lanes), dtype=np.int64), np.zeros(len(lanes))
         now = None if request.dry_run else int(self.clock.now()) + 1
         for size, chains in prompts.keys.items():
@@ -258,6 +275,7 @@ class PrecisePrefixCacheProducer(
                 weighted += held.weighted * size
         blocks = np.floor(weighted / self._block_tokens + _ROUNDING).astype(np.int32)
         if not request.dry_run:
+            self._latency.observe(perf_counter() - started)
             self._lookups += 1
             self._hits += int(blocks.max(initial=0))
         request.put(self._match_key, PrefixMatch(blocks, prompts.total_blocks, self._block_tokens, tokens))
@@ -290,6 +308,8 @@ class PrecisePrefixCacheProducer(
             Sample(_BLOCKS, len(self._index)),
             Sample(_LOOKUPS, self._lookups),
             Sample(_HITS, self._hits),
+            Sample(_LONGEST_HITS, self._hits),
+            Sample(_LATENCY, self._latency),
             Sample(_UNTOLD, self._untold),
             *self._subscriptions.samples,
         ]
