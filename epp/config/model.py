@@ -48,7 +48,6 @@ NOT_YET: frozenset[str] = frozenset(
         "multicluster-session-affinity-filter",
         "outlen-bucket",
         "p2p-source-producer",
-        "precise-prefix-cache-scorer",
         "predicted-latency-producer",
         "reserve-endpoint",
         "slo-headroom-tier-filter",

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec import field
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from epp.framework import (
     PREFIX_MATCH,
@@ -46,10 +47,12 @@ _BLOCKS_AT_A_TIME = 1_000
 """Blocks whose events are applied in one turn of the event loop: five milliseconds."""
 _MOST_BLOCKS = 10_000_000
 """Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
+_SIZE = 100_000_000
 _MOST_TOKENS = 128 * 1024
 """Tokens of a request that are looked up: ten milliseconds."""
 _MOST_EXPECTED = 100_000
 """Requests whose blocks are expected at an endpoint."""
+_TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer plugin instead"
 _DEFAULT_TTL_SECONDS = 2.0
 _SWEEP_SECONDS = 0.1
 _PREFILL = "prefill"
@@ -74,7 +77,7 @@ class TokenProcessor(Parameters, frozen=True):
 class InMemory(Parameters, frozen=True):
     """The index of this picker."""
 
-    size: Count = 100_000_000
+    size: Count = _SIZE
     """Most blocks; at most 10 million are held."""
     pod_cache_size: Count = 10
     """Endpoints for each block. Without effect: all endpoints that hold a block are known."""
@@ -116,11 +119,7 @@ class Indexer(Parameters, frozen=True):
     kv_cache_backend_configs: tuple[Backend, ...] = (Backend(name="gpu", weight=1.0), Backend(name="cpu", weight=0.8))
     """Weights of tiers; a tier that is not listed weighs 1."""
     tokenizers_pool_config: dict[str, object] | None = None
-    """Refused: declare a token-producer."""
-
-    def __post_init__(self) -> None:
-        if self.tokenizers_pool_config is not None:
-            raise ValueError("tokenizersPoolConfig is not supported; declare a token-producer plugin instead")
+    """Refused, and without effect in `precise-prefix-cache-scorer`: declare a token-producer."""
 
 
 class PrecisePrefixCacheParameters(Parameters, frozen=True):
@@ -178,11 +177,10 @@ class _Expected(NamedTuple):
     keys: NDArray[np.uint64]
 
 
-class PrecisePrefixCacheProducer(
-    Producer[PrecisePrefixCacheParameters],
-    PreRequest[PrecisePrefixCacheParameters],
-    FollowingTagger[PrecisePrefixCacheParameters],
-):
+PP = TypeVar("PP", bound=PrecisePrefixCacheParameters, default=PrecisePrefixCacheParameters)
+
+
+class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], FollowingTagger[PP]):
     """Publishes, for each endpoint, the leading blocks of the prompt that its engine reports to hold in its KV cache.
 
     Subscribes to the KV events of each endpoint of the pool. The prompt must be known as token ids: those of the
@@ -192,11 +190,16 @@ class PrecisePrefixCacheProducer(
     """
 
     plugin_type = "precise-prefix-cache-producer"
+    parameters_type = PrecisePrefixCacheParameters
+    ignores_tokenizers = False
+    """Whether `tokenizersPoolConfig` is ignored rather than refused."""
     metrics = (_BLOCKS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS)
 
     def setup(self) -> None:
         """Prepare the index; raises ValueError for blocks without tokens."""
         given = self.parameters
+        if given.indexer_config.tokenizers_pool_config is not None and not self.ignores_tokenizers:
+            raise ValueError(f"indexerConfig.{_TOKENIZERS}")
         processor = given.token_processor_config
         self._block_tokens = processor.block_size_tokens or processor.block_size
         if not self._block_tokens:
@@ -295,6 +298,27 @@ class PrecisePrefixCacheProducer(
             keys = np.concatenate([keys for chains in prompts.keys.values() for keys in chains])
             self._index.store(keys, [(lane, SPECULATIVE, len(keys))], now)
             self._expected.append(_Expected(until, lane, keys))
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Parameters that have an effect in llm-d-router, and not or less here."""
+        indexer, events = self.parameters.indexer_config, self.parameters.kv_events_config
+        index = indexer.kv_block_index_config
+        size = index.in_memory_config.size
+        return [
+            text
+            for text, holds in (
+                (
+                    f"inMemoryConfig.size is {size}; at most {_MOST_BLOCKS} blocks are held",
+                    _MOST_BLOCKS < size != _SIZE,
+                ),
+                ("costAwareMemoryConfig has no effect: inMemoryConfig is used", index.cost_aware_memory_config),
+                ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
+                ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
+                (_TOKENIZERS, indexer.tokenizers_pool_config is not None),
+            )
+            if holds
+        ]
 
     @property
     def inputs(self) -> InputState:
