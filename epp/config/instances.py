@@ -133,7 +133,8 @@ class Instances:
         if problem is not None or mistakes:
             return False
         try:
-            plugin = self._instance(cls, read_struct(cls.parameters_type, parameters), name)
+            typed = cls.parameters_beside(read_struct(cls.parameters_type, parameters), tuple(self))
+            plugin = self._instance(cls, typed, name)
         except ConfigurationError as error:
             where = named_at_the_start(error.problem, parameters)
             begin = ("parameters", *as_written(where, given)) if where else ()

@@ -35,7 +35,6 @@ NOT_YET: frozenset[str] = frozenset(
         "endpoint-pin-screener",
         "models-responder",
         "outlen-bucket",
-        "precise-prefix-cache-scorer",
         "reserve-endpoint",
         "thunder-agent",
         "vertexai-parser",

@@ -131,6 +131,14 @@ class Plugin(ABC, Generic[P]):
     def setup(self) -> None:
         """Prepare state from `self.parameters`, `self.name` and `self.clock`; raises ValueError for bad parameters."""
 
+    @classmethod
+    def parameters_beside(cls, parameters: P, declared: Sequence["Plugin[Any]"]) -> P:  # noqa: ARG003  for overrides
+        """Return the parameters to use beside the plugins declared before; raises ConfigurationError.
+
+        Called for each declared plugin, in a configuration that may never take effect.
+        """
+        return parameters
+
     @property
     def accelerator_names(self) -> Sequence[str]:
         """Accelerator classes or models that the parameters name, to be checked for spelling."""

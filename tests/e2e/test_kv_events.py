@@ -7,6 +7,7 @@ import msgspec
 
 from epp.config.load import sample_texts
 from epp.lab.sim import running
+from tests.support.config_files import endpoints_file, replace
 from tests.support.kv_publisher import CLEARED, Publisher, stored
 from tests.support.ports import reserved_ports
 from tests.support.waiting import until
@@ -62,3 +63,46 @@ async def test_request_goes_where_its_blocks_are_and_elsewhere_when_they_are_gon
         publishers["b"].close()  # its engine has ended
         await has(4)
         assert {each.value for each in producer.samples if each.labels == ("disconnection",)} == {1}
+
+
+async def test_reload_keeps_the_index_of_unchanged_parameters_and_a_replay_fills_a_new_one(simulated, tmp_path):
+    sims = await simulated("a")
+    host, _, port = sims["a"].address.rpartition(":")
+    publisher = Publisher(f"tcp://{host}:*", model=MODEL).repeat(f"tcp://{host}:*")
+    replay = publisher.replay_address.rpartition(":")[2]
+    text = sample_texts()["precise-prefix"].replace("5557", f"{publisher.port}, replaySocketPort: {replay}")
+    discovery = (
+        "- {type: file-discovery, parameters: {path: POOL}}\ndataLayer:\n  discovery: {pluginRef: file-discovery}"
+    )
+    pool = endpoints_file(tmp_path / "pool.yaml", a=(f"{host}:{port}", {}))
+    text = text.replace("dataLayer:", discovery.replace("POOL", str(pool)))
+    file = tmp_path / "config.yaml"
+    replace(file, text)
+    async with open_world(config_file=file) as world:
+        picker = world.gateway.picker
+
+        def producer():
+            return picker.plugins["precise-prefix-cache-producer"]
+
+        def blocks() -> int:
+            return producer().dump_state(world.gateway.picker.store.snapshot())["distinctBlocks"]
+
+        async def reload(text: str, generation: int) -> None:
+            replace(file, text)
+            await until(lambda: picker.config.generation == generation, "the configuration is in effect")
+
+        first = producer()
+        await until(lambda: publisher.asked == [0], "the history is asked for")
+        publisher.send(stored(HASHES, PROMPT, medium="GPU"))
+        await until(lambda: blocks() == 4, "the blocks are indexed")
+        text = text.replace("weight: 3", "weight: 4").replace(
+            "dataLayer:", "- type: cluster-data-source\ndataLayer:", 1
+        )
+        await reload(text, 2)
+        assert producer() is first
+        assert (blocks(), publisher.asked) == (4, [0])
+        await reload(text.replace("blockSizeTokens: 16", "blockSizeTokens: 32"), 3)
+        assert producer() is not first
+        await until(lambda: blocks() == 4, "the history is asked for again")
+        assert publisher.asked == [0, 0]
+    publisher.close()

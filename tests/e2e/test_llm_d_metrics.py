@@ -25,7 +25,11 @@ from tests.support.world import MODEL
 LIST = Path(__file__).parents[1] / "contract" / "llm_d_metrics.yaml"
 KNOWN = yaml.safe_load(LIST.read_text())
 HERE = {name: row for name, row in KNOWN["families"].items() if "absent" not in row}
-OLDER = {older: row | {"labels": labels} for row in HERE.values() for older, labels in row.get("legacy", {}).items()}
+OLDER = {
+    older: row | {"labels": labels, "more": ()}
+    for row in HERE.values()
+    for older, labels in row.get("legacy", {}).items()
+}
 PREFIX = "llm_d_epp_"
 FLAGS = ("--enable-grpc-stream-metrics", "--allow-experimental-plugins", "--refresh-prometheus-metrics-interval=100ms")
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
@@ -50,6 +54,7 @@ plugins:
 - {type: token-load-scorer}
 - {type: program-aware-fairness}
 - {type: predicted-latency-producer, parameters: {streamingMode: true}}
+- {type: precise-prefix-cache-producer}
 flowControl:
   maxRequests: 100
   maxBytes: 10M

@@ -47,8 +47,6 @@ class CentralSocket:
         """Prepare to listen; `limit` sets the options of the socket."""
         self.problem = ""
         """Why it does not listen; empty if it does."""
-        self.unknown = 0
-        """Messages of senders that are not in the pool."""
         self.orders: dict[int, EventOrder] = {}
         """Of endpoints that sent something."""
         self._address = address
@@ -95,8 +93,8 @@ class CentralSocket:
         host = _canonical(frames[0].get("Peer-Address"))
         sender = self._senders.get((name, host))
         if sender is None:
-            self.unknown += 1
-            if self.unknown <= _MOST_LOGGED:
+            counts.unknown_senders += 1
+            if counts.unknown_senders <= _MOST_LOGGED:
                 _log.warning("KV events of an unknown sender", name=name[:100], address=host)
             return []
         if ignored(sender.engine):

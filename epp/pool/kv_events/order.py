@@ -68,6 +68,7 @@ class EventCounts:
         self.resets = Counter({"gap": 0, "restart": 0, "malformed": 0, "disconnection": 0})
         """Causes for which the known contents of a cache were dropped."""
         self.replays = Counter({"complete": 0, "failed": 0})
+        self.unknown_senders = 0
 
 
 class _Replay:

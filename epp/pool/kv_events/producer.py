@@ -5,11 +5,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
+from time import perf_counter
 from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import field
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from epp.framework import (
     CACHED_TOKENS_PREDICTED,
@@ -36,7 +38,7 @@ from epp.framework import (
 )
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report
 from epp.framework.endpoint import Identity
-from epp.framework.plugin_status import InputState, PluginMetric, Sample, endpoint_state
+from epp.framework.plugin_status import Distribution, InputState, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
@@ -52,10 +54,12 @@ _BLOCKS_AT_A_TIME = 1_000
 """Blocks whose events are applied in one turn of the event loop: five milliseconds."""
 _MOST_BLOCKS = 10_000_000
 """Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
+_SIZE = 100_000_000
 _MOST_TOKENS = 128 * 1024
 """Tokens of a request that are looked up: ten milliseconds."""
 _MOST_EXPECTED = 100_000
 """Requests whose blocks are expected at an endpoint."""
+_TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer plugin instead"
 _DEFAULT_TTL_SECONDS = 2.0
 _SWEEP_SECONDS = 0.1
 _PREFILL = "prefill"
@@ -83,7 +87,7 @@ class TokenProcessor(Parameters, frozen=True):
 class InMemory(Parameters, frozen=True):
     """The index of this picker."""
 
-    size: Count = 100_000_000
+    size: Count = _SIZE
     """Most blocks; at most 10 million are held."""
     pod_cache_size: Count = 10
     """Endpoints for each block. Without effect: all endpoints that hold a block are known."""
@@ -125,11 +129,7 @@ class Indexer(Parameters, frozen=True):
     kv_cache_backend_configs: tuple[Backend, ...] = (Backend(name="gpu", weight=1.0), Backend(name="cpu", weight=0.8))
     """Weights of tiers; a tier that is not listed weighs 1."""
     tokenizers_pool_config: dict[str, object] | None = None
-    """Refused: declare a token-producer."""
-
-    def __post_init__(self) -> None:
-        if self.tokenizers_pool_config is not None:
-            raise ValueError("tokenizersPoolConfig is not supported; declare a token-producer plugin instead")
+    """Refused, and without effect in `precise-prefix-cache-scorer`: declare a token-producer."""
 
 
 class PrecisePrefixCacheParameters(Parameters, frozen=True):
@@ -153,9 +153,23 @@ class PrecisePrefixCacheParameters(Parameters, frozen=True):
 
 
 _BLOCKS = PluginMetric("kv_cache_index_blocks", "Distinct blocks that the index holds.")
-_LOOKUPS = PluginMetric("kv_cache_index_lookup_requests", "Prompts looked up in the index.")
-_HITS = PluginMetric("kv_cache_index_lookup_hits", "Longest match of each lookup, in blocks, summed up.")
-_UNTOLD = PluginMetric("prefix_requests_without_tokens", "Requests that were not looked up: no token ids.")
+_LOOKUPS, _HITS, _LONGEST_HITS = (
+    PluginMetric(f"kv_cache_index_{name}", text, is_counter=True, legacy=Legacy(f"kvcache_index_{name}_total"))
+    for name, text in (
+        ("lookup_requests", "Requests looked up in the index."),
+        ("lookup_hits", "Longest match of each lookup, in blocks, summed up."),
+        ("max_pod_hit_count", "The same as lookup_hits."),
+    )
+)
+_LATENCY = PluginMetric(
+    "kv_cache_index_lookup_latency_seconds",
+    "Duration of lookups.",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    legacy=Legacy("kvcache_index_lookup_latency_seconds"),
+)
+_UNTOLD = PluginMetric(
+    "prefix_requests_without_tokens", "Requests that were not looked up: no token ids.", is_counter=True
+)
 
 
 class _Prompts(NamedTuple):
@@ -183,12 +197,10 @@ class _Expected(NamedTuple):
     keys: NDArray[np.uint64]
 
 
-class PrecisePrefixCacheProducer(
-    Producer[PrecisePrefixCacheParameters],
-    PreRequest[PrecisePrefixCacheParameters],
-    ResponseReporter[PrecisePrefixCacheParameters],
-    FollowingTagger[PrecisePrefixCacheParameters],
-):
+PP = TypeVar("PP", bound=PrecisePrefixCacheParameters, default=PrecisePrefixCacheParameters)
+
+
+class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[PP], FollowingTagger[PP]):
     """Publishes, for each endpoint, the leading blocks of the prompt that its engine reports to hold in its KV cache.
 
     Subscribes to the KV events of each endpoint of the pool. The prompt must be known as token ids: those of the
@@ -202,13 +214,18 @@ class PrecisePrefixCacheProducer(
     """
 
     plugin_type = "precise-prefix-cache-producer"
-    metrics = (_BLOCKS, _LOOKUPS, _HITS, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS)
+    parameters_type = PrecisePrefixCacheParameters
+    ignores_tokenizers = False
+    """Whether `tokenizersPoolConfig` is ignored rather than refused."""
+    metrics = (_BLOCKS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS)
     namespaces = ()
     reads_response_body = False
 
     def setup(self) -> None:
         """Prepare the index; raises ValueError for blocks without tokens."""
         given = self.parameters
+        if given.indexer_config.tokenizers_pool_config is not None and not self.ignores_tokenizers:
+            raise ValueError(f"indexerConfig.{_TOKENIZERS}")
         processor = given.token_processor_config
         self._block_tokens = processor.block_size_tokens or processor.block_size
         if not self._block_tokens:
@@ -230,6 +247,7 @@ class PrecisePrefixCacheProducer(
         """Matches as the index has them, also those of endpoints that are distrusted."""
         self._sent_key: DataKey[_Sent] = DataKey("kv-event-prediction", self.plugin_type, self.name)
         self._other_key = PREFIX_MATCH.produced_by(given.prediction_check.prefix_match_info_producer_name)
+        self._latency = Distribution(_LATENCY.bounds)
         self.writes = (self._match_key, LANE)
         self.may_read = (PROMPT_TOKENS, self._other_key)
 
@@ -281,6 +299,7 @@ class PrecisePrefixCacheProducer(
             return
         snapshot = candidates.snapshot
         lanes = self._subscriptions.current(_lane_ids(snapshot))
+        started = perf_counter()
         tokens, weighted = np.zeros(len(lanes), dtype=np.int64), np.zeros(len(lanes))
         offloaded = tokens.copy()
         now = None if request.dry_run else int(self.clock.now()) + 1
@@ -298,6 +317,7 @@ class PrecisePrefixCacheProducer(
             weighted, offloaded = np.where(distrusted, tokens, weighted), np.where(distrusted, 0, offloaded)
         blocks = np.floor(weighted / self._block_tokens + _ROUNDING).astype(np.int32)
         if not request.dry_run:
+            self._latency.observe(perf_counter() - started)
             self._lookups += 1
             self._hits += int(blocks.max(initial=0))
         match = PrefixMatch(blocks, prompts.total_blocks, self._block_tokens, tokens, offloaded)
@@ -350,6 +370,27 @@ class PrecisePrefixCacheProducer(
         return (f"{problem}; compare the model and the token ids in events with those of requests",)
 
     @property
+    def warnings(self) -> Sequence[str]:
+        """Parameters that have an effect in llm-d-router, and not or less here."""
+        indexer, events = self.parameters.indexer_config, self.parameters.kv_events_config
+        index = indexer.kv_block_index_config
+        size = index.in_memory_config.size
+        return [
+            text
+            for text, holds in (
+                (
+                    f"inMemoryConfig.size is {size}; at most {_MOST_BLOCKS} blocks are held",
+                    _MOST_BLOCKS < size != _SIZE,
+                ),
+                ("costAwareMemoryConfig has no effect: inMemoryConfig is used", index.cost_aware_memory_config),
+                ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
+                ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
+                (_TOKENIZERS, indexer.tokenizers_pool_config is not None),
+            )
+            if holds
+        ]
+
+    @property
     def inputs(self) -> InputState:
         """Why the picker does not listen for engines that connect to it."""
         return InputState(self._subscriptions.problems)
@@ -361,6 +402,8 @@ class PrecisePrefixCacheProducer(
             Sample(_BLOCKS, len(self._index)),
             Sample(_LOOKUPS, self._lookups),
             Sample(_HITS, self._hits),
+            Sample(_LONGEST_HITS, self._hits),
+            Sample(_LATENCY, self._latency),
             Sample(_UNTOLD, self._untold),
             *self._subscriptions.samples,
             *self._accuracy.samples,

@@ -124,7 +124,12 @@ class Subscriber:
     """
 
     def __init__(
-        self, topic: str, apply: Callable[[Sequence[Received]], Coroutine[Any, Any, None]], *, listen: str = ""
+        self,
+        topic: str,
+        apply: Callable[[Sequence[Received]], Coroutine[Any, Any, None]],
+        counts: EventCounts,
+        *,
+        listen: str = "",
     ) -> None:
         """Subscribe to topics that begin with `topic`; call `apply` in the event loop.
 
@@ -135,7 +140,7 @@ class Subscriber:
         self.central: CentralSocket | None = None
         self._apply = apply
         self._loop = asyncio.get_running_loop()
-        self.counts = EventCounts()
+        self.counts = counts
         self.waiting = 0
         """Messages that are handed over, and not applied yet."""
         self._found: dict[int, _Subscription] = {}

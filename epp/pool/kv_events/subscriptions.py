@@ -19,9 +19,9 @@ from epp.framework.endpoint import Identity
 from epp.framework.plugin_status import MOST_ENDPOINTS, InputProblem, PluginMetric, Sample
 from epp.pool.kv_events.central import Sender
 from epp.pool.kv_events.index import Lane
-from epp.pool.kv_events.order import EngineCounts, Received
+from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
 from epp.pool.kv_events.ports import EventSources, Ports, rank_of
-from epp.pool.kv_events.subscriber import Addresses, Subscriber
+from epp.pool.kv_events.subscriber import MOST_WAITING_MESSAGES, Addresses, Subscriber
 
 _LISTENING = re.compile(r"tcp://(?:\*|[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
 _LAST_PORT = 65_535
@@ -72,12 +72,30 @@ class KvEvents(Parameters, frozen=True):
             raise ValueError(f"zmqEndpoint {self.zmq_endpoint!r} is not an address to listen on; write tcp://*:5557")
 
 
-_SUBSCRIBERS = PluginMetric("kv_cache_events_active_subscribers", "Subscriptions to the events of engines.")
-_MESSAGES = PluginMetric("kv_cache_events_messages_received", "Messages with events, by result.", ("result",))
+_POD = "pod_identifier"
+_SUBSCRIBERS = PluginMetric("kv_cache_events_active_subscribers", "Endpoints whose events are received.")
+_MESSAGES = PluginMetric("kv_cache_events_messages_received", "Messages with events.", (_POD,), is_counter=True)
+_RECONNECTIONS = PluginMetric(
+    "kv_cache_events_subscriber_reconnections", "Connections after the first one.", (_POD,), is_counter=True
+)
+_ERRORS = PluginMetric(
+    "kv_cache_events_zmq_errors", "Failed operations on sockets, and replays.", (_POD, "operation"), is_counter=True
+)
+_QUEUED = PluginMetric("kv_cache_events_pool_queue_depth", "Messages that are received and not applied yet.")
+_CAPACITY = PluginMetric("kv_cache_events_pool_capacity", "Most messages that wait to be applied.")
+_RESETS = PluginMetric(
+    "kv_cache_events_resets",
+    "Caches of endpoints that counted as empty from then on, by cause.",
+    ("cause",),
+    is_counter=True,
+)
+_REPLAYS = PluginMetric("kv_cache_events_replays", "Replays of missing messages.", ("result",), is_counter=True)
 _UNKNOWN = PluginMetric(
     "kv_cache_events_unknown_senders", "Messages of engines that connected and are not in the pool.", is_counter=True
 )
-EVENT_METRICS = (_SUBSCRIBERS, _MESSAGES, _UNKNOWN)
+EVENT_METRICS = (
+    _SUBSCRIBERS, _MESSAGES, _RECONNECTIONS, _ERRORS, _QUEUED, _CAPACITY, _RESETS, _REPLAYS, _UNKNOWN,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -108,6 +126,7 @@ class Subscriptions:
         self._numbers = count()
         self._engines: dict[int, _Engine] = {}
         self._by_identity: dict[Identity, _Engine] = {}
+        self._counts = EventCounts()
         self._subscriber: Subscriber | None = None
         self._doubted = np.zeros(0, dtype=bool)
         """By lane: whether messages are missing that the engine is asked to repeat."""
@@ -131,7 +150,7 @@ class Subscriptions:
         """Receive events, and have them applied."""
         listen = self._parameters.zmq_endpoint
         if listen or self._parameters.discover_pods:
-            self._subscriber = Subscriber(self._parameters.topic_filter, apply, listen=listen)
+            self._subscriber = Subscriber(self._parameters.topic_filter, apply, self._counts, listen=listen)
             for engine in self._engines.values():
                 self._connect(engine)
 
@@ -196,14 +215,21 @@ class Subscriptions:
 
     @property
     def samples(self) -> Iterator[Sample]:
-        """Subscriptions and messages."""
+        """Subscriptions, messages, and failures."""
         subscriber, engines = self._subscriber, tuple(self._engines.values())
-        yield Sample(_SUBSCRIBERS, 0 if subscriber is None else len(engines))
-        if subscriber is not None:
-            yield Sample(_MESSAGES, sum(each.counts.messages for each in engines), ("received",))
-            for cause, number in subscriber.counts.resets.items():
-                yield Sample(_MESSAGES, number, (cause,))
-            yield Sample(_UNKNOWN, 0 if subscriber.central is None else subscriber.central.unknown)
+        yield Sample(_SUBSCRIBERS, sum(each.counts.is_connected for each in engines))
+        yield Sample(_QUEUED, 0 if subscriber is None else subscriber.waiting)
+        yield Sample(_CAPACITY, MOST_WAITING_MESSAGES)
+        yield Sample(_UNKNOWN, self._counts.unknown_senders)
+        for cause, number in self._counts.resets.items():
+            yield Sample(_RESETS, number, (cause,))
+        for result, number in self._counts.replays.items():
+            yield Sample(_REPLAYS, number, (result,))
+        for name, counts in ((each.endpoint.id, each.counts) for each in engines):
+            yield Sample(_MESSAGES, counts.messages, (name,))
+            yield Sample(_RECONNECTIONS, max(0, counts.connections - 1), (name,))
+            for operation, number in tuple(counts.errors.items()):
+                yield Sample(_ERRORS, number, (name, operation))
 
     @property
     def state(self) -> Mapping[str, object]:

@@ -73,7 +73,8 @@ class Fleet:
 
     @property
     def received(self) -> float:
-        return self.value("kv_cache_events_messages_received", "received")
+        found = (each for each in self.producer.samples if each.metric.name == "kv_cache_events_messages_received")
+        return sum(each.value for each in found)
 
     def value(self, name: str, *labels: str) -> float:
         found = {(each.metric.name, *each.labels): each.value for each in self.producer.samples}
@@ -188,7 +189,7 @@ async def test_what_an_engine_holds_is_unknown_after_a_gap():
         world.publishers[0].sequence += 5
         await world.tell(0, stored([77], range(16)))
         assert world.scores() == [0, 1.0]
-        assert world.value("kv_cache_events_messages_received", "gap") == 1
+        assert world.value("kv_cache_events_resets", "gap") == 1
         assert world.scores(list(range(16))) == [1.0, 0]
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from epp.pool.kv_events.events import BlockRemoved, BlockStored
-from epp.pool.kv_events.order import EngineCounts, Received
+from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
 from epp.pool.kv_events.subscriber import MOST_MESSAGE_BYTES, Addresses, Subscriber
 from tests.support.kv_publisher import removed, stored
 from tests.support.waiting import until
@@ -19,7 +19,7 @@ class Inbox:
     def __init__(self) -> None:
         self.received: list[Received] = []
         self.engine = EngineCounts()
-        self.subscriber = Subscriber("kv@", self.take)
+        self.subscriber = Subscriber("kv@", self.take, EventCounts())
 
     async def take(self, batch) -> None:
         self.received += batch
@@ -238,7 +238,7 @@ async def test_slow_event_loop_gets_larger_batches(publisher):
         batches.append(len(batch))
         await asyncio.sleep(0.2)
 
-    subscriber = Subscriber("kv@", slowly)
+    subscriber = Subscriber("kv@", slowly, EventCounts())
     one = publisher()
     subscriber.connect(1, Addresses(one.address), EngineCounts())
     await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))

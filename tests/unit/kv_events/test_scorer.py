@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The older scorer, which is a producer too, in configurations; and warnings about parameters without effect."""
+
+import numpy as np
+import pytest
+
+from epp.config import Assembly, Builder, assemble, load_text
+from epp.framework import Endpoint, ManualClock
+from epp.framework.errors import ConfigurationError
+from epp.framework.registry import Registry
+from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
+from epp.pool.kv_events.scorer import PrecisePrefixCacheScorer
+from tests.support.kv_publisher import stored
+from tests.support.waiting import until
+from tests.unit.kv_events.test_producer import HASHES, PROMPT, Fleet, running
+
+PRODUCER = "- {type: precise-prefix-cache-producer, name: NAME}\n"
+
+
+def assembled(producers: str = "", parameters: str = "{}", previous=None) -> Assembly:
+    text = f"""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: endpoint-notification-source
+{producers}- type: precise-prefix-cache-scorer
+  parameters: {parameters}
+dataLayer:
+  injectDefaults: false
+  sources: [{{pluginRef: endpoint-notification-source, extractors: [{{pluginRef: precise-prefix-cache-scorer}}]}}]
+schedulingProfiles: [{{name: default, plugins: [{{pluginRef: precise-prefix-cache-scorer}}]}}]
+"""
+    return assemble(load_text(text, "config"), Builder(Registry(), ManualClock(1000.0), previous=previous or {}))
+
+
+def scorer_of(assembly: Assembly) -> PrecisePrefixCacheScorer:
+    found = assembly.instances.by_name["precise-prefix-cache-scorer"]
+    assert isinstance(found, PrecisePrefixCacheScorer)
+    return found
+
+
+def warnings(assembly: Assembly) -> str:
+    return "; ".join(str(each) for each in assembly.warnings)
+
+
+async def test_scorer_without_a_producer_scores_by_events_of_its_own(publisher):
+    one = publisher()
+    scorer = scorer_of(assembled(parameters=f"{{kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {one.port}}}}}}}"))
+    world = Fleet(one.port, [one], 1)
+    world.producer, world.scorer = scorer, scorer
+    world.store.replace([])
+    world.tagging.replace([scorer])
+    world.store.replace([Endpoint("p0", "127.0.0.1", 8000)])
+    async with running(world):
+        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await world.tell(0, stored(HASHES[:3], PROMPT[:48]))
+        assert world.scores() == [0.75]
+        request, candidates = world.request()
+        assert np.asarray(scorer.score(request, candidates)).tolist() == [0]  # nothing was produced
+
+
+def test_scorer_is_bound_to_the_producer_declared_before():
+    assembly = assembled(PRODUCER.replace("NAME", "mine"), "{speculativeIndexing: true}")
+    scorer = scorer_of(assembly)
+    assert [key.producer for key in scorer.reads] == ["mine"]
+    assert (scorer.samples, scorer.writes) == ((), ())
+    assert "the matches of 'mine' are used; the other parameters have no effect" in warnings(assembly)
+    assert "is deprecated" in warnings(assembly)
+
+
+def test_scorer_with_two_producers_is_refused_unless_it_names_one():
+    both = PRODUCER.replace("NAME", "a") + PRODUCER.replace("NAME", "b")
+    with pytest.raises(ConfigurationError, match="several producers are declared before: a, b"):
+        assembled(both)
+    scorer = scorer_of(assembled(both, "{prefixMatchInfoProducerName: b}"))
+    assert [key.producer for key in scorer.reads] == ["b"]
+    with pytest.raises(ConfigurationError, match="'c' is no precise-prefix-cache-producer declared before"):
+        assembled(both, "{prefixMatchInfoProducerName: c}")
+
+
+def test_scorer_keeps_its_index_in_the_next_configuration_unless_its_producer_changes():
+    first = assembled()
+    previous = first.instances.by_name
+    assert scorer_of(assembled(previous=previous)) is scorer_of(first)
+    assert scorer_of(assembled(PRODUCER.replace("NAME", "a"), previous=previous)) is not scorer_of(first)
+
+
+def test_tokenizers_of_older_configurations_are_ignored_with_a_warning():
+    assembly = assembled(parameters="{indexerConfig: {tokenizersPoolConfig: {modelName: m}}}")
+    assert "tokenizersPoolConfig is not supported; declare a token-producer" in warnings(assembly)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "warning"),
+    [
+        (
+            {"indexerConfig": {"kvBlockIndexConfig": {"inMemoryConfig": {"size": 20_000_000}}}},
+            "at most 10000000 blocks",
+        ),
+        ({"indexerConfig": {"kvBlockIndexConfig": {"inMemoryConfig": {"size": 100_000_000}}}}, ""),
+        (
+            {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "2GiB"}}}},
+            "inMemoryConfig is used",
+        ),
+        ({"indexerConfig": {"kvBlockIndexConfig": {"metricsLoggingInterval": 10**9}}}, "nothing is logged"),
+        ({"kvEventsConfig": {"concurrency": 8}}, "one thread receives events"),
+        ({}, ""),
+    ],
+)
+def test_parameters_without_effect_are_warned_of(parameters, warning):
+    registry = Registry({})
+    registry.register(PrecisePrefixCacheProducer)
+    found = registry.build("precise-prefix-cache-producer", parameters, name="p", clock=ManualClock()).warnings
+    assert len(found) == bool(warning)
+    assert warning in "".join(found)
