@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
@@ -18,6 +19,7 @@ from epp.framework.endpoint import Endpoint
 __all__ = [
     "AGENT_IDENTITY",
     "CACHED_TOKENS_PREDICTED",
+    "FETCH_SECONDS",
     "IN_FLIGHT_COST",
     "MEDIA_MATCH",
     "PREFIX_MATCH",
@@ -177,6 +179,8 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
     """Leading tokens held, one number for each slot; None where every block counts in full."""
     offloaded_tokens: NDArray[np.int64] | None = None
     """Leading tokens held in the memory of the host, one number for each slot; None where tiers are unknown."""
+    tier_tokens: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
+    """By tier below the accelerator's memory: those of these tokens whose best tier it is, one number for each slot."""
 
     def __post_init__(self) -> None:
         """Keep others from writing to the array."""
@@ -262,6 +266,8 @@ PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer"
 """Number of prompt tokens, or the tokens themselves."""
 SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
 """Identifier of the conversation that the request belongs to."""
+FETCH_SECONDS: DataKey[NDArray[np.float64]] = DataKey("kv-fetch-seconds")
+"""Seconds to bring the cached prompt from lower tiers to the accelerator, one number for each slot."""
 CACHED_TOKENS_PREDICTED: DataKey[int] = DataKey("cached-tokens-predicted")
 """Prompt tokens in the KV cache of the picked endpoint, as its engine reported them before the pick."""
 AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")

@@ -7,6 +7,7 @@ import numpy as np
 
 from epp.framework import (
     ENDPOINT_RATES,
+    FETCH_SECONDS,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     KV_USAGE,
@@ -73,7 +74,7 @@ class WorkSecondsParameters(Parameters, frozen=True):
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
-    """`least / seconds`, where `seconds = queue + wait + prefill + decode + barrier + wake-up`.
+    """`least / seconds`, where `seconds = queue + wait + prefill + fetch + decode + barrier + wake-up`.
 
     `least` is the lowest time among the candidates. The terms use the endpoint's own rates:
 
@@ -83,6 +84,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     - `prefill = (1 + b) * uncached tokens of this prompt / rate`, where `b = requestsBehind * max(1, uncached tokens in
       flight there / prompt tokens)` is the number of prompts expected to follow; or, with `attentionQuadraticTokens` q
       and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
+    - `fetch` is the time to bring cached blocks from lower tiers to the accelerator, by `kv-transfer-cost`;
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
@@ -94,7 +96,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
     zero_means = "takes far longer than the best one"
-    may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS, *WAKE_UP_INPUTS)
+    may_read = (PROMPT_TOKENS, KV_USAGE, FETCH_SECONDS, *LOAD_INPUTS, *WAKE_UP_INPUTS)
 
     def setup(self) -> None:
         given = self.parameters
@@ -125,6 +127,9 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         tokens += ahead
         seconds = rates.seconds(candidates, tokens, self._output_tokens(request))
         seconds += self._barrier(candidates)
+        fetching = request.get(FETCH_SECONDS)
+        if fetching is not None:
+            seconds += fetching[candidates.slots]
         return seconds if waking_up is None else seconds + waking_up
 
     def _own_tokens(self, request: Request, candidates: Candidates, ahead: Floats) -> Floats:

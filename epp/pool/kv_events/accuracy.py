@@ -3,14 +3,10 @@
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from typing import Annotated, TypeAlias
 
-from msgspec import Meta
-
-from epp.framework import Count, Parameters
+from epp.framework import Count, Parameters, Share
 from epp.framework.plugin_status import PluginMetric, Sample
 
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 _MOST_PATHS = 16
 """Paths of requests that are remembered for each endpoint."""
 

@@ -44,7 +44,7 @@ from epp.framework.snapshot import Column
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
 from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
-from epp.pool.kv_events.events import BlockRemoved, BlockStored, pieces_of
+from epp.pool.kv_events.events import DEFAULT_TIER, BlockRemoved, BlockStored, pieces_of
 from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
 from epp.pool.kv_events.order import Received
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
@@ -63,6 +63,7 @@ _TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer p
 _DEFAULT_TTL_SECONDS = 2.0
 _SWEEP_SECONDS = 0.1
 _PREFILL = "prefill"
+_FAST_TIERS = {DEFAULT_TIER, SPECULATIVE}
 _ROUNDING = 1e-9
 LANE = Column("kv_event_lane", "id")
 """Id of the lane of an endpoint in the index."""
@@ -302,6 +303,7 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         started = perf_counter()
         tokens, weighted = np.zeros(len(lanes), dtype=np.int64), np.zeros(len(lanes))
         offloaded = tokens.copy()
+        tiers: dict[str, NDArray[np.int64]] = {}
         now = None if request.dry_run else int(self.clock.now()) + 1
         for size, chains in prompts.keys.items():
             for keys in chains:
@@ -309,18 +311,23 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
                 tokens += held.blocks.astype(np.int64) * size
                 weighted += held.weighted * size
                 offloaded += held.offloaded.astype(np.int64) * size
+                for tier in held.by_tier.keys() - _FAST_TIERS:
+                    tiers[tier] = tiers.get(tier, 0) + held.by_tier[tier].astype(np.int64) * size
         request.put(self._held_key, tokens)
         if self._accuracy.distrusted:
             distrusted = np.isin(lanes, tuple(self._accuracy.distrusted))
             other = request.get(self._other_key)
             tokens = np.where(distrusted, 0 if other is None else other.tokens, tokens)
             weighted, offloaded = np.where(distrusted, tokens, weighted), np.where(distrusted, 0, offloaded)
+            tiers = {tier: np.where(distrusted, 0, each) for tier, each in tiers.items()}
         blocks = np.floor(weighted / self._block_tokens + _ROUNDING).astype(np.int32)
         if not request.dry_run:
             self._latency.observe(perf_counter() - started)
             self._lookups += 1
             self._hits += int(blocks.max(initial=0))
-        match = PrefixMatch(blocks, prompts.total_blocks, self._block_tokens, tokens, offloaded)
+        match = PrefixMatch(
+            blocks, prompts.total_blocks, self._block_tokens, tokens, offloaded_tokens=offloaded, tier_tokens=tiers
+        )
         request.put(self._match_key, match)
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:

@@ -357,7 +357,7 @@ OWN = words("""
     accelerator-selection-producer balance-scorer best-fit-scorer cheapest-scorer cluster-data-source cluster-score
     compact-first-scorer cost-aware-spill cost-per-request-scorer device-health-scorer dynamic-score-source
     endpoint-rates-producer first-available-scorer first-result-aggregator gpu-neighbour-scorer gpu-topology-filter
-    gpu-topology-scorer joint-aggregator local-cluster-scorer low-load-first-scorer mig-profile-filter
+    gpu-topology-scorer joint-aggregator kv-transfer-cost local-cluster-scorer low-load-first-scorer mig-profile-filter
     most-capable-scorer node-affinity-filter node-concurrency-filter node-compact-gpu-low-load-scorer
     placement-filter placement-template-filter placement-template-scorer pod-file-discovery preference-order-scorer
     same-node-filter slice-fit-scorer slice-headroom-scorer slo-fit-filter steady-scorer taint-filter taint-scorer

@@ -157,6 +157,16 @@ async def test_scores_are_those_of_llm_d_in_the_same_states():
         assert world.scores(prompts=[PROMPT, PROMPT]) == [0.75, 0, 0.75]
 
 
+async def test_tokens_of_lower_tiers_are_told_apart():
+    async with fleet(2) as world:
+        await world.tell(0, stored(HASHES, PROMPT, medium="GPU"), stored(HASHES, PROMPT, medium="CPU"))
+        await world.tell(1, stored(HASHES[:1], PROMPT[:16], medium="GPU"), stored(HASHES, PROMPT, medium="CPU"))
+        request, candidates = world.request()
+        world.producer.produce(request, candidates)
+        tiers = request.get(PREFIX_MATCH.produced_by("precise")).tier_tokens
+        assert {tier: tokens[:2].tolist() for tier, tokens in tiers.items()} == {"cpu": [0, 48]}
+
+
 async def test_salted_request_matches_the_blocks_of_its_salt():
     async with fleet(1) as world:
         await world.tell(0, stored(HASHES, PROMPT, extra_keys=[["tenant1"], None, None, None]))
