@@ -50,8 +50,6 @@ NOT_YET: frozenset[str] = frozenset(
         "reserve-endpoint",
         "slo-headroom-tier-filter",
         "thunder-agent",
-        "vertexai-parser",
-        "vllmgrpc-parser",
     }
 )
 """Types of llm-d-router that are not supported yet."""
