@@ -31,7 +31,6 @@ WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
 """Types of llm-d-router that a file may declare without effect, with the reason."""
 NOT_YET: frozenset[str] = frozenset(
     {
-        "burst-prefix-cache-producer",
         "endpoint-pin-screener",
         "latency-scorer",
         "latency-slo-admitter",
