@@ -33,6 +33,7 @@ from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
 from epp.framework.roles import Shadowing
 from epp.kube.access import KubeApi
+from epp.kube.objects.inference import H2C
 from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
@@ -263,6 +264,7 @@ class Picker:
         self._is_started = True
         if self._kubernetes is not None:
             self._kubernetes.write_events(lambda: self.config.refused)
+            self._kubernetes.discovery.pool.subscribe(lambda _: self._tell_ready())
         if self._kubernetes is None or self._kubernetes.election is None:
             self._set_ready(ready=True)
             return
@@ -329,11 +331,29 @@ class Picker:
         if ready:
             self._running.take_over(self._settings.inherited_seconds)
         self._is_ready = ready
-        self._servers.extproc.set_ready(ready=ready)
+        self._tell_ready()
         if ready:
             inherited = self._running.inherited
             more = {"inherited_requests": inherited} if inherited else {}
             _log.info("ready", endpoints=len(self.store.endpoints), **more, **self._servers.addresses)
+
+    def _tell_ready(self) -> None:
+        """Set the health: a picker whose parsers do not fit the pool stands by, so that no rollout goes on."""
+        problem = self._protocol_problem if self._is_ready else ""
+        if problem:
+            _log.error("standing by", reason=problem)
+            self._servers.extproc.stand_by()
+        else:
+            self._servers.extproc.set_ready(ready=self._is_ready)
+
+    @property
+    def _protocol_problem(self) -> str:
+        """Why a gateway cannot send requests of its API to the pool; empty where it can."""
+        pool = None if self._kubernetes is None else self._kubernetes.discovery.found_pool
+        if pool is None or pool.app_protocol == H2C:
+            return ""
+        parsers = [one.name for one in self._running.assembly.pipeline.parsers.parsers if one.needs_http2]
+        return f"{', '.join(parsers)}: the appProtocol of the InferencePool must be {H2C}" if parsers else ""
 
     async def _follow_config(self) -> None:
         """Switch to each new version of the configuration file."""
@@ -346,6 +366,7 @@ class Picker:
             else:
                 self._use_shadows(assembly)
                 self._follower.accept(assembly)
+                self._tell_ready()
 
     def _use_shadows(self, assembly: Assembly) -> None:
         plugins = assembly.pipeline.of(Shadowing)
@@ -369,7 +390,8 @@ class Picker:
     def _health(self) -> dict[str, object]:
         config = self.config
         states = self._running.endpoint_states
-        ready = self._is_ready and (not states or any(state.used for state in states))
+        reachable = not states or any(state.used for state in states)
+        ready = self._is_ready and reachable and not self._protocol_problem
         return {
             "ready": ready,
             **({} if ready else {"reason": self._unready_reason()}),
@@ -453,7 +475,7 @@ class Picker:
     def _unready_reason(self) -> str:
         """Return why `/healthz` is not ready, in one sentence."""
         if self._is_ready:
-            return "no endpoint can be reached"
+            return self._protocol_problem or "no endpoint can be reached"
         if self._is_started:
             return "draining" if self._is_stopping else "standing by: another replica leads"
         awaited = self._running.awaited or ("" if self._kubernetes is None else self._kubernetes.awaited)

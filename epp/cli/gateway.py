@@ -80,6 +80,7 @@ def _settings(flags: Gateway) -> GatewaySettings:
         failure_mode=FailureMode(flags.failure_mode),
         eds_file=None if flags.eds_file is None else flags.eds_file.absolute(),
         retry_on_reset=flags.retry_on_reset,
+        endpoint_http2=flags.endpoint_http2,
         max_body_bytes=flags.budgets.max_body_bytes,
         endpoint_trust=read_trust(flags.endpoint_ca_file, skip_verify=flags.endpoint_insecure_skip_verify),
     )

@@ -223,6 +223,7 @@ class Gateway(PickerFlags):
         SWITCH,
     )
     drain_timeout: float = drain_timeout_flag(0.0)
+    endpoint_http2: bool = flag(False, "Speak HTTP/2 to endpoints, as model servers with a gRPC API need.", SWITCH)
     endpoint_ca_file: Path | None = flag(
         None, "PEM file with the authorities of https endpoints' certificates; by default the system's.", "FILE"
     )

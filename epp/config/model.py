@@ -31,14 +31,11 @@ WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
 """Types of llm-d-router that a file may declare without effect, with the reason."""
 NOT_YET: frozenset[str] = frozenset(
     {
-        "burst-prefix-cache-producer",
         "endpoint-pin-screener",
         "models-responder",
         "outlen-bucket",
         "reserve-endpoint",
         "thunder-agent",
-        "vertexai-parser",
-        "vllmgrpc-parser",
     }
 )
 """Types of llm-d-router that are not supported yet."""

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from epp.extproc.exchange import Fault, ProtocolError
 from epp.extproc.wire import HttpBody, ProcessingRequest
+from epp.framework.protobuf import varint
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _REMEMBERED = 1024
@@ -23,18 +24,6 @@ _LARGE_BYTES: Final = 4096
 """Below this size decoding is as fast."""
 _NOTHING: Final = ProcessingRequest()
 _LONGEST_LENGTH: Final = 5
-
-
-def varint(number: int) -> bytes:
-    """Return a number as a varint."""
-    if number < _CONTINUES:
-        return number.to_bytes()
-    found = bytearray()
-    while number >= _CONTINUES:
-        found.append(number % _CONTINUES | _CONTINUES)
-        number //= _CONTINUES
-    found.append(number)
-    return bytes(found)
 
 
 def tag(message: type[Message], name: str) -> bytes:

@@ -7,12 +7,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from epp.extproc.codec import Nested, flag, tag, text, varint
+from epp.extproc.codec import Nested, flag, tag, text
 from epp.extproc.exchange import BodyMode
+from epp.extproc.grpc_status import grpc_status, is_grpc
 from epp.extproc.wire import (
     BodyMutation,
     BodyResponse,
     CommonResponse,
+    GrpcStatus,
     HeaderMutation,
     HeadersResponse,
     HeaderValue,
@@ -36,6 +38,7 @@ from epp.framework.headers import (
     WENT_INTO_RESPONSE_HEADERS,
 )
 from epp.framework.messages import printable
+from epp.framework.protobuf import varint
 from epp.framework.roles import Metadata
 
 PIECE_BYTES = 62_000
@@ -73,6 +76,7 @@ _RESPONSE_BODY_CLEARED = ProcessingResponse(
 ).SerializeToString()
 MetadataValue: TypeAlias = str | float | Mapping[str, float]
 """A value of dynamic metadata."""
+_PLAIN_TEXT = "text/plain; charset=utf-8"
 _ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 _OPENAI_PATHS = ("/chat/completions", "/completions", "/embeddings", "/responses")
 _OPENAI_PREFIX = "/v1/"
@@ -210,14 +214,17 @@ def more_time(seconds: int) -> bytes:
     return reply.SerializeToString()
 
 
-def immediate(status: int, headers: Mapping[str, str], body: bytes, details: str) -> bytes:
-    """End the exchange with an answer of the picker."""
+def immediate(
+    status: int, headers: Mapping[str, str], body: bytes, details: str, grpc: GrpcStatus | None = None
+) -> bytes:
+    """End the exchange with an answer of the picker; `grpc` is the status of a gRPC call."""
     return ProcessingResponse(
         immediate_response=ImmediateResponse(
             status=HttpStatus(code=status),
             headers=HeaderMutation.FromString(_mutation(headers, ())),
             body=body,
             details=details,
+            grpc_status=grpc,
         )
     ).SerializeToString()
 
@@ -254,17 +261,21 @@ def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
     """End the exchange with the error's status, reason and message, and with `retry-after` if it is known.
 
     The body is JSON in the error format of Anthropic's, OpenAI's or SGLang's API, by the path of the request, and the
-    plain message for other paths. With `plain`, it is always the sentence of llm-d-router.
+    plain message for other paths. With `plain`, it is always the sentence of llm-d-router. A gRPC call ends with a
+    status of gRPC and the message.
     """
+    grpc = GrpcStatus(status=grpc_status(error.status)) if is_grpc(headers) else None
     content_type, body = (
-        ("text/plain; charset=utf-8", error.sentence.encode()) if plain else _error_body(error, headers)
+        (_PLAIN_TEXT, (error.sentence if plain else error.message).encode())
+        if plain or grpc is not None
+        else _error_body(error, headers)
     )
     answer = {"content-type": content_type}
     if error.reason is not None:
         answer[DROPPED_REASON] = error.reason
     if error.retry_after_seconds is not None:
         answer[RETRY_AFTER] = str(error.retry_after_seconds)
-    return immediate(error.status, answer, body, type(error).__name__)
+    return immediate(error.status, answer, body, type(error).__name__, grpc)
 
 
 def _error_body(error: RequestError, headers: Headers) -> tuple[str, bytes]:
@@ -282,5 +293,5 @@ def _error_body(error: RequestError, headers: Headers) -> tuple[str, bytes]:
     elif path.endswith(_SGLANG_PATH):
         shape = {"error": {"message": error.message}}
     else:
-        return "text/plain; charset=utf-8", error.message.encode()
+        return _PLAIN_TEXT, error.message.encode()
     return "application/json", msgspec.json.encode(shape)

@@ -21,6 +21,7 @@ from epp.extproc.exchange import (
     expect,
     response_mode,
 )
+from epp.extproc.grpc_status import GRPC_STATUS, http_status
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
@@ -49,7 +50,7 @@ _MARKS = b"\n\r{["
 _log = structlog.get_logger()
 
 _MOST_ENDPOINT = 128
-_READ = frozenset({":status", "status", "content-encoding", "content-type", CONTENT_LENGTH, *ONLY_OURS})
+_READ = frozenset({":status", "status", "content-encoding", "content-type", CONTENT_LENGTH, GRPC_STATUS, *ONLY_OURS})
 _EXPECTED, _BODY, _ENDED = Progress
 _CLIENT_ERROR = 400
 _OF_SERVERS = frozenset({UPSTREAM_SERVICE_TIME, "date", "server"})
@@ -162,12 +163,12 @@ class ResponseHalf:
 
     def _needs_slices(self, piece: bytes, routing: Routing) -> bool:
         reads = self._restorer is not None or (routing.counts_tokens and not self._whole)
-        return reads and bool(slice_bytes(piece))
+        return reads and bool(_slice_bytes(piece, routing))
 
     async def _read_slices(self, piece: bytes, routing: Routing, *, last: bool) -> Routing:
         """Read all slices of a long piece except the last, and yield to the event loop after each."""
         restored: list[bytes] = []
-        *before, unread = slices(piece, slice_bytes(piece))
+        *before, unread = slices(piece, _slice_bytes(piece, routing))
         for part in before:
             if not self._whole:
                 routing.response_piece(part, last=False, now=self._now)
@@ -266,9 +267,13 @@ class ResponseHalf:
     def _started(self, routing: Routing, headers: Mapping[str, str], message: HttpHeaders) -> dict[str, str]:
         status = headers.get(":status") or headers.get("status", "")
         event_stream = _EVENT_STREAM in headers.get("content-type", "")
+        if routing.request.body.grpc_response is not None:
+            event_stream = routing.request.body.streaming
         client_model = routing.request.body.model if routing.request.rewrites_model else ""
         read = self._request_mode(routing, restored=bool(client_model), event_stream=event_stream)
         code = int(status) if status.isdecimal() else 0
+        if GRPC_STATUS in headers:  # a gRPC response without a message has its status here
+            code = http_status(headers[GRPC_STATUS], code)
         added = routing.response_started(
             code,
             partial(read_headers, message.headers),
@@ -305,6 +310,10 @@ def _decision(routing: Routing) -> dict[str, str]:
     name = served.name if served.name == address else f"{served.name}={address}"
     text = printable(name.encode("ascii", "backslashreplace").decode(), _MOST_ENDPOINT)
     return {SERVED_ENDPOINT: text, DECISION_REASON: routing.decision.why(served)}
+
+
+def _slice_bytes(piece: bytes, routing: Routing) -> int:
+    return SHORT_BYTES if routing.request.body.grpc_response is not None else slice_bytes(piece)
 
 
 def slice_bytes(piece: bytes) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -26,6 +26,8 @@ __all__ = [
     "PROMPT_TOKENS",
     "SESSION_ID",
     "DataKey",
+    "GrpcCounts",
+    "GrpcResponse",
     "Headers",
     "Media",
     "MediaMatch",
@@ -112,6 +114,24 @@ class Media(msgspec.Struct, frozen=True, gc=False):
     """Likewise."""
 
 
+class GrpcCounts(NamedTuple):
+    """Numbers of the fields of a message that count tokens; 0 for none."""
+
+    message: int = 0
+    """Number of the field with that message; 0 for the response itself."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class GrpcResponse(NamedTuple):
+    """Where the responses of a gRPC method have token counts."""
+
+    counts: tuple[GrpcCounts, ...] = ()
+    json_body: int = 0
+    """Number of the field with JSON, or a piece of an event stream, that has them; 0 for none."""
+
+
 class RequestBody(msgspec.Struct, frozen=True):
     """The few fields of a body that routing needs; the body itself is forwarded as it came."""
 
@@ -137,6 +157,8 @@ class RequestBody(msgspec.Struct, frozen=True):
     """Where each prompt of a list ends within `prompt`, in bytes; empty for a single prompt."""
     is_token_ids: bool = False
     """Whether the prompt is token ids: four bytes each, unsigned and little endian."""
+    grpc_response: GrpcResponse | None = None
+    """How the response of a gRPC method is read; None for other APIs."""
 
     @property
     def prompts(self) -> Sequence[bytes]:

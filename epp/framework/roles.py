@@ -344,21 +344,25 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
 
     names_model: ClassVar[bool] = True
     """Whether a body without a model is refused."""
+    takes_others: ClassVar[bool] = False
+    """Whether it gets unclaimed paths too, if it is the first such parser."""
+    needs_http2: ClassVar[bool] = False
+    """Whether its API is gRPC: a pool must have the `appProtocol` `kubernetes.io/h2c`."""
 
     @property
     @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
         """Claimed paths: suffixes of whole segments, or a whole path that starts with a slash.
 
-        A parser without claims is the fallback: it gets the unclaimed paths.
+        A parser without claims gets the unclaimed paths.
         """
 
     @abstractmethod
     def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
         """Return what routing needs; raises MalformedBodyError with a sentence for the caller.
 
-        `suffix` is the claim that matched, empty for the fallback. All other requests wait for a parser: refuse a body
-        that would take more than 25 ms.
+        `suffix` is the claim that matched, empty for an unclaimed path. All other requests wait for a parser: refuse a
+        body that would take more than 25 ms.
         """
 
 

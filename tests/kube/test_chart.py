@@ -11,6 +11,7 @@ from epp.cli.app import application
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
+from tests.support.commands import outcome
 from tests.support.kube.charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, container, kinds, one
 
 NAME = f"{RELEASE}-epp"
@@ -219,6 +220,14 @@ def test_configuration_of_the_users_own_is_mounted_as_a_directory(helm, tmp_path
 def test_model_servers_over_http2_are_a_matter_of_the_pool(helm):
     objects = helm.template("router.modelServers.protocol=grpc")
     assert one(objects, "InferencePool")["spec"]["appProtocol"] == "kubernetes.io/h2c"
+
+
+async def test_configurations_for_model_servers_with_a_grpc_api_are_valid(helm, tmp_path):
+    objects = helm.template("router.modelServers.protocol=grpc", "router.epp.parsers={vllmgrpc-parser}")
+    for name, text in one(objects, "ConfigMap")["data"].items():
+        (tmp_path / name).write_text(text)
+        exit_code, said = await outcome("check", str(tmp_path / name))
+        assert exit_code == 0, said
 
 
 def test_istio_calls_the_picker_over_tls_where_that_is_served(helm):

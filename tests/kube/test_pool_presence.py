@@ -47,6 +47,26 @@ async def test_picker_is_ready_without_a_pool_and_serves_it_when_it_is_created(f
         await picker.knows(1, "inferencepools.inference.networking.k8s.io")
 
 
+async def test_picker_of_a_grpc_api_is_ready_while_the_protocol_of_its_pool_is_http2(fleet, space, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{type: vllmgrpc-parser}]\n"
+        "requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}\n"
+    )
+    await space.pool(ports=fleet.ports)
+    async with picker_in(space, tmp_path, *pool_of(space), f"--config-file={config}", ready=False) as picker:
+        await picker.command.says('"msg":"standing by"')
+        assert await _readiness(picker) == HealthCheckResponse.NOT_SERVING
+        _, health = await picker.health()
+        assert health["reason"] == "vllmgrpc-parser: the appProtocol of the InferencePool must be kubernetes.io/h2c"
+
+        async def is_ready() -> bool:
+            return await _readiness(picker) == HealthCheckResponse.SERVING
+
+        await space.pool(ports=fleet.ports, appProtocol="kubernetes.io/h2c")
+        await until(is_ready, "the picker has seen the protocol")
+
+
 async def test_picker_waits_for_the_definition_of_pools(own_cluster, tmp_path):
     async with space_in(await own_cluster(crds=("inferenceobjectives",))) as space, fleet_in(space) as fleet:
         await fleet.start("a")

@@ -16,7 +16,7 @@ from epp.extproc.http2.limits import Limits
 from epp.extproc.settings import DEFAULT_GATHERED_BYTES, BudgetSettings
 from epp.framework.errors import RequestError
 from epp.framework.refusals import BodyTimeoutError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
-from epp.plugins.parsers import generate, json_parser
+from epp.plugins.parsers import generate, grpc, json_parser
 from epp.pool.collectors.engines import engine
 from epp.pool.collectors.sources import models, response_parser
 from epp.pool.settings import PageLimits
@@ -122,6 +122,7 @@ def test_limits_of_bodies_are_those_of_the_code():
         json_parser.MOST_ESCAPES,
         json_parser.MOST_MODEL,
         generate.MOST_FEATURES,
+        grpc.MOST_FIELDS,
     )
     assert list(BODIES.values()) == [f"{limit:,}" for limit in limits]
 

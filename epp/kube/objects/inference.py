@@ -20,7 +20,8 @@ INFERENCE_KINDS = POLICY_KINDS | {(POOL_GROUP, "InferencePool")}
 
 _MOST_PORTS = 8
 _MOST_WEIGHT = 1_000_000
-_PROTOCOLS = ("http", "kubernetes.io/h2c")
+H2C = "kubernetes.io/h2c"
+_PROTOCOLS = ("http", H2C)
 _EXACT = "Exact"
 Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 

@@ -104,7 +104,7 @@ def model_servers(settings: GatewaySettings) -> Fields:
             # uvicorn, which most model servers run, closes idle connections after 5 s. Closing first avoids requests on
             # a connection that the server is closing.
             common_http_protocol_options={"idle_timeout": "4s"},
-            explicit_http_config={"http_protocol_options": {}},
+            explicit_http_config={"http2_protocol_options" if settings.endpoint_http2 else "http_protocol_options": {}},
         ),
     }
 
@@ -179,7 +179,7 @@ def _endpoint_tls(settings: GatewaySettings) -> list[Fields]:
     validation = _validation(trust)
     sockets: dict[str, Fields] = {
         HTTPS: {
-            "common_tls_context": _http1(validation),
+            "common_tls_context": _alpn(validation, settings),
             "auto_host_sni": True,
             "auto_sni_san_validation": trust.verify,
         }
@@ -187,15 +187,15 @@ def _endpoint_tls(settings: GatewaySettings) -> list[Fields]:
     for address in settings.endpoint_addresses:
         names = [{"san_type": "IP_ADDRESS", "matcher": {"exact": address}}]
         of_address = {**validation, "match_typed_subject_alt_names": names} if trust.verify else validation
-        sockets[address] = {"common_tls_context": _http1(of_address)}
+        sockets[address] = {"common_tls_context": _alpn(of_address, settings)}
     return [
         {"name": mark, "match": {HTTPS: mark}, "transport_socket": _tls_socket(**context)}
         for mark, context in sockets.items()
     ]
 
 
-def _http1(validation: Fields) -> Fields:
-    return {"alpn_protocols": ["http/1.1"], "validation_context": validation}
+def _alpn(validation: Fields, settings: GatewaySettings) -> Fields:
+    return {"alpn_protocols": ["h2" if settings.endpoint_http2 else "http/1.1"], "validation_context": validation}
 
 
 def _validation(trust: EndpointTrust) -> Fields:

@@ -32,7 +32,7 @@ class P2PSourceParameters(Parameters, frozen=True):
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
     min_cached_token_delta: Count = 1
-    """Least number of tokens that the source holds beyond those that the computing endpoint holds."""
+    """Least number of tokens that the source holds in addition to those of the computing endpoint."""
     prefill_profile_name: str = "prefill"
     """Profile whose target computes the prompt; without such a target, the primary target does."""
 

@@ -13,7 +13,7 @@ from epp.routing.bodies.members import MemberScanner, Wanted
 _MAX_LINE_BYTES = 1024 * 1024
 _MAX_BODY_BYTES = 8 * 1024
 _MAX_VALUE_BYTES = 64 * 1024
-_MAX_COUNT = 10**15
+MAX_COUNT = 10**15
 _MAX_COUNT_DIGITS = 15
 _TOTALS = Wanted.named("usage", "meta_info")
 _COUNTS = re.compile(rb'(?:usage|meta_info)"[ \t]*:[ \t]*\{')
@@ -274,9 +274,9 @@ def _is_readable(name: str, raw: msgspec.Raw) -> bool:
 def _count(value: float | str) -> int | None:
     """Return a whole number, given as such or as decimal digits; None for anything else."""
     if type(value) is int:
-        return value if 0 <= value <= _MAX_COUNT else None
+        return value if 0 <= value <= MAX_COUNT else None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_COUNT_DIGITS:
         return int(value)
-    if not isinstance(value, float) or not 0 <= value <= _MAX_COUNT:
+    if not isinstance(value, float) or not 0 <= value <= MAX_COUNT:
         return None
     return int(value) if value == int(value) else None

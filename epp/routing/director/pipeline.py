@@ -39,7 +39,7 @@ class ParserTable:
             first_of_type.setdefault(parser.plugin_type, parser)
         self.parsers = tuple(first_of_type.values())
         for parser in self.parsers:
-            if not parser.suffixes and self._fallback is None:
+            if self._fallback is None and (parser.takes_others or not parser.suffixes):
                 self._fallback = parser
             for suffix in parser.suffixes:
                 if suffix.startswith("/"):

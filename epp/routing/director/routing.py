@@ -15,7 +15,7 @@ from epp.framework.refusals import SupersededError
 from epp.framework.request import Headers, Request, Response, Usage
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming
-from epp.routing.bodies import UsageReader
+from epp.routing.bodies import GrpcUsageReader, UsageReader
 from epp.routing.datastore import Ticket
 from epp.routing.director.decision import Decision
 from epp.routing.director.pipeline import Pipeline
@@ -109,7 +109,7 @@ class Routing:
     _gateway: ShowsHeaders | None = None
     _served_address: str = ""
     _response_headers: Headers = field(init=False)
-    _usage: UsageReader | None = None
+    _usage: UsageReader | GrpcUsageReader | None = None
     _tell_interval: Callable[[float], None] | None = None
     _last_piece_at: float = 0.0
     _completed: bool = False
@@ -270,7 +270,12 @@ class Routing:
         if self.pipeline.sees_responses:
             self._response_headers = headers()
         if count_tokens and not self.request.body.skip_response:
-            self._usage = UsageReader(event_stream=event_stream)
+            grpc = self.request.body.grpc_response
+            self._usage = (
+                UsageReader(event_stream=event_stream)
+                if grpc is None
+                else GrpcUsageReader(grpc, event_stream=event_stream)
+            )
         added: dict[str, str] = {}
         for plugin in self.pipeline.of(ResponseHeaders):
             found = self.guard.call(

@@ -154,6 +154,15 @@ def test_what_a_lost_server_may_have_begun_is_tried_again_where_one_asks_for_it(
         GatewaySettings(cluster_type=ClusterType.ORIGINAL_DST, retry_on_reset=True)
 
 
+def test_endpoints_are_spoken_to_in_http2_where_one_asks_for_it():
+    settings = msgspec.structs.replace(override_host(), endpoint_http2=True, endpoint_tls=True)
+    cluster = bootstrap_dict(settings)["static_resources"]["clusters"][0]
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    assert "http2_protocol_options" in options["explicit_http_config"]
+    for match in cluster["transport_socket_matches"]:
+        assert match["transport_socket"]["typed_config"]["common_tls_context"]["alpn_protocols"] == ["h2"]
+
+
 def test_open_gateway_shows_the_picker_bodies_that_it_can_do_without():
     ext_proc = http_filters(override_host(FailureMode.FAIL_OPEN))["ext_proc"]
     assert ext_proc["failure_mode_allow"] is True
