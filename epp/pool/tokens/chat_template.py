@@ -18,7 +18,7 @@ _TO_CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class _Generation(Extension):
-    """Marks what the assistant wrote, for training: here, its content stays as it is."""
+    """The tag `generation`, which marks answers for training: its content is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012  as Jinja declares it
 

@@ -31,9 +31,9 @@ class _Beginning(NamedTuple):
 class Prefixes:
     """Cuts texts before special tokens, where nothing before the cut changes the ids after it, and caches beginnings.
 
-    A tokenizer finds special tokens first, and then encodes what is between them. A special token is a place to cut if
-    no other one contains it, and if it takes no space beside it. The rest begins with the special token, so that the
-    text after it is not the first one to be encoded, before which some tokenizers put a space.
+    A tokenizer finds special tokens first, and then encodes each text between two of them. A text may be cut before a
+    special token that is part of no other one and leaves the space beside it. The rest begins with the special token:
+    some tokenizers put a space before a text at the very beginning.
     """
 
     def __init__(self, tokenizer: "Tokenizer", most_bytes: int = _CACHE_BYTES) -> None:
@@ -51,7 +51,7 @@ class Prefixes:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def encode(self, text: str) -> NDArray[np.uint32]:
-        """Return the ids of a text without those that the tokenizer adds."""
+        """Return the ids of a text, without further special tokens."""
         cuts = list(self._pattern.finditer(text))
         keys = self._keys(text, cuts)
         last = cuts[len(cuts) - len(keys) :]
