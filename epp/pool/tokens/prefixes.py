@@ -19,6 +19,8 @@ _MOST_CUTS = 256
 """Places of a text, the last ones, at which it may be cut."""
 _CUT_BYTES = 256
 _KEY_BYTES = 16
+_PIECE = 16 * 1024
+"""Ids that become an array at a time: no other thread runs meanwhile."""
 
 
 class _Beginning(NamedTuple):
@@ -94,7 +96,9 @@ class Prefixes:
 def encode(tokenizer: "Tokenizer", text: str, *, add_special_tokens: bool) -> NDArray[np.uint32]:
     """Return the ids of a text; the method for batches lets other threads run meanwhile."""
     (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-    return np.array(encoding.ids, dtype=np.uint32)
+    ids = encoding.ids
+    pieces = [np.array(ids[at : at + _PIECE], dtype=np.uint32) for at in range(0, len(ids), _PIECE)]
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)
 
 
 def _places(added: "dict[int, AddedToken]") -> dict[str, int]:

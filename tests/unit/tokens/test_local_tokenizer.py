@@ -124,6 +124,7 @@ async def test_chat_is_what_its_template_says(tokenizer, path, body, text):
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]},
         chat("hello", chat_template="{{ 1 }}"),
         chat("hello", truncate_prompt_tokens=3),
+        chat(*["hello"] * 5000),
         chat("hello", tools=[{"type": "function", "function": {}}]),
     ],
 )
