@@ -272,6 +272,8 @@ class PromptTokens(msgspec.Struct, frozen=True):
     """Where each prompt of a list ends within `ids`; empty for a single prompt."""
     media: tuple[MediaTokens, ...] = ()
     """Placeholders of media among the tokens, in their order."""
+    no_ids: str = ""
+    """Why there are no ids, in a word or two, although the producer has a source of them."""
     exact: bool = False
     """Whether a tokenizer counted, as opposed to an estimate from the prompt's length."""
     prompt: bytes | None = None

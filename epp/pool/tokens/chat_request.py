@@ -65,16 +65,31 @@ class ChatRequest(msgspec.Struct):
         return found | {"add_generation_prompt": self.add_generation_prompt is not False}
 
     def conversation(self, *, parts: bool, developer: bool) -> list[dict[str, Any]]:
-        """Return the messages with contents as lists of `parts`, or as texts; raises PromptRefusedError.
+        """Return the messages with contents as lists of `parts`, or as texts; raises PromptRefusedError for media.
 
-        Media are refused, and so is the role `developer` if the template has none.
+        If the template has no role `developer`, its messages have the role `system`.
         """
-        return [_message(given, parts=parts, developer=developer) for given in self.messages]
+        messages = [_message(given, parts=parts) for given in self.messages]
+        if developer or all(message["role"] != "developer" for message in messages):
+            return messages
+        return _with_one_system(messages)
 
 
-def _message(given: Mapping[str, Any], *, parts: bool, developer: bool) -> dict[str, Any]:
+def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with those of the developer as `system`; several of these are joined at the beginning."""
+    system = [message for message in messages if message["role"] in {"system", "developer"}]
+    others = [message for message in messages if message["role"] not in {"system", "developer"}]
+    content = system[0]["content"]
+    if len(system) > 1 or messages[0] is not system[0]:
+        contents = [message["content"] for message in system]
+        texts = [text if isinstance(text, str) else "\n".join(part["text"] for part in text) for text in contents]
+        content = "\n\n".join(filter(None, texts))
+    return [{"role": "system", "content": content}, *others]
+
+
+def _message(given: Mapping[str, Any], *, parts: bool) -> dict[str, Any]:
     role = given.get("role")
-    if not isinstance(role, str) or (role == "developer" and not developer):
+    if not isinstance(role, str):
         raise PromptRefusedError
     texts = _texts(given.get("content"))
     as_parts = parts and role != "tool"

@@ -2,8 +2,9 @@
 """Chat templates, rendered as transformers and vLLM render them; in a sandbox, and up to a size."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
+from time import monotonic
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError
@@ -13,12 +14,13 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _MOST_CHARACTERS = 8 * 1024 * 1024
+_MOST_SECONDS = 2.0
 _MARK = "a-text"
 _TO_CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class _Generation(Extension):
-    """Marks what the assistant wrote, for training: here, its content stays as it is."""
+    """The tag `generation`, which marks answers for training: its content is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012  as Jinja declares it
 
@@ -105,10 +107,10 @@ class ChatTemplate:
 
 def _limited(template: Template, variables: Mapping[str, object]) -> str:
     pieces, size = [], 0
-    found: Iterable[str] = template.generate(variables)
-    for piece in found:
+    until = monotonic() + _MOST_SECONDS
+    for piece in template.generate(variables):
         size += len(piece)
-        if size > _MOST_CHARACTERS:
-            raise ValueError(f"the chat template writes more than {_MOST_CHARACTERS} characters")
+        if size > _MOST_CHARACTERS or monotonic() > until:
+            raise ValueError(f"the chat template writes more than {_MOST_CHARACTERS} characters, or takes too long")
         pieces.append(piece)
     return "".join(pieces)

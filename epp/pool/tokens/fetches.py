@@ -167,7 +167,7 @@ class Fetches:
         return self._settled(Lookup(key, found), Result.CACHED, count=not dry_run)
 
     def fetch(self, lookup: Lookup, api: Api, content: bytes, *, has_media: bool) -> Awaitable[None] | None:
-        """Begin to fetch what was not found, and return its end within the budget; None where it cannot be fetched."""
+        """Begin a fetch, and return an awaitable that ends with it or with the budget; None if none may begin."""
         task = self._tasks.get(lookup.key)
         if task is None:
             size = self._in_flight_bytes + len(content)

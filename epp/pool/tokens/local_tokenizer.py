@@ -3,10 +3,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from epp.pool.tokens.chat_template import ChatTemplate
 
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+_MOST_MESSAGES = 4096
+"""Messages of a chat; a template may take time that grows with the square of their number."""
+_TIMEOUT_SECONDS = 10.0
 _MOST_FILE_BYTES = 16 * 1024 * 1024
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_Job: TypeAlias = "tuple[Prompt, asyncio.Future[Tokens | None]]"
 _decode_chat = msgspec.json.Decoder(ChatRequest).decode
 _decode_completion = msgspec.json.Decoder(CompletionRequest).decode
 
@@ -41,28 +46,42 @@ class LocalTokenizer(TokenSource):
         self.template = _load_template(Path(path).parent, template_path)
         """The chat template; None without one."""
         self.prefixes = Prefixes(self._tokenizer)
-        self._thread: ThreadPoolExecutor | None = None
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Run a thread."""
-        self._thread = ThreadPoolExecutor(1, "tokenizer")
+        """Run a thread; the process does not wait for it, as a template may never end."""
+        self._jobs = SimpleQueue()
+        Thread(target=self._work, args=(self._jobs, asyncio.get_running_loop()), name="tokenizer", daemon=True).start()
         try:
             yield
         finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._jobs.put(None)
 
     async def fetch(self, prompt: Prompt) -> Tokens:
         """Tokenize in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._tokens, prompt)
+        found: asyncio.Future[Tokens | None] = asyncio.get_running_loop().create_future()
+        self._jobs.put((prompt, found))
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            tokens = await found
+        if tokens is None:
+            raise PromptRefusedError
+        return tokens
+
+    def _work(self, jobs: "SimpleQueue[_Job | None]", loop: asyncio.AbstractEventLoop) -> None:
+        while (job := jobs.get()) is not None:
+            prompt, found = job
+            if found.cancelled():
+                continue
+            try:
+                tokens = self._tokens(prompt)
+            except Exception:  # noqa: BLE001  a template may raise anything about a request that it does not like
+                tokens = None
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_settle, found, tokens)
 
     def _tokens(self, prompt: Prompt) -> Tokens:
-        try:
-            return self._completion(prompt.content) if prompt.api is Api.COMPLETION else self._chat(prompt)
-        except PromptRefusedError:
-            raise
-        except Exception as error:  # a template may raise anything about a request that it does not like
-            raise PromptRefusedError from error
+        return self._completion(prompt.content) if prompt.api is Api.COMPLETION else self._chat(prompt)
 
     def _completion(self, content: bytes) -> Tokens:
         asked = _decode_completion(content)
@@ -77,7 +96,8 @@ class LocalTokenizer(TokenSource):
         if template is None or prompt.api is not Api.CHAT:
             raise PromptRefusedError
         asked = _decode_chat(prompt.content)
-        if asked.chat_template is not None or asked.truncate_prompt_tokens is not None:
+        is_other = asked.chat_template is not None or asked.truncate_prompt_tokens is not None
+        if is_other or len(asked.messages) > _MOST_MESSAGES:
             raise PromptRefusedError
         text = template.render(
             asked.conversation(parts=template.wants_parts, developer=template.knows_developer),
@@ -88,6 +108,11 @@ class LocalTokenizer(TokenSource):
         if asked.add_special_tokens:
             return Tokens.joined([encode(self._tokenizer, text, add_special_tokens=True)])
         return Tokens.joined([self.prefixes.encode(text)])
+
+
+def _settle(found: "asyncio.Future[Tokens | None]", tokens: Tokens | None) -> None:
+    if not found.done():
+        found.set_result(tokens)
 
 
 def _load(path: str) -> "Tokenizer":

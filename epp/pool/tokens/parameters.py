@@ -43,7 +43,7 @@ class TokenizerFile(Parameters, frozen=True):
     chat_template_path: str = ""
     """Path of the chat template in Jinja; by default `chat_template.jinja` beside the tokenizer, or else the
     `chat_template` in `tokenizer_config.json` there."""
-    max_bytes: Count = 1024 * 1024
+    max_bytes: Count = 512 * 1024
     """Bytes of a request body that is tokenized; the tokens of a larger one are estimated."""
 
 

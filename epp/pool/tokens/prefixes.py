@@ -19,6 +19,8 @@ _MOST_CUTS = 256
 """Places of a text, the last ones, at which it may be cut."""
 _CUT_BYTES = 256
 _KEY_BYTES = 16
+_PIECE = 16 * 1024
+"""Ids that become an array at a time: no other thread runs meanwhile."""
 
 
 class _Beginning(NamedTuple):
@@ -31,9 +33,9 @@ class _Beginning(NamedTuple):
 class Prefixes:
     """Cuts texts before special tokens, where nothing before the cut changes the ids after it, and caches beginnings.
 
-    A tokenizer finds special tokens first, and then encodes what is between them. A special token is a place to cut if
-    no other one contains it, and if it takes no space beside it. The rest begins with the special token, so that the
-    text after it is not the first one to be encoded, before which some tokenizers put a space.
+    A tokenizer finds special tokens first, and then encodes each text between two of them. A text may be cut before a
+    special token that is part of no other one and leaves the space beside it. The rest begins with the special token:
+    some tokenizers put a space before a text at the very beginning.
     """
 
     def __init__(self, tokenizer: "Tokenizer", most_bytes: int = _CACHE_BYTES) -> None:
@@ -51,7 +53,7 @@ class Prefixes:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def encode(self, text: str) -> NDArray[np.uint32]:
-        """Return the ids of a text without those that the tokenizer adds."""
+        """Return the ids of a text, without further special tokens."""
         cuts = list(self._pattern.finditer(text))
         keys = self._keys(text, cuts)
         last = cuts[len(cuts) - len(keys) :]
@@ -94,7 +96,9 @@ class Prefixes:
 def encode(tokenizer: "Tokenizer", text: str, *, add_special_tokens: bool) -> NDArray[np.uint32]:
     """Return the ids of a text; the method for batches lets other threads run meanwhile."""
     (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-    return np.array(encoding.ids, dtype=np.uint32)
+    ids = encoding.ids
+    pieces = [np.array(ids[at : at + _PIECE], dtype=np.uint32) for at in range(0, len(ids), _PIECE)]
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)
 
 
 def _places(added: "dict[int, AddedToken]") -> dict[str, int]:

@@ -34,10 +34,9 @@ class TokenProducer(
     published with placeholders of that size, for the blocks of the prefix cache. The request headers
     `x-llm-d-video-duration-seconds`, `x-llm-d-video-fps` and `x-llm-d-video-resolution` describe its videos.
 
-    Token ids are those that the engine computes: of completions, chats and, from vLLM, Anthropic messages. A request
-    waits for them up to `budget`; later ones are kept for the next request with the same body. Without them, the
-    estimate counts. A source that fails five times in a row is not asked for ten seconds. Prompts of token ids are
-    not looked up.
+    Completions, chats and, from vLLM, Anthropic messages have token ids, the same as in the engine. A request waits for
+    the ids up to `budget`, and is then routed with the estimate; later ids are kept for the next request with the same
+    body. A source that fails five times in a row is not asked for ten seconds. Prompts of token ids are not looked up.
     """
 
     plugin_type = "token-producer"
@@ -92,18 +91,23 @@ class TokenProducer(
         lookup = request.get(self._lookup_key)
         if lookup is None:
             lookup = self._looked_up(request)
-        if lookup is not None and (tokens := lookup.tokens) is not None:
+        if lookup is not None and lookup.tokens is None:
+            counted = replace(counted, no_ids=lookup.result or "")
+        elif lookup is not None and (tokens := lookup.tokens) is not None:
             counted = replace(
                 counted, count=tokens.total, exact=True, ids=tokens.ids, ends=tokens.ends, media=tokens.media
             )
         request.put(self._key, counted)
 
-    def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:  # noqa: ARG002  the same
+    def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
         """Hold the request until its token ids are here, or the budget is used up."""
         lookup, api = request.get(self._lookup_key), Api.of(request.path)
         if self._fetches is None or lookup is None or api is None or lookup.result is not None or request.dry_run:
             return None
-        return self._fetches.fetch(lookup, api, request.content, has_media=bool(request.body.media_items))
+        held = self._fetches.fetch(lookup, api, request.content, has_media=bool(request.body.media_items))
+        if held is None:
+            self.produce(request, candidates)  # it does not run again
+        return held
 
     @property
     def inputs(self) -> InputState:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source of token ids, and what it is asked for."""
+"""Interface of sources of token ids: prompts, tokens, errors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Tokens(NamedTuple):
     """The token ids of a request."""
 
     total: int
-    """Tokens in all, of which the first `MOST_TOKENS` are kept."""
+    """Tokens of the prompts; `ids` has the first `MOST_TOKENS`."""
     ids: NDArray[np.uint32]
     ends: tuple[int, ...] = ()
     """Where each prompt of a list ends; empty for a single prompt."""

@@ -13,7 +13,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.headers import OBJECTIVE
 from epp.framework.messages import printable
-from epp.framework.request import PREFIX_MATCH, Request
+from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, Request
 from epp.framework.result import FilterTrace, ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR
 
@@ -82,9 +82,9 @@ class Decision:
     def why(self, served: Endpoint | None = None, scores: Mapping[str, float] | None = None) -> str:
         """Return the reason in a few words, ASCII and without text of the client.
 
-        It names the profile, the filter that dropped most, the best scores, the cached share, the time in a queue, the
-        accelerator, and the rule that chose the model; `served` is the endpoint that served in the end, perhaps a
-        fallback, and `scores` the result of `scores` where that is at hand.
+        It names the profile, the filter that dropped most, the best scores, the cached share, why there are no token
+        ids, the time in a queue, the accelerator, and the rule that chose the model; `served` is the endpoint that
+        served in the end, perhaps a fallback, and `scores` the result of `scores` where that is at hand.
         """
         primary = self.result.primary
         choice = self._choice(primary, self.scores() if scores is None else scores)
@@ -92,6 +92,9 @@ class Decision:
         cached = self.cached_share
         if cached is not None:
             reasons.append(f"{cached:.0%} cached")
+        tokens = self.request.get(PROMPT_TOKENS)
+        if tokens is not None and tokens.no_ids:
+            reasons.append(f"no token ids: {printable(tokens.no_ids, _MOST_NAME)}")
         reasons.extend(self._others())
         stay = self.request.get(QUEUEING_OUTCOME)
         if stay is not None and stay.waited:

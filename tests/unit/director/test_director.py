@@ -110,6 +110,20 @@ class Keeps(Screener[KeepsParameters]):
         return [endpoint.name in self.parameters.names for endpoint in candidates.endpoints]
 
 
+class Reads(Producer):
+    """Records the content that it is shown."""
+
+    plugin_type = "reads"
+    reads_content = True
+
+    def setup(self) -> None:
+        self.seen: list[bytes] = []
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        if not candidates.profile:  # a trial with made-up endpoints
+            self.seen.append(request.content)
+
+
 class Events(DirectorObserver):
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -136,7 +150,7 @@ class World:
         self.store.replace(ENDPOINTS)
         self.events = Events()
         registry = Registry()
-        for cls in (Gate, SaysNo, Breaks, Adds, Keeps):
+        for cls in (Gate, SaysNo, Breaks, Adds, Keeps, Reads):
             registry.register(cls)
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
         self.assembly = assemble(load_text(text), Builder(registry, self.clock, experimental=True))
@@ -360,6 +374,17 @@ async def test_held_request_is_scheduled_on_the_snapshot_of_its_release():
     await settling
     assert held.routing().result.targets[0].name == "late"
     assert world.in_flight() == {"late": 1}
+
+
+async def test_content_is_shown_to_producers_before_and_after_a_hold_and_then_dropped():
+    world = World("{type: gate}, {type: reads}")
+    held = world.route()
+    settling = asyncio.create_task(held.settle())
+    world.assembly.instances.by_name["gate"].held[-1].set_result(None)
+    await settling
+    reads = world.assembly.instances.by_name["reads"]
+    assert reads.seen[-2:] == [BODY, BODY]
+    assert held.routing().request.content == b""
 
 
 async def test_two_admitters_hold_one_after_the_other():

@@ -106,6 +106,10 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"a": "\u00e
             "<s><|im_start|>user\na\nb<|im_end|>\n" + OPEN,
         ),
         (
+            {"messages": [{"role": role, "content": role} for role in ("system", "user", "developer")]},
+            "<s><|im_start|>system\nsystem\n\ndeveloper<|im_end|>\n<|im_start|>user\nuser<|im_end|>\n" + OPEN,
+        ),
+        (
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [CALL]}]},
             "<s><|im_start|>assistant\nK\u00f6ln<|im_end|>\n" + OPEN,
         ),
@@ -120,10 +124,10 @@ async def test_chat_is_what_its_template_says(tokenizer, path, body, text):
     "body",
     [
         {"messages": [{"role": "nobody", "content": "a"}]},
-        {"messages": [{"role": "developer", "content": "a"}]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]},
         chat("hello", chat_template="{{ 1 }}"),
         chat("hello", truncate_prompt_tokens=3),
+        chat(*["hello"] * 5000),
         chat("hello", tools=[{"type": "function", "function": {}}]),
     ],
 )

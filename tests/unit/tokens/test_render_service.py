@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from epp.framework import PROMPT_TOKENS, ConfigurationError, MediaTokens, PromptTokens, Request
+from epp.framework import PROMPT_TOKENS, ConfigurationError, MediaTokens, Request
 from epp.pool.tokens.source import MOST_TOKENS
 from tests.support.apis import parse
 from tests.support.render_server import ids
@@ -74,9 +74,8 @@ def with_media(hashes, *places):
 async def test_answer_of_another_form_is_a_failure_of_the_server(render, answer):
     render.answer = answer
     async with asked(vllm(render)) as world:
-        assert (await world.tokens(chat("hello")))[0] == PromptTokens(
-            parse("chat/completions", chat("hello")).prompt_tokens
-        )
+        tokens, _ = await world.tokens(chat("hello"))
+        assert (tokens.ids, tokens.exact, tokens.no_ids) == (None, False, "failed")
         assert world.results == {"failed": 1}
 
 
@@ -111,6 +110,7 @@ async def test_more_fetches_than_the_limit_are_not_begun(render):
         for number in range(40):
             await world.ids(chat(f"hello {number}"))
         assert world.results == {"late": 32, "busy": 8}
+        assert (await world.tokens(chat("hello")))[0].no_ids == "busy"
 
 
 async def test_bodies_that_are_asked_about_are_limited_together(render):

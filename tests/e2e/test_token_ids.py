@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chats in text that go where their blocks are: KV events of two servers, a real Envoy, and a render server."""
+
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from epp.config.load import sample_texts
+from epp.lab.sim import running
+from tests.support.kv_publisher import Publisher, stored
+from tests.support.ports import reserved_ports
+from tests.support.render_server import ids, render_server
+from tests.support.waiting import until
+from tests.support.world import FAST, MODEL, open_world
+
+FIRST = "a question that is longer than two blocks"
+TURNS = [("user", FIRST), ("assistant", "an answer"), ("user", "more")]
+MESSAGES = [{"role": role, "content": text} for role, text in TURNS]
+TOKENS = ids("".join(text for _, text in TURNS))
+
+
+class Rendering:
+    """A gateway with two servers, `a` and `b`, their publishers, and a render server."""
+
+    def __init__(self, world, publishers, render) -> None:
+        self.world, self.publishers, self.render = world, publishers, render
+        plugins = world.gateway.picker.plugins
+        self.tokens, self.index = plugins["token-producer"], plugins["precise-prefix-cache-producer"]
+
+    async def holds_blocks(self, name: str) -> None:
+        """Let a server report the three whole blocks of the conversation."""
+        self.publishers[name].send(stored([11, 12, 13], TOKENS[:48], medium="GPU"))
+
+        def indexed() -> bool:
+            return [each.value for each in self.index.samples if each.metric.name == "kv_cache_index_blocks"] == [3]
+
+        await until(indexed, "the blocks are indexed")
+
+    async def server(self, messages=MESSAGES) -> str:
+        """Return the server that answers a chat while none has load."""
+        await self.world.settled()
+        await self.world.scraped()
+        raw = await self.world.client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=messages, max_tokens=1
+        )
+        return raw.headers["x-sim-server"]
+
+    @property
+    def results(self):
+        found = [each for each in self.tokens.samples if each.metric.name == "prompt_token_lookups"]
+        return {each.labels[0]: each.value for each in found if each.value}
+
+
+@asynccontextmanager
+async def rendering(budget: str):
+    async with AsyncExitStack() as stack:
+        (port,) = stack.enter_context(reserved_ports(1))
+        first = Publisher("tcp://127.0.0.1:*", model=MODEL)
+        publishers = {"a": first, "b": Publisher(f"tcp://127.0.0.2:{first.port}", model=MODEL)}
+        sims = {}
+        for number, name in enumerate(publishers, 1):
+            stack.callback(publishers[name].close)
+            profile = msgspec.structs.replace(FAST, name=name)
+            sims[name] = await stack.enter_async_context(running(profile, f"127.0.0.{number}", port))
+        render = await stack.enter_async_context(render_server())
+        producer = f"{{modelName: base, vllm: {{url: '{render.url}'}}, budget: {budget}}}"
+        config = sample_texts()["precise-prefix"].replace("5557", str(first.port))
+        config = config.replace("plugins:\n", f"plugins:\n- {{type: token-producer, parameters: {producer}}}\n", 1)
+        endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
+        world = await stack.enter_async_context(open_world(endpoints=endpoints, sims=sims, config=config))
+        for each in publishers.values():
+            await each.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        yield Rendering(world, publishers, render)
+
+
+async def test_next_turn_of_a_chat_goes_where_its_blocks_are():
+    async with rendering("10s") as world:
+        await world.holds_blocks("b")
+        assert [await world.server() for _ in range(4)] == ["b"] * 4
+        world.publishers["b"].close()  # its engine has ended
+        await until(
+            lambda: not world.index.dump_state(world.world.gateway.picker.store.snapshot())["distinctBlocks"],
+            "its blocks are gone",
+        )
+        await world.holds_blocks("a")
+        longer = [*MESSAGES, {"role": "assistant", "content": "well"}, {"role": "user", "content": "and"}]
+        assert [await world.server(longer) for _ in range(4)] == ["a"] * 4
+        assert world.results == {"fetched": 2, "cached": 6}
+        (path, body), _ = world.render.asked
+        assert (path, body["model"], body["messages"]) == ("/v1/chat/completions/render", "base", MESSAGES)
+
+
+async def test_render_server_that_hangs_holds_no_request_for_longer_than_the_budget():
+    async with rendering("50ms") as world:
+        await world.holds_blocks("b")
+        world.render.hangs = True
+        assert await world.server() in {"a", "b"}
+        assert world.results == {"late": 1}
+        world.render.released.set()
+        await until(
+            lambda: any(each.value for each in world.tokens.samples if "bytes" in each.metric.name), "it is cached"
+        )
+        assert await world.server() == "b"
+
+
+async def test_render_server_that_fails_is_not_asked_after_five_requests():
+    async with rendering("10s") as world:
+        world.render.status = 500
+        for number in range(7):
+            assert await world.server([{"role": "user", "content": f"question {number}"}])
+        assert world.results == {"failed": 5, "unavailable": 2}
+        assert len(world.render.asked) == 5
