@@ -48,7 +48,7 @@ class MultiClusterQueueScorer(Scorer):
 class MultiClusterPrefixCacheScorer(PrefixCacheScorer):
     """`w * min(1, matched_tokens / scale)^2 + (1 - w) * matched_blocks / total_blocks`, as `prefix-cache-scorer`.
 
-    Prefixes are those that this picker sent to a cluster.
+    A cluster has the prefixes that this picker sent there.
     """
 
     plugin_type = "multicluster-prefix-cache-scorer"

@@ -3,20 +3,22 @@
 
 import math
 import ssl
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from epp.framework import Endpoint
+from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed, PageError
 from epp.framework.endpoint import PagePlace
-from epp.framework.snapshot import CLUSTER_KV_USAGE, CLUSTER_QUEUE
+from epp.framework.snapshot import ANSWERS, CLUSTER_KV_USAGE, CLUSTER_QUEUE, REACHABLE
 from epp.pool.collectors.engines.multicluster import (
     MultiClusterExtractorParameters,
     MultiClusterMetricsDataSource,
     MultiClusterMetricsExtractor,
     MultiClusterSourceParameters,
 )
+from epp.routing.datastore import Datastore
 
 CLUSTER = Endpoint("a", "192.0.2.1", 80)
 KV, QUEUE = "llm_d_epp_average_kv_cache_utilization", "llm_d_epp_average_queue_size"
@@ -40,6 +42,17 @@ async def test_page_is_fetched_where_the_endpoint_says_it_is(server):
     assert not Feed(one, ()).asks(elsewhere)  # the gateway is another server, which is probed
     assert Feed(one, ()).asks(CLUSTER)
     assert one.place(CLUSTER) == PagePlace("192.0.2.1", 80)
+
+
+async def test_polls_follow_the_page_of_a_cluster_to_another_address(server, collecting, until):
+    server.page = f"{KV} 0.25\n{QUEUE} 3\n".encode()
+    store = Datastore(SystemClock())
+    cluster = Endpoint("a", "127.0.0.1", 1, metrics=PagePlace("127.0.0.1", 2))  # nothing listens at either port
+    store.replace([cluster])
+    await collecting(store, Feed(source(scheme="http", interval="10ms"), (MultiClusterMetricsExtractor(),)))
+    await until(lambda: store.snapshot().column(REACHABLE).item(0) != ANSWERS)  # it is the gateway that is probed
+    store.replace([replace(cluster, metrics=PagePlace("127.0.0.1", server.port))])
+    await until(lambda: store.snapshot().column(CLUSTER_QUEUE).item(0) == 3)
 
 
 def test_pages_are_fetched_over_https_with_verified_certificates_by_default():

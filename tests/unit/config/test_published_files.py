@@ -30,7 +30,7 @@ def printed(form: str) -> str:
 
 
 def test_all_data_that_plugins_can_read_is_exported_and_described():
-    listed = re.findall(r"^\| `(\w+)` \| `[\w-]+` \| .+ \| .+ \| .+ \|$", printed("data"), re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \| `[\w./-]+` \| .+ \| .+ \| .+ \|$", printed("data"), re.MULTILINE)
     data = {name for name, value in vars(framework).items() if isinstance(value, Column | Attribute | DataKey)}
     assert sorted(listed) == sorted(data)
     assert {column.name for column in CORE_COLUMNS} <= {getattr(framework, name).name for name in listed}

@@ -74,7 +74,7 @@ class MultiClusterExtractorParameters(Parameters, frozen=True):
 class MultiClusterMetricsExtractor(Extractor[MultiClusterExtractorParameters]):
     """Reads the mean KV cache utilization and the mean queue of a cluster from the metrics page of its router.
 
-    Of several pools on a page, the fullest counts.
+    If the page has several pools, the highest value counts.
     """
 
     plugin_type = "multicluster-metrics-extractor"
