@@ -17,15 +17,7 @@ from epp.admin.answers import AdminError, PickerView, as_json, read_number, read
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import quoted
-from epp.framework.snapshot import (
-    ACCELERATOR,
-    LAST_PICKED,
-    LORA,
-    METRICS_AT,
-    MODELS,
-    TOPOLOGY,
-    Snapshot,
-)
+from epp.framework.snapshot import ACCELERATOR, LAST_PICKED, LORA, METRICS_AT, MODELS, TOPOLOGY, Snapshot
 from epp.telemetry.endpoints import EndpointState
 
 PATH = "/api/endpoints"

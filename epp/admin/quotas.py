@@ -90,11 +90,7 @@ def quota_routes(
             return refusal.response
         return as_json(outcome)
 
-    return (
-        web.get(PATH, show_all),
-        web.get(PATH + "/{name:.+}", show_one),
-        web.post(f"{PATH}/adjust", adjust),
-    )
+    return (web.get(PATH, show_all), web.get(PATH + "/{name:.+}", show_one), web.post(f"{PATH}/adjust", adjust))
 
 
 def _adjusted(

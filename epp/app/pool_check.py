@@ -89,24 +89,16 @@ class _PickerReference(Part, frozen=True, kw_only=True):
     port: _Port | None = None
 
 
-class _PoolSpec(Part, frozen=True, kw_only=True):
-    endpoint_picker_ref: _PickerReference = _PickerReference()
-
-
 class _Referring(Part, frozen=True, kw_only=True):
-    spec: _PoolSpec = _PoolSpec()
+    picker: _PickerReference = msgspec.field(default=_PickerReference(), name="spec.endpointPickerRef")
 
 
 class _ServicePort(Part, frozen=True, kw_only=True):
     port: int = 0
 
 
-class _ServiceSpec(Part, frozen=True, kw_only=True):
-    ports: tuple[_ServicePort, ...] = ()
-
-
 class _Service(Part, frozen=True, kw_only=True):
-    spec: _ServiceSpec = _ServiceSpec()
+    ports: tuple[_ServicePort, ...] = msgspec.field(default=(), name="spec.ports")
 
 
 class _FoundPool(NamedTuple):
@@ -239,7 +231,7 @@ async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: s
         return [f"endpointPickerRef: there is no Service {picker.name!r}, so gateways find no picker: create it"]
     except ValueError:
         return []
-    ports = [each.port for each in service.spec.ports]
+    ports = [each.port for each in service.ports]
     if picker.port is None or picker.port.number in ports:
         return []
     shown = ", ".join(map(str, ports)) or "none"
@@ -250,7 +242,7 @@ async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: s
 def _read_pool(document: Mapping[str, object]) -> _FoundPool:
     pool = read_inference_pool(document)
     try:
-        return _FoundPool(pool, convert(document, _Referring).spec.endpoint_picker_ref)
+        return _FoundPool(pool, convert(document, _Referring).picker)
     except ValueError:  # for gateways only
         return _FoundPool(pool, _PickerReference())
 

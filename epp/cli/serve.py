@@ -12,6 +12,7 @@ from epp.cli.running import run
 from epp.cli.settings import configure_logs, picker_settings
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import EVERYWHERE, HostPort
+from epp.runtime.supervisor import first_of
 
 
 def serve(flags: Serve) -> None:
@@ -39,23 +40,10 @@ def serve(flags: Serve) -> None:
                 drain_quiet_seconds=flags.drain_quiet_period,
             )
         )
-        if not await _started(picker, stop):
+        if not await first_of(picker.start(), stop.wait()):  # stopped while it waits for the API server of its cluster
             return
         await stop.wait()
         stop.clear()  # the next signal ends the drain
         await picker.stop(enough=stop)
 
     run(work, ConfigurationError)
-
-
-async def _started(picker: Picker, stop: asyncio.Event) -> bool:
-    """Start the picker; return False if it is stopped while it waits for the API server of its cluster."""
-    starting, stopping = asyncio.create_task(picker.start()), asyncio.create_task(stop.wait())
-    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if starting.done():
-        await starting
-        return True
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)  # it stops everything that it started
-    return False

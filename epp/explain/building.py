@@ -11,16 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from epp.admission.flow_control import QUEUEING_OUTCOME
-from epp.explain.record import (
-    VERSION,
-    Asked,
-    DecisionRecord,
-    Failure,
-    Pick,
-    ProfileRun,
-    Seen,
-    Timings,
-)
+from epp.explain.record import VERSION, Asked, DecisionRecord, Failure, Pick, ProfileRun, Seen, Timings
 from epp.explain.runs import MOST_LISTED, before_filters, number, profile_run
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.candidates import Candidates

@@ -28,10 +28,7 @@ class DecisionSettings:
     buffer: int = flag(1000, "Number of latest decisions kept in memory.", "COUNT", name="--decision-buffer", min=0)
     buffer_bytes: int = flag(16 * _MIB, "Largest total size of these decisions.", SIZE, name="--decision-buffer-size")
     file: Path | None = flag(
-        None,
-        "Write each decision that is recorded into this file, as a line of JSON.",
-        "FILE",
-        name="--decision-file",
+        None, "Write each decision that is recorded into this file, as a line of JSON.", "FILE", name="--decision-file"
     )
     file_bytes: int = flag(
         64 * _MIB,

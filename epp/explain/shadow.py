@@ -125,12 +125,7 @@ class _OverTimeError(Exception):
 class Shadow(SchedulingObserver):
     """Runs one profile on the event loop, between other tasks."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        seconds: float,
-        failed: Callable[[str, str], None] | None = None,
-    ) -> None:
+    def __init__(self, profile: Profile, seconds: float, failed: Callable[[str, str], None] | None = None) -> None:
         """`seconds` limits the CPU time of a run; `failed` is called with profile and plugin of each failed call."""
         self.name = profile.name
         self.problem = ""

@@ -12,6 +12,7 @@ from epp.extproc.health import Health
 from epp.extproc.open_streams import SessionMaker, SessionSource, StreamObserver
 from epp.extproc.settings import ServerSettings, Transport
 from epp.runtime.addresses import parse_host_port, shown_listening
+from epp.runtime.supervisor import first_of
 
 _log = structlog.get_logger()
 _FLUSH_SECONDS = 1.0
@@ -96,14 +97,7 @@ class ExtProcServer:
         New streams are still served: a gateway opens them until its next health check.
         """
         self._health.set_ready(ready=False)
-        streams = self._sessions.streams
-        ends = {asyncio.ensure_future(streams.quiet(quiet_seconds)), asyncio.ensure_future(enough.wait())}
-        try:
-            await asyncio.wait(ends, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+        await first_of(self._sessions.streams.quiet(quiet_seconds), enough.wait(), most_seconds=most_seconds)
 
     async def stop(self) -> None:
         """Stop listening and end open streams."""

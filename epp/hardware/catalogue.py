@@ -23,13 +23,7 @@ _FAMILIES = (
     ((7, 0), "volta"),
     ((6, 0), "pascal"),
 )
-_FEATURES = (
-    ((10, 0), "fp4"),
-    ((8, 9), "fp8"),
-    ((8, 0), "bf16"),
-    ((7, 0), "tensor-cores"),
-    ((0, 0), "cuda"),
-)
+_FEATURES = (((10, 0), "fp4"), ((8, 9), "fp8"), ((8, 0), "bf16"), ((7, 0), "tensor-cores"), ((0, 0), "cuda"))
 T = TypeVar("T")
 
 _SHARED_FIELDS = (

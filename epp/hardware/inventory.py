@@ -209,10 +209,7 @@ class Inventory:
             classes=classes,
         )
         of_others = (*all_issues, *placement_faults(templates, gpu_pools.values()))
-        ignored = (
-            *found.ignored,
-            *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others),
-        )
+        ignored = (*found.ignored, *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others))
         remarks = (
             *found.problems,
             *(note for file in files for note in file.notes),

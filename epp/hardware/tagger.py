@@ -40,11 +40,7 @@ _WARN_AGAIN_SECONDS = 600.0
 
 _MOST_CLASSES = 256
 """Maximum number of classes with metrics."""
-_DEVICES = PluginMetric(
-    "accelerator_class_devices",
-    "Devices of the nodes of an AcceleratorClass.",
-    ("accelerator",),
-)
+_DEVICES = PluginMetric("accelerator_class_devices", "Devices of the nodes of an AcceleratorClass.", ("accelerator",))
 _AVAILABLE = PluginMetric(
     "accelerator_class_available_devices", "Devices of an AcceleratorClass that no pod requests.", ("accelerator",)
 )

@@ -12,6 +12,7 @@ import msgspec
 from epp.app import Picker, PickerSettings
 from epp.lab.gateway import ClusterType, EdsFile, EnvoyProcess, GatewaySettings, SettingsError, load_types
 from epp.lab.gateway.errors import temporary_directory
+from epp.runtime.supervisor import first_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +29,11 @@ class LocalGateway:
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Wait for `stop`; raises EnvoyDiedError when Envoy exits before."""
-        died = asyncio.ensure_future(self.envoy.wait())
-        stopped = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({died, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if died.done():
-                died.result()
-        finally:
-            died.cancel()
-            stopped.cancel()
-            await asyncio.gather(died, stopped, return_exceptions=True)
+        await first_of(self.envoy.wait(), stop.wait())
 
     async def drain(self, most_seconds: float, enough: asyncio.Event) -> None:
         """Stop accepting connections; return when no request is open, the time is up or `enough` is set."""
-        ends = {asyncio.ensure_future(self.envoy.drain()), asyncio.ensure_future(enough.wait())}
-        try:
-            await asyncio.wait(ends, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+        await first_of(self.envoy.drain(), enough.wait(), most_seconds=most_seconds)
 
 
 @asynccontextmanager

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background tasks that are restarted when they fail."""
+"""Background tasks that are restarted when they fail, and waits for the first of several."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 import structlog
 
@@ -83,3 +84,20 @@ class Supervisor:
                 delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
         finally:
             self._failing.pop(name, None)
+
+
+async def first_of(*waits: Coroutine[Any, Any, object], most_seconds: float | None = None) -> bool:
+    """Wait until one of them ends or the time is up, then cancel the others; return whether the first one ended.
+
+    Raises the exception of one that fails.
+    """
+    tasks = [asyncio.create_task(each) for each in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=most_seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        return tasks[0] in done
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -117,12 +117,7 @@ def main() -> None:
         samples, problems = asyncio.run(measure(plan, given.group or list(GROUPS)))
     except BenchError as error:
         sys.exit(f"bench: {error}")
-    found = document(
-        samples,
-        kinds=kinds,
-        quick=given.quick,
-        load="wrk" if plan.wrk else "perf/rig/load.py",
-    )
+    found = document(samples, kinds=kinds, quick=given.quick, load="wrk" if plan.wrk else "perf/rig/load.py")
     print(table(found))
     path = output(given)
     if path is not None:

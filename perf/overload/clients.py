@@ -82,11 +82,7 @@ class Tenant:
         """Send a request and note its answer."""
         number, self.sent = self.sent, self.sent + 1
         name = f"{self.name}-{number}"
-        headers = {
-            "x-llm-d-inference-fairness-id": self.name,
-            "x-llm-d-inference-objective": self.objective,
-            ID: name,
-        }
+        headers = {"x-llm-d-inference-fairness-id": self.name, "x-llm-d-inference-objective": self.objective, ID: name}
         tokens = _LEAST_TOKENS + number * 8 % _LENGTHS  # every length equally often
         body = {"model": _MODEL, "prompt": f"{name} {monotonic()}", "max_tokens": tokens, "ignore_eos": True}
         started = monotonic()

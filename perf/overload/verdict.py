@@ -164,9 +164,7 @@ class Verdict:
             ),
             Check("Jain's index, calm tenants, served by sent", f"{between_calm:.3f}", between_calm >= _LEAST_FAIRNESS),
             Check(
-                "Jain's index, low priority, served by fair share",
-                f"{between_all:.3f}",
-                between_all >= _LEAST_FAIRNESS,
+                "Jain's index, low priority, served by fair share", f"{between_all:.3f}", between_all >= _LEAST_FAIRNESS
             ),
         ]
 

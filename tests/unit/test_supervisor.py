@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from epp.runtime.supervisor import Supervisor, TaskObserver
+from epp.runtime.supervisor import Supervisor, TaskObserver, first_of
 from tests.support.waiting import until
 
 
@@ -119,3 +119,19 @@ async def test_task_that_fails_as_it_is_cancelled_ends_too(supervisor, observer)
         await supervisor.stop()
     assert (len(runs), supervisor.count, supervisor.failing) == (1, 0, {})
     assert observer.failed == [("discovery", "boom")]
+
+
+async def test_first_of_several_waits_ends_them_all():
+    never = asyncio.Event()
+    assert await first_of(asyncio.sleep(0), never.wait())
+    assert not await first_of(never.wait(), asyncio.sleep(0))
+    assert not await first_of(never.wait(), most_seconds=0)
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_wait_that_fails_first_is_heard():
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await first_of(asyncio.Event().wait(), fail())

@@ -142,10 +142,7 @@ class Account:
             tokens = prompt + max(0, most)
             expected = min(max(0, most), means.output_tokens)
         return Need(
-            Amounts(1, tokens, accelerator_bytes, tflops),
-            prompt + expected,
-            means.device_seconds,
-            means.dollars,
+            Amounts(1, tokens, accelerator_bytes, tflops), prompt + expected, means.device_seconds, means.dollars
         )
 
     def charge(self, reservation: Reservation, need: Need, now: float) -> None:

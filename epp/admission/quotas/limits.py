@@ -27,12 +27,7 @@ LONGEST_SECONDS = 300
 """Longest `retry-after`, unless a budget of a day is used up."""
 _MOMENT = 1e-6
 """Tolerance of seconds."""
-_KEYS = (
-    LimitKey.TOTAL_REQUESTS,
-    LimitKey.TOTAL_TOKENS,
-    LimitKey.TOTAL_ACCELERATOR_BYTES,
-    LimitKey.TOTAL_TFLOPS,
-)
+_KEYS = (LimitKey.TOTAL_REQUESTS, LimitKey.TOTAL_TOKENS, LimitKey.TOTAL_ACCELERATOR_BYTES, LimitKey.TOTAL_TFLOPS)
 
 
 class Bound(NamedTuple):

@@ -218,10 +218,7 @@ class Quotas:
         return self._ledger.refusal(request, self._allowances.of(request.fairness_id), snapshot, slots)
 
     def victims(
-        self,
-        request: Request,
-        may_end: Callable[[Reservation], bool],
-        candidates: Candidates | None = None,
+        self, request: Request, may_end: Callable[[Reservation], bool], candidates: Candidates | None = None
     ) -> list[Reservation] | None:
         """Return the fewest requests of the same tenant and lower priority to evict so that a request fits.
 

@@ -11,13 +11,7 @@ from epp.hardware.facts import Facts
 from epp.hardware.labels.clouds import read_clouds, read_gke_gpu, read_gke_tpu
 from epp.hardware.labels.nvidia import read_nvidia
 from epp.hardware.labels.other_vendors import read_amd, read_ascend, read_gaudi, read_intel
-from epp.hardware.labels.reading import (
-    INSTANCE_TYPE_LABELS,
-    MIB,
-    Reading,
-    common_facts,
-    read_pci,
-)
+from epp.hardware.labels.reading import INSTANCE_TYPE_LABELS, MIB, Reading, common_facts, read_pci
 from epp.hardware.mig.slices import NodeGpus
 
 _PRODUCT, _MEMORY, _GKE = "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "cloud.google.com/gke-accelerator"

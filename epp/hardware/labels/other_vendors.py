@@ -9,12 +9,7 @@ from epp.framework.quantities import GIB
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product, devices_of_mode, partition_of_mode, same_size
 from epp.hardware.labels.reading import PCI_DEVICES, LabelReader, Reading
 
-_COMPUTE_UNITS = {
-    (110, 64): "mi250x",
-    (228, 128): "mi300a",
-    (304, 192): "mi300x",
-    (304, 256): "mi325x",
-}
+_COMPUTE_UNITS = {(110, 64): "mi250x", (228, 128): "mi300a", (304, 192): "mi300x", (304, 256): "mi325x"}
 """Models by compute units and GiB."""
 _UNITS = re.compile("[0-9]{1,6}")
 _SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)?")

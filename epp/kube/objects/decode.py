@@ -245,10 +245,7 @@ def _key(document: Mapping[str, object]) -> ObjectKey:
     if not namespace and _has_default_namespace((group or "", kind or "")):
         namespace = "default"
     return ObjectKey(
-        group,
-        kind,
-        namespace if isinstance(namespace, str) else None,
-        name if isinstance(name, str) and name else None,
+        group, kind, namespace if isinstance(namespace, str) else None, name if isinstance(name, str) and name else None
     )
 
 

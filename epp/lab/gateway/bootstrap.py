@@ -16,14 +16,7 @@ from epp.framework.headers import (
     REQUEST_ID,
     SUBSET_NAMESPACE,
 )
-from epp.lab.gateway.clusters import (
-    Fields,
-    endpoint_picker,
-    envoy_address,
-    extension,
-    model_servers,
-    retry_policy,
-)
+from epp.lab.gateway.clusters import Fields, endpoint_picker, envoy_address, extension, model_servers, retry_policy
 from epp.lab.gateway.errors import PackageMissingError, SettingsError
 from epp.lab.gateway.settings import (
     ENDPOINT_PICKER,

@@ -26,9 +26,7 @@ Fields = dict[str, Any]
 _NO_LIMIT = 1_000_000
 """The picker limits load, as it knows the model servers; Envoy's default of 1024 would act first."""
 _UNLIMITED = {
-    "thresholds": [
-        dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _NO_LIMIT),
-    ]
+    "thresholds": [dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _NO_LIMIT)]
 }
 _MIB = 1024 * 1024
 _SAFE_TO_RETRY = "connect-failure,refused-stream,reset-before-request"
@@ -125,8 +123,7 @@ def retry_policy(settings: GatewaySettings) -> Fields:
         # For the fallback policy, which could otherwise choose the host that has just failed.
         "retry_host_predicate": [
             extension(
-                "retry_host_predicates.previous_hosts",
-                "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+                "retry_host_predicates.previous_hosts", "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
             )
         ],
         "host_selection_retry_max_attempts": 5,

@@ -153,13 +153,7 @@ async def _whole(record: RequestRecord, plan: Plan, answer: Answer, emissions: E
 
 
 async def _stream(
-    request: web.Request,
-    record: RequestRecord,
-    plan: Plan,
-    answer: Answer,
-    emissions: Emissions,
-    *,
-    with_usage: bool,
+    request: web.Request, record: RequestRecord, plan: Plan, answer: Answer, emissions: Emissions, *, with_usage: bool
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers=_EVENT_STREAM)
     await response.prepare(request)

@@ -22,6 +22,7 @@ from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference
 from epp.kube.resources import NODES, PODS, pools
 from epp.kube.watched import Watched
 from epp.pool.discovery.pods import PodTarget, endpoints_of
+from epp.runtime.supervisor import first_of
 
 _NODES_SECONDS = 5.0
 _log = structlog.get_logger()
@@ -182,15 +183,10 @@ class PodDiscovery(Discovery[Parameters]):
         if before is not None and before.target == target:
             return True
         pods = self._cluster.watch(PODS, _decode_pod, namespace=self._namespace, selector=target.selector)
-        listed = asyncio.create_task(pods.first_list())
-        changed = asyncio.create_task(self._pool_changed.wait())
         known = False
         try:
-            await asyncio.wait({listed, changed}, return_when=asyncio.FIRST_COMPLETED)
-            known = listed.done()
+            known = await first_of(pods.first_list(), self._pool_changed.wait())
         finally:
-            listed.cancel()
-            changed.cancel()
             if not known:
                 self._cluster.release(pods)
         if known:

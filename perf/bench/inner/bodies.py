@@ -38,10 +38,7 @@ def bodies(share: float) -> dict[str, tuple[str, bytes]]:
     message, part = b'{"role":"user","content":"x"},', b'{"type":"text","text":"x"},'
     return {
         "turn-messages": (CHAT, b'{"model":"m","messages":[%s]}' % (message * pairs)[:-1]),
-        "turn-parts": (
-            CHAT,
-            b'{"model":"m","messages":[{"role":"user","content":[%s]}]}' % (part * pairs)[:-1],
-        ),
+        "turn-parts": (CHAT, b'{"model":"m","messages":[{"role":"user","content":[%s]}]}' % (part * pairs)[:-1]),
         "turn-ids": (COMPLETIONS, b'{"model":"m","prompt":[%s]}' % (b"12345," * ids)[:-1]),
     }
 

@@ -94,9 +94,7 @@ class Fleet:
         """Return the same hardware with engines of that make."""
         adapt = MAKES[make].adapt
         return replace(
-            self,
-            make=make,
-            servers=tuple(replace(server, profile=adapt(server.profile)) for server in self.servers),
+            self, make=make, servers=tuple(replace(server, profile=adapt(server.profile)) for server in self.servers)
         )
 
     def slowed(self, factor: float) -> "Fleet":

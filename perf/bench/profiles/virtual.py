@@ -69,12 +69,7 @@ class Simulation:
     """One fleet, one configuration and one trace."""
 
     def __init__(
-        self,
-        config: LoadedConfig,
-        fleet: Fleet,
-        trace: Trace,
-        *,
-        headers: tuple[tuple[str, str], ...] = (),
+        self, config: LoadedConfig, fleet: Fleet, trace: Trace, *, headers: tuple[tuple[str, str], ...] = ()
     ) -> None:
         self._clock = ManualClock(1000.0)
         self._start = self._clock.now()

@@ -237,12 +237,7 @@ WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
 )
 """Those of any fleet."""
 SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
-    {
-        "documents": _document,
-        "sessions": _session,
-        "rare-documents": _question_or_document,
-        "adapters": _of_an_adapter,
-    }
+    {"documents": _document, "sessions": _session, "rare-documents": _question_or_document, "adapters": _of_an_adapter}
 )
 """Those that one of the ready-made profiles, or a fleet, is for."""
 ALL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
