@@ -11,6 +11,11 @@ Hash: TypeAlias = int | Annotated[bytes, Meta(min_length=1)]
 """Hash of a block in an engine: an integer of 64 bits, or bytes; only the last 8 bytes count."""
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 DEFAULT_TIER = "gpu"
+MOST_BLOCKS = 1_000
+"""Blocks of an event that are applied at a time: five milliseconds."""
+_MOST_TOKENS = 32 * 1024
+"""Tokens of these blocks, unless there is only one."""
+_MOST_BLOCK_TOKENS = 16 * 1024
 _INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 """Kinds of caches in which a block serves all later tokens."""
 
@@ -21,7 +26,7 @@ class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
     block_hashes: list[Hash]
     parent_block_hash: Hash | None
     token_ids: list[TokenId]
-    block_size: Annotated[int, Meta(gt=0)]
+    block_size: Annotated[int, Meta(gt=0, le=_MOST_BLOCK_TOKENS)]
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
@@ -95,14 +100,28 @@ def is_indexed(event: BlockStored) -> bool:
     return event.kv_cache_spec_kind in _INDEXED_KINDS and tokens == blocks * event.block_size
 
 
-def pieces_of(event: BlockStored, most: int) -> Iterator[BlockStored]:
-    """Yield events that store the same blocks, at most so many each."""
+def pieces_of(event: Event) -> Iterator[Event]:
+    """Yield events with the same effect one after another, each applied in a few milliseconds."""
+    if isinstance(event, BlockRemoved):
+        hashes = event.block_hashes
+        for start in range(0, len(hashes), MOST_BLOCKS):
+            yield msgspec.structs.replace(event, block_hashes=hashes[start : start + MOST_BLOCKS])
+    elif isinstance(event, BlockStored):
+        yield from _stored_pieces(event, max(1, min(MOST_BLOCKS, _MOST_TOKENS // event.block_size)))
+    else:
+        yield event
+
+
+def _stored_pieces(event: BlockStored, most: int) -> Iterator[BlockStored]:
     hashes, size = event.block_hashes, event.block_size
-    if len(hashes) <= most:
+    if not is_indexed(event):
+        yield msgspec.structs.replace(event, block_hashes=hashes[:most])  # the index skips it
+        return
+    if len(hashes) <= most and len(event.token_ids) <= len(hashes) * size:
         yield event
         return
     for start in range(0, len(hashes), most):
-        end = start + most
+        end = min(start + most, len(hashes))
         yield msgspec.structs.replace(
             event,
             block_hashes=hashes[start:end],

@@ -44,14 +44,12 @@ from epp.framework.snapshot import Column
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
 from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
-from epp.pool.kv_events.events import DEFAULT_TIER, BlockRemoved, BlockStored, pieces_of
+from epp.pool.kv_events.events import DEFAULT_TIER, MOST_BLOCKS, BlockRemoved, BlockStored, pieces_of
 from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
 from epp.pool.kv_events.order import Received
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 
 _DEFAULT_BLOCK_TOKENS = 16
-_BLOCKS_AT_A_TIME = 1_000
-"""Blocks whose events are applied in one turn of the event loop: five milliseconds."""
 _MOST_BLOCKS = 10_000_000
 """Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
 _SIZE = 100_000_000
@@ -429,7 +427,7 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         """Apply events, some in each iteration of the event loop."""
         now = int(self.clock.now()) + 1
         batch: list[Message] = []
-        blocks = 0
+        blocks, started = 0, perf_counter()
         for engine, model, events, is_complete, is_current in received:
             lane = self._subscriptions.lane_of(engine)
             if lane is not None and not is_complete:
@@ -440,14 +438,15 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
             if not is_current:
                 self._subscriptions.doubt(engine)
             for event in events:
-                for piece in pieces_of(event, _BLOCKS_AT_A_TIME) if isinstance(event, BlockStored) else (event,):
+                for piece in pieces_of(event):
                     if (lane := self._subscriptions.lane_of(engine)) is not None:
                         batch.append(Message(lane, model, (piece,)))
                     blocks += len(piece.block_hashes) if isinstance(piece, BlockStored | BlockRemoved) else 1
-                    if blocks >= _BLOCKS_AT_A_TIME:
+                    if blocks >= MOST_BLOCKS:
                         self._write(batch, now)
                         batch, blocks = [], 0
-                        await asyncio.sleep(0)
+                        await asyncio.sleep(perf_counter() - started)  # half of the time is for requests
+                        started = perf_counter()
             if is_current and self._subscriptions.is_doubted(engine):
                 self._write(batch, now)
                 batch = []

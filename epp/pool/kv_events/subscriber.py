@@ -16,12 +16,15 @@ from zmq.utils.monitor import recv_monitor_message
 from epp.pool.kv_events.central import CentralSocket, Sender
 from epp.pool.kv_events.order import SEQUENCE_BYTES, EngineCounts, EventCounts, EventOrder, Received, message_of
 
-MOST_MESSAGE_BYTES = 4 * 1024 * 1024
-"""A prompt of a million tokens, in one message; ZeroMQ ends the connection of an engine that sends a longer one."""
+MOST_MESSAGE_BYTES = 1024 * 1024
+"""A prompt of 300,000 tokens, in one message, whose decoding delays requests by some 15 milliseconds; ZeroMQ ends the
+connection of an engine that sends a longer one."""
 _QUEUED_MESSAGES = 32
 """Messages of one engine that wait here; further ones wait in the engine, which drops some if there are too many."""
 _MESSAGES_AT_A_TIME = 32
-_MOST_BYTES_AT_A_TIME = 4 * 1024 * 1024
+_MOST_BYTES_AT_A_TIME = 1024 * 1024
+_READING_SECONDS = 0.02
+"""Time in which messages are decoded before they are handed over; then, there is a pause of the same length."""
 MOST_WAITING_MESSAGES = 256
 """Messages of all engines that are handed over at a time."""
 _PAUSE_SECONDS = 0.01
@@ -144,6 +147,7 @@ class Subscriber:
         self.waiting = 0
         """Messages that are handed over, and not applied yet."""
         self._found: dict[int, _Subscription] = {}
+        self._read_seconds = 0.0
         self._ended: list[Received] = []
         """Subscriptions that were replaced."""
         self._orders: deque[Callable[[_Context], None]] = deque()
@@ -206,7 +210,7 @@ class Subscriber:
                     self.central.listen(time.monotonic())
                 if batch := self._receive():
                     self._hand_over(batch)
-                    time.sleep(_PAUSE_SECONDS)
+                    time.sleep(max(_PAUSE_SECONDS, self._read_seconds))
         finally:
             for subscription in self._found.values():
                 subscription.close()
@@ -224,11 +228,12 @@ class Subscriber:
             poller.register(self.central.socket, zmq.POLLIN)
             poller.register(self.central.monitor, zmq.POLLIN)
         ready = {socket for socket, _ in poller.poll(_POLL_MILLISECONDS)}
+        started = time.monotonic()
         batch, self._ended = self._ended, []
         if self.central is not None:
             batch += self._from_central(self.central)
         for engine, subscription in tuple(self._found.items()):
-            if len(batch) >= MOST_WAITING_MESSAGES:
+            if len(batch) >= MOST_WAITING_MESSAGES or time.monotonic() - started >= _READING_SECONDS:
                 break
             self._found[engine] = self._found.pop(engine)
             if subscription.monitor in ready:
@@ -237,6 +242,7 @@ class Subscriber:
                 batch += self._replayed(subscription, ready)
             elif subscription.socket in ready:
                 batch += self._messages(subscription)
+        self._read_seconds = time.monotonic() - started
         return batch
 
     def _connections(self, subscription: _Subscription) -> list[Received]:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from epp.pool.kv_events.events import (
+    MOST_BLOCKS,
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -62,6 +63,8 @@ def test_sglang_leaves_out_fields_at_the_end_and_newer_engines_add_some():
         msgspec.msgpack.encode([1.5, [stored([1], [2**32], size=1)], 0]),
         msgspec.msgpack.encode([1.5, [stored([b""], [1], size=1)], 0]),
         msgspec.msgpack.encode([1.5, [stored([1], [1], size=0)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [1], size=16_385)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [2**64 - 1], size=1)], 0]),
         msgspec.msgpack.encode([1.5, [["BlockStored", [1]]], 0]),
         msgspec.msgpack.encode([1.5, [removed(["a"])], 0]),
         b"\x93" * 5_000,
@@ -99,8 +102,20 @@ def test_group_without_the_tokens_of_each_block_is_not_indexed():
 
 
 def test_long_event_is_split_into_pieces_that_follow_one_another():
-    (event,) = decoded(stored([10, 11, 12], range(6), size=2, parent=9, extra_keys=[["a"], None, ["b"]]))
-    first, second = pieces_of(event, 2)
-    assert (first.block_hashes, first.parent_block_hash, first.token_ids) == ([10, 11], 9, [0, 1, 2, 3])
-    assert (second.block_hashes, second.parent_block_hash, second.token_ids) == ([12], 11, [4, 5])
-    assert second.extra_keys == [["b"]]
+    count = MOST_BLOCKS + 1
+    (event,) = decoded(
+        stored(range(count), range(2 * count), size=2, parent=9, extra_keys=[["a"]] * MOST_BLOCKS + [["b"]])
+    )
+    first, second = pieces_of(event)
+    assert (first.parent_block_hash, len(first.block_hashes), len(first.token_ids)) == (9, MOST_BLOCKS, 2 * MOST_BLOCKS)
+    assert (second.parent_block_hash, second.block_hashes) == (MOST_BLOCKS - 1, [MOST_BLOCKS])
+    assert (second.token_ids, second.extra_keys) == ([2 * MOST_BLOCKS, 2 * MOST_BLOCKS + 1], [["b"]])
+
+
+def test_pieces_have_no_more_tokens_than_can_be_applied_at_a_time():
+    (event,) = decoded(stored(range(8), range(8 * 16_384), size=16_384))
+    assert [len(piece.token_ids) for piece in pieces_of(event)] == [2 * 16_384] * 4
+    (event,) = decoded(stored([1], range(1_000_000), size=16))
+    assert [len(piece.token_ids) for piece in pieces_of(event)] == [16]
+    (event,) = decoded(removed(range(2_500)))
+    assert [len(piece.block_hashes) for piece in pieces_of(event)] == [1_000, 1_000, 500]

@@ -8,7 +8,7 @@ import pytest
 
 from epp.pool.kv_events.events import BlockRemoved, BlockStored
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
-from epp.pool.kv_events.subscriber import MOST_MESSAGE_BYTES, Addresses, Subscriber
+from epp.pool.kv_events.subscriber import MOST_MESSAGE_BYTES, MOST_WAITING_MESSAGES, Addresses, Subscriber
 from tests.support.kv_publisher import removed, stored
 from tests.support.waiting import until
 
@@ -247,6 +247,51 @@ async def test_slow_event_loop_gets_larger_batches(publisher):
     await until(lambda: sum(batches) == 60, "all have arrived")
     assert len(batches) <= 20
     await subscriber.close()
+
+
+async def test_flood_that_an_event_loop_does_not_keep_up_with_shows_as_a_gap(publisher):
+    received: list[Received] = []
+    batches: list[int] = []
+    may_go_on = asyncio.Event()
+
+    async def wait(batch) -> None:
+        batches.append(len(batch))
+        received.extend(batch)
+        await may_go_on.wait()
+
+    counts = EventCounts()
+    subscriber = Subscriber("kv@", wait, counts)
+    one = publisher()
+    subscriber.connect(1, Addresses(one.address), EngineCounts())
+    await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+    large = stored([1], [2**31] * 16_000, size=16_000)
+    one.send(large)
+    await until(lambda: received, "the event loop is busy")
+    for _ in range(2_000):
+        one.send(large)
+    may_go_on.set()
+
+    def is_over() -> bool:
+        one.send(removed([1]))
+        return not all(each.is_complete for each in received)
+
+    await until(is_over, "messages were dropped")
+    assert max(batches) <= MOST_WAITING_MESSAGES
+    assert counts.resets["gap"]
+    await subscriber.close()
+
+
+async def test_flood_of_malformed_messages_disturbs_no_other_engine(inbox, publisher):
+    bad, good = publisher(), publisher()
+    await subscribed(inbox, bad, 1)
+    await subscribed(inbox, good, 2)
+    for number in range(3_000):
+        bad.send_parts([b"kv@e@m", number.to_bytes(8, "big"), b"\xc1" * 1_000])
+        bad.send_parts([b"other", b"x"])
+    for number in range(50):
+        good.send(stored([number], [number], size=1))
+    await until(lambda: inbox.stored == list(range(50)), "the other engine is heard")
+    assert not [each for each in inbox.received if each.engine == 2 and not each.is_complete]
 
 
 async def test_engine_that_is_disconnected_is_not_heard(inbox, publisher):
