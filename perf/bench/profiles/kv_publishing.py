@@ -63,7 +63,7 @@ def deliver(replica: Replica, endpoint: Endpoint, events: Sequence[Event]) -> No
     for producer in replica.assembly.plugins:
         if isinstance(producer, PrecisePrefixCacheProducer):
             received = Received(int(snapshot.column(LANE)[slot]), MODEL, events, is_complete=True)
-            applying = producer._apply([received])  # noqa: SLF001  what a subscriber is given
+            applying = producer._apply([received])  # noqa: SLF001  the callback of subscribers
             with suppress(StopIteration):
                 while True:
                     applying.send(None)
