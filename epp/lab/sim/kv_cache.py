@@ -3,6 +3,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 
@@ -38,6 +39,11 @@ class KVCache:
     def usage(self) -> float:
         """The used share of the cache, 0..1."""
         return self.used_blocks / self._num_blocks
+
+    @property
+    def hashes(self) -> AbstractSet[bytes]:
+        """Prefix hashes of the blocks that can be found."""
+        return self._block_of.keys()
 
     def blocks_of(self, owner: int) -> tuple[int, ...]:
         """Return the numbers of the blocks that `owner` holds, in order; `KeyError` for an unknown owner."""

@@ -2,6 +2,7 @@
 """The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
 from collections.abc import Container, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
@@ -166,6 +167,11 @@ class Machine:
     def kv_usage(self) -> float:
         """The share of KV blocks in use, 0..1."""
         return self._cache.usage
+
+    @property
+    def cached_hashes(self) -> AbstractSet[bytes]:
+        """Prefix hashes of the blocks in the KV cache."""
+        return self._cache.hashes
 
     @property
     def occupation(self) -> Occupation:

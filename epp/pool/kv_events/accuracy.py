@@ -79,7 +79,7 @@ class Accuracy:
         return self._distrusted
 
     def forget(self, endpoint: int) -> None:
-        """Start anew for an endpoint."""
+        """Forget the predictions for an endpoint."""
         self._records.pop(endpoint, None)
         self._distrusted.discard(endpoint)
 

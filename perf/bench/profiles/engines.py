@@ -4,6 +4,7 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ class Event(NamedTuple):
     request_id: int
     at: float
     ended: bool
+    cached_tokens: int = 0
+    """Of the prompt."""
 
 
 class Engine(ABC):
@@ -51,6 +54,11 @@ class Engine(ABC):
     def gauges(self) -> tuple[int, int, float]:
         """Return requests running and waiting, and the KV usage."""
 
+    @property
+    def cached_hashes(self) -> AbstractSet[bytes]:
+        """Hashes of the blocks in its KV cache; none of an engine that publishes none."""
+        return frozenset()
+
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the running and the waiting adapters."""
         return (), ()
@@ -81,6 +89,10 @@ class Simulated(Engine):
     def abort(self, request_id: int) -> None:
         self.machine.abort(request_id)
 
+    @property
+    def cached_hashes(self) -> AbstractSet[bytes]:
+        return self.machine.cached_hashes
+
     def gauges(self) -> tuple[int, int, float]:
         return self.machine.running, self.machine.waiting, self.machine.kv_usage
 
@@ -93,7 +105,7 @@ class Simulated(Engine):
 
 
 def _event(emission: Emission) -> Event:
-    return Event(emission.request_id, emission.at_seconds, emission.finish_reason is not None)
+    return Event(emission.request_id, emission.at_seconds, emission.finish_reason is not None, emission.cached_tokens)
 
 
 class _Job(msgspec.Struct):

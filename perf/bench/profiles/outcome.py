@@ -40,6 +40,9 @@ class Served:
     refused: bool = False
     group: str = ""
     """Kind of request, where a workload has several."""
+    prompt_tokens: int = 0
+    """Of an answered request."""
+    cached_tokens: int = 0
 
     def is_over(self, target: Target) -> bool:
         """Return whether it took longer than wanted."""
@@ -89,6 +92,11 @@ class Outcome:
         """Mean; no answer in time counts as 30 s."""
         times = [30.0 if one.ttft is None else one.ttft for one in self.counted]
         return sum(times) / len(times)
+
+    @property
+    def cached_share(self) -> float:
+        """Share of the tokens of prompts that were in a cache."""
+        return sum(one.cached_tokens for one in self.counted) / sum(one.prompt_tokens for one in self.counted)
 
     @property
     def over_target(self) -> float:

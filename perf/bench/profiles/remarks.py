@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What else a run shows: devices and nodes that were idle, requests sent away or refused, adapters loaded."""
+"""What else a run shows: idle devices and nodes, requests sent away or refused, adapters loaded, tokens cached."""
 
 from perf.bench.profiles.fleets import Fleet
 from perf.bench.profiles.outcome import Outcome
@@ -32,6 +32,8 @@ def remarks(fleet: Fleet, outcome: Outcome) -> str:
         found.append(f"{share_away(fleet, outcome):.0%} in another cluster")
     if outcome.adapter_loads:
         found.append(f"{outcome.adapter_loads} adapters loaded")
+    if any(one.cached_tokens for one in outcome.counted):
+        found.append(f"{outcome.cached_share:.0%} of prompts cached")
     if refused := sum(one.refused for one in outcome.counted):
         found.append(f"{refused} refused")
     return "; ".join(found)

@@ -42,6 +42,16 @@ def _many_adapters() -> Fleet:
     return replace(found, servers=tuple(servers))
 
 
+def _small_caches(name: str, blocks: int) -> Fleet:
+    """Return three A100 with so many blocks in their caches, and four pickers."""
+    found = fleet(name, a100=3)
+    servers = [
+        replace(server, profile=msgspec.structs.replace(server.profile, num_gpu_blocks=blocks))
+        for server in found.servers
+    ]
+    return replace(found, servers=tuple(servers), pickers=4)
+
+
 def _two_clusters() -> Fleet:
     """Return four A100 here and four in another cluster, 60 ms away."""
     found = fleet("two-clusters", a100=8)
@@ -160,6 +170,9 @@ ALL_FLEETS = _by_name(
         _context_ranges("short-contexts", _SHORTEST),
         _many_adapters(),
         _slices(),
+        # shared prefixes, 10.7 requests a second: 10,300 blocks are asked for in 20 s
+        _small_caches("full-caches", 3440),  # 100 % of the caches, at 70 % load
+        _small_caches("crowded-caches", 2650),  # 130 %, at 83 % load
         _two_clusters(),
     )
 )

@@ -23,6 +23,7 @@ from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
 from perf.bench.profiles.engines import MAKES, Engine, Event
 from perf.bench.profiles.fleets import Fleet, Server
+from perf.bench.profiles.kv_publishing import PUBLISH_SECONDS, Publisher, deliver
 from perf.bench.profiles.outcome import TIMEOUT_SECONDS, Outcome, Served
 from perf.bench.profiles.replicas import POLL_SECONDS, Replica, Watch
 from perf.bench.profiles.workloads import Call, Trace
@@ -50,6 +51,8 @@ class _Place:
     page_at: float = -math.inf
     alarm: float = math.inf
     """When its next event is in the timetable."""
+    publisher: Publisher | None = None
+    """Of KV events, where prompts are token ids."""
 
 
 @dataclass
@@ -85,6 +88,9 @@ class Simulation:
             _Place(server, endpoint, MAKES[fleet.make].engine(server.profile))
             for server, endpoint in zip(fleet.servers, endpoints, strict=True)
         ]
+        if any(call.prompt_ids for call in trace.calls):
+            for place in self.places:
+                place.publisher = Publisher(place.server.profile.block_size)
         self._by_address = {place.endpoint.hostport: place for place in self.places}
         self._open: dict[int, _Open] = {}
         self._served: list[Served] = []
@@ -155,6 +161,8 @@ class Simulation:
         served.server = place.server.name
         plan = self._trace.plan(number, place.server.profile.block_size).request
         request = msgspec.structs.replace(plan, request_id=number)
+        if place.publisher is not None:
+            place.publisher.learn(request, call.prompt_ids)
         prefiller = self._by_address.get(routing.result.destination.headers.get(PREFILLER, ""))
         one = _Open(number, place, routing, served, request, prefiller)
         self._open[number] = one
@@ -217,6 +225,9 @@ class Simulation:
         for event in place.engine.advance(self._clock.now()):
             back = HOP_SECONDS + place.server.network_seconds
             self._at(event.at - self._start + back, self._answered, place, event)
+        if place.publisher is not None and (events := place.publisher.changes(place.engine.cached_hashes)):
+            for replica in self.replicas:
+                self._at(self._now + PUBLISH_SECONDS, deliver, replica, place.endpoint, events)
 
     def _set_alarm(self, place: _Place) -> None:
         due = place.engine.next_event_at
@@ -246,7 +257,9 @@ class Simulation:
             one.served.tpot = (self._now - 1.0 - one.served.at - one.served.ttft) / max(
                 1, one.request.output_tokens - 1
             )
+            one.served.prompt_tokens, one.served.cached_tokens = one.request.prompt_tokens, event.cached_tokens
             routing.response_piece(_usage(one), last=True, now=now)
+            routing.report()
             routing.complete(Cause.NATURAL)
 
 
@@ -277,9 +290,12 @@ def _lora_line(place: _Place) -> str:
 
 def _usage(one: _Open) -> bytes:
     prompt, answer = one.request.prompt_tokens, one.request.output_tokens
+    details = (
+        b',"prompt_tokens_details":{"cached_tokens":%d}' % one.served.cached_tokens if one.place.publisher else b""
+    )
     return (
-        b'data: {"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n'
-        b"data: [DONE]\n\n" % (prompt, prompt + answer, answer)
+        b'data: {"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%b}}\n\n'
+        b"data: [DONE]\n\n" % (prompt, prompt + answer, answer, details)
     )
 
 

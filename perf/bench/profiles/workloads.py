@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from epp.lab.sim import SimProfile
-from epp.lab.sim.openai_api import ChatRequest
+from epp.lab.sim.openai_api import ChatRequest, CompletionRequest
 from epp.lab.sim.plan import Plan, make_plan
 from perf.bench.profiles.fleets import Fleet
 from perf.bench.profiles.outcome import TARGET_SECONDS, TARGET_TPOT_SECONDS, Target
@@ -47,10 +47,14 @@ class Call(NamedTuple):
 
     group: str = ""
     """Kind of request, where a workload has several."""
+    prompt_ids: tuple[int, ...] = ()
+    """Token ids of the prompt, where the body has them."""
 
     @property
     def path(self) -> str:
         """Path of the API."""
+        if self.prompt_ids:
+            return "/v1/completions"
         return "/v1/responses" if self.prompt else "/v1/chat/completions"
 
 
@@ -76,7 +80,7 @@ class Trace:
     def plan(self, number: int, block_size: int = 16) -> Plan:
         """Return the plan of a simulated server for a request; the same for each server with blocks of that size."""
         call = self.calls[number]
-        return _plan(call.prompt or call.body, block_size)
+        return _plan(call.prompt or call.body, block_size, CompletionRequest if call.prompt_ids else ChatRequest)
 
 
 class _Turn(NamedTuple):
@@ -88,6 +92,12 @@ class _Turn(NamedTuple):
     """Messages at the end that alone are sent, by a client that keeps a session; 0 for all."""
     model: str = MODEL
     group: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    """Token ids that are sent in place of messages."""
+
+    @property
+    def prompt_tokens(self) -> float:
+        return len(self.prompt_ids) or sum(len(text) for _, text in self.messages) / 4
 
 
 _Dialogue = Callable[[random.Random], Iterator[_Turn]]
@@ -114,6 +124,9 @@ def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) ->
 
 
 def _call(due: float, turn: _Turn, session: str) -> Call:
+    if turn.prompt_ids:
+        body = _completion_body(turn.prompt_ids, turn.output_tokens)
+        return Call(due, body, turn.uncached_tokens, group=turn.group, prompt_ids=turn.prompt_ids)
     body = _body(turn.messages, turn.output_tokens, turn.model)
     if not turn.news:
         return Call(due, body, turn.uncached_tokens, group=turn.group)
@@ -156,7 +169,7 @@ def _sizes(name: str) -> _Sizes:
     generator = random.Random(f"sizes of {name}")
     dialogues = [list(ALL_WORKLOADS[name](generator)) for _ in range(200 if name in WORKLOADS else 60)]
     turns = [turn for dialogue in dialogues for turn in dialogue]
-    prompts = [sum(len(text) for _, text in turn.messages) / 4 for turn in turns]
+    prompts = [turn.prompt_tokens for turn in turns]
     count = len(turns)
     output = sum(turn.output_tokens for turn in turns) / count
     return _Sizes(
@@ -232,12 +245,32 @@ def _of_an_adapter(generator: random.Random) -> Iterator[_Turn]:
     )
 
 
+def _shared_prefix(generator: random.Random) -> Iterator[_Turn]:
+    """Yield turns of a chat in token ids: one of 24 system prompts of 2,000 tokens, and a history that grows."""
+    ids = _ids(random.Random(generator.randrange(24)), 2000)
+    after, unknown = 0.0, 16
+    for _ in range(generator.randint(2, 8)):
+        question, output = int(generator.triangular(50, 800, 250)), int(generator.triangular(40, 250, 100))
+        ids = (*ids, *_ids(generator, question))
+        if len(ids) + output > _LONGEST:
+            return
+        yield _Turn(after, (), output, question + unknown, prompt_ids=ids)
+        ids, unknown = (*ids, *_ids(generator, output)), output + 16
+        after += generator.uniform(*_THINK_SECONDS)
+
+
 WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
     {"conversations": _conversation, "unshared": _single, "long-and-short": _long_or_short}
 )
 """Those of any fleet."""
 SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
-    {"documents": _document, "sessions": _session, "rare-documents": _question_or_document, "adapters": _of_an_adapter}
+    {
+        "documents": _document,
+        "sessions": _session,
+        "rare-documents": _question_or_document,
+        "adapters": _of_an_adapter,
+        "shared-prefixes": _shared_prefix,
+    }
 )
 """Those that one of the ready-made profiles, or a fleet, is for."""
 ALL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
@@ -248,14 +281,30 @@ def _text(generator: random.Random, tokens: int) -> str:
     return "".join("".join(generator.choices(_LETTERS, k=3)) + " " for _ in range(tokens))
 
 
+def _ids(generator: random.Random, tokens: int) -> tuple[int, ...]:
+    return tuple(generator.choices(range(128_000), k=tokens))
+
+
 def _answer(messages: tuple[tuple[str, str], ...], output_tokens: int) -> str:
-    return "".join(_plan(_body(messages, output_tokens), 16).words)
+    return "".join(_plan(_body(messages, output_tokens), 16, ChatRequest).words)
 
 
 def _body(messages: Sequence[tuple[str, str]], output_tokens: int, model: str = MODEL) -> bytes:
     content = {
         "model": model,
         "messages": [{"role": role, "content": text} for role, text in messages],
+        "max_tokens": output_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    return msgspec.json.encode(content)
+
+
+def _completion_body(prompt_ids: Sequence[int], output_tokens: int) -> bytes:
+    content = {
+        "model": MODEL,
+        "prompt": prompt_ids,
         "max_tokens": output_tokens,
         "ignore_eos": True,
         "stream": True,
@@ -279,7 +328,5 @@ def _response_body(all_messages: Sequence[tuple[str, str]], news: Sequence[tuple
 
 
 @cache
-def _plan(body: bytes, block_size: int) -> Plan:
-    return make_plan(
-        msgspec.json.decode(body, type=ChatRequest), msgspec.structs.replace(_SIZES, block_size=block_size), 0
-    )
+def _plan(body: bytes, block_size: int, kind: type[ChatRequest | CompletionRequest]) -> Plan:
+    return make_plan(msgspec.json.decode(body, type=kind), msgspec.structs.replace(_SIZES, block_size=block_size), 0)

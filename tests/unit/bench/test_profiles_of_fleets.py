@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ready-made profiles claim on the fleets that they are made for, in virtual time."""
 
+from dataclasses import replace
+
 import pytest
 
 from epp.config import load_text
@@ -47,6 +49,24 @@ def test_lora_profile_loads_fewer_adapters_and_requests_do_not_wait_for_them(oth
     assert special.ttft(0.9) < 0.1 * against.ttft(0.9)
     assert special.adapter_loads < 0.5 * against.adapter_loads
     assert not special.timeouts
+
+
+@pytest.mark.timeout(600)  # two runs with long prompts
+@pytest.mark.parametrize(("fleet", "load"), [("full-caches", 0.7), ("crowded-caches", 0.83)])
+def test_precise_prefix_finds_what_other_pickers_have_filled_caches_with(fleet, load):
+    precise, approximate = (run(name, fleet, "shared-prefixes", load) for name in ("precise-prefix", "llm-d-default"))
+    assert precise.cached_share > approximate.cached_share + 0.1
+    assert precise.ttft(0.9) < 0.75 * approximate.ttft(0.9)
+
+
+@pytest.mark.timeout(600)
+def test_precise_prefix_is_as_good_as_the_approximate_index_for_one_picker():
+    fleet = replace(ALL_FLEETS["full-caches"], pickers=1)
+    traffic = trace("shared-prefixes", fleet, load=0.7, seconds=SECONDS, seed=3)
+    precise, approximate = (
+        simulate(load_text(sample_texts()[name], name), fleet, traffic) for name in ("precise-prefix", "llm-d-default")
+    )
+    assert precise.cached_share > approximate.cached_share - 0.02
 
 
 def test_packing_profile_leaves_nodes_idle_and_is_in_time():

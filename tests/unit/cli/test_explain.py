@@ -159,6 +159,14 @@ def test_tree_has_the_pick_and_how_it_ended():
     assert "5 endpoints, 4 available, 3 considered, snapshot 4, 20 ms old" in text
 
 
+@pytest.mark.parametrize(
+    ("reported", "words"), [(288, "320 predicted, 288 reported"), (None, "320 predicted, none reported")]
+)
+def test_tree_has_predicted_and_reported_cached_tokens(reported, words):
+    ending = Ending(cause="natural", status=200, cached_tokens=reported, predicted_cached_tokens=320)
+    assert f"cached tokens: {words}" in shown(msgspec.structs.replace(ROUTED, ending=ending))
+
+
 def test_refusal_has_its_status_and_cause():
     text = shown(REFUSED)
     assert "429 AllBusyError, rejected-saturated, default: full 3>0" in text

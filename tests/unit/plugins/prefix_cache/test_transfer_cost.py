@@ -11,6 +11,8 @@ from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.request import FETCH_SECONDS, PREFIX_MATCH
 from epp.framework.testing import candidates, endpoint_rates
+from tests.support.documents import blocks
+from tests.support.wheels import REPOSITORY
 
 MATCH = PREFIX_MATCH.produced_by("precise-prefix-cache-producer")
 A100 = AcceleratorTag(vendor="nvidia", compute_capability=(8, 0), count=1)
@@ -76,3 +78,10 @@ def test_expected_time_has_the_blocks_of_lower_tiers_between_cached_and_uncached
 def test_mistakes_are_said():
     with pytest.raises(ConfigurationError, match="efficiency is 0; it must be above 0 and at most 1"):
         build(efficiency=0)
+
+
+def test_configuration_of_the_guide_is_valid():
+    (block,) = (each for each in blocks(REPOSITORY / "docs/precise-prefix-caches.md") if each.language == "yaml")
+    assembly = assemble(load_text(block.text), Builder(Registry(), ManualClock()))
+    assert not assembly.warnings
+    assert {plugin.plugin_type for plugin in assembly.plugins} >= {"kv-transfer-cost", "work-seconds-scorer"}
