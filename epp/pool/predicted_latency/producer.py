@@ -214,7 +214,7 @@ class PredictedLatencyProducer(
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
         """Hold the request for the answer of a prediction server."""
         client = self._client
-        if client is None or request.dry_run or not self.parameters.predict_in_produce:
+        if client is None or request.dry_run or not self.parameters.predict_in_produce or not request.prompt_tokens:
             return None
         return self._ask(client, request, candidates) if client.takes(len(candidates)) else None
 
