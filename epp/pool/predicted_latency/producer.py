@@ -157,6 +157,7 @@ class PredictedLatencyProducer(
     Environment, with defaults: `LATENCY_MAX_SAMPLE_SIZE` 1000, `LATENCY_FLUSH_INTERVAL_SEC` 1,
     `LATENCY_METRICS_INTERVAL_SEC` 60, `LATENCY_HTTP_TIMEOUT_SEC` 10, `LATENCY_MAX_BULK_SIZE` 100,
     `LATENCY_COALESCE_WINDOW_MS` 1, `LATENCY_MAX_COALESCED_ROWS` 0 (1,000), `LATENCY_MAX_CONCURRENT_DISPATCHES` 36.
+    `LATENCY_USE_NATIVE_XGBOOST` has no effect.
     """
 
     plugin_type = "predicted-latency-producer"
@@ -214,7 +215,7 @@ class PredictedLatencyProducer(
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
         """Hold the request for the answer of a prediction server."""
         client = self._client
-        if client is None or request.dry_run or not self.parameters.predict_in_produce:
+        if client is None or request.dry_run or not self.parameters.predict_in_produce or not request.prompt_tokens:
             return None
         return self._ask(client, request, candidates) if client.takes(len(candidates)) else None
 
@@ -376,29 +377,20 @@ class PredictedLatencyProducer(
         given, slots, capacity = self.parameters, candidates.slots, candidates.snapshot.capacity
         target, further_target = (_target(request, names) for names in (SLO_TTFT_MS, SLO_TPOT_MS))
         left = target - waited_seconds(request, candidates) if target else 0.0
-        strictest = np.minimum(further_target, self._running.strictest(capacity)[slots])
+        strictest = np.minimum(further_target, self._running.strictest(slots))
         headroom, further_headroom = left - first, strictest * given.slo_buffer_factor - further
         counts = np.isnan(first) | (target > 0 or not further_target)
         further_counts = np.full(len(slots), given.streaming_mode and (further_target > 0 or not target))
         if given.endpoint_role_label:
             further_counts &= ~candidates.where_label(given.endpoint_role_label, (_PREFILL,))
 
-        def by_slot(values: Floats) -> Floats:
-            found = np.full(capacity, nan)
-            found[slots] = values
-            return found
-
+        columns = np.full((4, capacity), nan)
+        headrooms = np.where(counts, headroom, 0.0), np.where(further_counts, further_headroom, 0.0)
+        columns[:, slots] = (first, further, *headrooms)
         valid = np.zeros(capacity, dtype=np.bool_)
         valid[slots] = (~counts | (headroom > 0)) & (~further_counts | (further_headroom > 0))
-        return LatencyPrediction(
-            source,
-            ttft_seconds=by_slot(first),
-            tpot_seconds=by_slot(further),
-            ttft_headroom=by_slot(np.where(counts, headroom, 0.0)),
-            tpot_headroom=by_slot(np.where(further_counts, further_headroom, 0.0)),
-            valid=valid,
-            dispatched=candidates.snapshot.column(IN_FLIGHT).copy(),
-        )
+        in_flight = candidates.snapshot.column(IN_FLIGHT)
+        return LatencyPrediction(source, columns[0], columns[1], columns[2], columns[3], valid, in_flight.copy())
 
 
 def _target(request: Request, names: tuple[str, ...]) -> float:

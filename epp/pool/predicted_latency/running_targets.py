@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from epp.framework import Floats
+from epp.framework import Floats, Positions
 
 _MOST = 100_000
 """Requests; later ones do not count."""
@@ -52,10 +52,13 @@ class RunningTargets:
             if self._targets.pop(slot, None) is not None:
                 self._strictest[slot] = inf
 
-    def strictest(self, capacity: int) -> Floats:
-        """Return the strictest target of each slot, infinite for none."""
-        known = self._strictest[:capacity]
-        return np.pad(known, (0, capacity - len(known)), constant_values=inf) if len(known) < capacity else known
+    def strictest(self, slots: Positions) -> Floats | float:
+        """Return the strictest target at each of these slots, infinite for none."""
+        if not self._targets:
+            return inf
+        known = self._strictest
+        missing = int(slots.max(initial=-1)) + 1 - len(known)
+        return (np.pad(known, (0, missing), constant_values=inf) if missing > 0 else known)[slots]
 
     def expire(self, now: float) -> None:
         """Remove requests whose time is over."""

@@ -327,10 +327,13 @@ class Director:
         if isinstance(hold, WaitingRequest) and self._flow is not None:
             self._flow.leave(hold)
             self.quotas.forget_nomination(incoming.request)
-        if isinstance(hold, WaitingRequest) and isinstance(hold.outcome, Routing):  # released in the same iteration
-            hold.outcome.complete(Cause.CLIENT_DISCONNECT)
-        else:
-            self._refused(incoming.request, ClientGoneError("while the request was held"))
+        outcome = hold.outcome if isinstance(hold, WaitingRequest) else hold
+        if isinstance(outcome, Routing):  # released in the same iteration
+            outcome.complete(Cause.CLIENT_DISCONNECT)
+            return
+        if isinstance(outcome, QueueDirective):
+            outcome.abandon()
+        self._refused(incoming.request, ClientGoneError("while the request was held"))
 
     def _refused(self, request: Request, error: RequestError) -> None:
         seconds = self.clock.now() - request.received_at

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routes an admitted request: narrows the candidates, runs admission and scheduler, reserves resources."""
 
+import asyncio
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -69,6 +70,13 @@ class QueueDirective:
 
     admitter: Admitter[Any]
     awaited: Awaitable[None]
+
+    def abandon(self) -> None:
+        """End the awaitable, which nobody waits for any more."""
+        if isinstance(self.awaited, Coroutine):
+            self.awaited.close()
+        elif isinstance(self.awaited, asyncio.Future):
+            self.awaited.cancel()
 
 
 class NeedsFullEndpointError(Exception):

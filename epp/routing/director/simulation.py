@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated requests: routed by the same steps as others, without side effects."""
 
-import asyncio
-from collections.abc import Awaitable, Coroutine
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from time import perf_counter
@@ -207,7 +205,7 @@ class Simulation:
         waits = ""
         while isinstance(outcome := self._router.decide(incoming, candidates), QueueDirective):
             waits = f"the admitter {printable(outcome.admitter.name)}"
-            _give_up(outcome.awaited)
+            outcome.abandon()
         if self._quotas.is_active:
             slots = [outcome.primary.slot]
             slots += [leg.slot for leg in outcome.profiles.values() if leg is not None and leg.slot != slots[0]]
@@ -241,10 +239,3 @@ class Simulation:
         ):
             return ""
         return f"its turn: {queues.requests} wait already"
-
-
-def _give_up(awaited: Awaitable[None]) -> None:
-    if isinstance(awaited, Coroutine):
-        awaited.close()
-    elif isinstance(awaited, asyncio.Future):
-        awaited.cancel()

@@ -463,6 +463,13 @@ async def test_client_that_leaves_while_it_is_held_is_recorded_and_its_hold_canc
     assert world.events.told == [("refused", "m ClientGoneError")]
 
 
+async def test_hold_of_a_client_that_leaves_before_it_is_awaited_is_cancelled_too():
+    world = World("{type: gate}")
+    world.route().abandon()
+    assert world.assembly.instances.by_name["gate"].held[-1].cancelled()
+    assert world.events.told == [("refused", "m ClientGoneError")]
+
+
 def test_outcome_of_a_held_request_is_not_there_before_it_settled():
     with pytest.raises(RuntimeError, match="was not awaited"):
         PendingRequest(lambda: asyncio.sleep(0)).routing()

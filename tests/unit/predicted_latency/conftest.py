@@ -39,9 +39,13 @@ class World:
         self.rates = rates
         self.pool = pool or candidates(in_flight=[0, 1, 2], kv_usage=[0.1, 0.2, 0.3])
 
-    def request(self, *, held=(0, 0, 0), dry_run=False, streaming=True, max_output_tokens=None, **targets):
+    def request(
+        self, *, held=(0, 0, 0), dry_run=False, streaming=True, prompt_tokens=1000, max_output_tokens=None, **targets
+    ):
         fields = [(f"x-llm-d-slo-{name}-ms", str(value)) for name, value in targets.items()]
-        body = RequestBody(model="m", prompt_tokens=1000, streaming=streaming, max_output_tokens=max_output_tokens)
+        body = RequestBody(
+            model="m", prompt_tokens=prompt_tokens, streaming=streaming, max_output_tokens=max_output_tokens
+        )
         request = Request("r", body, Headers(fields), received_at=self.clock.now(), dry_run=dry_run)
         request.put(PREFIX_MATCH, PrefixMatch(np.array(held, dtype=np.int32), 10, block_tokens=100))
         if self.rates is not None:

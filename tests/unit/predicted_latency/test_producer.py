@@ -93,7 +93,9 @@ def test_endpoint_that_leaves_takes_its_running_targets_along():
     number = targets.add(2, 0.03, now=0)
     targets.forget([2])
     targets.remove(2, number)
-    assert targets.strictest(3).tolist() == [inf] * 3
+    assert targets.strictest(np.arange(3)) == inf
+    targets.add(0, 0.03, now=0)
+    assert targets.strictest(np.array([5, 0])).tolist() == [inf, 0.03]
 
 
 def test_further_tokens_do_not_count_at_endpoints_that_only_compute_prompts(world):

@@ -103,9 +103,10 @@ async def test_window_and_rows_of_a_call_can_be_set(world, server, name, value, 
     assert [len(call) for call in server.calls] == rows
 
 
-async def test_simulated_request_asks_nobody(world, server):
+async def test_simulated_request_and_one_without_a_prompt_ask_nobody(world, server):
     async with asking(world, server) as asked:
         assert (await held(asked, dry_run=True)).source == "rates"
+        assert (await held(asked, prompt_tokens=0)).source == "rates"
     assert server.calls == []
 
 
