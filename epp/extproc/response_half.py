@@ -21,7 +21,7 @@ from epp.extproc.exchange import (
     expect,
     response_mode,
 )
-from epp.extproc.grpc_status import GRPC_STATUS, http_status
+from epp.extproc.grpc_status import GRPC_STATUS, http_status, is_grpc
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
@@ -272,7 +272,7 @@ class ResponseHalf:
         client_model = routing.request.body.model if routing.request.rewrites_model else ""
         read = self._request_mode(routing, restored=bool(client_model), event_stream=event_stream)
         code = int(status) if status.isdecimal() else 0
-        if GRPC_STATUS in headers:  # a gRPC response without a message has its status here
+        if GRPC_STATUS in headers and is_grpc(routing.request.headers):  # of a response without a message
             code = http_status(headers[GRPC_STATUS], code)
         added = routing.response_started(
             code,

@@ -9,8 +9,9 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from tests.e2e.test_trailers import post_with_trailers
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.vllm_grpc import Client, Engine, engine, generate
+from tests.support.vllm_grpc import Client, Engine, engine, framed, generate
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,10 +21,11 @@ apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
 - {type: vllmgrpc-parser}
+- {type: vertexai-parser}
 - {type: approx-prefix-cache-producer, parameters: {autoTune: false}}
 - {type: prefix-cache-scorer}
 - {type: no-hit-lru-scorer}
-requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}
+requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}, {pluginRef: vertexai-parser}]}
 dataLayer: {injectDefaults: false}
 """
 
@@ -101,6 +103,20 @@ async def test_embedding_counts_its_prompt(world):
     await until(told, "the tokens are counted")
 
 
+async def test_chat_of_vertex_is_routed_by_its_prompt_and_counted(world):
+    before = await world.counted()
+    for question in ("a", "b", "a"):
+        messages = [{"role": "user", "content": question * 1000}]
+        assert len(await world.client.vertex_chat(model="m", stream=True, messages=messages)) == 2
+    assert sorted(world.served()) == [1, 2]
+
+    async def told() -> bool:
+        now = await world.counted()
+        return [after - earlier for after, earlier in zip(now, before, strict=True)][:2] == [33, 6]
+
+    await until(told, "the tokens are counted")
+
+
 async def test_long_prompt_arrives_whole(world):
     ids = list(range(200_000, 500_000))  # 900 KB, several HTTP/2 windows
     await world.client.generate(generate(ids))
@@ -129,6 +145,15 @@ async def test_compressed_request_is_refused_in_the_words_of_grpc(world):
     code, details = await refused(world.client.generate(generate([1] * 300), compression=grpc.Compression.Gzip))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert details == "the gRPC request cannot be read: its message is compressed: send it without compression"
+    assert world.served() == [0, 0]
+
+
+@pytest.mark.parametrize("body", [b"\0\xff\xff\xff\xff" + b"x" * 30_000, framed(generate([1])) * 2, b"\0"])
+async def test_malformed_frames_are_refused_and_reach_no_server(world, body):
+    host, _, port = world.gateway.url.removeprefix("http://").rpartition(":")
+    headers = {"content-type": "application/grpc", "te": "trailers"}
+    path = "/vllm.grpc.engine.VllmEngine/Generate"
+    assert await post_with_trailers(host, int(port), path, body, headers) == (200, b"")  # a status of gRPC follows
     assert world.served() == [0, 0]
 
 

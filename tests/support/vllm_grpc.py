@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model server and a client that speak vLLM's gRPC API, with messages made from the numbers of its fields."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc
+from google.api.httpbody_pb2 import HttpBody
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from epp.framework.protobuf import varint
+
 SERVICE = "vllm.grpc.engine.VllmEngine"
+VERTEX = "google.cloud.aiplatform.v1beta1.PredictionService"
 _TYPES = {
     "u": descriptor_pb2.FieldDescriptorProto.TYPE_UINT32,
     "b": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
@@ -101,6 +106,12 @@ class Engine:
     async def health(self, request, context):
         return b""
 
+    async def vertex_chat(self, request, context) -> AsyncIterator[HttpBody]:
+        """Answers as an event stream of OpenAI's API in two messages, the second with the counts."""
+        self.asked.append(request)
+        yield HttpBody(data=b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+        yield HttpBody(data=b'data: {"usage":{"prompt_tokens":11,"completion_tokens":2}}\n\ndata: [DONE]\n\n')
+
 
 @asynccontextmanager
 async def engine(name: str) -> AsyncIterator[Engine]:
@@ -114,7 +125,14 @@ async def engine(name: str) -> AsyncIterator[Engine]:
         ),
         "HealthCheck": grpc.unary_unary_rpc_method_handler(served.health),
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    vertex = {
+        "ChatCompletions": grpc.unary_stream_rpc_method_handler(
+            served.vertex_chat, response_serializer=HttpBody.SerializeToString
+        )
+    }
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE, methods), grpc.method_handlers_generic_handler(VERTEX, vertex))
+    )
     served.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:
@@ -138,6 +156,11 @@ class Client:
             f"/{SERVICE}/Embed", M["EmbedRequest"].SerializeToString, M["EmbedResponse"].FromString
         )
         return await call(M["EmbedRequest"](tokenized={"input_ids": ids}), timeout=20)
+
+    async def vertex_chat(self, **body) -> list[bytes]:
+        inner = HttpBody(content_type="application/json", data=json.dumps(body).encode()).SerializeToString()
+        call = self.channel.unary_stream(f"/{VERTEX}/ChatCompletions", response_deserializer=HttpBody.FromString)
+        return [each.data async for each in call(b"\x12" + varint(len(inner)) + inner, timeout=20)]
 
     async def health(self) -> bytes:
         return await self.channel.unary_unary(f"/{SERVICE}/HealthCheck")(b"", timeout=20)

@@ -198,7 +198,11 @@ class VertexAIParser(GrpcParser):
 
     plugin_type = "vertexai-parser"
     methods: ClassVar[Mapping[str, _Read]] = {
-        "PredictionService/ChatCompletions": _wrapped("chat/completions"),
-        "PredictionService/RawPredict": _wrapped("responses"),
-        "PredictionService/StreamRawPredict": _wrapped("responses"),
+        f"google.cloud.aiplatform.{version}.PredictionService/{method}": _wrapped(suffix)
+        for version in ("v1", "v1beta1")
+        for method, suffix in (
+            ("ChatCompletions", "chat/completions"),
+            ("RawPredict", "responses"),
+            ("StreamRawPredict", "responses"),
+        )
     }

@@ -185,6 +185,67 @@ def test_gie_11_prefill_decode_assembles_and_its_flow_control_is_in_effect(build
     assert {band.fairness.name for band in flow.bands.values()} == {"round-robin-fairness-policy"}
 
 
+MULTIMODAL = """\
+plugins:
+- {type: queue-scorer}
+- {type: mm-embeddings-cache-producer, parameters: {cacheSizeInMBPerServer: 8192}}
+- {type: mm-embeddings-cache-scorer, parameters: {producerName: mm-embeddings-cache-producer}}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: mm-embeddings-cache-scorer, weight: 10}, {pluginRef: queue-scorer}]}
+"""
+
+P2P = """\
+plugins:
+- {type: queue-scorer}
+- {type: precise-prefix-cache-producer}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+- type: p2p-source-producer
+  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer, minCachedTokenDelta: 512}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: prefix-cache-scorer}, {pluginRef: queue-scorer}]}
+"""
+
+BURST = """\
+plugins:
+- {type: queue-scorer}
+- type: burst-prefix-cache-producer
+  parameters:
+    {windowDurationMs: 50, maxPerReplica: 8, blockSizeTokens: 64, maxPrefixTokensToMatch: 4096, minColocateBlocks: 4,
+     maxBatchSize: -1, balanceBy: tokens}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: burst-prefix-cache-producer}}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: prefix-cache-scorer}, {pluginRef: queue-scorer}]}
+"""
+
+GRPC = """\
+plugins: [{type: vllmgrpc-parser}, {type: vertexai-parser}, {type: openai-parser}, {type: queue-scorer}]
+requestHandler:
+  parsers: [{pluginRef: vllmgrpc-parser}, {pluginRef: vertexai-parser}, {pluginRef: openai-parser}]
+"""
+
+
+@pytest.mark.parametrize(("text", "roles"), [(MULTIMODAL, 1), (P2P, 2), (BURST, 1)])
+def test_gie_11_caches_of_media_copies_and_bursts_assemble_without_a_warning(build, text, roles):
+    assembly = build(text, experimental=True)
+    assert assembly.warnings == ()
+    assert len(assembly.pipeline.of(Producer)) == roles
+
+
+def test_gie_11_parser_of_a_grpc_api_gets_its_methods_and_what_nobody_claims(build):
+    assembly = build(GRPC)
+    assert assembly.warnings == ()
+    found = {
+        path: assembly.pipeline.parsers.find(path)[1].name
+        for path in (
+            "/vllm.grpc.engine.VllmEngine/Generate",
+            "/vllm.grpc.engine.VllmEngine/HealthCheck",
+            "/google.cloud.aiplatform.v1beta1.PredictionService/RawPredict",
+            "/v1/chat/completions",
+        )
+    }
+    assert list(found.values()) == ["vllmgrpc-parser", "vllmgrpc-parser", "vertexai-parser", "openai-parser"]
+
+
 BEFORE_V1 = """\
 plugins: [{type: queue-scorer}, {type: file-discovery, name: pool, parameters: {path: POOL}}]
 dataLayer:

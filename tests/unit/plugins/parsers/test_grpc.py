@@ -19,7 +19,8 @@ from tests.support.vllm_grpc import M, framed, generate
 
 GENERATE = "vllm.grpc.engine.VllmEngine/Generate"
 EMBED = "vllm.grpc.engine.VllmEngine/Embed"
-CHAT = "PredictionService/ChatCompletions"
+VERTEX = "google.cloud.aiplatform.v1beta1.PredictionService"
+CHAT = f"{VERTEX}/ChatCompletions"
 
 
 def parsed(message, suffix=GENERATE):
@@ -111,7 +112,7 @@ def test_vertex_wraps_json_of_openai():
     chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 3}
     body = VertexAIParser().parse(CHAT, Headers(), wrapped(chat))
     assert (body.model, body.prompt, body.streaming, body.max_output_tokens) == ("m", b"user\nhi\n", True, 3)
-    body = VertexAIParser().parse("PredictionService/RawPredict", Headers(), wrapped({"model": "m", "input": "hi"}))
+    body = VertexAIParser().parse(f"{VERTEX}/RawPredict", Headers(), wrapped({"model": "m", "input": "hi"}))
     assert b"hi" in body.prompt
     with pytest.raises(MalformedBodyError, match="not valid JSON"):
         VertexAIParser().parse(CHAT, Headers(), framed(b""))
