@@ -13,7 +13,6 @@ from epp.plugins.media_sizes import VideoEstimate, describes_videos, with_sizes
 from epp.pool.tokens.fetches import Fetches, Lookup
 from epp.pool.tokens.local_tokenizer import LocalTokenizer
 from epp.pool.tokens.parameters import DEFAULT_URL, Estimate, TokenProducerParameters
-from epp.pool.tokens.render_service import RenderService
 from epp.pool.tokens.source import Api, TokenSource
 
 _LOOKUPS = PluginMetric(
@@ -73,6 +72,8 @@ class TokenProducer(
             return LocalTokenizer(file.path, file.chat_template_path, most_bytes=file.max_bytes)
         if service is None:
             return None
+        from epp.pool.tokens.render_service import RenderService  # noqa: PLC0415  it loads an HTTP client
+
         return RenderService(
             service.url,
             self.parameters.model_name,
