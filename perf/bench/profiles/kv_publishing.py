@@ -3,14 +3,13 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from typing import NamedTuple
 
 from epp.framework import Endpoint
 from epp.lab.sim import SimRequest
 from epp.pool.kv_events.events import BlockRemoved, BlockStored, Event
-from epp.pool.kv_events.producer import LANE, PrecisePrefixCacheProducer
-from epp.pool.kv_events.subscriber import Received
+from epp.pool.kv_events.index import Message
+from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
 from perf.bench.profiles.replicas import Replica
 from perf.bench.profiles.workloads import MODEL
 
@@ -55,16 +54,10 @@ class Publisher:
 
 
 def deliver(replica: Replica, endpoint: Endpoint, events: Sequence[Event]) -> None:
-    """Give events to the producers of a picker as their subscribers do."""
-    snapshot = replica.store.snapshot()
-    slot = next(
-        slot for slot, each in enumerate(snapshot.endpoints.values) if each is not None and each.id == endpoint.id
-    )
+    """Write events to the indexes of a picker."""
     for producer in replica.assembly.plugins:
         if isinstance(producer, PrecisePrefixCacheProducer):
-            received = Received(int(snapshot.column(LANE)[slot]), MODEL, events, is_complete=True)
-            applying = producer._apply([received])  # noqa: SLF001  the callback of subscribers
-            with suppress(StopIteration):
-                while True:
-                    applying.send(None)
+            lane = producer._lanes[endpoint.identity]  # noqa: SLF001  as messages of its engine are
+            message = Message(lane, MODEL, events)
+            producer._write([message], int(producer.clock.now()) + 1)  # noqa: SLF001  the same
             producer._forget_expected()  # noqa: SLF001  as its task does
