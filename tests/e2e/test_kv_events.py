@@ -55,6 +55,9 @@ async def test_request_goes_where_its_blocks_are_and_elsewhere_when_they_are_gon
         publishers["b"].send(stored(HASHES, PROMPT, medium="GPU"))
         await has(4)
         assert await servers(*PROMPT) == ["b"] * 4
+        # the simulated server had nothing of the prompt at first, and then all whole blocks but the last
+        checked = {each.labels: each.value for each in producer.samples if each.metric.name == "prefix_check_responses"}
+        assert checked == {("wrong",): 1, ("right",): 3}
         publishers["a"].send(stored(HASHES, PROMPT, medium="GPU"))
         publishers["b"].send(CLEARED, stored([77], range(16), medium="GPU"))
         await has(5)
