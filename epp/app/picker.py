@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -69,11 +69,9 @@ class Picker:
         """Build everything that the configuration names; raises ConfigurationError."""
         self._settings = settings
         self._exchange = ExchangeSettings(
+            **asdict(settings.responses),
             emit_scores=settings.emit_endpoint_scores,
-            plain_errors=settings.plain_errors,
             max_body_bytes=settings.server.budgets.max_body_bytes,
-            decision_headers=settings.decision_headers,
-            response_usage=settings.response_usage,
             ignored_headers=settings.ignored_headers,
             tracer=None if settings.tracing is None else settings.tracing.tracer,
         )

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
 from epp.explain.settings import DecisionSettings
-from epp.extproc.exchange import ResponseUsage
 from epp.extproc.headers import IgnoredHeaders
-from epp.extproc.settings import ServerSettings
+from epp.extproc.settings import ResponseSettings, ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.pool.settings import PageLimits
@@ -91,8 +90,7 @@ class PickerSettings(PoolSettings):
     inherited_seconds: float = 600.0
     """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
     emit_endpoint_scores: bool = False
-    plain_errors: bool = False
-    """Whether refusals are bare sentences, instead of the JSON of the API that was called."""
+    responses: ResponseSettings = field(default_factory=ResponseSettings)
     drain_seconds: float = 30.0
     """Longest time for which the picker still serves after a request to stop."""
     drain_quiet_seconds: float = 2.0
@@ -101,12 +99,8 @@ class PickerSettings(PoolSettings):
     """Delay of the event loop from which it is logged; 0 for never."""
     observers: tuple[DirectorObserver, ...] = ()
     """Told of every request, beside the metrics: log lines, say."""
-    decision_headers: bool = False
-    """Whether responses tell the endpoint that served, and why."""
     tracing: "Tracing | None" = None
     """Traces requests, and is closed with the picker; None where no exporter is set."""
-    response_usage: ResponseUsage = ResponseUsage.AUTO
-    """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
     """Headers of clients that do not count; None where all do."""
     lost_log_lines: Callable[[], int] = lambda: 0

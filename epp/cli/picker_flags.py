@@ -20,7 +20,7 @@ from epp.cli.options import (
     experimental_flag,
 )
 from epp.explain.settings import DecisionSettings
-from epp.extproc.settings import BudgetSettings, ServerSettings, Transport
+from epp.extproc.settings import BudgetSettings, ResponseSettings, ServerSettings, Transport
 from epp.pool.settings import PageLimits
 from epp.routing.settings import OutlierSettings
 from epp.runtime.flags import DURATION, LOG_LEVEL, PORT, SWITCH, flag
@@ -60,18 +60,7 @@ class PickerFlags:
     admin: AdminSettings = field(default_factory=AdminSettings)
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
-    plain_errors: bool = flag(False, "Send errors as plain text instead of the API's JSON.", SWITCH)
-    decision_headers: bool = flag(
-        False,
-        "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason.",
-        SWITCH,
-    )
-    response_usage: Literal["auto", "always", "never"] = flag(
-        "auto",
-        "Read the tokens of responses, for metrics and log lines. auto: if the gateway shows their bodies. "
-        "always: request the bodies that it does not show. never: decline the bodies that no plugin needs. Envoy "
-        "must allow this (allow_mode_override), and does not while bodies are in full duplex.",
-    )
+    responses: ResponseSettings = field(default_factory=ResponseSettings)
     ignore_client_headers: str = flag(
         "",
         "Headers of clients that are ignored and removed: all, or some of model-rewrite, objective, "

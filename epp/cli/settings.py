@@ -24,7 +24,6 @@ from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
 from epp.explain.settings import DecisionSettings
-from epp.extproc.exchange import ResponseUsage
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.framework.messages import install_command
@@ -79,10 +78,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         inherited_seconds=flags.inherited_requests_ttl,
         stall_seconds=flags.stall_threshold,
         outliers=flags.outliers,
-        plain_errors=flags.plain_errors,
+        responses=flags.responses,
         observers=request_log(_verbosity(flags)),
-        decision_headers=flags.decision_headers,
-        response_usage=ResponseUsage(flags.response_usage),
         ignored_headers=read_ignored_headers(
             flags.ignore_client_headers, flags.trusted_gateways if isinstance(flags, Serve) else ""
         ),

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.http2.limits import RateLimitedLog
-from epp.extproc.settings import DEFAULT_MAX_BODY_BYTES
+from epp.extproc.settings import DEFAULT_MAX_BODY_BYTES, ResponseSettings
 from epp.extproc.wire import ProcessingRequest
 from epp.routing.director import PendingRequest
 from epp.routing.director.observers import RequestTracer
@@ -91,17 +91,6 @@ def _mode(number: int, side: str) -> BodyMode:
     raise ProtocolError(problem, Fault.UNKNOWN_MODE)
 
 
-class ResponseUsage(StrEnum):
-    """Whether tokens are counted in responses, for metrics and log lines."""
-
-    AUTO = "auto"
-    """If the gateway shows their bodies."""
-    ALWAYS = "always"
-    """In all responses; the gateway is asked to show their bodies."""
-    NEVER = "never"
-    """In no response; the gateway is asked to hide bodies without another reader."""
-
-
 IN_PLACE = (BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 """Modes in which each piece of a response gets one answer, which may replace it."""
 _FIXED = (None, BodyMode.FULL_DUPLEX_STREAMED)
@@ -161,20 +150,14 @@ class Faults:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSettings(ResponseSettings):
     """Settings of the operator."""
 
     emit_scores: bool = False
     """Whether the gateway is told the score of each candidate."""
-    plain_errors: bool = False
-    """Whether the body of every refusal is the sentence of llm-d-router instead of the API's error format."""
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     """A larger request body is refused with 413."""
-    decision_headers: bool = False
-    """Whether responses have headers with the endpoint that served and the reason."""
-    response_usage: ResponseUsage = ResponseUsage.AUTO
-    """Whether tokens are counted in responses, for metrics and log lines."""
     ignored_headers: IgnoredHeaders | None = None
     """Client headers to ignore; None for none."""
     tracer: RequestTracer | None = None

@@ -17,12 +17,12 @@ from epp.extproc.exchange import (
     GatewayTraits,
     Modes,
     Progress,
-    ResponseUsage,
     expect,
     response_mode,
 )
 from epp.extproc.grpc_status import GRPC_STATUS, http_status, is_grpc
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
+from epp.extproc.settings import ResponseUsage
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
 from epp.framework.errors import BadResponseError

@@ -76,6 +76,36 @@ class BudgetSettings:
         return self.body_timeout_seconds or math.inf
 
 
+class ResponseUsage(StrEnum):
+    """Whether tokens are counted in responses, for metrics and log lines."""
+
+    AUTO = "auto"
+    """If the gateway shows their bodies."""
+    ALWAYS = "always"
+    """In all responses; the gateway is asked to show their bodies."""
+    NEVER = "never"
+    """In no response; the gateway is asked to hide bodies without another reader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseSettings:
+    """Answers to clients, and the use of their responses."""
+
+    plain_errors: bool = flag(False, "Send errors as plain text instead of the API's JSON.", SWITCH)
+    """The text is the sentence of llm-d-router."""
+    decision_headers: bool = flag(
+        False,
+        "Tell clients which endpoint served and why, in the response headers x-epp-endpoint and x-epp-reason.",
+        SWITCH,
+    )
+    response_usage: ResponseUsage = flag(
+        ResponseUsage.AUTO,
+        "Read the tokens of responses, for metrics and log lines. auto: if the gateway shows their bodies. "
+        "always: request the bodies that it does not show. never: decline the bodies that no plugin needs. Envoy "
+        "must allow this (allow_mode_override), and does not while bodies are in full duplex.",
+    )
+
+
 class Transport(StrEnum):
     """Implementation of gRPC that carries the sessions."""
 

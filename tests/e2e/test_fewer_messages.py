@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.extproc.exchange import ResponseUsage
+from epp.extproc.settings import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
 from tests.support.stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
 from tests.support.waiting import until

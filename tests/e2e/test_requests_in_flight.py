@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from epp.extproc.exchange import ResponseUsage
+from epp.extproc.settings import ResponseUsage
 from epp.lab.gateway import Bodies, BodyMode, GatewaySettings
 from epp.lab.gateway.settings import HeaderMode
 from epp.routing.director import Cause

@@ -14,8 +14,7 @@ from aiohttp import web
 
 from epp.app import PickerSettings
 from epp.config import load_file, load_text
-from epp.extproc.exchange import ResponseUsage
-from epp.extproc.settings import BudgetSettings, ServerSettings
+from epp.extproc.settings import BudgetSettings, ResponseSettings, ResponseUsage, ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.local import LocalGateway, local_gateway
@@ -201,7 +200,7 @@ async def stepwise(
             watch_config=config_file,
             discovery=StaticDiscovery(parse_targets(server.address)),
             observers=(endings,),
-            response_usage=usage,
+            responses=ResponseSettings(response_usage=usage),
             **picker,
         )
         envoy = msgspec.structs.replace(settings, listen_port=0, admin_address=f"unix:{admin}")

@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 
 from epp.app import PickerSettings
 from epp.config import load_file, load_text
+from epp.extproc.settings import ResponseSettings
 from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
 from epp.lab.gateway import GatewaySettings
@@ -128,7 +129,7 @@ async def open_world(
         plugin_modules=plugin_modules,
         policies=None if objects is None else PolicyFiles([str(objects)], SystemClock()),
         experimental=experimental,
-        plain_errors=plain_errors,
+        responses=ResponseSettings(plain_errors=plain_errors),
         outliers=outliers or OutlierSettings(),
         discovery=None if not endpoints and loaded else StaticDiscovery(parse_targets(endpoints) if endpoints else ()),
     )

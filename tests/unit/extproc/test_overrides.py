@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.extproc.exchange import ResponseUsage
+from epp.extproc.settings import ResponseUsage
 from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
 from epp.routing.director import Cause
 from tests.support.exchanges import (
