@@ -13,7 +13,7 @@ from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.headers import OBJECTIVE
 from epp.framework.messages import printable
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, Request
+from epp.framework.request import CACHED_TOKENS_PREDICTED, PREFIX_MATCH, PROMPT_TOKENS, Request
 from epp.framework.result import FilterTrace, ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR
 
@@ -37,6 +37,9 @@ class Decision:
     @property
     def cached_share(self) -> float | None:
         """Expected share of the prompt in the endpoint's KV cache; None if unknown."""
+        predicted, tokens = self.request.get(CACHED_TOKENS_PREDICTED), self.request.prompt_tokens
+        if predicted is not None and tokens:
+            return min(1.0, predicted / tokens)
         match = self.request.get(PREFIX_MATCH)
         if match is None or not match.total_blocks:
             return None

@@ -8,7 +8,7 @@ import pytest
 from epp.framework import Destination, Endpoint, Headers, ManualClock, ProfileResult, Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.registry import Registry
-from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PrefixMatch, PromptTokens
+from epp.framework.request import CACHED_TOKENS_PREDICTED, PREFIX_MATCH, PROMPT_TOKENS, PrefixMatch, PromptTokens
 from epp.framework.result import FilterTrace, ScoreTrace
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.accelerators.selection_filters import AcceleratorFilter
@@ -79,6 +79,8 @@ def test_cached_share_is_that_of_the_endpoint_picked():
     assert found.why() == "default: prefix 0.75, best of 4; 75% cached; no token ids: late"
     request.put(PREFIX_MATCH, PrefixMatch(np.zeros(4, dtype=np.int32), 0, 64))  # a prompt of less than one block
     assert found.cached_share is None
+    request.put(CACHED_TOKENS_PREDICTED, 3)  # by KV events
+    assert found.cached_share == 1 / 3
 
 
 def test_other_profiles_and_fallbacks_are_named():
