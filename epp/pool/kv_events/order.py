@@ -16,8 +16,10 @@ _SETTLING_SECONDS = 0.1
 """Time for which an engine takes note of a subscription, and pause between two attempts of a replay."""
 _REPLAY_SECONDS = 120.0
 _MOST_FRUITLESS_ATTEMPTS = 3
+_MOST_QUEUED = 500
+"""Messages that fit in the queue of an engine, which drops further ones of a reply: half of ZeroMQ's default."""
 _REST_SECONDS = 30.0
-"""Time after a failed replay in which there is no other one: a gap empties the cache."""
+"""Pause after a failed replay: until then, a gap empties the cache."""
 _log = structlog.get_logger()
 
 
@@ -77,26 +79,30 @@ class _Replay:
     def __init__(self, now: float) -> None:
         self.due = now + _SETTLING_SECONDS
         """Time of the next attempt."""
-        self.until = now + _REPLAY_SECONDS
+        self.until = math.inf
+        """Time limit, from the first attempt."""
         self.fruitless = 0
         """Attempts one after another without a new message."""
-        self.is_joined = self.is_broken = self.has_news = False
+        self.is_joined = self.is_broken = False
+        self.news = 0
 
-    def attempt(self) -> None:
-        """Prepare for another reply."""
+    def attempt(self, now: float) -> None:
+        """Prepare for a reply."""
+        self.until = min(self.until, now + _REPLAY_SECONDS)
         self.is_joined = False
         """Whether the reply had the last message that was applied: it is from the same history."""
         self.is_broken = False
         """Whether the reply skipped a message, or cannot be read; the rest of it is ignored."""
-        self.has_news = False
+        self.news = 0
+        """New messages in the reply."""
 
 
 class EventOrder:
     """Applies each message of an engine once and in order, and asks for a replay when messages are missing.
 
-    Only the last message is remembered, by a digest of its payload. A replay begins with it, so that the history of an
-    engine that restarted meanwhile is not taken for that of the former one. Where messages stay missing, the contents
-    of the cache are dropped, and later messages are applied: they tell a part of the contents.
+    Only the last message is remembered, by a digest of its payload. A replay begins with it, so that an
+    engine that restarted meanwhile is recognized. When messages stay missing, the contents of the cache are dropped,
+    and later messages are applied: they tell a part of the contents.
     """
 
     def __init__(
@@ -115,8 +121,6 @@ class EventOrder:
         """Number and digest of the last message that was applied."""
         self._live: tuple[int, int] | None = None
         """The same of the last message that was not repeated."""
-        self._held: EventMessage | None = None
-        """Live message that waits for those before it."""
         self._rests_until = -math.inf
 
     def connected(self, now: float) -> None:
@@ -127,7 +131,7 @@ class EventOrder:
 
     def disconnected(self) -> Received:
         """Drop everything: messages may be lost, and the engine may have ended."""
-        self.replay = self._held = self._live = self._last = None
+        self.replay = self._live = self._last = None
         return self._reset("disconnection")
 
     def malformed(self, reason: str) -> Received:
@@ -161,13 +165,13 @@ class EventOrder:
             has_gap = self._last is not None and number > last + 1
             self._counts.resets["gap"] += has_gap
             return [self._applied(message, is_complete=not has_gap)]
-        self.replay, self._held = _Replay(now), message
+        self.replay = _Replay(now)  # which has this message, too
         return [Received(self.engine, is_current=False)]
 
-    def attempt(self) -> int:
+    def attempt(self, now: float) -> int:
         """Begin an attempt; return the number from which messages are asked for."""
         assert self.replay is not None  # noqa: S101  the caller looks
-        self.replay.attempt()
+        self.replay.attempt(now)
         return 0 if self._last is None else self._last[0]
 
     def replayed(self, message: EventMessage) -> list[Received]:
@@ -176,7 +180,7 @@ class EventOrder:
         if replay is None or replay.is_broken or (last is not None and message.number < last[0]):
             return []
         if last is None:  # the engine may have forgotten the first ones
-            replay.is_joined = replay.has_news = True
+            replay.is_joined, replay.news = True, 1
             return [self._applied(message, is_complete=False, is_current=False)]
         if message.number == last[0]:
             if hash(message.payload) != last[1]:
@@ -186,8 +190,9 @@ class EventOrder:
         if message.number > last[0] + 1 and replay.is_joined:
             replay.is_broken = True
             return []
-        self._counts.resets["gap"] += not replay.is_joined  # it has forgotten some of those that are missing
-        is_joined, replay.is_joined, replay.has_news = replay.is_joined, True, True
+        self._counts.resets["gap"] += not replay.is_joined  # the engine has forgotten missing messages
+        is_joined, replay.is_joined = replay.is_joined, True
+        replay.news += 1
         return [self._applied(message, is_complete=is_joined, is_current=False)]
 
     def break_off(self) -> None:
@@ -202,13 +207,12 @@ class EventOrder:
             return self.attempt_ended(now)
         if self._last is not None and not replay.is_joined:
             return [self._restarted(replay), *self.attempt_ended(now)]
-        held, next_number = self._held, 0 if self._last is None else self._last[0] + 1
-        if held is not None and held.number > next_number:
-            return self._failed(now, "replay-incomplete")
-        self.replay = self._held = None
+        if replay.news > _MOST_QUEUED:
+            return self.attempt_ended(now)  # the last ones may be missing
+        if self._live is not None and (self._last is None or self._live[0] > self._last[0]):
+            return self.attempt_ended(now)  # the message that asked for the replay is not in it
+        self.replay = None
         self._counts.replays["complete"] += 1
-        if held is not None and held.number == next_number:
-            return [self._applied(held, is_complete=self._last is not None)]
         return [Received(self.engine, is_complete=self._last is not None)]
 
     def attempt_ended(self, now: float) -> list[Received]:
@@ -216,7 +220,7 @@ class EventOrder:
         replay = self.replay
         if replay is None:
             return []
-        replay.fruitless = 0 if replay.has_news else replay.fruitless + 1
+        replay.fruitless = 0 if replay.news else replay.fruitless + 1
         if replay.fruitless >= _MOST_FRUITLESS_ATTEMPTS or now >= replay.until:
             return self._failed(now, "replay-no-progress" if replay.fruitless else "replay-incomplete")
         replay.due = now + _SETTLING_SECONDS
@@ -226,19 +230,16 @@ class EventOrder:
         return self._can_replay and now >= self._rests_until
 
     def _failed(self, now: float, operation: str) -> list[Received]:
-        """Drop the contents, and go on with live messages."""
+        """Drop the contents, and resume with live messages."""
         self._counts.replays["failed"] += 1
         self.own.errors[operation] += 1
         self._rests_until = now + _REST_SECONDS
-        held, self.replay, self._held = self._held, None, None
-        self._last = None
-        found = [self._reset("gap")]
-        return found if held is None else [*found, self._applied(held)]
+        self.replay = self._last = None
+        return [self._reset("gap")]
 
     def _restarted(self, replay: _Replay) -> Received:
         """Drop the contents: those of the engine that repeats messages are other ones."""
         self._last = None
-        self._held = None
         replay.is_broken = True
         return self._reset("restart", is_current=False)
 

@@ -99,7 +99,7 @@ class _Subscription:
         self.heard = now
         self.replaying = self._context.socket(zmq.DEALER)
         _limit(self.replaying)
-        start = self.order.attempt()
+        start = self.order.attempt(now)
         try:
             self.replaying.connect(self._addresses.replay)
             self.replaying.send_multipart([b"", start.to_bytes(SEQUENCE_BYTES, "big")], zmq.NOBLOCK)

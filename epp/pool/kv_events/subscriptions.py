@@ -103,7 +103,7 @@ class _Engine:
     """The subscription of one endpoint."""
 
     number: int
-    """Unlike lanes, numbers are used once: a late message of an endpoint that left is for no other one."""
+    """Used once, unlike lanes: a late message of an endpoint that left does not reach the next one in its lane."""
     lane: Lane
     endpoint: Endpoint
     ports: Ports
@@ -180,6 +180,8 @@ class Subscriptions:
         """End all subscriptions."""
         subscriber, self._subscriber = self._subscriber, None
         self._doubted[:] = False
+        for engine in self._engines.values():
+            engine.counts.is_connected = False
         if subscriber is not None:
             await subscriber.close()
 

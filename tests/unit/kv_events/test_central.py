@@ -4,6 +4,7 @@
 import pytest
 import zmq
 
+from epp.app.servers import inputs_health
 from epp.pool.kv_events.subscriptions import KvEvents
 from tests.support.kv_publisher import stored
 from tests.support.ports import reserved_ports
@@ -71,8 +72,9 @@ async def test_address_that_is_taken_is_said_and_tried_again():
     address = other.getsockopt_string(zmq.LAST_ENDPOINT)
     async with central_fleet(1, address=address) as world:
         await until(lambda: world.producer.inputs.problems, "the problem is said")
-        (problem,) = world.producer.inputs.problems
-        assert f"cannot listen on {address}: Address already in use; free the port" in problem.reason
+        (problem,) = inputs_health([world.producer])["not_in_effect"]
+        assert (problem["plugin"], problem["object"]) == ("precise", "zmqEndpoint")
+        assert f"cannot listen on {address}: Address already in use; free the port" in problem["reason"]
         context.destroy(0)
         await until(lambda: not world.producer.inputs.problems, "it listens")
         await world.join(0, name="p0")

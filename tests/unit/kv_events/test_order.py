@@ -90,9 +90,10 @@ class World:
         """Answer a request for a replay; after a restart, it is the new engine that answers."""
         if self.order.replay is None:
             return
-        start = self.order.attempt()
+        start = self.order.attempt(self.now)
         if self.is_ended:
             self.newest, self.seen = 0, set()
+        ends = ends and not (self.history and self.history[-1].number % 5 in holes)
         for message in self.history:
             if message.number >= start and message.number % 5 not in holes:
                 self.saw(message.number)
@@ -155,6 +156,18 @@ def test_replies_of_an_engine_that_restarted_are_not_taken_for_the_former_histor
     assert (world.known, world.is_current) == (set(), False)
     world.reply(set(), ends=True)
     assert (world.known, world.is_current) == ({2, 3, 4}, True)
+
+
+def test_long_reply_is_complete_when_the_next_one_has_nothing_new():
+    world = World(can_replay=True)
+    for block in range(1_000):
+        world.publish(block % 8, "is lost")
+    history, world.history = world.history, world.history[:900]
+    world.reply(set(), ends=True)
+    assert not world.is_current
+    world.history = history
+    world.reply(set(), ends=True)
+    assert (world.known, world.is_current) == (world.states[-1], True)
 
 
 def test_message_that_comes_late_empties_the_cache():

@@ -163,6 +163,7 @@ async def test_engine_without_answers_is_asked_three_times_and_heard_without(inb
     one.silent_replays = 1000
     one.sequence = 7
     await subscribed(inbox, one)
+    await until(lambda: inbox.engine.errors, "the replay has failed")
     one.send(stored([7], [7], size=1))
     await until(lambda: inbox.stored == [7], "live messages count")
     one.lose(removed([7]))
