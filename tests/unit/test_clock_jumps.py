@@ -20,6 +20,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "pool/collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
     "admin/configuration.py": {"datetime.now"},  # of a page
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
+    "pool/tokens/chat_template.py": {"datetime.now"},  # a date in a prompt
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
     "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram
@@ -33,6 +34,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
 USES_UTC = {
     "clusters/tagger.py",  # taints, which begin and end at times of day
     "pool/collectors/dynamic_scores/scorer.py",  # the range of a query
+    "pool/predicted_latency/producer.py",  # of a training entry
     "explain/recorder.py",  # of a record
     "kube/events.py",
     "kube/leader_election.py",  # for people: who leads is decided by `now`

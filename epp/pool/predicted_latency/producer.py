@@ -302,7 +302,7 @@ class PredictedLatencyProducer(
                 *msgspec.structs.astuple(row),
                 actual_ttft_ms=milliseconds if kind == "ttft" else 0.0,
                 actual_tpot_ms=milliseconds if kind == "tpot" else 0.0,
-                timestamp=datetime.now(UTC).isoformat(),
+                timestamp=datetime.fromtimestamp(self.clock.utc(), UTC).isoformat(),
             )
             self._client.learn(kind, entry)
 

@@ -71,7 +71,15 @@ ALONE = sorted(
     for point in entry_points(group="epp.plugins")
     if TAKES_PART & {role.__name__ for role in roles_of(point.load())}
     and point.name
-    not in {"header-based-testing-filter", "tenant-quotas", "disagg-profile-handler", "pd-profile-handler"}
+    not in {
+        "header-based-testing-filter",
+        "tenant-quotas",
+        "disagg-profile-handler",
+        "pd-profile-handler",
+        "kv-transfer-cost",
+        "multicluster-kv-cache-utilization-scorer",
+        "multicluster-queue-scorer",
+    }
 )
 """The others need more than themselves: they are among those below."""
 TOGETHER = {
@@ -107,6 +115,25 @@ TOGETHER = {
         - {type: work-seconds-scorer}
         - {type: cost-aware-spill}
         - {type: weighted-random-picker}
+    """,
+    "clusters behind a hub": """
+        plugins:
+        - {type: multicluster-metrics-data-source}
+        - {type: multicluster-metrics-extractor}
+        - {type: multicluster-kv-cache-utilization-scorer}
+        - {type: multicluster-queue-scorer}
+        - {type: multicluster-approx-prefix-cache-producer}
+        - {type: multicluster-prefix-cache-scorer}
+        dataLayer:
+          sources:
+          - {pluginRef: multicluster-metrics-data-source, extractors: [{pluginRef: multicluster-metrics-extractor}]}
+    """,
+    "blocks in lower tiers": """
+        plugins:
+        - {type: precise-prefix-cache-producer}
+        - {type: kv-transfer-cost}
+        - type: work-seconds-scorer
+          parameters: {requestsBehind: 1, prefixMatchInfoProducerName: precise-prefix-cache-producer}
     """,
     **{path.stem: path.read_text() for path in sorted(SAMPLES.glob("*.yaml"))},
 }

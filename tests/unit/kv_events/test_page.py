@@ -8,11 +8,15 @@ import pytest
 
 from epp.pool.kv_events.order import EventCounts
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
+from epp.pool.tokens.fetches import Result
+from epp.pool.tokens.producer import TokenProducer
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "precise-prefix-caches.md").read_text()
+PROTO = re.sub(r"_([a-z])", lambda found: found[1].upper(), (REPOSITORY / "proto" / "decision.proto").read_text())
 METRICS = {
-    f"llm_d_epp_{each.name}{'_total' if each.is_counter else ''}": each for each in PrecisePrefixCacheProducer.metrics
+    f"llm_d_epp_{each.name}{'_total' if each.is_counter else ''}": each
+    for each in (*PrecisePrefixCacheProducer.metrics, *TokenProducer.metrics)
 }
 
 
@@ -27,9 +31,11 @@ def test_labels_exist():
         assert label in METRICS[metric].labels
     counts = EventCounts()
     assert set(re.findall(r'cause="(\w+)"', PAGE)) == set(counts.resets)
-    assert set(re.findall(r'result="(\w+)"', PAGE)) <= set(counts.replays)
+    assert set(re.findall(r'result="(\w+)"', PAGE)) <= {*counts.replays, "right", "wrong"}
+    (table,) = re.findall(r"Meaning \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE)
+    assert set(re.findall(r"`([a-z ]+)`(?=[^|]*\| )", table)) == set(Result)
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(?:\w+\.)*([a-z]+[A-Z]\w+)[:`]", PAGE))))
 def test_parameter_exists(name):
-    assert name in (REPOSITORY / "docs" / "reference" / "PLUGINS.md").read_text()
+    assert name in (REPOSITORY / "docs" / "reference" / "PLUGINS.md").read_text() + PROTO

@@ -33,6 +33,7 @@ UNSTATED = {
     "encode-filter",
     "endpoint-attribute-filter",
     "header-based-testing-filter",
+    "multicluster-session-affinity-filter",
     "prefill-filter",
     "prefix-cache-affinity-filter",
     "session-affinity-filter",
