@@ -102,13 +102,9 @@ class BlockIndexParameters(Parameters, frozen=True):
     metrics_logging_interval: Natural = 0
     """Without effect: nothing is logged at intervals."""
     redis_config: dict[str, object] | None = None
-    """An index in Redis or Valkey. Refused: not supported yet."""
+    """Without effect: no index in Redis or Valkey is shared. Each picker follows the events of all endpoints itself."""
     cost_aware_memory_config: dict[str, object] | None = None
     """Without effect: `inMemoryConfig` is used."""
-
-    def __post_init__(self) -> None:
-        if self.redis_config is not None:
-            raise ValueError("redisConfig is known, not supported yet; leave it out")
 
 
 class Backend(Parameters, frozen=True):
@@ -388,6 +384,10 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
                     _MOST_BLOCKS < size != _SIZE,
                 ),
                 ("costAwareMemoryConfig has no effect: inMemoryConfig is used", index.cost_aware_memory_config),
+                (
+                    "redisConfig has no effect: each picker has its own index, of the events of all endpoints",
+                    index.redis_config is not None,
+                ),
                 ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
                 ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
                 (_TOKENIZERS, indexer.tokenizers_pool_config is not None),

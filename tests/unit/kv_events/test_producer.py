@@ -308,7 +308,6 @@ def test_ranks_of_a_pod_have_ports_one_after_another():
         ({"tokenProcessorConfig": {"blockSizeTokens": 0}}, "blockSizeTokens must be at least 1"),
         ({"tokenProcessorConfig": {"hashAlgorithm": "md5"}}, "'md5' is not known; use '', 'cbor-fnv', 'xxh64'"),
         ({"indexerConfig": {"tokenizersPoolConfig": {}}}, "declare a token-producer plugin"),
-        ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {}}}}, "redisConfig is known, not supported yet"),
         ({"kvEventsConfig": {"zmqEndpoint": "5557"}}, "write tcp://"),
         ({"kvEventsConfig": {"engineType": "other"}}, "'other' is not known; use 'vllm', 'sglang'"),
         ({"kvEventsConfig": {"podDiscoveryConfig": {"socketPort": 0}}}, "socketPort"),
