@@ -87,8 +87,14 @@ async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_pa
             return sum((await runs_on(metrics)).values()) == 20
 
         await until(all_ran, "every request has had its shadow")
-        async with http.get(f"http://{ready['admin']}/api/decisions?limit=100") as found:
-            records = (await found.json())["decisions"]
+        records: list[dict] = []
+
+        async def all_recorded() -> bool:  # records are built after the runs, in a share of the loop's time
+            async with http.get(f"http://{ready['admin']}/api/decisions?limit=100") as found:
+                records[:] = (await found.json())["decisions"]
+            return all("shadows" in record for record in records)
+
+        await until(all_recorded, "every record has the run of its shadow")
         shadows = [shadow for record in records for shadow in record["shadows"]]
         assert len(shadows) == len(records) == 20
         assert {shadow["profile"] for shadow in shadows} == {"tryout"}
