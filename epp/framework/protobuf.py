@@ -26,6 +26,16 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
+def part(field: int, value: bytes) -> bytes:
+    """Return a field with a string, bytes or a message."""
+    return varint(field << 3 | _LENGTH_DELIMITED) + varint(len(value)) + value
+
+
+def number(field: int, value: int) -> bytes:
+    """Return a field with a number or a Boolean."""
+    return varint(field << 3 | _VARINT) + varint(value)
+
+
 class FieldReader:
     """Reads messages that have `most` fields altogether: each takes a microsecond."""
 
@@ -77,14 +87,17 @@ def count_varints(packed: bytes) -> int:
     return int(np.count_nonzero(np.frombuffer(packed, np.uint8) < _CONTINUES))
 
 
-def read_uint32s(packed: bytes) -> NDArray[np.uint32]:
-    """Return packed numbers; raises ValueError unless each is below 2^32."""
+def read_uint32s(packed: bytes, most: int | None = None) -> NDArray[np.uint32]:
+    """Return packed numbers, or the first `most`; raises ValueError unless each is below 2^32."""
     data = np.frombuffer(packed, np.uint8)
     if not len(data):
         return data.astype(np.uint32)
     if data[-1] >= _CONTINUES:
         raise ValueError("a number is cut off")
-    ends = np.flatnonzero(data < _CONTINUES)
+    data = data[: most and most * (1 + _MORE_IN_UINT32)]
+    ends = np.flatnonzero(data < _CONTINUES)[:most]
+    if not len(ends):
+        raise ValueError("a number is not below 2^32")
     at = np.append(0, ends[:-1] + 1)
     more = ends - at  # bytes after the first one
     if more.max() > _MORE_IN_UINT32 or (data[ends[more == _MORE_IN_UINT32]] > _LAST_IN_UINT32).any():

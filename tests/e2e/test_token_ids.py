@@ -2,6 +2,7 @@
 """Chats in text that go where their blocks are: KV events of two servers, a real Envoy, and a render server."""
 
 from contextlib import AsyncExitStack, asynccontextmanager
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -10,6 +11,7 @@ from epp.lab.sim import running
 from tests.support.kv_publisher import Publisher, stored
 from tests.support.ports import reserved_ports
 from tests.support.render_server import ids, render_server
+from tests.support.uds_tokenizer import uds_tokenizer
 from tests.support.waiting import until
 from tests.support.world import FAST, MODEL, open_world
 
@@ -52,7 +54,7 @@ class Rendering:
 
 
 @asynccontextmanager
-async def rendering(budget: str):
+async def rendering(budget: str, method: str = ""):
     async with AsyncExitStack() as stack:
         (port,) = stack.enter_context(reserved_ports(1))
         first = Publisher("tcp://127.0.0.1:*", model=MODEL)
@@ -63,7 +65,8 @@ async def rendering(budget: str):
             profile = msgspec.structs.replace(FAST, name=name)
             sims[name] = await stack.enter_async_context(running(profile, f"127.0.0.{number}", port))
         render = await stack.enter_async_context(render_server())
-        producer = f"{{modelName: base, vllm: {{url: '{render.url}'}}, budget: {budget}}}"
+        method = method or f"vllm: {{url: '{render.url}'}}"
+        producer = f"{{modelName: base, {method}, budget: {budget}}}"
         config = sample_texts()["precise-prefix"].replace("5557", str(first.port))
         config = config.replace("plugins:\n", f"plugins:\n- {{type: token-producer, parameters: {producer}}}\n", 1)
         endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
@@ -88,6 +91,19 @@ async def test_next_turn_of_a_chat_goes_where_its_blocks_are():
         assert world.results == {"fetched": 2, "cached": 6}
         (path, body), _ = world.render.asked
         assert (path, body["model"], body["messages"]) == ("/v1/chat/completions/render", "base", MESSAGES)
+
+
+async def test_chat_goes_where_its_blocks_are_by_the_ids_of_a_tokenizer_service():
+    with TemporaryDirectory() as folder:  # a socket's path is short
+        async with (
+            uds_tokenizer(path := f"{folder}/socket") as service,
+            rendering("10s", f"udsTokenizerConfig: {{socketFile: {path}}}") as world,
+        ):
+            await world.holds_blocks("b")
+            fetches = world.tokens._fetches  # noqa: SLF001  there is no other way to it
+            await until(lambda: service.loaded and fetches._is_open, "the tokenizer is loaded")  # noqa: SLF001
+            assert [await world.server() for _ in range(4)] == ["b"] * 4
+            assert world.results == {"fetched": 1, "cached": 3}
 
 
 async def test_render_server_that_hangs_holds_no_request_for_longer_than_the_budget():

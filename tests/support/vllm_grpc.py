@@ -2,7 +2,7 @@
 """A model server and a client that speak vLLM's gRPC API, with messages made from the numbers of its fields."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -44,24 +44,22 @@ _MESSAGES = {
 }
 
 
-def _messages() -> dict[str, type]:
-    file = descriptor_pb2.FileDescriptorProto(name="vllm.proto", package="vllm.grpc.engine", syntax="proto3")
-    for name, fields in _MESSAGES.items():
+def messages_of(package: str, kinds: Mapping[str, Sequence[tuple[str, int, str]]]) -> dict[str, type]:
+    """Return message classes by name."""
+    file = descriptor_pb2.FileDescriptorProto(name="messages.proto", package=package, syntax="proto3")
+    for name, fields in kinds.items():
         message = file.message_type.add(name=name)
         for label, number, kind in fields:
             one = message.field.add(name=label, number=number, label=3 if kind.endswith("*") else 1)
             one.type = _TYPES.get(kind.rstrip("*"), descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE)
             if one.type == descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE:
-                one.type_name = f".vllm.grpc.engine.{kind.rstrip('*')}"
+                one.type_name = f".{package}.{kind.rstrip('*')}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"vllm.grpc.engine.{name}"))
-        for name in _MESSAGES
-    }
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in kinds}
 
 
-M = _messages()
+M = messages_of("vllm.grpc.engine", _MESSAGES)
 """Message classes by name."""
 
 

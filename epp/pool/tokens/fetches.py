@@ -24,6 +24,7 @@ _IN_FLIGHT_BYTES = 64 * 1024 * 1024
 _FAILURES = 5
 """Consecutive failures after which the source is not asked for a while."""
 _REST_SECONDS = 10.0
+_LATE = "no answer in time"
 
 _log = structlog.get_logger()
 
@@ -81,15 +82,15 @@ class Breaker:
             _log.info("the source of token ids answers again", source=self._source)
         self.problem, self._failures, self._on_trial = "", 0, False
 
-    def failed(self, problem: str) -> None:
+    def failed(self, problem: str, count: int = 1) -> None:
         """Count a failure, and let the source rest after several."""
-        self._failures += 1
+        self._failures += count
         self._on_trial = False
         if self._failures < _FAILURES:
             return
         if not self.problem:
             _log.warning(
-                "the source of token ids failed several times in a row: prompts in text are routed without them",
+                "the source of token ids fails: prompts in text are routed without them",
                 source=self._source,
                 problem=problem,
                 next_try_seconds=_REST_SECONDS,
@@ -147,6 +148,10 @@ class Fetches:
     async def run(self) -> None:
         """Allow fetches until cancelled."""
         async with self.source.opened():
+            try:
+                await self.source.prepare()
+            except (SourceFailedError, TimeoutError) as error:
+                self.breaker.failed(str(error) or _LATE, _FAILURES)
             self._is_open = True
             try:
                 await asyncio.get_running_loop().create_future()
@@ -207,7 +212,7 @@ class Fetches:
             self.breaker.succeeded()
             return Result.REFUSED
         except (SourceFailedError, TimeoutError) as error:
-            self.breaker.failed(str(error) or "no answer in time")
+            self.breaker.failed(str(error) or _LATE)
             return Result.FAILED
         except asyncio.CancelledError:
             self.breaker.cancelled()

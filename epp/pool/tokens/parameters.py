@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of the token producer."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from msgspec import field
+
 from epp.framework import Count, Name, Parameters
 from epp.framework.quantities import parse_duration
 from epp.kube.objects.dynamic_scoring import is_url
 from epp.plugins.media_sizes import ImageEstimate, VideoEstimate
+from epp.runtime.addresses import parse_host_port
 
 DEFAULT_URL = "http://localhost:8000"
+_MOST_SOCKET_PATH_BYTES = 107
 
 
 class Estimate(Parameters, frozen=True):
@@ -47,36 +55,75 @@ class TokenizerFile(Parameters, frozen=True):
     """Bytes of a request body that is tokenized; the tokens of a larger one are estimated."""
 
 
+class UdsTokenizer(Parameters, frozen=True):
+    """The tokenizer service of llm-d-kv-cache, asked by gRPC without TLS."""
+
+    socket_file: Name = "/tmp/tokenizer/tokenizer-uds.socket"  # noqa: S108  as llm-d's manifests mount it
+    """Path of its Unix socket; `host:port` with `useTCP`."""
+    use_tcp: bool = field(default=False, name="useTCP")
+    """Connect by TCP."""
+    model_tokenizer_map: Mapping[str, str] = field(default_factory=dict)
+    """Folders of tokenizers in the service, or the `tokenizer.json` in them, by `modelName`; empty: it is asked for
+    `modelName` itself."""
+
+    def __post_init__(self) -> None:
+        if self.use_tcp:
+            parse_host_port(self.socket_file)
+        elif not self.socket_file.startswith("/"):
+            raise ValueError(f"socketFile is {self.socket_file!r:.80}: write an absolute path, or set useTCP")
+        elif len(self.socket_file.encode()) > _MOST_SOCKET_PATH_BYTES:
+            raise ValueError(f"socketFile is longer than {_MOST_SOCKET_PATH_BYTES} bytes: choose a shorter path")
+
+    @property
+    def address(self) -> str:
+        """The address, as gRPC writes it."""
+        return f"dns:{self.socket_file}" if self.use_tcp else f"unix://{quote(self.socket_file)}"
+
+    def tokenizer(self, model: str) -> str:
+        """Return the name of the model's tokenizer in the service; raises ValueError for an unlisted model."""
+        if not self.model_tokenizer_map:
+            return model
+        if model not in self.model_tokenizer_map:
+            raise ValueError(f"modelName {model!r} is not in modelTokenizerMap: add it")
+        path = Path(self.model_tokenizer_map[model])
+        return str(path.parent if path.name == "tokenizer.json" else path)
+
+
 class TokenProducerParameters(Parameters, frozen=True):
     """Method: at most one of `estimate`, `tokenizer`, `vllm` and `udsTokenizerConfig`; `estimate` by default."""
 
     model_name: str = ""
-    """Model that `vllm` is asked about. Without a method, `vllm` with its defaults is used."""
+    """Model that `vllm` or `udsTokenizerConfig` is asked about. Without a method, `vllm` with its defaults is used."""
     estimate: Estimate | None = None
     """Count four bytes as one token."""
     tokenizer: TokenizerFile | None = None
     """Count with a tokenizer file; needs the extra `tokenizers`."""
     vllm: Vllm | None = None
     """Ask a vLLM server for token ids; needs `modelName`."""
-    uds_tokenizer_config: dict[str, object] | None = None
-    """A tokenizer behind a Unix socket. Refused: not supported yet."""
+    uds_tokenizer_config: UdsTokenizer | None = None
+    """Ask llm-d's tokenizer service, which it has deprecated; needs `modelName`."""
     budget: str = "50ms"
     """Time that a request may wait for token ids; after that it is routed with an estimate."""
 
     def __post_init__(self) -> None:
-        if self.uds_tokenizer_config is not None:
-            raise ValueError("udsTokenizerConfig is known, not supported yet; use vllm, tokenizer or estimate")
-        given = [name for name in ("estimate", "tokenizer", "vllm") if getattr(self, name) is not None]
+        uds = self.uds_tokenizer_config
+        methods = {"estimate": self.estimate, "tokenizer": self.tokenizer, "vllm": self.vllm, "udsTokenizerConfig": uds}
+        given = [name for name, value in methods.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"both {given[0]} and {given[1]} are set; leave one of them out")
         if self.vllm is not None and not self.model_name:
             raise ValueError("modelName is missing: name the model that the server at vllm.url serves")
+        if uds is not None:
+            if not self.model_name:
+                raise ValueError("modelName is missing: name the model that udsTokenizerConfig is asked about")
+            uds.tokenizer(self.model_name)
         _check_positive("budget", self.budget)
 
     @property
     def service(self) -> Vllm | None:
         """The server to ask."""
-        if self.model_name and self.estimate is None and self.tokenizer is None:
+        others = (self.estimate, self.tokenizer, self.uds_tokenizer_config)
+        if self.model_name and all(method is None for method in others):
             return self.vllm or Vllm()
         return None
 

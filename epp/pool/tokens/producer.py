@@ -27,7 +27,7 @@ _UNAVAILABLE = PluginMetric(
 class TokenProducer(
     Producer[TokenProducerParameters], Admitter[TokenProducerParameters], Follower[TokenProducerParameters]
 ):
-    """Publishes the tokens of a prompt: their number, and with `vllm` or `tokenizer` their ids.
+    """Publishes the tokens of a prompt: their number, and with `vllm`, `udsTokenizerConfig` or `tokenizer` their ids.
 
     The estimate is four bytes for each token, and the rules in `estimate` for images and videos; the prompt is
     published with placeholders of that size, for the blocks of the prefix cache. The request headers
@@ -70,6 +70,10 @@ class TokenProducer(
         service, file = self.parameters.service, self.parameters.tokenizer
         if file is not None:
             return LocalTokenizer(file.path, file.chat_template_path, most_bytes=file.max_bytes)
+        if (uds := self.parameters.uds_tokenizer_config) is not None:
+            from epp.pool.tokens.uds_tokenizer import UdsTokenizer  # noqa: PLC0415  it loads a gRPC client
+
+            return UdsTokenizer(uds.address, uds.tokenizer(self.parameters.model_name))
         if service is None:
             return None
         from epp.pool.tokens.render_service import RenderService  # noqa: PLC0415  it loads an HTTP client

@@ -5,19 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from io import BytesIO
-from itertools import pairwise
-from typing import Annotated
 
 import aiohttp
 import msgspec
 import numpy as np
-from msgspec import Meta, Raw
-from msgspec.structs import replace
+from msgspec import Raw
 
-from epp.framework import MediaTokens, Natural
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.prompt import packed_json
-from epp.pool.tokens.source import MOST_TOKENS, Api, Prompt, PromptRefusedError, SourceFailedError, Tokens, TokenSource
+from epp.pool.tokens.source import Api, Features, Prompt, PromptRefusedError, SourceFailedError, Tokens, TokenSource
 from epp.routing.bodies import with_model
 
 _MOST_CONTENT_BYTES = 8 * 1024 * 1024
@@ -32,35 +28,9 @@ _SERVICE_AT_FAULT = frozenset(
 """Statuses below 500 that are not about the prompt."""
 
 
-class _Placeholder(msgspec.Struct):
-    offset: Natural
-    length: Natural
-
-
-class _Features(msgspec.Struct):
-    mm_hashes: dict[str, list[Annotated[str, Meta(max_length=1024)]]] = {}
-    mm_placeholders: dict[str, list[_Placeholder]] = {}
-
-    def media(self) -> tuple[MediaTokens, ...]:
-        """Return the placeholders in order; raises ValueError where they overlap, or do not pair with hashes."""
-        found = [
-            MediaTokens(identifier, place.offset, place.length)
-            for kind, places in self.mm_placeholders.items()
-            for identifier, place in zip(self.mm_hashes.get(kind, ()), places, strict=True)
-        ]
-        found.sort(key=lambda media: media.offset)
-        if any(one.offset + one.length > other.offset for one, other in pairwise(found)):
-            raise ValueError("placeholders overlap")
-        return tuple(
-            replace(media, length=min(media.length, MOST_TOKENS - media.offset))
-            for media in found
-            if media.offset < MOST_TOKENS
-        )
-
-
 class _Rendered(msgspec.Struct):
     token_ids: Raw
-    features: _Features | None = None
+    features: Features | None = None
 
 
 _decode = msgspec.json.Decoder(_Rendered | list[_Rendered]).decode

@@ -5,12 +5,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec import Meta
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from epp.framework import MediaTokens
+from epp.framework import MediaTokens, Natural
 
 MOST_TOKENS = 128 * 1024
 """Tokens of a request that are kept: as many as the index of KV events looks up."""
@@ -62,6 +66,34 @@ class Tokens(NamedTuple):
         return cls(len(every), kept, tuple(np.minimum(ends, len(kept)).tolist()))
 
 
+class _Placeholder(msgspec.Struct):
+    offset: Natural
+    length: Natural
+
+
+class Features(msgspec.Struct):
+    """Media of a prompt, by modality, as vLLM names and places them."""
+
+    mm_hashes: dict[str, list[Annotated[str, Meta(max_length=1024)]]] = {}
+    mm_placeholders: dict[str, list[_Placeholder]] = {}
+
+    def media(self) -> tuple[MediaTokens, ...]:
+        """Return the placeholders in order; raises ValueError where they overlap, or do not pair with hashes."""
+        found = [
+            MediaTokens(identifier, place.offset, place.length)
+            for kind, places in self.mm_placeholders.items()
+            for identifier, place in zip(self.mm_hashes.get(kind, ()), places, strict=True)
+        ]
+        found.sort(key=lambda media: media.offset)
+        if any(one.offset + one.length > other.offset for one, other in pairwise(found)):
+            raise ValueError("placeholders overlap")
+        return tuple(
+            replace(media, length=min(media.length, MOST_TOKENS - media.offset))
+            for media in found
+            if media.offset < MOST_TOKENS
+        )
+
+
 class PromptRefusedError(Exception):
     """The source has no tokens for this prompt; others may have."""
 
@@ -83,6 +115,9 @@ class TokenSource(ABC):
     @abstractmethod
     def opened(self) -> AbstractAsyncContextManager[object]:
         """Hold what `fetch` needs, until the context ends."""
+
+    async def prepare(self) -> None:  # noqa: B027  most need nothing
+        """Get ready, once it is open; raises SourceFailedError or TimeoutError."""
 
     @abstractmethod
     async def fetch(self, prompt: Prompt) -> Tokens:

@@ -174,6 +174,14 @@ def test_gie_11_precise_prefix_assembles_and_its_token_ids_are_made_before_they_
     assert assembly.pipeline.reads_content
 
 
+def test_gie_11_tokenizer_service_on_a_unix_socket_is_asked_without_a_warning(build):
+    uds = "udsTokenizerConfig: {socketFile: /tmp/tokenizer/tokenizer-uds.socket}"
+    assembly = build(PRECISE_PREFIX.replace('vllm: {url: "http://localhost:8000"}', uds))
+    assert assembly.warnings == build(PRECISE_PREFIX).warnings
+    assert not any("token-producer" in str(warning) or "8000" in str(warning) for warning in assembly.warnings)
+    assert assembly.pipeline.reads_content
+
+
 def test_gie_11_prefill_decode_assembles_and_its_flow_control_is_in_effect(build):
     assembly = build(PREFILL_DECODE)
     assert list(assembly.pipeline.scheduler.profiles) == ["prefill", "decode"]

@@ -179,7 +179,12 @@ REFUSED = {
     ],
     "token-producer": [
         ({"vllm": {"url": "http://a", "timeout": "5s"}}, "modelName is missing"),
-        ({"udsTokenizerConfig": {}}, "udsTokenizerConfig is known, not supported yet; use vllm, tokenizer or estimate"),
+        ({"udsTokenizerConfig": {}}, "modelName is missing: name the model that udsTokenizerConfig is asked about"),
+        ({"modelName": "m", "udsTokenizerConfig": {}, "vllm": {}}, "both vllm and udsTokenizerConfig are set"),
+        ({"modelName": "m", "udsTokenizerConfig": {"socketFile": "a"}}, "socketFile is 'a': write an absolute path"),
+        ({"modelName": "m", "udsTokenizerConfig": {"socketFile": "/" * 108}}, "socketFile is longer than 107 bytes"),
+        ({"modelName": "m", "udsTokenizerConfig": {"socketFile": "/a", "useTCP": True}}, "write host:port"),
+        ({"modelName": "m", "udsTokenizerConfig": {"modelTokenizerMap": {"n": "/n"}}}, "not in modelTokenizerMap"),
         ({"estimate": {}, "tokenizer": {"path": "a"}}, "both estimate and tokenizer are set"),
         ({"tokenizer": {"path": ""}}, "path is empty"),
         ({"tokenizer": {"path": "a", "maxBytes": 0}}, "maxBytes is 0; it must be at least 1"),

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer service of llm-d-kv-cache 0.9: token ids over gRPC, by default on a Unix socket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import grpc
+import msgspec
+
+from epp.framework.protobuf import FieldReader, count_varints, number, part, read_uint32s
+from epp.pool.tokens.chat_request import ChatRequest, CompletionRequest
+from epp.pool.tokens.source import (
+    MOST_TOKENS,
+    Api,
+    Features,
+    Prompt,
+    PromptRefusedError,
+    SourceFailedError,
+    Tokens,
+    TokenSource,
+)
+
+_MOST_CONTENT_BYTES = 8 * 1024 * 1024
+_MOST_ANSWER_BYTES = 4 * 1024 * 1024
+_MOST_FIELDS = 8192
+"""Fields of an answer: each takes a microsecond; a list of token ids is one."""
+_MOST_PARTS = 4096
+"""Messages of a chat and parts of them: each takes microseconds."""
+_MOST_REASON = 300
+_START_SECONDS = 30.0
+"""Time to load a tokenizer."""
+_TIMEOUT_SECONDS, _MEDIA_TIMEOUT_SECONDS = 5.0, 30.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),  # the circuit breaker waits longer
+)
+_PROMPT_AT_FAULT = frozenset(
+    {grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
+)
+"""Statuses that may be about the prompt: the service answers INTERNAL to one that vLLM refuses."""
+_CHAT_SUCCESS, _COMPLETION_SUCCESS = 4, 3
+"""Fields of the answers."""
+_HASHES, _PLACES = 1, 2
+"""Fields of the features of media."""
+_decode_chat = msgspec.json.Decoder(ChatRequest).decode
+_decode_completion = msgspec.json.Decoder(CompletionRequest).decode
+
+
+class _Url(msgspec.Struct):
+    url: str
+
+
+class _Part(msgspec.Struct):
+    type: Literal["text", "image_url"]
+    text: str = ""
+    image_url: _Url | None = None
+
+    def encoded(self) -> bytes:
+        image = b"" if self.image_url is None else part(3, part(1, self.image_url.url.encode()))
+        return part(1, self.type.encode()) + (part(2, self.text.encode()) if self.type == "text" else image)
+
+
+class _Message(msgspec.Struct):
+    """The members of a message that the service knows; others do not reach its template."""
+
+    role: str
+    content: str | list[_Part] | None = None
+    tool_calls: list[Any] | None = None
+
+    def encoded(self) -> bytes:
+        fields = [part(1, self.role.encode())]
+        if isinstance(self.content, str):
+            fields.append(part(2, self.content.encode()))
+        else:
+            fields += [part(3, each.encoded()) for each in self.content or ()]
+        if self.tool_calls:
+            fields.append(part(4, msgspec.json.encode(self.tool_calls)))
+        return b"".join(fields)
+
+
+class UdsTokenizer(TokenSource):
+    """Sends prompts in text, and chats with images, to the service.
+
+    The service is told to load the tokenizer at the start, and again before the next prompt after a failure.
+    """
+
+    most_bytes = _MOST_CONTENT_BYTES
+    most_fetches = 16
+
+    def __init__(self, address: str, model: str) -> None:
+        self.name = address
+        self._model = part(1, model.encode())
+        self._channel: grpc.aio.Channel | None = None
+        self._is_ready = False
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Keep a connection."""
+        async with grpc.aio.insecure_channel(self.name, options=_OPTIONS) as self._channel:
+            self._is_ready = False
+            yield
+
+    async def prepare(self) -> None:
+        """Have the tokenizer loaded."""
+        try:
+            answer = await self._call("InitializeTokenizer", self._model + number(3, 1), _START_SECONDS)
+            found = dict(FieldReader(_MOST_FIELDS).fields(answer))
+            reason = _bytes(found, 2)[:_MOST_REASON].decode(errors="replace")
+        except grpc.aio.AioRpcError as error:
+            raise SourceFailedError(f"{error.code().name}: {error.details() or '':.{_MOST_REASON}}") from None
+        except ValueError as error:
+            raise SourceFailedError(f"the answer to InitializeTokenizer is malformed: {error}") from None
+        if not found.get(1):
+            raise SourceFailedError(f"the tokenizer was not loaded: {reason!r}")
+        self._is_ready = True
+
+    async def fetch(self, prompt: Prompt) -> Tokens:
+        """Ask the service; before that, have the tokenizer loaded if it may not be."""
+        if not self._is_ready:
+            await self.prepare()
+        is_chat = prompt.api is Api.CHAT
+        if not is_chat and prompt.api is not Api.COMPLETION:
+            raise PromptRefusedError
+        try:
+            message = await asyncio.to_thread(_chat if is_chat else _completion, self._model, prompt.content)
+        except (ValueError, RecursionError):
+            raise PromptRefusedError from None
+        timeout = _MEDIA_TIMEOUT_SECONDS if prompt.has_media else _TIMEOUT_SECONDS
+        try:
+            answer = await self._call("RenderChatCompletion" if is_chat else "RenderCompletion", message, timeout)
+            return _read(answer, success=_CHAT_SUCCESS if is_chat else _COMPLETION_SUCCESS)
+        except grpc.aio.AioRpcError as error:  # its text may hold something of the prompt
+            self._is_ready = False
+            code = error.code()
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise SourceFailedError(f"no answer within {timeout:g} s") from None
+            if code in _PROMPT_AT_FAULT:
+                raise PromptRefusedError from None
+            raise SourceFailedError(code.name) from None
+        except ValueError:
+            raise SourceFailedError("the answer is malformed") from None
+
+    async def _call(self, method: str, message: bytes, timeout_seconds: float) -> bytes:
+        assert self._channel is not None  # noqa: S101  opened
+        path = f"/tokenization.TokenizationService/{method}"
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path)
+        return await call(message, timeout=timeout_seconds)
+
+
+def _completion(model: bytes, content: bytes) -> bytes:
+    asked = _decode_completion(content)
+    texts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+    is_other = asked.truncate_prompt_tokens is not None or asked.prompt_embeds is not None
+    if len(texts) != 1 or is_other or asked.add_special_tokens is False:
+        raise PromptRefusedError
+    return model + part(2, texts[0].encode())
+
+
+def _chat(model: bytes, content: bytes) -> bytes:
+    asked = _decode_chat(content)
+    messages = msgspec.convert(asked.messages, list[_Message])
+    parts = sum(1 if isinstance(message.content, str) else len(message.content or ()) for message in messages)
+    if asked.add_special_tokens or asked.truncate_prompt_tokens is not None or max(parts, len(messages)) > _MOST_PARTS:
+        raise PromptRefusedError
+    fields = [model, *(part(2, message.encoded()) for message in messages)]
+    if tools := asked.tool_list():
+        fields.append(part(3, msgspec.json.encode(tools)))
+    if asked.chat_template:
+        fields.append(part(4, asked.chat_template.encode()))
+    variables = asked.variables()
+    fields.append(number(5, variables.pop("add_generation_prompt")))
+    if asked.continue_final_message:
+        fields.append(number(6, 1))
+    if variables:
+        fields.append(part(7, msgspec.json.encode(variables)))
+    return b"".join(fields)
+
+
+def _read(answer: bytes, *, success: int) -> Tokens:
+    reader = FieldReader(_MOST_FIELDS)
+    found = dict(reader.fields(answer))  # of several values, the last one counts
+    if not found.get(success):
+        raise PromptRefusedError
+    packed = _bytes(found, 2)
+    features = _bytes(found, 3) if success == _CHAT_SUCCESS else b""
+    media = _features(reader, features).media()
+    return Tokens(count_varints(packed), read_uint32s(packed, MOST_TOKENS), (), media)
+
+
+def _features(reader: FieldReader, message: bytes) -> Features:
+    """Read two maps: each entry has a modality, and a message that is a list."""
+    hashes: dict[str, list[str]] = {}
+    places: dict[str, list[dict[str, int | memoryview]]] = {}
+    for field, entry in reader.fields(message):
+        found = dict(reader.fields(_message(entry)))
+        modality = _bytes(found, 1).decode()
+        values = [_message(value) for _, value in reader.fields(_bytes(found, 2))]
+        if field == _HASHES:
+            hashes[modality] = [bytes(value).decode() for value in values]
+        elif field == _PLACES:
+            spans = [dict(reader.fields(value)) for value in values]
+            places[modality] = [{"offset": span.get(1, 0), "length": span.get(2, 0)} for span in spans]
+    return msgspec.convert({"mm_hashes": hashes, "mm_placeholders": places}, Features)
+
+
+def _bytes(fields: Mapping[int, int | memoryview], field: int) -> bytes:
+    """Return a string, bytes or a message; empty if it is missing."""
+    return bytes(_message(fields.get(field, memoryview(b""))))
+
+
+def _message(value: int | memoryview) -> memoryview:
+    if isinstance(value, int):
+        raise ValueError("a number is where a message should be")  # noqa: TRY004  as for other malformed messages
+    return value
