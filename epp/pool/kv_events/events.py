@@ -12,12 +12,12 @@ Hash: TypeAlias = int | Annotated[bytes, Meta(min_length=1)]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 DEFAULT_TIER = "gpu"
 MOST_BLOCKS = 1_000
-"""Blocks of an event that are applied at a time: three milliseconds."""
+"""Blocks and events that are applied at a time: ten milliseconds at most."""
 _MOST_TOKENS = 32 * 1024
 """Tokens of these blocks, unless there is only one."""
 _MOST_BLOCK_TOKENS = 16 * 1024
 _EVENTS_AT_A_TIME = 1024
-"""Events decoded by one call, in at most a millisecond: no other thread runs meanwhile."""
+"""Events that one call decodes: up to four milliseconds, in which no other thread runs."""
 _MOST_NAME = 1024
 _MOST_EXTRA_BYTES = 256 * 1024
 """Extra keys of an event; lists in lists take 20 milliseconds."""
