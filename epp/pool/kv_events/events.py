@@ -12,12 +12,20 @@ Hash: TypeAlias = int | Annotated[bytes, Meta(min_length=1)]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 DEFAULT_TIER = "gpu"
 MOST_BLOCKS = 1_000
-"""Blocks of an event that are applied at a time: five milliseconds."""
+"""Blocks and events that are applied at a time: ten milliseconds at most."""
 _MOST_TOKENS = 32 * 1024
 """Tokens of these blocks, unless there is only one."""
 _MOST_BLOCK_TOKENS = 16 * 1024
+_EVENTS_AT_A_TIME = 1024
+"""Events that one call decodes: up to four milliseconds, in which no other thread runs."""
+_MOST_NAME = 1024
+_MOST_EXTRA_BYTES = 256 * 1024
+"""Extra keys of an event; lists in lists take 20 milliseconds."""
+_ExtraKeys: TypeAlias = Annotated[list[Any], Meta(max_length=64)] | None
+"""Of one block."""
 _INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 """Kinds of caches in which a block serves all later tokens."""
+_NO_KEYS = msgspec.Raw(b"\xc0")
 
 
 class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
@@ -29,8 +37,8 @@ class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
     block_size: Annotated[int, Meta(gt=0, le=_MOST_BLOCK_TOKENS)]
     lora_id: int | None = None
     medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: list[list[Any] | None] | None = None
+    lora_name: Annotated[str, Meta(max_length=_MOST_NAME)] | None = None
+    extra_keys: list[_ExtraKeys] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
@@ -48,7 +56,11 @@ class AllBlocksCleared(msgspec.Struct, tag_field="type", frozen=True):
     """All caches of the engine were emptied."""
 
 
-class _StoredArray(BlockStored, tag="BlockStored", array_like=True, frozen=True): ...
+class _StoredMap(BlockStored, tag="BlockStored", frozen=True):
+    extra_keys: msgspec.Raw = _NO_KEYS  # type: ignore[assignment]  # decoded last: may be too many
+
+
+class _StoredArray(_StoredMap, tag="BlockStored", array_like=True, frozen=True): ...
 
 
 class _RemovedArray(BlockRemoved, tag="BlockRemoved", array_like=True, frozen=True): ...
@@ -60,18 +72,15 @@ class _ClearedArray(AllBlocksCleared, tag="AllBlocksCleared", array_like=True, f
 Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-class _Maps(msgspec.Struct, array_like=True, frozen=True):
+class _Message(msgspec.Struct, array_like=True, frozen=True):
     at: float
-    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    events: list[msgspec.Raw]
 
 
-class _Arrays(msgspec.Struct, array_like=True, frozen=True):
-    at: float
-    events: list[_StoredArray | _RemovedArray | _ClearedArray]
-
-
-_decode_maps = msgspec.msgpack.Decoder(_Maps).decode
-_decode_arrays = msgspec.msgpack.Decoder(_Arrays).decode
+_decode_message = msgspec.msgpack.Decoder(_Message).decode
+_decode_maps = msgspec.msgpack.Decoder(list[_StoredMap | BlockRemoved | AllBlocksCleared]).decode
+_decode_arrays = msgspec.msgpack.Decoder(list[_StoredArray | _RemovedArray | _ClearedArray]).decode
+_decode_extra_keys = msgspec.msgpack.Decoder(list[_ExtraKeys] | None).decode
 
 
 def decode_events(payload: bytes) -> Sequence[Event]:
@@ -79,10 +88,21 @@ def decode_events(payload: bytes) -> Sequence[Event]:
 
     Raises msgspec.DecodeError if one of them is malformed or of an unknown type.
     """
-    try:
-        return _decode_maps(payload).events
-    except msgspec.ValidationError:
-        return _decode_arrays(payload).events
+    every = _decode_message(payload).events
+    found: list[Event] = []
+    for start in range(0, len(every), _EVENTS_AT_A_TIME):
+        some = every[start : start + _EVENTS_AT_A_TIME]
+        packed = b"\xdd" + len(some).to_bytes(4, "big") + b"".join(some)
+        try:
+            found += _decode_maps(packed)
+        except msgspec.ValidationError:
+            found += _decode_arrays(packed)
+    for event in found:
+        if isinstance(event, _StoredMap):
+            if memoryview(event.extra_keys).nbytes > _MOST_EXTRA_BYTES:
+                raise msgspec.ValidationError(f"an event has extra keys of more than {_MOST_EXTRA_BYTES} bytes")
+            msgspec.structs.force_setattr(event, "extra_keys", _decode_extra_keys(event.extra_keys))
+    return found
 
 
 def hash_of(value: Hash) -> int:
@@ -101,10 +121,10 @@ def is_indexed(event: BlockStored) -> bool:
 
 
 def pieces_of(event: Event) -> Iterator[Event]:
-    """Yield events with the same effect one after another, each applied in a few milliseconds."""
+    """Yield events with the same effect one after another, each applied in a few milliseconds; one at least."""
     if isinstance(event, BlockRemoved):
         hashes = event.block_hashes
-        for start in range(0, len(hashes), MOST_BLOCKS):
+        for start in range(0, max(1, len(hashes)), MOST_BLOCKS):
             yield msgspec.structs.replace(event, block_hashes=hashes[start : start + MOST_BLOCKS])
     elif isinstance(event, BlockStored):
         yield from _stored_pieces(event, max(1, min(MOST_BLOCKS, _MOST_TOKENS // event.block_size)))
@@ -117,10 +137,11 @@ def _stored_pieces(event: BlockStored, most: int) -> Iterator[BlockStored]:
     if not is_indexed(event):
         yield msgspec.structs.replace(event, block_hashes=hashes[:most])  # the index skips it
         return
-    if len(hashes) <= most and len(event.token_ids) <= len(hashes) * size:
+    has_more_keys = event.extra_keys is not None and len(event.extra_keys) > len(hashes)
+    if len(hashes) <= most and len(event.token_ids) <= len(hashes) * size and not has_more_keys:
         yield event
         return
-    for start in range(0, len(hashes), most):
+    for start in range(0, max(1, len(hashes)), most):
         end = min(start + most, len(hashes))
         yield msgspec.structs.replace(
             event,

@@ -20,6 +20,10 @@ _SWEPT = 1 << 17
 """Rows that one step clears of removed lanes: half a millisecond."""
 _MOST_BLOCK_SIZES = 4
 """Sizes of blocks of the engines of one pool."""
+_MOST_WRITES = 32
+"""Writes of one call to `apply`, each of at most half a millisecond besides the time for its blocks."""
+_MOST_TIERS = 8
+"""Tiers that engines name; blocks of further ones are ignored."""
 _MOST_COPIES = 1 << 20
 """Blocks whose copies within one cache are counted."""
 _HOST_TIER = "cpu"
@@ -113,6 +117,8 @@ class BlockIndex:
         self._swept = 0
         self._copies: Counter[tuple[int, int, int, str]] = Counter()
         """By key, word and bit of the lane, and tier: copies beyond the first one."""
+        self._tiers: set[str] = set()
+        """Tiers that engines named."""
         self.block_sizes: set[int] = set()
         """Tokens in a block, of engines that stored any."""
         self.orphans = 0
@@ -141,25 +147,33 @@ class BlockIndex:
         self._retire(lane)
         self._number(lane)
 
-    def apply(self, messages: Sequence[Message], now: int) -> None:
-        """Apply the events of lanes that are not removed, in order. `now` is a time in any unit."""
+    def apply(self, messages: Sequence[Message], now: int) -> int:
+        """Apply the events of lanes that are not removed, in order; return the number of messages applied.
+
+        The rest is left for another call where order takes many writes. `now` is a time in any unit.
+        """
         parents = self._parents(messages)
         own: dict[int, int] = {}
-        batch = _Batch()
+        batch, writes, applied = _Batch(), 0, 0
         for lane, model, events in messages:
+            applied += 1
             scope = self._first(model)
             for event in events:
                 if not isinstance(event, BlockStored | BlockRemoved):
                     self._write(batch, now)
-                    batch = _Batch()
+                    batch, writes = _Batch(), writes + 1
                     self.clear(lane)
                     continue
+                tier = (event.medium or DEFAULT_TIER).lower()
+                if tier not in self._tiers:
+                    if len(self._tiers) >= _MOST_TIERS:
+                        continue
+                    self._tiers.add(tier)
                 hashes = [hash_of(each) ^ scope for each in event.block_hashes]
                 if not batch.touch(lane, hashes):
                     self._write(batch, now)
-                    batch = _Batch()
+                    batch, writes = _Batch(), writes + 1
                     batch.touch(lane, hashes)
-                tier = (event.medium or DEFAULT_TIER).lower()
                 if isinstance(event, BlockRemoved):
                     batch.removed_hashes.extend(hashes)
                     _extend(batch.removed_from, lane, tier, len(hashes))
@@ -169,7 +183,10 @@ class BlockIndex:
                 batch.stored.extend(keys)
                 batch.stored_hashes.extend(hashes[: len(keys)])
                 _extend(batch.stored_in, lane, tier, len(keys))
+            if writes >= _MOST_WRITES:
+                break
         self._write(batch, now)
+        return applied
 
     def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int | None) -> Held:
         """Return the leading blocks in the caches of lanes, given by id; a tier without a weight counts 1.

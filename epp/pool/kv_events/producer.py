@@ -427,34 +427,38 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         """Apply events, some in each iteration of the event loop."""
         now = int(self.clock.now()) + 1
         batch: list[Message] = []
-        blocks, started = 0, perf_counter()
+        blocks = 0
         for engine, model, events, is_complete, is_current in received:
-            lane = self._subscriptions.lane_of(engine)
-            if lane is not None and not is_complete:
-                self._write(batch, now)
+            if not is_complete:
+                await self._write(batch, now)
                 batch = []
-                self._index.clear(lane)
-                self._accuracy.forget(lane.id)
+                if (lane := self._subscriptions.lane_of(engine)) is not None:
+                    self._index.clear(lane)
+                    self._accuracy.forget(lane.id)
             if not is_current:
                 self._subscriptions.doubt(engine)
             for event in events:
                 for piece in pieces_of(event):
                     if (lane := self._subscriptions.lane_of(engine)) is not None:
                         batch.append(Message(lane, model, (piece,)))
-                    blocks += len(piece.block_hashes) if isinstance(piece, BlockStored | BlockRemoved) else 1
+                    blocks += 1  # an event takes as long as a block
+                    blocks += len(piece.block_hashes) if isinstance(piece, BlockStored | BlockRemoved) else 0
                     if blocks >= MOST_BLOCKS:
-                        self._write(batch, now)
+                        await self._write(batch, now)
                         batch, blocks = [], 0
-                        await asyncio.sleep(perf_counter() - started)  # half of the time is for requests
-                        started = perf_counter()
             if is_current and self._subscriptions.is_doubted(engine):
-                self._write(batch, now)
+                await self._write(batch, now)
                 batch = []
                 self._subscriptions.trust(engine)
-        self._write(batch, now)
+        await self._write(batch, now)
 
-    def _write(self, batch: Sequence[Message], now: int) -> None:
-        self._index.apply([each for each in batch if self._by_id.get(each.lane.id) is each.lane], now)
+    async def _write(self, batch: Sequence[Message], now: int) -> None:
+        """Apply a batch; half of the time is for requests."""
+        while batch:
+            started = perf_counter()
+            left = [each for each in batch if self._by_id.get(each.lane.id) is each.lane]
+            batch = left[self._index.apply(left, now) :]
+            await asyncio.sleep(perf_counter() - started)
 
     def _forget_expected(self) -> None:
         """Withdraw the blocks that were expected for too long."""

@@ -17,8 +17,8 @@ from epp.pool.kv_events.central import CentralSocket, Sender
 from epp.pool.kv_events.order import SEQUENCE_BYTES, EngineCounts, EventCounts, EventOrder, Received, message_of
 
 MOST_MESSAGE_BYTES = 1024 * 1024
-"""A prompt of 300,000 tokens, in one message, whose decoding delays requests by some 15 milliseconds; ZeroMQ ends the
-connection of an engine that sends a longer one."""
+"""A prompt of 180,000 tokens or more, stored in one step of the engine; ZeroMQ ends the connection of an engine that
+sends a longer message. Decoding holds the interpreter lock for 10 ms of CPU time, for 20 ms with unusual extra keys."""
 _QUEUED_MESSAGES = 32
 """Messages of one engine that wait here; further ones wait in the engine, which drops some if there are too many."""
 _MESSAGES_AT_A_TIME = 32

@@ -28,7 +28,8 @@ def decoded(*events):
 def test_messages_of_a_real_engine_are_read():
     lines = [line.split() for line in RECORDED.read_text().splitlines() if not line.startswith("#")]
     events = [event for _, _, payload in lines for event in decode_events(bytes.fromhex(payload))]
-    assert {type(event) for event in events} == {BlockStored, BlockRemoved, AllBlocksCleared}
+    for kind in (BlockStored, BlockRemoved, AllBlocksCleared):
+        assert any(isinstance(event, kind) for event in events)
     first = events[0]
     assert first.block_hashes[0] == 6641085209413538332
     assert (first.block_size, len(first.token_ids), first.medium, first.parent_block_hash) == (32, 128, "GPU", None)
@@ -67,12 +68,20 @@ def test_sglang_leaves_out_fields_at_the_end_and_newer_engines_add_some():
         msgspec.msgpack.encode([1.5, [stored([1], [2**64 - 1], size=1)], 0]),
         msgspec.msgpack.encode([1.5, [["BlockStored", [1]]], 0]),
         msgspec.msgpack.encode([1.5, [removed(["a"])], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, extra_keys=[[]] * 262_144)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, extra_keys=[["a"] * 65])], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, lora_name="a" * 1025)], 0]),
         b"\x93" * 5_000,
     ],
 )
 def test_malformed_messages_are_refused(payload):
     with pytest.raises(msgspec.DecodeError):
         decode_events(payload)
+
+
+def test_many_events_of_a_message_are_all_read_in_order():
+    every = [removed([number]) if number % 2 else stored([number], [1], size=1) for number in range(2_500)]
+    assert [event.block_hashes for event in decoded(*every)] == [[number] for number in range(2_500)]
 
 
 def test_last_eight_bytes_of_a_hash_count():
@@ -119,3 +128,10 @@ def test_pieces_have_no_more_tokens_than_can_be_applied_at_a_time():
     assert [len(piece.token_ids) for piece in pieces_of(event)] == [16]
     (event,) = decoded(removed(range(2_500)))
     assert [len(piece.block_hashes) for piece in pieces_of(event)] == [1_000, 1_000, 500]
+
+
+def test_event_without_blocks_is_one_piece_without_extra_keys():
+    every = decoded(removed([]), stored([], [], size=1), stored([], [1], size=1, extra_keys=[["a"]] * 3), CLEARED)
+    pieces = [list(pieces_of(event)) for event in every]
+    assert [len(each) for each in pieces] == [1, 1, 1, 1]
+    assert pieces[2][0].extra_keys == []

@@ -119,6 +119,24 @@ def test_block_counts_with_the_weight_of_its_best_tier():
     assert fleet.weighted(prompt(1, 2)) == [1.6, 2.0]
 
 
+def test_blocks_that_change_again_and_again_are_applied_in_several_calls():
+    fleet = Fleet(1)
+    changes = [stored([1], prompt(1, 1)), BlockRemoved([1])] * 500 + [stored([1], prompt(1, 1))]
+    messages = [Message(fleet.lanes[0], "m", (change,)) for change in changes]
+    applied = fleet.index.apply(messages, 1)
+    assert 0 < applied < len(messages)
+    while applied < len(messages):
+        applied += fleet.index.apply(messages[applied:], 1)
+    assert fleet.held(prompt(1, 1)) == [1]
+
+
+def test_eight_tiers_are_known_and_further_ones_ignored():
+    fleet = Fleet(1)
+    for number in range(20):
+        fleet.apply(0, stored([number], prompt(number, 1), medium=f"tier{number}"))
+    assert [fleet.held(prompt(number, 1)) for number in (0, 7, 8, 19)] == [[1], [1], [0], [0]]
+
+
 def test_adapter_is_found_though_its_name_is_in_the_extra_keys():
     fleet = Fleet()
     event = stored([1, 2], prompt(1, 2), lora_name="lora-a", extra_keys=[["lora-a"], ["lora-a"]])
