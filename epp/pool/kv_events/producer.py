@@ -57,7 +57,7 @@ _MOST_TOKENS = 128 * 1024
 """Tokens of a request that are looked up: ten milliseconds."""
 _MOST_EXPECTED = 100_000
 """Requests whose blocks are expected at an endpoint."""
-_TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer plugin instead"
+_TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer plugin with udsTokenizerConfig instead"
 _DEFAULT_TTL_SECONDS = 2.0
 _SWEEP_SECONDS = 0.1
 _PREFILL = "prefill"

@@ -2,7 +2,7 @@
 """The tokenizer service of llm-d-kv-cache 0.9: token ids over gRPC, by default on a Unix socket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -42,10 +42,6 @@ _PROMPT_AT_FAULT = frozenset(
     {grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 )
 """Statuses that may be about the prompt: the service answers INTERNAL to one that vLLM refuses."""
-_CHAT_SUCCESS, _COMPLETION_SUCCESS = 4, 3
-"""Fields of the answers."""
-_HASHES, _PLACES = 1, 2
-"""Fields of the features of media."""
 _decode_chat = msgspec.json.Decoder(ChatRequest).decode
 _decode_completion = msgspec.json.Decoder(CompletionRequest).decode
 
@@ -71,12 +67,15 @@ class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
     tool_calls: list[Any] | None = None
 
+    @property
+    def parts(self) -> list[_Part]:
+        return self.content if isinstance(self.content, list) else []
+
     def encoded(self) -> bytes:
         fields = [part(1, self.role.encode())]
         if isinstance(self.content, str):
             fields.append(part(2, self.content.encode()))
-        else:
-            fields += [part(3, each.encoded()) for each in self.content or ()]
+        fields += [part(3, each.encoded()) for each in self.parts]
         if self.tool_calls:
             fields.append(part(4, msgspec.json.encode(self.tool_calls)))
         return b"".join(fields)
@@ -109,11 +108,11 @@ class UdsTokenizer(TokenSource):
         try:
             answer = await self._call("InitializeTokenizer", self._model + number(3, 1), _START_SECONDS)
             found = dict(FieldReader(_MOST_FIELDS).fields(answer))
-            reason = _bytes(found, 2)[:_MOST_REASON].decode(errors="replace")
+            reason = bytes(_view(found.get(2))[:_MOST_REASON]).decode(errors="replace")
         except grpc.aio.AioRpcError as error:
             raise SourceFailedError(f"{error.code().name}: {error.details() or '':.{_MOST_REASON}}") from None
-        except ValueError as error:
-            raise SourceFailedError(f"the answer to InitializeTokenizer is malformed: {error}") from None
+        except ValueError:
+            raise SourceFailedError("the answer to InitializeTokenizer is malformed") from None
         if not found.get(1):
             raise SourceFailedError(f"the tokenizer was not loaded: {reason!r}")
         self._is_ready = True
@@ -122,17 +121,14 @@ class UdsTokenizer(TokenSource):
         """Ask the service; before that, have the tokenizer loaded if it may not be."""
         if not self._is_ready:
             await self.prepare()
-        is_chat = prompt.api is Api.CHAT
-        if not is_chat and prompt.api is not Api.COMPLETION:
-            raise PromptRefusedError
         try:
-            message = await asyncio.to_thread(_chat if is_chat else _completion, self._model, prompt.content)
-        except (ValueError, RecursionError):
+            method, encode, success = _METHODS[prompt.api]
+            message = await asyncio.to_thread(encode, self._model, prompt.content)
+        except (KeyError, ValueError, RecursionError):
             raise PromptRefusedError from None
         timeout = _MEDIA_TIMEOUT_SECONDS if prompt.has_media else _TIMEOUT_SECONDS
         try:
-            answer = await self._call("RenderChatCompletion" if is_chat else "RenderCompletion", message, timeout)
-            return _read(answer, success=_CHAT_SUCCESS if is_chat else _COMPLETION_SUCCESS)
+            return _read(await self._call(method, message, timeout), success)
         except grpc.aio.AioRpcError as error:  # its text may hold something of the prompt
             self._is_ready = False
             code = error.code()
@@ -163,8 +159,8 @@ def _completion(model: bytes, content: bytes) -> bytes:
 def _chat(model: bytes, content: bytes) -> bytes:
     asked = _decode_chat(content)
     messages = msgspec.convert(asked.messages, list[_Message])
-    parts = sum(1 if isinstance(message.content, str) else len(message.content or ()) for message in messages)
-    if asked.add_special_tokens or asked.truncate_prompt_tokens is not None or max(parts, len(messages)) > _MOST_PARTS:
+    parts = len(messages) + sum(len(message.parts) for message in messages)
+    if asked.add_special_tokens or asked.truncate_prompt_tokens is not None or parts > _MOST_PARTS:
         raise PromptRefusedError
     fields = [model, *(part(2, message.encoded()) for message in messages)]
     if tools := asked.tool_list():
@@ -180,39 +176,36 @@ def _chat(model: bytes, content: bytes) -> bytes:
     return b"".join(fields)
 
 
-def _read(answer: bytes, *, success: int) -> Tokens:
+def _read(answer: bytes, success: int) -> Tokens:
     reader = FieldReader(_MOST_FIELDS)
     found = dict(reader.fields(answer))  # of several values, the last one counts
     if not found.get(success):
         raise PromptRefusedError
-    packed = _bytes(found, 2)
-    features = _bytes(found, 3) if success == _CHAT_SUCCESS else b""
-    media = _features(reader, features).media()
+    packed = bytes(_view(found.get(2)))
+    media = _features(reader, _view(found.get(3))).media()
     return Tokens(count_varints(packed), read_uint32s(packed, MOST_TOKENS), (), media)
 
 
-def _features(reader: FieldReader, message: bytes) -> Features:
+def _features(reader: FieldReader, message: memoryview) -> Features:
     """Read two maps: each entry has a modality, and a message that is a list."""
     hashes: dict[str, list[str]] = {}
     places: dict[str, list[dict[str, int | memoryview]]] = {}
     for field, entry in reader.fields(message):
-        found = dict(reader.fields(_message(entry)))
-        modality = _bytes(found, 1).decode()
-        values = [_message(value) for _, value in reader.fields(_bytes(found, 2))]
-        if field == _HASHES:
+        found = dict(reader.fields(_view(entry)))
+        modality = bytes(_view(found.get(1))).decode()
+        values = [_view(value) for _, value in reader.fields(_view(found.get(2)))]
+        if field == 1:
             hashes[modality] = [bytes(value).decode() for value in values]
-        elif field == _PLACES:
+        else:
             spans = [dict(reader.fields(value)) for value in values]
             places[modality] = [{"offset": span.get(1, 0), "length": span.get(2, 0)} for span in spans]
     return msgspec.convert({"mm_hashes": hashes, "mm_placeholders": places}, Features)
 
 
-def _bytes(fields: Mapping[int, int | memoryview], field: int) -> bytes:
-    """Return a string, bytes or a message; empty if it is missing."""
-    return bytes(_message(fields.get(field, memoryview(b""))))
+def _view(value: int | memoryview | None) -> memoryview:
+    """Return a string or message; empty if it is missing."""
+    return value if isinstance(value, memoryview) else memoryview(b"")
 
 
-def _message(value: int | memoryview) -> memoryview:
-    if isinstance(value, int):
-        raise ValueError("a number is where a message should be")  # noqa: TRY004  as for other malformed messages
-    return value
+_METHODS = {Api.CHAT: ("RenderChatCompletion", _chat, 4), Api.COMPLETION: ("RenderCompletion", _completion, 3)}
+"""Method, encoder of the prompt, and number of the field `success` in the answer."""

@@ -146,7 +146,6 @@ async def test_prompt_that_the_service_refuses_does_not_stop_it(service, path, s
         b"no message",
         b"\x12\x01\x80" + b"\x20\x01",  # an id that is cut off
         b"\x10\x01" * 20_000 + b"\x20\x01",
-        b"\x18\x01\x20\x01",  # features that are a number
         M["ChatTokens"](features=features(image=[(0, 9), (3, 1)]), success=True),
         M["ChatTokens"](features=features(image=[(0, 9)]), success=True),
     ],
