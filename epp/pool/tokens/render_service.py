@@ -23,6 +23,9 @@ from epp.routing.bodies import with_model
 _MOST_CONTENT_BYTES = 8 * 1024 * 1024
 _ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
 """Of 131,072 tokens, the ids take one MiB; with media, there is more that is not read."""
+_MOST_ID_BYTES = 2 * 1024 * 1024
+"""Text of token ids, and without media the whole answer: 15 milliseconds."""
+_MOST_FEATURE_BYTES = 128 * 1024
 _CONNECTIONS = 32
 _IDLE_SECONDS = 90.0
 _MOST_PROMPTS = 4096
@@ -37,16 +40,23 @@ class _Placeholder(msgspec.Struct):
     length: Natural
 
 
+_decode_hashes = msgspec.json.Decoder(dict[str, list[Annotated[str, Meta(max_length=1024)]]]).decode
+_decode_placeholders = msgspec.json.Decoder(dict[str, list[_Placeholder]]).decode
+
+
 class _Features(msgspec.Struct):
-    mm_hashes: dict[str, list[Annotated[str, Meta(max_length=1024)]]] = {}
-    mm_placeholders: dict[str, list[_Placeholder]] = {}
+    mm_hashes: Raw = Raw(b"{}")
+    mm_placeholders: Raw = Raw(b"{}")
 
     def media(self) -> tuple[MediaTokens, ...]:
-        """Return the placeholders in order; raises ValueError where they overlap, or do not pair with hashes."""
+        """Return the placeholders in order; raises ValueError if they overlap, or do not pair with hashes."""
+        if memoryview(self.mm_hashes).nbytes + memoryview(self.mm_placeholders).nbytes > _MOST_FEATURE_BYTES:
+            raise ValueError("too many placeholders")
+        hashes = _decode_hashes(self.mm_hashes)
         found = [
             MediaTokens(identifier, place.offset, place.length)
-            for kind, places in self.mm_placeholders.items()
-            for identifier, place in zip(self.mm_hashes.get(kind, ()), places, strict=True)
+            for kind, places in _decode_placeholders(self.mm_placeholders).items()
+            for identifier, place in zip(hashes.get(kind, ()), places, strict=True)
         ]
         found.sort(key=lambda media: media.offset)
         if any(one.offset + one.length > other.offset for one, other in pairwise(found)):
@@ -101,7 +111,7 @@ class RenderService(TokenSource):
             ) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise _refusal(answer.status, prompt.api)
-                return _read(await _body_of(answer))
+                return _read(await _body_of(answer, _ANSWER_LIMIT_BYTES if prompt.has_media else _MOST_ID_BYTES))
         except MalformedBodyError as error:
             raise PromptRefusedError from error
         except (aiohttp.ClientError, OSError) as error:
@@ -118,12 +128,12 @@ def _refusal(status: int, api: Api) -> Exception:
     return SourceFailedError(f"answered with status {status}")
 
 
-async def _body_of(answer: aiohttp.ClientResponse) -> bytes:
+async def _body_of(answer: aiohttp.ClientResponse, most: int) -> bytes:
     pieces, size = [], 0
     async for piece in answer.content.iter_any():
         size += len(piece)
-        if size > _ANSWER_LIMIT_BYTES:
-            raise SourceFailedError(f"answered with more than {_ANSWER_LIMIT_BYTES} bytes")
+        if size > most:
+            raise PromptRefusedError
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -138,6 +148,8 @@ def _read(answer: bytes) -> Tokens:
         raise SourceFailedError("the answer is not one of the render API") from None
     if not 0 < len(every) <= _MOST_PROMPTS:
         raise SourceFailedError(f"answered for {len(every)} prompts; 1 to {_MOST_PROMPTS} are possible")
+    if sum(memoryview(each.token_ids).nbytes for each in every) > _MOST_ID_BYTES:
+        raise PromptRefusedError
     packed = [packed_json(bytes(each.token_ids)) for each in every]
     prompts = [np.frombuffer(ids, "<u4") for ids in packed if ids is not None]
     if len(prompts) < len(packed):
