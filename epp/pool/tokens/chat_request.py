@@ -49,8 +49,11 @@ class ChatRequest(msgspec.Struct):
         """Return the tools with the fields that vLLM knows, in its order."""
         if not self.tools:
             return None
-        functions: list[dict[str, Any]] = [msgspec.to_builtins(tool.function) for tool in self.tools]
-        return [{"type": "function", "function": function} for function in functions]
+        functions = [msgspec.structs.asdict(tool.function) for tool in self.tools]
+        return [
+            {"type": "function", "function": {key: found for key, found in each.items() if found is not msgspec.UNSET}}
+            for each in functions
+        ]
 
     def variables(self) -> dict[str, Any]:
         """Return further variables of the template; members of the request take precedence over its `kwargs`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _MOST_MESSAGES = 4096
-"""Messages of a chat; a template may take time that grows with the square of their number."""
+"""Messages of a chat; a template may take time that grows with the square of their number. Also prompts of a list."""
 _TIMEOUT_SECONDS = 10.0
 _MOST_FILE_BYTES = 16 * 1024 * 1024
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -88,6 +88,8 @@ class LocalTokenizer(TokenSource):
         if asked.truncate_prompt_tokens is not None or asked.prompt_embeds is not None:
             raise PromptRefusedError
         texts = asked.prompt if isinstance(asked.prompt, list) else [asked.prompt]
+        if len(texts) > _MOST_MESSAGES:
+            raise PromptRefusedError
         special = asked.add_special_tokens is not False
         return Tokens.joined([encode(self._tokenizer, text, add_special_tokens=special) for text in texts])
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from epp.framework import MediaTokens
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.prompt import packed_json
 from epp.pool.tokens.source import Api, Features, Prompt, PromptRefusedError, SourceFailedError, Tokens, TokenSource
@@ -19,6 +20,9 @@ from epp.routing.bodies import with_model
 _MOST_CONTENT_BYTES = 8 * 1024 * 1024
 _ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
 """Of 131,072 tokens, the ids take one MiB; with media, there is more that is not read."""
+_MOST_ID_BYTES = 2 * 1024 * 1024
+"""Text of token ids, and without media the whole answer: 15 milliseconds."""
+_MOST_FEATURE_BYTES = 128 * 1024
 _CONNECTIONS = 32
 _IDLE_SECONDS = 90.0
 _MOST_PROMPTS = 4096
@@ -26,11 +30,24 @@ _SERVICE_AT_FAULT = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 )
 """Statuses below 500 that are not about the prompt."""
+_decode_features = msgspec.json.Decoder(Features).decode
+
+
+class _Features(msgspec.Struct):
+    mm_hashes: Raw = Raw(b"{}")
+    mm_placeholders: Raw = Raw(b"{}")
+
+    def media(self) -> tuple[MediaTokens, ...]:
+        """Return the placeholders in order; raises ValueError if they overlap, or do not pair with hashes."""
+        hashes, places = bytes(self.mm_hashes), bytes(self.mm_placeholders)
+        if len(hashes) + len(places) > _MOST_FEATURE_BYTES:
+            raise ValueError("too many placeholders")
+        return _decode_features(b'{"mm_hashes":%s,"mm_placeholders":%s}' % (hashes, places)).media()
 
 
 class _Rendered(msgspec.Struct):
     token_ids: Raw
-    features: Features | None = None
+    features: _Features | None = None
 
 
 _decode = msgspec.json.Decoder(_Rendered | list[_Rendered]).decode
@@ -71,7 +88,7 @@ class RenderService(TokenSource):
             ) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise _refusal(answer.status, prompt.api)
-                return _read(await _body_of(answer))
+                return _read(await _body_of(answer, _ANSWER_LIMIT_BYTES if prompt.has_media else _MOST_ID_BYTES))
         except MalformedBodyError as error:
             raise PromptRefusedError from error
         except (aiohttp.ClientError, OSError) as error:
@@ -88,12 +105,12 @@ def _refusal(status: int, api: Api) -> Exception:
     return SourceFailedError(f"answered with status {status}")
 
 
-async def _body_of(answer: aiohttp.ClientResponse) -> bytes:
+async def _body_of(answer: aiohttp.ClientResponse, most: int) -> bytes:
     pieces, size = [], 0
     async for piece in answer.content.iter_any():
         size += len(piece)
-        if size > _ANSWER_LIMIT_BYTES:
-            raise SourceFailedError(f"answered with more than {_ANSWER_LIMIT_BYTES} bytes")
+        if size > most:
+            raise PromptRefusedError
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -108,6 +125,8 @@ def _read(answer: bytes) -> Tokens:
         raise SourceFailedError("the answer is not one of the render API") from None
     if not 0 < len(every) <= _MOST_PROMPTS:
         raise SourceFailedError(f"answered for {len(every)} prompts; 1 to {_MOST_PROMPTS} are possible")
+    if sum(memoryview(each.token_ids).nbytes for each in every) > _MOST_ID_BYTES:
+        raise PromptRefusedError
     packed = [packed_json(bytes(each.token_ids)) for each in every]
     prompts = [np.frombuffer(ids, "<u4") for ids in packed if ids is not None]
     if len(prompts) < len(packed):

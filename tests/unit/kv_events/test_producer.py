@@ -236,6 +236,20 @@ async def test_tokens_of_a_token_producer_are_used():
         assert request.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == 4
 
 
+async def test_lookup_of_small_blocks_and_of_many_prompts_is_bounded():
+    """Of blocks of one token, 12,288 are looked up; of a list, 32 prompts. Scores count blocks of 16 tokens."""
+    long = [token % 1000 for token in range(20_000)]
+    async with fleet(1) as world:
+        hashes = range(1, len(long) + 1)
+        await world.tell(0, stored(hashes, long, size=1))
+        await until(lambda: world.value("kv_cache_index_blocks") == 20_000, "all blocks are in the index")
+        for ids, blocks, total in (([long], 768, 1250), ([long[:16]] * 40, 32, 32)):
+            request, candidates = world.request(prompts=ids)
+            world.producer.produce(request, candidates)
+            match = request.get(PREFIX_MATCH.produced_by("precise"))
+            assert (match.matched_blocks[0], match.total_blocks) == (blocks, total)
+
+
 async def test_request_without_token_ids_has_no_match_and_is_counted():
     async with fleet(1) as world:
         _, candidates = world.request()

@@ -137,6 +137,12 @@ async def test_other_chats_are_estimated(path, body):
         assert (tokens.ids, world.results) == (None, {"refused": 1})
 
 
+async def test_list_of_too_many_prompts_is_estimated(path):
+    async with asked(local(path)) as world:
+        tokens, _ = await world.tokens({"prompt": ["a"] * 5000}, "completions")
+        assert (tokens.ids, world.results) == (None, {"refused": 1})
+
+
 async def test_template_with_parts_gets_parts(tokenizer, path):
     template = "{% for m in messages %}{% for part in m.content %}{{ part.text }};{% endfor %}{% endfor %}"
     (path.parent / "chat_template.jinja").write_text(template)

@@ -68,7 +68,7 @@ def with_media(hashes, *places):
         b'{"ids": [1]}',
         with_media({}, [0, 1]),
         with_media({"image": ["a", "b"]}, [0, 9], [3, 1]),
-        b" " * (8 * 1024 * 1024 + 1),
+        with_media({"image": ["a" * 1024] * 128}),
     ],
 )
 async def test_answer_of_another_form_is_a_failure_of_the_server(render, answer):
@@ -77,6 +77,12 @@ async def test_answer_of_another_form_is_a_failure_of_the_server(render, answer)
         tokens, _ = await world.tokens(chat("hello"))
         assert (tokens.ids, tokens.exact, tokens.no_ids) == (None, False, "failed")
         assert world.results == {"failed": 1}
+
+
+async def test_prompt_with_too_many_tokens_says_nothing_about_the_server(render):
+    render.answer = lambda _: {"token_ids": [1000000] * 300_000}
+    async with asked(vllm(render)) as world:
+        assert (await world.tokens(chat("hello")))[0].no_ids == "refused"
 
 
 async def test_long_prompt_is_counted_whole_and_kept_up_to_the_limit(render):
