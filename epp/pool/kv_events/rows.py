@@ -12,6 +12,8 @@ Rows: TypeAlias = NDArray[np.int32]
 """Indices into the columns of a table; -1 for a key that is not in it."""
 
 _NONE = -1
+_MIX, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
+"""2**64 divided by the golden ratio: products of numbers that follow one another are far apart."""
 _FIRST_BUCKETS = 64
 _KEYS_PER_BUCKET = 1.25
 _SAMPLES = 8
@@ -30,7 +32,7 @@ class RowTable:
         """Hold up to `capacity` keys; which keys share a bucket depends on `secret`."""
         self.capacity = capacity
         self.count = 0
-        self._secret = np.uint64(secret | 1)
+        self._secret = np.uint64((2 * secret + 1) * _MIX & _MASK)  # odd, and large even if the secret is small
         self._random = np.random.default_rng(secret)
         self._columns: list[NDArray[Any]] = []
         self.keys: Keys = self.column(np.uint64)
@@ -94,7 +96,7 @@ class RowTable:
         self.count -= len(rows)
 
     def _bucket(self, keys: Keys) -> NDArray[np.int64]:
-        hashes = ((keys * self._secret) >> np.uint64(32)).astype(np.int64)
+        hashes = (keys * self._secret).byteswap().view(np.int64)  # the highest bits depend on all bits of a key
         buckets = hashes & (2 * self._base - 1)
         return np.where(buckets < self._buckets, buckets, hashes & (self._base - 1))
 

@@ -2,13 +2,13 @@
 """The hash table of the index, compared with a dict."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.pool.kv_events.rows import RowTable
 
 SECRET = 0x4F1BBCDCBFA53E0B
-"""Keys that follow one another share no bucket with it."""
 KEYS = st.lists(st.integers(1, 300) | st.integers(2**64 - 5, 2**64 - 1), max_size=60)
 
 
@@ -42,6 +42,14 @@ def test_table_has_what_was_put_and_not_removed(steps, secret):
         assert len(set(rows.tolist())) == len(kept)
         absent = keys_of(list(range(301, 400)))
         assert (table.find(absent) < 0).all()
+
+
+@pytest.mark.parametrize("secret", [0, 1, SECRET])
+@pytest.mark.parametrize("step", [1, 1 << 20, 1 << 48])
+def test_no_step_between_keys_puts_many_in_one_bucket(secret, step):
+    table, keys = RowTable(10_000, secret), np.arange(1, 10_001, dtype=np.uint64) * np.uint64(step)
+    table.put(keys, 1)
+    assert np.bincount(table._bucket(keys)).max() < 20  # noqa: SLF001  otherwise, only the time shows it
 
 
 def test_full_table_forgets_what_was_used_longest_ago():
