@@ -17,7 +17,7 @@ _MOST_TOKENS = 32 * 1024
 """Tokens of these blocks, unless there is only one."""
 _MOST_BLOCK_TOKENS = 16 * 1024
 _EVENTS_AT_A_TIME = 1024
-"""Events that one call decodes: up to four milliseconds, in which no other thread runs."""
+"""Events that one call decodes; it holds the interpreter lock for up to four milliseconds."""
 _MOST_NAME = 1024
 _MOST_EXTRA_BYTES = 256 * 1024
 """Extra keys of an event; lists in lists take 20 milliseconds."""
@@ -25,6 +25,8 @@ _ExtraKeys: TypeAlias = Annotated[list[Any], Meta(max_length=64)] | None
 """Of one block."""
 _INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 """Kinds of caches in which a block serves all later tokens."""
+KINDS = _INDEXED_KINDS | {"sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba", "cross_attention"}
+"""Kinds that metrics name."""
 _NO_KEYS = msgspec.Raw(b"\xc0")
 
 
@@ -114,10 +116,19 @@ def hash_of(value: Hash) -> int:
 
 def is_indexed(event: BlockStored) -> bool:
     """Return whether a cache of this kind serves all later tokens, and the event has all tokens of each block."""
+    return not skip_reason(event, event.kv_cache_spec_kind or "")
+
+
+def skip_reason(event: BlockStored | BlockRemoved, kind: str | None) -> str:
+    """Return why the index skips an event of a cache of this kind, or of an unknown one; empty if it does not."""
     if event.group_idx is None:
-        return True
-    tokens, blocks = len(event.token_ids), len(event.block_hashes)
-    return event.kv_cache_spec_kind in _INDEXED_KINDS and tokens == blocks * event.block_size
+        return ""
+    if kind is None:
+        return "unknown_group"
+    if kind not in _INDEXED_KINDS:
+        return "unsupported_cache_kind"
+    is_dense = isinstance(event, BlockRemoved) or len(event.token_ids) == len(event.block_hashes) * event.block_size
+    return "" if is_dense else "non_dense_block_span"
 
 
 def pieces_of(event: Event) -> Iterator[Event]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
-from epp.pool.kv_events.events import DEFAULT_TIER, BlockRemoved, BlockStored, Event, hash_of, is_indexed
+from epp.pool.kv_events.events import DEFAULT_TIER, KINDS, BlockRemoved, BlockStored, Event, hash_of, skip_reason
 from epp.pool.kv_events.rows import Keys, Rows, RowTable
 
 _BITS = 64
@@ -24,6 +24,8 @@ _MOST_WRITES = 32
 """Writes of one call to `apply`, each of at most half a millisecond besides the time for its blocks."""
 _MOST_TIERS = 8
 """Tiers that engines name; blocks of further ones are ignored."""
+_MOST_GROUPS = 64
+"""Groups of layers of one engine, each with a cache of its own."""
 _MOST_COPIES = 1 << 20
 """Blocks whose copies within one cache are counted."""
 _HOST_TIER = "cpu"
@@ -34,11 +36,13 @@ SPECULATIVE = "speculative"
 class Lane:
     """The caches of one engine. Its number is a bit in sets of holders."""
 
-    __slots__ = ("bit", "id", "number", "word")
+    __slots__ = ("bit", "id", "kinds", "number", "word")
 
     def __init__(self, identifier: int) -> None:
         self.id = identifier
         self.number, self.word, self.bit = -1, 0, np.uint64(0)
+        self.kinds: dict[int | None, str] = {}
+        """Kinds of caches by group, as events of stored blocks tell."""
 
     def renumber(self, number: int) -> None:
         """Use another bit."""
@@ -121,11 +125,24 @@ class BlockIndex:
         """Tiers that engines named."""
         self.block_sizes: set[int] = set()
         """Tokens in a block, of engines that stored any."""
-        self.orphans = 0
-        """Stored blocks dropped because their parent is unknown."""
+        self.skipped_stores = Counter({("unknown", "unknown_parent"): 0})
+        """Events by kind of cache and reason."""
+        self.skipped_removals = Counter({("unknown", "unknown_group"): 0})
+        self.removed_copies = self.removed_hashes = 0
+        """Hashes in removals: of blocks that have another copy in the same cache, and of others."""
 
     def __len__(self) -> int:
         return self._blocks.count
+
+    @property
+    def admitted(self) -> int:
+        """Blocks taken in."""
+        return self._blocks.admitted
+
+    @property
+    def evicted(self) -> int:
+        """Blocks evicted for lack of room."""
+        return self._blocks.evicted
 
     def add(self) -> Lane:
         """Return a new lane, which is empty."""
@@ -165,10 +182,8 @@ class BlockIndex:
                     self.clear(lane)
                     continue
                 tier = (event.medium or DEFAULT_TIER).lower()
-                if tier not in self._tiers:
-                    if len(self._tiers) >= _MOST_TIERS:
-                        continue
-                    self._tiers.add(tier)
+                if self._skips(lane, event, tier):
+                    continue
                 hashes = [hash_of(each) ^ scope for each in event.block_hashes]
                 if not batch.touch(lane, hashes):
                     self._write(batch, now)
@@ -244,18 +259,20 @@ class BlockIndex:
                     self._copies[self._blocks.keys.item(at[index]), word, bits.item(index), tier] += 1
             np.bitwise_or.at(column, at, bits)
 
-    def withdraw(self, keys: Keys, places: Sequence[tuple[Lane, str, int]]) -> None:
-        """Remove blocks from caches; blocks without a holder are forgotten."""
-        rows = self._blocks.find(keys)
+    def withdraw(self, keys: Keys, places: Sequence[tuple[Lane, str, int]]) -> int:
+        """Remove blocks from caches, and return how many stay, as copies; blocks without a holder are forgotten."""
+        rows, copies = self._blocks.find(keys), 0
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
             if self._copies:
                 named = zip(self._blocks.keys[at].tolist(), bits.tolist(), strict=True)
                 last = np.array([not self._drop_copy((key, word, bit, tier)) for key, bit in named], dtype=bool)
                 np.bitwise_and.at(column, at[last], ~bits[last])
+                copies += len(last) - int(last.sum())
             else:
                 np.bitwise_and.at(column, at, ~bits)
         self._drop_unheld(np.unique(rows[rows >= 0]))
+        return copies
 
     def sweep(self) -> bool:
         """Free some memory of removed lanes; return whether there is more."""
@@ -295,6 +312,24 @@ class BlockIndex:
         self._alive[lane.word] &= ~lane.bit
         self._leaving.append(lane.number)
 
+    def _skips(self, lane: Lane, event: BlockStored | BlockRemoved, tier: str) -> bool:
+        """Return whether an event is not for the index, and count it if so."""
+        group, skipped = event.group_idx, self.skipped_removals
+        if isinstance(event, BlockStored):
+            skipped = self.skipped_stores
+            if group in lane.kinds or len(lane.kinds) < _MOST_GROUPS:
+                lane.kinds[group] = event.kv_cache_spec_kind or ""
+        kind = lane.kinds.get(group)
+        reason = skip_reason(event, kind)
+        if not reason and not _admits(self._tiers, tier, _MOST_TIERS):
+            reason = "too_many_tiers"
+        if not reason and isinstance(event, BlockStored):
+            is_known = _admits(self.block_sizes, event.block_size, _MOST_BLOCK_SIZES)
+            reason = "" if is_known else "too_many_block_sizes"
+        if reason:
+            skipped[_label(kind), reason] += 1
+        return bool(reason)
+
     def _parents(self, messages: Sequence[Message]) -> dict[int, int]:
         """Return the keys of the parents that are known, by the engine's hash."""
         wanted = {
@@ -311,19 +346,15 @@ class BlockIndex:
     def _keys_of(
         self, event: BlockStored, model: str, hashes: Sequence[int], own: Mapping[int, int], parents: Mapping[int, int]
     ) -> list[int]:
-        """Return the keys of stored blocks: of none if they are not indexed, or their parent is unknown."""
-        sizes = self.block_sizes
-        if not is_indexed(event) or (event.block_size not in sizes and len(sizes) >= _MOST_BLOCK_SIZES):
-            return []
+        """Return the keys of stored blocks; none if their parent is unknown."""
         scope = self._first(model)
         parent: int | None = self._first(event.lora_name or model)
         if event.parent_block_hash is not None:
             above = hash_of(event.parent_block_hash) ^ scope
             parent = own.get(above, parents.get(above))
         if parent is None:
-            self.orphans += len(hashes)
+            self.skipped_stores[_label(event.kv_cache_spec_kind), "unknown_parent"] += 1
             return []
-        self.block_sizes.add(event.block_size)
         extras = [_strings(each, event.lora_name) for each in event.extra_keys or ()]
         tokens = array("I", event.token_ids).tobytes()
         return self._hash.chain(parent, tokens, event.block_size, extras)[: len(hashes)]
@@ -337,7 +368,9 @@ class BlockIndex:
         removed = np.array(batch.removed_hashes, dtype=np.uint64)
         if len(removed):
             rows = self._engine_blocks.find(removed)
-            self.withdraw(np.where(rows < 0, np.uint64(0), self._keys[rows]), batch.removed_from)
+            copies = self.withdraw(np.where(rows < 0, np.uint64(0), self._keys[rows]), batch.removed_from)
+            self.removed_copies += copies
+            self.removed_hashes += len(removed) - copies
             rows = np.unique(rows[rows >= 0])
             self._engine_blocks.remove(rows[self._blocks.find(self._keys[rows]) < 0])
 
@@ -362,6 +395,18 @@ class BlockIndex:
             for word in words:
                 held |= word[rows] != 0
         self._blocks.remove(rows[~held])
+
+
+def _admits(known: set[Any], value: object, most: int) -> bool:
+    """Return whether a set of bounded size has a value, which is added if there is room."""
+    if len(known) < most:
+        known.add(value)
+    return value in known
+
+
+def _label(kind: str | None) -> str:
+    """Return the kind of a cache as metrics name it."""
+    return kind if kind in KINDS else "other" if kind else "unknown"
 
 
 def _extend(places: list[tuple[Lane, str, int]], lane: Lane, tier: str, count: int) -> None:

@@ -152,14 +152,38 @@ class PrecisePrefixCacheParameters(Parameters, frozen=True):
 
 
 _BLOCKS = PluginMetric("kv_cache_index_blocks", "Distinct blocks that the index holds.")
-_LOOKUPS, _HITS, _LONGEST_HITS = (
+_LOOKUPS, _HITS, _LONGEST_HITS, _ADMISSIONS, _EVICTIONS = (
     PluginMetric(f"kv_cache_index_{name}", text, is_counter=True, legacy=Legacy(f"kvcache_index_{name}_total"))
     for name, text in (
         ("lookup_requests", "Requests looked up in the index."),
         ("lookup_hits", "Longest match of each lookup, in blocks, summed up."),
         ("max_pod_hit_count", "The same as lookup_hits."),
+        ("admissions", "Blocks that the index took in."),
+        ("evictions", "Blocks that the index evicted for lack of room."),
     )
 )
+_SUPPRESSED, _FORWARDED = (
+    PluginMetric(
+        f"kv_cache_events_dedup_removed_hashes_{name}",
+        text,
+        is_counter=True,
+        legacy=Legacy(f"kvcache_kvevents_dedup_removed_hashes_{name}_total"),
+    )
+    for name, text in (
+        ("suppressed", "Removed blocks that have another copy in the same cache."),
+        ("forwarded", "Other removed blocks."),
+    )
+)
+_SKIPPED_STORES, _SKIPPED_REMOVALS = (
+    PluginMetric(f"kv_cache_events_{name}_skipped", text, ("cache_kind", "reason"), is_counter=True)
+    for name, text in (
+        ("stores", "Events of stored blocks that the index skipped."),
+        ("removals", "Events of removed blocks that the index skipped."),
+    )
+)
+_INDEX_METRICS = (
+    _BLOCKS, _ADMISSIONS, _EVICTIONS, _SUPPRESSED, _FORWARDED, _SKIPPED_STORES, _SKIPPED_REMOVALS,
+)  # fmt: skip
 _LATENCY = PluginMetric(
     "kv_cache_index_lookup_latency_seconds",
     "Duration of lookups.",
@@ -216,7 +240,7 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
     parameters_type = PrecisePrefixCacheParameters
     ignores_tokenizers = False
     """Whether `tokenizersPoolConfig` is ignored rather than refused."""
-    metrics = (_BLOCKS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS)
+    metrics = (*_INDEX_METRICS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS)
     namespaces = ()
     reads_response_body = False
 
@@ -407,8 +431,15 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
     @property
     def samples(self) -> Sequence[Sample]:
         """Size and use of the index, and numbers of messages."""
+        index = self._index
         return [
-            Sample(_BLOCKS, len(self._index)),
+            Sample(_BLOCKS, len(index)),
+            Sample(_ADMISSIONS, index.admitted),
+            Sample(_EVICTIONS, index.evicted),
+            Sample(_SUPPRESSED, index.removed_copies),
+            Sample(_FORWARDED, index.removed_hashes),
+            *(Sample(_SKIPPED_STORES, number, labels) for labels, number in tuple(index.skipped_stores.items())),
+            *(Sample(_SKIPPED_REMOVALS, number, labels) for labels, number in tuple(index.skipped_removals.items())),
             Sample(_LOOKUPS, self._lookups),
             Sample(_HITS, self._hits),
             Sample(_LONGEST_HITS, self._hits),

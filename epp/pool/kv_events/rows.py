@@ -32,6 +32,8 @@ class RowTable:
         """Hold up to `capacity` keys; which keys share a bucket depends on `secret`."""
         self.capacity = capacity
         self.count = 0
+        self.admitted = self.evicted = 0
+        """Keys that were added, and removed for lack of room."""
         self._secret = np.uint64((2 * secret + 1) * _MIX & _MASK)  # odd, and large even if the secret is small
         self._random = np.random.default_rng(secret)
         self._columns: list[NDArray[Any]] = []
@@ -109,6 +111,7 @@ class RowTable:
         self.keys[rows] = keys
         self.used[rows] = now
         self.count += len(rows)
+        self.admitted += len(rows)
         self._link(rows)
 
     def _free_rows(self, count: int) -> Rows:
@@ -151,7 +154,9 @@ class RowTable:
             return
         sample = np.unique(self._random.integers(0, self.end, max(_FEWEST_SAMPLES, excess * _SAMPLES), dtype=np.int32))
         sample = sample[(self.keys[sample] != 0) & (self.used[sample] != now)]
-        self.remove(sample[np.argsort(self.used[sample], kind="stable")[:excess]])
+        oldest = sample[np.argsort(self.used[sample], kind="stable")[:excess]]
+        self.evicted += len(oldest)
+        self.remove(oldest)
 
     def _grow(self, count: int) -> None:
         """Add buckets for so many keys."""

@@ -69,7 +69,7 @@ def test_child_of_a_stored_block_continues_its_chain_and_an_orphan_is_dropped():
     fleet.apply(0, stored([1], tokens[:4]), stored([2, 3], tokens[4:], parent=1))
     fleet.apply(1, stored([3], tokens[8:], parent=77))
     assert fleet.held(tokens) == [3, 0]
-    assert fleet.index.orphans == 1
+    assert fleet.index.skipped_stores == Counter({("unknown", "unknown_parent"): 1})
 
 
 def test_parent_that_another_engine_stored_is_known():
@@ -119,6 +119,36 @@ def test_block_counts_with_the_weight_of_its_best_tier():
     assert fleet.weighted(prompt(1, 2)) == [1.6, 2.0]
 
 
+def test_removal_from_a_cache_that_is_not_indexed_leaves_the_block():
+    """The groups of a model with two kinds of attention hold the same hashes; only the window forgets them early."""
+    fleet = Fleet(1)
+    full, window = (
+        {"group_idx": 0, "kv_cache_spec_kind": "full_attention"},
+        {"group_idx": 1, "kv_cache_spec_kind": "mine"},
+    )
+    fleet.apply(0, stored([1], prompt(1, 1), **full), stored([1], prompt(1, 1), **window))
+    fleet.apply(0, BlockRemoved([1], group_idx=1), BlockRemoved([1], group_idx=2))
+    assert fleet.held(prompt(1, 1)) == [1]
+    assert fleet.index.skipped_stores == Counter({("other", "unsupported_cache_kind"): 1})
+    assert fleet.index.skipped_removals == Counter(
+        {("other", "unsupported_cache_kind"): 1, ("unknown", "unknown_group"): 1}
+    )
+    fleet.apply(0, BlockRemoved([1], group_idx=0))
+    assert fleet.held(prompt(1, 1)) == [0]
+
+
+def test_blocks_that_come_and_go_are_counted():
+    fleet = Fleet(1, capacity=100)
+    for number in range(3):
+        fleet.now += 1
+        hashes = range(1000 * number, 1000 * number + 50)
+        fleet.apply(0, stored(hashes, prompt(number, 50)))
+    assert (fleet.index.admitted, fleet.index.evicted, len(fleet.index)) == (150, 50, 100)
+    fleet.apply(0, stored([2000], prompt(2, 1)))
+    fleet.apply(0, BlockRemoved([2000, 2001, 9]))
+    assert (fleet.index.removed_copies, fleet.index.removed_hashes) == (1, 2)
+
+
 def test_blocks_that_change_again_and_again_are_applied_in_several_calls():
     fleet = Fleet(1)
     changes = [stored([1], prompt(1, 1)), BlockRemoved([1])] * 500 + [stored([1], prompt(1, 1))]
@@ -135,6 +165,7 @@ def test_eight_tiers_are_known_and_further_ones_ignored():
     for number in range(20):
         fleet.apply(0, stored([number], prompt(number, 1), medium=f"tier{number}"))
     assert [fleet.held(prompt(number, 1)) for number in (0, 7, 8, 19)] == [[1], [1], [0], [0]]
+    assert fleet.index.skipped_stores == Counter({("unknown", "too_many_tiers"): 12})
 
 
 def test_adapter_is_found_though_its_name_is_in_the_extra_keys():
