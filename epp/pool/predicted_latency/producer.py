@@ -43,7 +43,7 @@ from epp.framework import (
 from epp.framework.datalayer import Follower
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.latency import Source
-from epp.framework.plugin_status import PluginMetric, Sample
+from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
 from epp.framework.rates import batch_sizes, target_seconds, uncached_tokens, waited_seconds
 from epp.pool.predicted_latency.messages import Entry, Kind, Row
@@ -193,6 +193,11 @@ class PredictedLatencyProducer(
             "maxDecodeTokenSamplesForPrediction": given.max_decode_token_samples_for_prediction != 0,
         }
         return [f"{name} has no effect" for name, is_given in unused.items() if is_given]
+
+    @property
+    def inputs(self) -> InputState:
+        """The prediction servers that are not asked."""
+        return InputState() if self._client is None else InputState(self._client.problems)
 
     @property
     def samples(self) -> Sequence[Sample]:

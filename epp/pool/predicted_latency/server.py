@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from epp.framework.arrays import Floats
-from epp.framework.plugin_status import PluginMetric, Sample
+from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.kube.objects.dynamic_scoring import is_url
 from epp.pool.collectors.dynamic_scores.scorer import FetchError
 from epp.pool.predicted_latency.messages import (
@@ -114,6 +114,8 @@ class _Server:
     def __init__(self, url: str) -> None:
         self.url = url
         self.ready = False
+        self.problem = ""
+        """Why it is not asked; empty while it is, and until its status is known."""
         self.broke = asyncio.Event()
         self._failures = 0
         self._reported: bool | None = None
@@ -130,7 +132,7 @@ class _Server:
 
     def set(self, *, ready: bool, detail: str) -> None:
         """Change the state; each change is logged once."""
-        self.ready, self._failures = ready, 0
+        self.ready, self._failures, self.problem = ready, 0, "" if ready else detail
         if not ready:
             self.broke.set()
         if self._reported == ready:
@@ -182,6 +184,15 @@ class PredictionClient:
             *(Sample(FAILED, count, (reason,)) for reason, count in [*self._failed.items()]),
             *(Sample(TRAINED, count, (result,)) for result, count in self._trained.items()),
         ]
+
+    @property
+    def problems(self) -> tuple[InputProblem, ...]:
+        """The prediction servers that are not asked."""
+        return tuple(
+            InputProblem(server.url, reason=f"not asked for predictions: {server.problem}")
+            for server in self._servers
+            if server.problem
+        )
 
     def takes(self, rows: int) -> bool:
         """Return whether predictions for so many rows can be asked for now; count a request for which they cannot."""

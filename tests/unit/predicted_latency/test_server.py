@@ -138,6 +138,8 @@ async def test_rates_are_used_when_the_answer_is_of_no_use_and_the_server_is_lef
         assert len(server.calls) == 3
         assert asked.metric("latency_server_ready", server.url) == 0
         assert asked.metric("latency_server_failures", "not ready") == 1
+        (problem,) = asked.plugin.inputs.problems
+        assert (problem.file, problem.reason.startswith("not asked for predictions: ")) == (server.url, True)
 
 
 async def test_server_is_used_again_once_its_status_is_good(world, server):
@@ -147,6 +149,7 @@ async def test_server_is_used_again_once_its_status_is_good(world, server):
             await held(asked)
         server.status = 200
         await until(is_ready(asked, server), "the server is ready again")
+        assert not asked.plugin.inputs.problems
         assert (await held(asked)).source == "server"
 
 
