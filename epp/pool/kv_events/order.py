@@ -12,6 +12,7 @@ import structlog
 from epp.pool.kv_events.events import Event, decode_events
 
 SEQUENCE_BYTES = 8
+_MOST_TOPIC_BYTES = 2048
 _SETTLING_SECONDS = 0.1
 """Time for which an engine takes note of a subscription, and pause between two attempts of a replay."""
 _REPLAY_SECONDS = 120.0
@@ -32,9 +33,9 @@ class EventMessage(NamedTuple):
 
 
 def message_of(parts: Sequence[bytes]) -> EventMessage | None:
-    """Return the message of three parts; None if it has others."""
+    """Return the message of three parts; None for other parts, or a topic that is too long."""
     match parts:
-        case [topic, sequence, payload] if len(sequence) >= SEQUENCE_BYTES:
+        case [topic, sequence, payload] if len(topic) <= _MOST_TOPIC_BYTES and len(sequence) >= SEQUENCE_BYTES:
             return EventMessage(topic, int.from_bytes(sequence[:SEQUENCE_BYTES], "big"), payload)
     return None
 
@@ -145,7 +146,7 @@ class EventOrder:
         self.own.messages += 1
         message = message_of(parts)
         if message is None:
-            return [self.malformed("a message does not have the parts topic, sequence and payload")]
+            return [self.malformed("a message must be a topic of at most 2,048 bytes, a sequence number and a payload")]
         return self.live(message, now)
 
     def live(self, message: EventMessage, now: float) -> list[Received]:

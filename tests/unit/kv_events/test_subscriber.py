@@ -203,6 +203,7 @@ async def test_engine_that_ends_is_unknown_at_once_and_heard_again_when_it_is_ba
         [b"kv@e@m", b"\0" * 7, b"\x92\x01\x90"],
         [b"kv@e@m", b"\0" * 8, b"not msgpack"],
         [b"kv@e@m", b"\0" * 8, b"\x92\x01\x90", b"more"],
+        [b"kv@e@" + b"m" * 2048, b"\0" * 8, b"\x92\x01\x90"],
     ],
 )
 async def test_malformed_message_makes_the_cache_unknown_and_the_next_one_is_read(inbox, publisher, parts):
