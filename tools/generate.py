@@ -379,8 +379,14 @@ _SPDX = {
 }
 
 
+_BY_TEXT = {"jinja2": "BSD-3-Clause"}
+"""Licences of packages whose metadata are not exact, by the texts of the licences."""
+
+
 def licence_of(package: str) -> str:
     """Return the licence that a package says it has, as an SPDX expression where that is possible."""
+    if package in _BY_TEXT:
+        return _BY_TEXT[package]
     said = metadata.metadata(package)
     if expression := said.get("License-Expression"):
         return str(expression)
