@@ -80,7 +80,7 @@ class Server:
             *("--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--max-model-len", "4096"),
             *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--block-size", "32", "--max-num-seqs", "4"),
             *("--kv-cache-memory-bytes", str(96 * 2**20), "--shutdown-timeout", "5"),
-            *("--kv-events-config", json.dumps(events)),
+            *("--kv-events-config", json.dumps(events), "--enable-scale-out"),  # events, and the render API
             *("--enable-lora", "--max-loras", "1", "--max-lora-rank", "8", "--lora-modules", adapter),
             *("--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "medium"),
         )
@@ -101,6 +101,12 @@ class Server:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.25)  # between two looks at a condition
         pytest.fail(f"{self.name} is not healthy after {START_SECONDS} s:\n{self.log.read_text()[-3000:]}")
+
+    def post(self, path: str, body: object = None) -> None:
+        headers = {"content-type": "application/json"}
+        data = b"" if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"http://{self.address}{path}", data=data, headers=headers)):
+            pass
 
     def kill(self) -> None:
         """End the engine and its workers at once."""
@@ -175,15 +181,21 @@ async def world(servers: list[Server]) -> AsyncIterator[World]:
         yield World(gateway, client, servers)
 
 
-@pytest.fixture
-async def precise(servers: list[Server]) -> AsyncIterator[World]:
-    """The same servers as ranks of one engine, with the ready-made configuration `precise-prefix`."""
+@pytest.fixture(params=["render", "tokenizer file"])
+async def precise(request: pytest.FixtureRequest, servers: list[Server]) -> AsyncIterator[World]:
+    """The same servers as ranks of one engine, with empty caches and the ready-made configuration `precise-prefix`."""
+    for server in servers:
+        server.post("/reset_prefix_cache")
     endpoints = ",".join(f"engine-rank-{rank}={server.address}" for rank, server in enumerate(servers))
+    tokens: dict[str, object] = {"tokenizer": {"path": str(servers[0].venv / "models" / "medium" / "tokenizer.json")}}
+    if request.param == "render":
+        tokens = {"modelName": "medium", "vllm": {"url": f"http://{servers[0].address}"}}
+    producer = {"type": "token-producer", "parameters": {**tokens, "budget": "2s"}}
     config = sample_texts()["precise-prefix"].replace("5557", str(servers[0].events_port))
     settings = PickerSettings(
         server=ServerSettings("unix:unset"),
         discovery=StaticDiscovery(parse_targets(endpoints)),
-        config=load_text(config),
+        config=load_text(config.replace("plugins:\n", f"plugins:\n- {json.dumps(producer)}\n", 1)),
     )
     async with (
         local_gateway(settings, GatewaySettings(listen_port=0)) as gateway,

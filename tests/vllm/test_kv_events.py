@@ -2,14 +2,12 @@
 """Requests go where two genuine engines report to hold their blocks."""
 
 import asyncio
-import json
-import urllib.request
 from itertools import count
 
 import pytest
 
 from epp.framework.snapshot import SERVED
-from tests.vllm.test_vllm import MODEL, idle, until
+from tests.vllm.test_vllm import MODEL, chat, idle, until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,11 +38,10 @@ async def served_by(world, prompt: list[int], *, model: str = MODEL, **more: obj
     return name, answer.usage.prompt_tokens_details.cached_tokens
 
 
-def send(address: str, path: str, body: object = None) -> None:
-    headers = {"content-type": "application/json"}
-    data = b"" if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", data=data, headers=headers)):
-        pass
+def checked(world) -> dict[str, float]:
+    """Cached tokens of all responses so far, as they were predicted and as the engines reported them."""
+    samples = world.gateway.picker.plugins["precise-prefix-cache-producer"].samples
+    return {each.labels[0]: each.value for each in samples if each.metric.name == "prefix_check_tokens"}
 
 
 async def reported(world, name: str, change: int, before: dict[str, int]) -> None:
@@ -69,6 +66,31 @@ async def test_each_further_turn_goes_where_the_blocks_of_the_former_are(precise
         assert await served_by(precise, prompt + new_prompt(2), model=model, **more) == (home, 10 * BLOCK)
 
 
+async def test_each_further_turn_of_a_chat_goes_where_its_blocks_are(precise):
+    chats = [chat(" ".join(map(str, new_prompt(3)))) for _ in range(4)]
+    turns = []
+    for messages in chats:
+        await idle(precise)
+        before, served = held(precise), precise.column(SERVED)
+        answer = await precise.client.chat.completions.create(model=MODEL, messages=messages, max_tokens=8)
+        await idle(precise)
+        (home,) = [name for name, n in precise.column(SERVED).items() if n > served[name]]
+        await reported(precise, home, answer.usage.prompt_tokens // BLOCK, before)
+        turns.append((home, answer))
+    for messages, (home, answer) in zip(chats, turns, strict=True):
+        await idle(precise)
+        served = precise.column(SERVED)
+        reply = {"role": "assistant", "content": answer.choices[0].message.content}
+        further = await precise.client.chat.completions.create(
+            model=MODEL, messages=[*messages, reply, *chat("go on")], max_tokens=1
+        )
+        await idle(precise)
+        assert [name for name, n in precise.column(SERVED).items() if n > served[name]] == [home]
+        cached = further.usage.prompt_tokens_details.cached_tokens
+        assert cached >= answer.usage.prompt_tokens // BLOCK * BLOCK
+        assert checked(precise)["predicted"] == checked(precise)["reported"] >= cached
+
+
 async def test_blocks_of_a_cleared_cache_are_forgotten(precise):
     prompt = new_prompt(10)
     before = held(precise)
@@ -79,11 +101,11 @@ async def test_blocks_of_a_cleared_cache_are_forgotten(precise):
     holder, second = precise.servers[rank], precise.servers[1 - rank]
 
     before = held(precise)
-    send(second.address, "/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
+    second.post("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
     await reported(precise, other, 10, before)
-    send(holder.address, "/reset_prefix_cache")
+    holder.post("/reset_prefix_cache")
     publishes = {"model": MODEL, "prompt": "hi", "max_tokens": 1}  # its next step publishes the reset
-    send(holder.address, "/v1/completions", publishes)
+    holder.post("/v1/completions", publishes)
     await until(lambda: held(precise)[home] == 0, "the cache counts as empty")
     assert await served_by(precise, prompt + new_prompt(1)) == (other, 10 * BLOCK)
 
