@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import field
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
@@ -18,15 +17,10 @@ from epp.framework import (
     PREFIX_MATCH,
     PROMPT_TOKENS,
     Candidates,
-    Count,
     DataKey,
     Endpoint,
     MediaTokens,
     Metadata,
-    Name,
-    Natural,
-    NonNegative,
-    Parameters,
     PrefixMatch,
     PreRequest,
     Producer,
@@ -42,17 +36,16 @@ from epp.framework.plugin_status import Distribution, InputState, Legacy, Plugin
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
-from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
+from epp.pool.kv_events.accuracy import Accuracy
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
 from epp.pool.kv_events.events import DEFAULT_TIER, MOST_BLOCKS, BlockRemoved, BlockStored, pieces_of
 from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
 from epp.pool.kv_events.order import Received
+from epp.pool.kv_events.parameters import DEFAULT_SIZE, PrecisePrefixCacheParameters
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 
-_DEFAULT_BLOCK_TOKENS = 16
 _MOST_BLOCKS = 10_000_000
 """Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
-_SIZE = 100_000_000
 _MOST_TOKENS = 128 * 1024
 """Tokens of a request that are looked up, if blocks have 16 tokens or more."""
 _MOST_BLOCKS_LOOKED_UP = 12 * 1024
@@ -72,83 +65,6 @@ LANE = Column("kv_event_lane", "id")
 _OK = 200
 _MOST_SHOWN = 20
 """Endpoints that are named on the health page."""
-
-
-class TokenProcessor(Parameters, frozen=True):
-    """Blocks of a prompt."""
-
-    block_size_tokens: Natural = _DEFAULT_BLOCK_TOKENS
-    """Tokens of a block in scores; engines may have blocks of another size."""
-    block_size: Natural = 0
-    """Deprecated: used if `blockSizeTokens` is 0."""
-    hash_seed: str = ""
-    """Seed of the keys of blocks."""
-    hash_algorithm: Literal["", "cbor-fnv", "xxh64"] = ""
-    """Algorithm of the keys; without effect on scores. XXH64 is always used, as the keys stay in the picker."""
-
-
-class InMemory(Parameters, frozen=True):
-    """The index of this picker."""
-
-    size: Count = _SIZE
-    """Most blocks; at most 10 million are held."""
-    pod_cache_size: Count = 10
-    """Endpoints for each block. Without effect: all endpoints that hold a block are known."""
-
-
-class BlockIndexParameters(Parameters, frozen=True):
-    """Where blocks are indexed."""
-
-    in_memory_config: InMemory = InMemory()
-    """Size of the index."""
-    enable_metrics: bool = False
-    """Without effect: the metrics are always there."""
-    metrics_logging_interval: Natural = 0
-    """Without effect: nothing is logged at intervals."""
-    redis_config: dict[str, object] | None = None
-    """Without effect: no index in Redis or Valkey is shared. Each picker follows the events of all endpoints itself."""
-    cost_aware_memory_config: dict[str, object] | None = None
-    """Without effect: `inMemoryConfig` is used."""
-
-
-class Backend(Parameters, frozen=True):
-    """A tier of caches."""
-
-    name: Name
-    """Name of the tier, such as gpu, cpu or disk."""
-    weight: NonNegative
-    """Weight of a block whose best tier this is."""
-
-
-class Indexer(Parameters, frozen=True):
-    """The index, and the weights of tiers."""
-
-    kv_block_index_config: BlockIndexParameters = BlockIndexParameters()
-    """Where blocks are indexed."""
-    kv_cache_backend_configs: tuple[Backend, ...] = (Backend(name="gpu", weight=1.0), Backend(name="cpu", weight=0.8))
-    """Weights of tiers; a tier that is not listed weighs 1."""
-    tokenizers_pool_config: dict[str, object] | None = None
-    """Refused, and without effect in `precise-prefix-cache-scorer`: declare a token-producer."""
-
-
-class PrecisePrefixCacheParameters(Parameters, frozen=True):
-    """The parameters of llm-d-router: blocks, index, subscriptions, and expected blocks."""
-
-    token_processor_config: TokenProcessor = TokenProcessor()
-    """Blocks of a prompt, and their keys."""
-    indexer_config: Indexer = Indexer()
-    """The index, and the weights of tiers."""
-    kv_events_config: KvEvents = KvEvents()
-    """Subscriptions to the events of engines."""
-    speculative_indexing: bool = False
-    """Expect that the target of a request will hold its blocks, until its engine confirms it."""
-    speculative_ttl: str = field(default="2s", name="speculativeTTL")
-    """Time after which an expected block that no event confirmed is forgotten."""
-    prediction_check: PredictionCheck = PredictionCheck()
-    """When the predictions for an endpoint count as wrong. Not a parameter of llm-d-router."""
-
-    def __post_init__(self) -> None:
-        parse_duration(self.speculative_ttl or "0")
 
 
 _BLOCKS = PluginMetric("kv_cache_index_blocks", "Distinct blocks that the index holds.")
@@ -409,7 +325,7 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
             for text, holds in (
                 (
                     f"inMemoryConfig.size is {size}; at most {_MOST_BLOCKS} blocks are held",
-                    _MOST_BLOCKS < size != _SIZE,
+                    _MOST_BLOCKS < size != DEFAULT_SIZE,
                 ),
                 ("costAwareMemoryConfig has no effect: inMemoryConfig is used", index.cost_aware_memory_config),
                 (

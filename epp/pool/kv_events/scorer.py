@@ -22,7 +22,8 @@ from epp.framework.datalayer import AffectedEndpoints, Report
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import Sample
-from epp.pool.kv_events.producer import PrecisePrefixCacheParameters, PrecisePrefixCacheProducer
+from epp.pool.kv_events.parameters import PrecisePrefixCacheParameters
+from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
 
 
 class PrecisePrefixCacheScorerParameters(PrecisePrefixCacheParameters, frozen=True):

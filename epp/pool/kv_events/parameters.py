@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of the producer of matches by KV events, as llm-d-router has them."""
+
+from typing import Literal
+
+from msgspec import field
+
+from epp.framework import Count, Name, Natural, NonNegative, Parameters
+from epp.framework.quantities import parse_duration
+from epp.pool.kv_events.accuracy import PredictionCheck
+from epp.pool.kv_events.subscriptions import KvEvents
+
+_DEFAULT_BLOCK_TOKENS = 16
+DEFAULT_SIZE = 100_000_000
+"""Blocks of the index in llm-d-router."""
+
+
+class TokenProcessor(Parameters, frozen=True):
+    """Blocks of a prompt."""
+
+    block_size_tokens: Natural = _DEFAULT_BLOCK_TOKENS
+    """Tokens of a block in scores; engines may have blocks of another size."""
+    block_size: Natural = 0
+    """Deprecated: used if `blockSizeTokens` is 0."""
+    hash_seed: str = ""
+    """Seed of the keys of blocks."""
+    hash_algorithm: Literal["", "cbor-fnv", "xxh64"] = ""
+    """Algorithm of the keys; without effect on scores. XXH64 is always used, as the keys stay in the picker."""
+
+
+class InMemory(Parameters, frozen=True):
+    """The index of this picker."""
+
+    size: Count = DEFAULT_SIZE
+    """Most blocks; at most 10 million are held."""
+    pod_cache_size: Count = 10
+    """Endpoints for each block. Without effect: all endpoints that hold a block are known."""
+
+
+class BlockIndexParameters(Parameters, frozen=True):
+    """Where blocks are indexed."""
+
+    in_memory_config: InMemory = InMemory()
+    """Size of the index."""
+    enable_metrics: bool = False
+    """Without effect: the metrics are always there."""
+    metrics_logging_interval: Natural = 0
+    """Without effect: nothing is logged at intervals."""
+    redis_config: dict[str, object] | None = None
+    """Without effect: no index in Redis or Valkey is shared. Each picker follows the events of all endpoints itself."""
+    cost_aware_memory_config: dict[str, object] | None = None
+    """Without effect: `inMemoryConfig` is used."""
+
+
+class Backend(Parameters, frozen=True):
+    """A tier of caches."""
+
+    name: Name
+    """Name of the tier, such as gpu, cpu or disk."""
+    weight: NonNegative
+    """Weight of a block whose best tier this is."""
+
+
+class Indexer(Parameters, frozen=True):
+    """The index, and the weights of tiers."""
+
+    kv_block_index_config: BlockIndexParameters = BlockIndexParameters()
+    """Where blocks are indexed."""
+    kv_cache_backend_configs: tuple[Backend, ...] = (Backend(name="gpu", weight=1.0), Backend(name="cpu", weight=0.8))
+    """Weights of tiers; a tier that is not listed weighs 1."""
+    tokenizers_pool_config: dict[str, object] | None = None
+    """Refused, and without effect in `precise-prefix-cache-scorer`: declare a token-producer."""
+
+
+class PrecisePrefixCacheParameters(Parameters, frozen=True):
+    """The parameters of llm-d-router: blocks, index, subscriptions, and expected blocks."""
+
+    token_processor_config: TokenProcessor = TokenProcessor()
+    """Blocks of a prompt, and their keys."""
+    indexer_config: Indexer = Indexer()
+    """The index, and the weights of tiers."""
+    kv_events_config: KvEvents = KvEvents()
+    """Subscriptions to the events of engines."""
+    speculative_indexing: bool = False
+    """Expect that the target of a request will hold its blocks, until its engine confirms it."""
+    speculative_ttl: str = field(default="2s", name="speculativeTTL")
+    """Time after which an expected block that no event confirmed is forgotten."""
+    prediction_check: PredictionCheck = PredictionCheck()
+    """When the predictions for an endpoint count as wrong. Not a parameter of llm-d-router."""
+
+    def __post_init__(self) -> None:
+        parse_duration(self.speculative_ttl or "0")
