@@ -65,8 +65,8 @@ class MMEmbeddingsCacheProducer(
     """Publishes, for each slot, how many of the request's media were sent there and are not yet evicted.
 
     Media are images, audio clips and videos; those of equal URL, data or hash are the same. The primary target of a
-    request is believed to hold all of them afterwards. Of each endpoint, the `cacheSizeInMBPerServer / 2` most recently
-    used items are remembered. Of a request, the first 256 items count, or 2,048 with hashes from vLLM's tokenizer.
+    request is believed to hold all of them afterwards. The `cacheSizeInMBPerServer / 2` most recently used items of
+    each endpoint are remembered. The first 256 items of a request count, or 2,048 with hashes from vLLM's tokenizer.
     """
 
     plugin_type = "mm-embeddings-cache-producer"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fairness policy that dispatches the flow with the least recent service."""
+"""Fairness policy that dispatches the flow with the least recent service, or the session with the most turns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import nlargest
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 from weakref import WeakSet
 
 from msgspec import Meta
@@ -21,12 +21,12 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.flow_control import FairnessPolicy, FlowOrder
+from epp.framework.flow_control import FairnessPolicy, FlowOrder, Queued
+from epp.framework.heap import Heap
 from epp.framework.limits import Weight
 from epp.framework.messages import printable
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.plugins.flow_control.attained_service import ServiceLedger
-from epp.plugins.flow_control.turn_priority import TurnPriority
 
 _MOST_SHOWN = 100
 _MOST_LABEL = 128
@@ -102,14 +102,14 @@ class ProgramAwareFairness(
             half_life_seconds=given.las_half_life_seconds, factor=given.las_decay_factor, now=now
         )
         self._swept_at = now
-        self._turn_orders: WeakSet[TurnPriority] = WeakSet()
+        self._turn_orders: WeakSet[_TurnPriority] = WeakSet()
         self._charge: DataKey[tuple[int, float]] = DataKey("attained-service", producer=self.name)
         """Tokens charged for a request, and the half-lives at that time."""
 
     def order(self) -> FlowOrder:
         given = self.parameters
         if given.strategy == "turn-priority":
-            order = TurnPriority(self._turn, given.turn_priority_time_weight)
+            order = _TurnPriority(self._turn, given.turn_priority_time_weight)
             self._turn_orders.add(order)
             return order
         return self._ledger.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
@@ -184,3 +184,44 @@ class ProgramAwareFairness(
         if now - self._swept_at >= self.parameters.eviction_sweep_seconds:
             self._swept_at = now
             self._ledger.forget(now - self.parameters.eviction_ttl_seconds)
+
+
+_Turn: TypeAlias = Callable[[str, float], int]
+"""Returns the turn of a request of a flow that arrived at this time: 1 for the first one."""
+
+
+class _TurnPriority(FlowOrder):
+    """Order by `turn + weight * wait_seconds` of the first request, highest first.
+
+    All waits grow alike, so the order only changes with arrivals and with turns: `weight * arrival - turn` is the key.
+    """
+
+    def __init__(self, turn: _Turn, weight: float) -> None:
+        self._turn = turn
+        self._weight = weight
+        self._heads: dict[str, Queued] = {}
+        self._flows: Heap[str, tuple[float, ...], str] = Heap()
+
+    def head(self, flow: str, key: float, queued: Queued) -> None:
+        self._heads[flow] = queued
+        self.changed(flow)
+
+    def empty(self, flow: str) -> None:
+        self._heads.pop(flow, None)
+        self._flows.discard(flow)
+
+    def first(self) -> str:
+        first = self._flows.first()
+        assert first is not None  # noqa: S101  it is called only while there is one
+        return first[1]
+
+    def dispatched(self, flow: str) -> None:
+        """Do nothing: turns are counted as requests are routed, queued or not."""
+
+    def changed(self, flow: str) -> None:
+        """Update the turn of a flow, if it waits here."""
+        queued = self._heads.get(flow)
+        if queued is not None:
+            turn = self._turn(flow, queued.enqueued_at)
+            key = self._weight * queued.enqueued_at - turn
+            self._flows.push((key, queued.number), flow, flow)

@@ -55,7 +55,7 @@ class TokenizerFile(Parameters, frozen=True):
     """Bytes of a request body that is tokenized; the tokens of a larger one are estimated."""
 
 
-class UdsTokenizer(Parameters, frozen=True):
+class UdsTokenizerConfig(Parameters, frozen=True):
     """The tokenizer service of llm-d-kv-cache, asked by gRPC without TLS."""
 
     socket_file: Name = "/tmp/tokenizer/tokenizer-uds.socket"  # noqa: S108  as llm-d's manifests mount it
@@ -100,7 +100,7 @@ class TokenProducerParameters(Parameters, frozen=True):
     """Count with a tokenizer file; needs the extra `tokenizers`."""
     vllm: Vllm | None = None
     """Ask a vLLM server for token ids; needs `modelName`."""
-    uds_tokenizer_config: UdsTokenizer | None = None
+    uds_tokenizer_config: UdsTokenizerConfig | None = None
     """Ask llm-d's tokenizer service, which it has deprecated; needs `modelName`."""
     budget: str = "50ms"
     """Time that a request may wait for token ids; after that it is routed with an estimate."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import tokenizers
 
 from epp.config import Builder, assemble, load_text
 from epp.config.load import sample_texts
@@ -28,7 +29,6 @@ def test_configuration_in_the_guide_asks_the_server_that_it_names():
 
 @pytest.mark.parametrize("method", ["vllm", "tokenizer"])
 def test_lines_in_the_comments_of_the_profile_can_be_added_to_its_plugins(method, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
     text = sample_texts()["precise-prefix"]
     (line,) = re.findall(rf"^#       (- .*{method}: .*)$", text, re.MULTILINE)
     path = tmp_path / "tokenizer.json"

@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +14,6 @@ from epp.framework import PROMPT_TOKENS, ConfigurationError, PromptTokens, Stabi
 from epp.pool.tokens.prefixes import Prefixes, encode
 from tests.support.waiting import until
 from tests.unit.tokens.conftest import asked, build, chat
-
-tokenizers = pytest.importorskip("tokenizers")
 
 TEMPLATE = """\
 {{ bos_token }}
