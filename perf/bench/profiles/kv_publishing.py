@@ -58,6 +58,8 @@ def deliver(replica: Replica, endpoint: Endpoint, events: Sequence[Event]) -> No
     for producer in replica.assembly.plugins:
         if isinstance(producer, PrecisePrefixCacheProducer):
             lane = producer._lanes[endpoint.identity]  # noqa: SLF001  as messages of its engine are
-            message = Message(lane, MODEL, events)
-            producer._write([message], int(producer.clock.now()) + 1)  # noqa: SLF001  the same
+            left = [Message(lane, MODEL, (event,)) for event in events]
+            while left:
+                applied = producer._index.apply(left, int(producer.clock.now()) + 1)  # noqa: SLF001  the same
+                left = left[applied:]
             producer._forget_expected()  # noqa: SLF001  as its task does
