@@ -26,6 +26,7 @@ from epp.framework import (
     Request,
     Snapshot,
     Stability,
+    Tunable,
 )
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.framework.snapshot import RUNNING
@@ -53,7 +54,7 @@ _REQUESTS = PluginMetric(
 class BurstPrefixCacheParameters(Parameters, frozen=True):
     """Window of a batch, and the placement."""
 
-    window_duration_ms: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    window_duration_ms: Annotated[int, Meta(ge=1, le=10_000), Tunable(5, 1_000, log=True)] = 100
     """Time for which the first request of a batch waits for others, in ms."""
     max_per_replica: _Limit = -1
     """Most requests of equal prompts on one endpoint, as long as others have fewer; -1 for all."""

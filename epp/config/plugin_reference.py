@@ -18,7 +18,7 @@ from epp.framework import latency, limits, quotas, rates, request, snapshot
 from epp.framework.accelerators import arrays, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
-from epp.framework.limits import Corrected
+from epp.framework.limits import Corrected, Tunable
 from epp.framework.messages import described
 from epp.framework.plugin import Datum, Parameters, Plugin, all_roles, roles_of
 from epp.framework.registry import BrokenType, Registry
@@ -148,7 +148,7 @@ def _type_name(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [limits.described(extra) for extra in inner[1:] if isinstance(extra, msgspec.Meta)]
-        bounds += [extra.text for extra in inner[1:] if isinstance(extra, Corrected)]
+        bounds += [extra.text for extra in inner[1:] if isinstance(extra, Corrected | Tunable)]
         return ", ".join(filter(None, [_type_name(inner[0]), *bounds]))
     if origin is Literal:
         return " | ".join(map(str, inner))

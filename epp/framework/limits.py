@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_o
 import msgspec
 from msgspec import Meta
 
-__all__ = ["Count", "Name", "Natural", "NonNegative", "Port", "Positive", "PositiveShare", "Share"]
+__all__ = ["Count", "Name", "Natural", "NonNegative", "Port", "Positive", "PositiveShare", "Share", "Tunable"]
 
 _LARGEST = sys.float_info.max
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -56,6 +56,21 @@ class Corrected:
         """What happens to other values, for the reference."""
         what = "the default" if self.by is None else "corrected"
         return f"{what} for {', '.join(map(str, self.only))}" if self.only else f"{what} otherwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """Marks a parameter that `epp tune` varies, with the range in which to look for a better value."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Whether steps are multiples, for a parameter whose order of magnitude matters."""
+
+    @property
+    def text(self) -> str:
+        """The range, for the reference."""
+        return f"tuned between {self.low:,g} and {self.high:,g}"
 
 
 CountOrDefault: TypeAlias = Annotated[int, Meta(ge=1), Corrected()]

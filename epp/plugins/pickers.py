@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Parameters, Picker, Positions, Request
 from epp.framework.arrays import highest
-from epp.framework.limits import CountOrDefault, Natural
+from epp.framework.limits import CountOrDefault, Natural, Tunable
 
 
 class PickerParameters(Parameters, frozen=True):
@@ -37,7 +37,7 @@ class RandomPickerParameters(PickerParameters, frozen=True):
 class WeightedRandomPickerParameters(RandomPickerParameters, frozen=True):
     """Number of candidates to draw from, and the influence of their totals."""
 
-    temperature: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    temperature: Annotated[float, Meta(ge=0.01, le=100), Tunable(0.05, 20, log=True)] = 1.0
     """The chance of a candidate is proportional to `total ^ (1 / temperature)`: values below 1 favour the highest
     totals, values above 1 make chances more equal."""
 

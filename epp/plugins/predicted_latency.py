@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from math import inf
+from typing import Annotated
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from epp.framework import (
     Parameters,
     Request,
     Share,
+    Tunable,
 )
 from epp.framework.arrays import all_true, any_true, everyone
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
@@ -41,7 +43,7 @@ class TargetOutOfReachError(SaturatedError):
 class HeadroomTierParameters(FilterParameters, frozen=True):
     """Exploration, and the source of predictions."""
 
-    epsilon_explore_neg: Share = 0.01
+    epsilon_explore_neg: Annotated[Share, Tunable(0, 0.1)] = 0.01
     """Share of requests, 0..1, that are sent to an endpoint expected to miss a target, so that its latency is learned
     there too."""
     latency_prediction_info_producer_name: str = ""

@@ -35,7 +35,7 @@ from epp.framework.clusters import (
     status_mask,
     status_numbers,
 )
-from epp.framework.limits import Threshold
+from epp.framework.limits import Threshold, Tunable
 from epp.framework.quantities import parse_duration
 from epp.framework.sessions import Bindings, SessionIds
 
@@ -206,7 +206,7 @@ class SteadyParameters(Parameters, frozen=True):
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one. Without a producer,
     only sessions count."""
-    min_prefix_share: PositiveShare = 0.5
+    min_prefix_share: Annotated[PositiveShare, Tunable(0.1, 1)] = 0.5
     """Least share of the prompt, 0..1, that an endpoint must hold for its cluster to count as having served it."""
 
 

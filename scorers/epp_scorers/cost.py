@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, log2, nan
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import AcceleratorKind, CostBasis, SpotPreference
 from epp.framework.arrays import any_true
 from epp.framework.files import read_list
-from epp.framework.limits import Positive
+from epp.framework.limits import Positive, Tunable
 from epp.framework.quotas import TENANT, Qos
 from epp.framework.rates import TARGET_IN_REACH, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
@@ -136,7 +136,7 @@ class CostPerRequestParameters(Parameters, frozen=True):
     profiles: tuple[ThroughputProfile, ...] = ()
     """Throughput by request size, one profile for each GPU, in the format of AIBrix. They take precedence over those in
     the file."""
-    tolerance: NonNegative = 0.5
+    tolerance: Annotated[NonNegative, Tunable(0, 4)] = 0.5
     """Largest distance of a request from the nearest sizes in a profile, as a power of 2, at which the profile
     applies."""
     expected_output_tokens: Natural = 256

@@ -2,7 +2,7 @@
 """Pack GPUs and nodes, or spread load over them, as TensorFusion's placements do."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from epp.framework import (
     Request,
     Scorer,
     Share,
+    Tunable,
     tag_numbers,
 )
 from epp.framework.accelerators.arrays import (
@@ -46,7 +47,7 @@ class NodeCompactParameters(GpuUsageParameters, frozen=True):
     """`lexicographic`: the node decides, and the endpoint only within a band; `weighted`: the weighted sum of both."""
     bands: Count = 10
     """For `lexicographic`: number of equally wide bands, in which nodes count as equally full."""
-    node_weight: Share = 0.5
+    node_weight: Annotated[Share, Tunable(0, 1)] = 0.5
     """For `weighted`: weight of the node; the endpoint gets the rest."""
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefer endpoints by their predicted latency and the targets of the request."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from epp.framework import (
     Parameters,
     Request,
     Scorer,
+    Tunable,
     comparable_load,
 )
 from epp.framework.arrays import any_true
@@ -31,9 +32,9 @@ _STEPS = 100
 class LatencyScorerParameters(Parameters, frozen=True):
     """Weights of both times, and of load without predictions."""
 
-    ttft_weight: NonNegative = 0.8
+    ttft_weight: Annotated[NonNegative, Tunable(0, 1)] = 0.8
     """Weight of the headroom to the first token."""
-    tpot_weight: NonNegative = 0.2
+    tpot_weight: Annotated[NonNegative, Tunable(0, 1)] = 0.2
     """Weight of the headroom of further tokens."""
     headroom_selection_strategy: Literal["least", "most"] = "least"
     """Which of the endpoints that meet the targets to prefer: the one with the `least` headroom, which keeps fast ones

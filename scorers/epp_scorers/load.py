@@ -2,7 +2,7 @@
 """Prefer endpoints with little load, such as requests or prompt tokens, or by any other number known of them."""
 
 from math import inf
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from epp.framework import (
     comparable_load,
     lower_is_better,
 )
-from epp.framework.limits import CountOrDefault, NaturalOrDefault, ShareOrDefault, ThresholdOrDefault
+from epp.framework.limits import CountOrDefault, NaturalOrDefault, ShareOrDefault, ThresholdOrDefault, Tunable
 from epp.framework.scoring import LoadParameters, LoadScorer
 from epp.framework.snapshot import column_named
 
@@ -34,9 +34,9 @@ from epp.framework.snapshot import column_named
 class ActiveRequestParameters(LoadParameters, frozen=True):
     """Threshold for idle endpoints, and upper bound for the scores of busy ones."""
 
-    idle_threshold: NaturalOrDefault = 0
+    idle_threshold: Annotated[NaturalOrDefault, Tunable(0, 32)] = 0
     """Requests in flight up to which an endpoint counts as idle, regardless of its capacity."""
-    max_busy_score: ShareOrDefault = 1.0
+    max_busy_score: Annotated[ShareOrDefault, Tunable(0, 1)] = 1.0
     """Upper bound for the scores of busy endpoints; below 1, every idle endpoint scores higher than every busy one."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility, without effect: the picker keeps one count of requests in flight."""
@@ -111,7 +111,7 @@ class KvCacheUtilizationScorer(Scorer):
 class LoadAwareParameters(LoadParameters, frozen=True):
     """Length of a full queue."""
 
-    threshold: ThresholdOrDefault = 128.0
+    threshold: Annotated[ThresholdOrDefault, Tunable(1, 512, log=True)] = 128.0
     """Waiting requests at which an endpoint gets 0."""
 
 
@@ -134,7 +134,7 @@ class LoadAwareScorer(LoadScorer[LoadAwareParameters]):
 class TokenLoadParameters(LoadParameters, frozen=True):
     """Threshold in tokens, and the source of prefix matches."""
 
-    queue_threshold_tokens: CountOrDefault = 4194304
+    queue_threshold_tokens: Annotated[CountOrDefault, Tunable(4_096, 4_194_304, log=True)] = 4194304
     """Tokens at which an endpoint gets 0."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility, without effect: the picker keeps one count of tokens in flight."""

@@ -36,7 +36,7 @@ from epp.framework import (
     tag_numbers,
 )
 from epp.framework.accelerators.tag import Routability, limit_for, names_of
-from epp.framework.limits import Threshold
+from epp.framework.limits import Threshold, Tunable
 from epp.framework.request_conditions import Condition, compile_condition, facts_of, parse_size
 
 TIE = 1e-6
@@ -173,9 +173,9 @@ class FirstAvailableParameters(Parameters, frozen=True):
     classes: tuple[str, ...] = ()
     """Names of AcceleratorClasses, or of models such as `h100`, first choice first; empty for all classes, in the order
     of the pool's endpoints."""
-    queue_depth_threshold: Threshold = 5.0
+    queue_depth_threshold: Annotated[Threshold, Tunable(0.5, 64, log=True)] = 5.0
     """Waiting requests at which an endpoint is saturated."""
-    kv_cache_util_threshold: Threshold = 0.8
+    kv_cache_util_threshold: Annotated[Threshold, Tunable(0.3, 1)] = 0.8
     """Share of the KV cache in use at which an endpoint is saturated, 0..1."""
     running_threshold: Threshold | None = None
     """Running requests at which an endpoint is saturated; without it, they do not count."""

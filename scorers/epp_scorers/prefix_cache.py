@@ -3,6 +3,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from epp.framework import (
     Share,
     Snapshot,
 )
-from epp.framework.limits import CountOrDefault
+from epp.framework.limits import CountOrDefault, Tunable
 from epp.framework.plugin_status import endpoint_state
 
 
@@ -31,7 +32,7 @@ class PrefixCacheParameters(Parameters, frozen=True):
 
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one."""
-    match_length_weight: Share = 0.0
+    match_length_weight: Annotated[Share, Tunable(0, 1)] = 0.0
     """Weight `w` of the match's length; its share of the prompt gets the rest."""
     match_length_scale_tokens: Count = 8192
     """Match length in tokens that counts in full."""

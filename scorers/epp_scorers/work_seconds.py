@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefer the endpoint with the shortest expected time to this request's first tokens."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from epp.framework import (
     Request,
     Scorer,
     Snapshot,
+    Tunable,
     comparable_load,
 )
 from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
@@ -54,13 +55,13 @@ class _Barrier(NamedTuple):
 class WorkSecondsParameters(Parameters, frozen=True):
     """Contributions to the expected time besides prefill."""
 
-    output_tokens: Natural = 16
+    output_tokens: Annotated[Natural, Tunable(1, 256, log=True)] = 16
     """Output tokens to include in the time, or the request's own limit if that is lower: 1 for the time to first token;
     more to give a busy batch more weight against a long prompt."""
-    kv_barrier_seconds: NonNegative = 0.05
+    kv_barrier_seconds: Annotated[NonNegative, Tunable(0.001, 1, log=True)] = 0.05
     """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
-    requests_behind: NonNegative = 0.0
+    requests_behind: Annotated[NonNegative, Tunable(0, 4)] = 0.0
     """Least number of requests assumed to wait behind this one: the time of its prompt counts once more for each of
     them. With 0, only the time of this request counts, which favours short queues over cached prefixes."""
     wake_up_from_memory_seconds: NonNegative = 1.0

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from epp.framework import (
     Positive,
     PositiveShare,
     Request,
+    Tunable,
     expected_load,
     tag_numbers,
 )
@@ -66,15 +67,15 @@ class CostAwareSpillParameters(FilterParameters, frozen=True):
     and classes are ordered by their cheapest endpoint."""
     spot_preference: SpotPreference = "auto"
     """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
-    queue_threshold: Positive = 5.0
+    queue_threshold: Annotated[Positive, Tunable(0.5, 64, log=True)] = 5.0
     """Requests in the engine's queue at which an endpoint is full."""
-    kv_threshold: PositiveShare = 0.8
+    kv_threshold: Annotated[PositiveShare, Tunable(0.3, 1)] = 0.8
     """Share of the KV cache in use at which an endpoint is full, 0..1."""
     max_concurrency: NonNegative = 0.0
     """Requests in flight, queued or running, at which an endpoint is full; 0 for no limit."""
-    bound: Positive = 1.0
+    bound: Annotated[Positive, Tunable(0.1, 4, log=True)] = 1.0
     """Saturation of a group at which the next more expensive group is opened; 1 is full."""
-    hysteresis: NonNegative = 0.1
+    hysteresis: Annotated[NonNegative, Tunable(0, 1)] = 0.1
     """Distance below the bound to which the saturation must fall before the next group is closed again."""
     limits: dict[str, SaturationLimits] = msgspec.field(default_factory=dict)
     """Other limits by name of the accelerator class or else of the model, such as `t4`."""

@@ -29,6 +29,7 @@ from epp.framework import (
     Snapshot,
     Stability,
     Topology,
+    Tunable,
 )
 from epp.framework.accelerators.sites import Sites
 from epp.framework.accelerators.tag import names_of
@@ -147,11 +148,11 @@ class JointParameters(Parameters, frozen=True):
     """Names of the profiles, by stage; the same as the profile handler's."""
     weights: StageWeights = field(default_factory=StageWeights)
     """Weights of the legs' scores, by stage."""
-    locality_weight: NonNegative = 1.0
+    locality_weight: Annotated[NonNegative, Tunable(0, 4)] = 1.0
     """Weight of the proximity of two legs; 0 to ignore it."""
     locality: LocalityBands = field(default_factory=LocalityBands)
     """Value of proximity, by the narrowest shared level."""
-    pairing_weight: NonNegative = 1.0
+    pairing_weight: Annotated[NonNegative, Tunable(0, 4)] = 1.0
     """Weight of the match of two legs' accelerators; 0 to ignore it."""
     pairing: Pairing = field(default_factory=Pairing)
     """Value of pairs of accelerators."""

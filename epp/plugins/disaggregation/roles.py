@@ -2,8 +2,9 @@
 """Filters by the role of an endpoint, and deciders whether to disaggregate a request."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from epp.framework import PREFIX_MATCH, PROMPT_TOKENS, Decider, Natural, Parameters, ProfileResult, Request
+from epp.framework import PREFIX_MATCH, PROMPT_TOKENS, Decider, Natural, Parameters, ProfileResult, Request, Tunable
 from epp.framework.flow_control import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.plugins.filters.labels import LabelValueFilter
 
@@ -60,7 +61,7 @@ class AlwaysDisaggPDDecider(Decider):
 class PrefixBasedPDParameters(Parameters, frozen=True):
     """Least work of a prefill leg."""
 
-    non_cached_tokens: Natural = 0
+    non_cached_tokens: Annotated[Natural, Tunable(0, 8_192)] = 0
     """Least uncached prompt tokens at the decode endpoint for a prefill leg; 0 for no prefill legs."""
     prompt_tokens: Natural = 0
     """Least prompt tokens for a prefill leg, cached or not; 0 for no limit."""

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from epp.framework import (
     NonNegative,
     PositiveShare,
     Request,
+    Tunable,
 )
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
@@ -48,7 +49,7 @@ class SloFitParameters(FilterParameters, frozen=True):
     """Limit of the time to the first token of requests without `x-llm-d-slo-ttft-ms`, in ms; 0 for none."""
     default_tpot_ms: NonNegative = msgspec.field(default=0.0, name="defaultTPOTMs")
     """Limit of the time between two tokens of requests without `x-llm-d-slo-tpot-ms`, in ms; 0 for none."""
-    margin: PositiveShare = 1.0
+    margin: Annotated[PositiveShare, Tunable(0.3, 1)] = 1.0
     """Share of a limit within which an expected time fits, above 0 and at most 1: expected times are means, and actual
     times vary."""
     prefer_cheapest: bool = True

@@ -32,6 +32,7 @@ from epp.framework import (
     Parameters,
     PositiveShare,
     Request,
+    Tunable,
     expected_load,
     tag_numbers,
 )
@@ -43,7 +44,7 @@ from epp.framework.quantities import parse_duration
 class DetectorParameters(FilterParameters, frozen=True):
     """Room above the thresholds."""
 
-    headroom: NonNegative = 0.0
+    headroom: Annotated[NonNegative, Tunable(0, 1)] = 0.0
     """Share of a threshold, such as 0.2, by which an endpoint may exceed it and still be kept."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: requests and tokens in flight have one source."""
@@ -97,9 +98,9 @@ class UtilizationLimits(Parameters, frozen=True):
 class UtilizationDetectorParameters(DetectorParameters, frozen=True):
     """Thresholds of an engine's own metrics."""
 
-    queue_depth_threshold: Count = 5
+    queue_depth_threshold: Annotated[Count, Tunable(1, 128, log=True)] = 5
     """Requests in an engine's queue at which it is full."""
-    kv_cache_util_threshold: PositiveShare = 0.8
+    kv_cache_util_threshold: Annotated[PositiveShare, Tunable(0.3, 1)] = 0.8
     """Share of an engine's KV cache in use at which it is full, 0..1."""
     metrics_staleness_threshold: str = "200ms"
     """Age above which metrics are ignored."""
@@ -190,9 +191,9 @@ class ConcurrencyLimits(Parameters, frozen=True):
 class ConcurrencyDetectorParameters(DetectorParameters, frozen=True):
     """Thresholds of this picker's requests and tokens in flight at an endpoint."""
 
-    max_concurrency: Count = 100
+    max_concurrency: Annotated[Count, Tunable(1, 512, log=True)] = 100
     """Requests in flight at which an endpoint is full."""
-    max_token_concurrency: Count = 1_000_000
+    max_token_concurrency: Annotated[Count, Tunable(10_000, 10_000_000, log=True)] = 1_000_000
     """Prompt tokens in flight at which it is full."""
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
     """Load to compare with its threshold: `requests`, `tokens`, or both (`hybrid`)."""

@@ -3,7 +3,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from epp.framework import (
     PositiveShare,
     Request,
     Stability,
+    Tunable,
 )
 from epp.framework.flow_control import (
     EvictionFilter,
@@ -137,7 +138,7 @@ class PriorityThenTimeEviction(EvictionOrder[Parameters]):
 class StaticUsageLimitParameters(Parameters, frozen=True):
     """One limit."""
 
-    threshold: PositiveShare = 1.0
+    threshold: Annotated[PositiveShare, Tunable(0.3, 1)] = 1.0
     """Fullness of an endpoint at which it gets no further requests, 0..1."""
 
 
@@ -221,7 +222,7 @@ _PRODUCER = "endpointRatesProducerName"
 class WorkSecondsDetectorParameters(Parameters, frozen=True):
     """A limit in seconds, and the source of rates."""
 
-    max_seconds: Positive = 1.0
+    max_seconds: Annotated[Positive, Tunable(0.05, 30, log=True)] = 1.0
     """Expected seconds of work in front of a new request at which an endpoint is full."""
     endpoint_rates_producer_name: str = "endpoint-rates-producer"
     """Name of a declared endpoint-rates-producer."""

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from epp.framework import (
     PrefixMatch,
     Request,
     Share,
+    Tunable,
 )
 from epp.framework.arrays import all_true, everyone, lowest
 from epp.framework.rates import uncached_tokens
@@ -34,11 +35,13 @@ _MS_PER_S = 1000.0
 class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     """Threshold of a hit, and the additional latency to accept for it."""
 
-    affinity_threshold: Share = 0.80
+    affinity_threshold: Annotated[Share, Tunable(0.1, 1)] = 0.80
     """Share of the prompt's blocks, 0..1, at which an endpoint is sticky."""
-    exploration_probability: Share = 0.0
+    exploration_probability: Annotated[Share, Tunable(0, 0.1)] = 0.0
     """Share of requests, 0..1, that keep all endpoints, to fill other caches."""
-    max_ttft_penalty_ms: NonNegative = msgspec.field(default=18000.0, name="maxTTFTPenaltyMs")
+    max_ttft_penalty_ms: Annotated[NonNegative, Tunable(10, 20_000, log=True)] = msgspec.field(
+        default=18000.0, name="maxTTFTPenaltyMs"
+    )
     """Most by which the time to the first token at the best sticky endpoint may exceed that at the best other one, in
     ms; 0 for no limit."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"

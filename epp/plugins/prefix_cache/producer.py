@@ -31,7 +31,7 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.limits import Corrected, CountOrDefault
+from epp.framework.limits import Corrected, CountOrDefault, Tunable
 from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
@@ -78,7 +78,7 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
     """Tokens in one block. With `autoTune`, the block size of the engine counts instead, if it is known."""
     max_prefix_tokens_to_match: Natural = 131072
     """Tokens of a prompt that are matched; 0 to use `maxPrefixBlocksToMatch`."""
-    lru_capacity_per_server: CountOrDefault = 31250
+    lru_capacity_per_server: Annotated[CountOrDefault, Tunable(1_000, 1_000_000, log=True)] = 31250
     """Most blocks recorded for each endpoint."""
     max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
     """Memory for each endpoint's blocks: limits their number, at 64 bytes each."""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from math import inf, isfinite, nan
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ from epp.framework import (
     ResponseTiming,
     SchedulingResult,
     Snapshot,
+    Tunable,
 )
 from epp.framework.datalayer import Follower
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
@@ -68,7 +69,7 @@ class PredictedLatencyParameters(Parameters, frozen=True):
     streaming_mode: bool = False
     """Whether responses are streamed: the time to the first token and that for each further token are predicted. With
     false, the time to the end of the response stands for that to the first token, and the other does not count."""
-    slo_buffer_factor: Positive = 1.0
+    slo_buffer_factor: Annotated[Positive, Tunable(0.5, 2)] = 1.0
     """Factor of targets for further tokens; below 1 to keep a reserve."""
     predict_in_produce: bool = True
     """Publish predictions; with false, only training entries are collected."""

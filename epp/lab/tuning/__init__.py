@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tuning: the search for parameters and weights that serve a trace better."""

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search space of a configuration: tunable parameters, weights of scorers, and choices between plugin types."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from epp.config import LoadedConfig
+from epp.framework import ConfigurationError, Filter, Picker, Scorer, Tunable
+from epp.framework.messages import hint_at
+from epp.framework.plugin import Plugin
+from epp.framework.registry import Registry
+
+LEFT_OUT = "none"
+"""The choice that leaves a plugin out."""
+_WEIGHTS = Tunable(0.0, 10.0)
+_MOST_CHOICES = 16
+
+Value: TypeAlias = float | int | str
+Path: TypeAlias = tuple[str | int, ...]
+
+
+class Dimension(NamedTuple):
+    """One value that may vary."""
+
+    name: str
+    """Unique, such as `work-seconds-scorer.outputTokens`."""
+    path: Path
+    """Place in the document."""
+    current: Value
+    """Value of the configuration, clipped to the range."""
+    range: Tunable | None = None
+    is_int: bool = False
+    choices: tuple[str, ...] = ()
+    """Plugin types to choose from, the present one first; empty for a number."""
+
+
+class SearchSpace:
+    """All dimensions of a configuration."""
+
+    def __init__(self, config: LoadedConfig, registry: Registry, also: Sequence[str] = ()) -> None:
+        """`also` has choices such as `queue-scorer=load-aware-scorer,none`; raises ConfigurationError."""
+        if config.problems:
+            raise ConfigurationError(str(config.problems[0]))
+        document: Any = None if config.document is None else config.document.content
+        self.content: dict[str, Any] = deepcopy(document or {})
+        self._registry = registry
+        if not self.content.get("schedulingProfiles"):
+            roles = (Filter, Scorer, Picker)
+            refs = [{"pluginRef": name} for _, name, cls in self._plugins() if issubclass(cls, roles)]
+            self.content["schedulingProfiles"] = [{"name": "default", "plugins": refs}]
+        self._choices = tuple(self._choice(each) for each in also)
+        chosen = {each.path[1] for each in self._choices}
+        self.dimensions = (*self._choices, *self._parameters(chosen), *self._weights())
+        if not self.dimensions:
+            raise ConfigurationError(
+                f"{config.origin}: nothing to tune: no weighted scorer and no parameter with a range",
+                remedy="`epp plugins TYPE` shows which parameters are tuned; --also adds choices between plugins",
+            )
+
+    def with_values(self, values: Mapping[str, Value]) -> dict[str, Any]:
+        """Return the document with other values; dimensions that are not named keep theirs."""
+        content = deepcopy(self.content)
+        for dimension in self.dimensions:
+            if dimension.name in values and not dimension.choices:
+                _put(content, dimension.path, values[dimension.name])
+        for dimension in self._choices:
+            self._replace(content, dimension, str(values.get(dimension.name, dimension.current)))
+        return content
+
+    def _plugins(self) -> Iterator[tuple[int, str, type[Plugin[Any]]]]:
+        """Yield index, instance name and class of each declared plugin that is installed."""
+        for index, spec in enumerate(self.content.get("plugins") or ()):
+            yield index, spec.get("name") or spec["type"], self._registry.find(spec["type"])
+
+    def _parameters(self, without: set[str | int]) -> Iterator[Dimension]:
+        for index, name, cls in self._plugins():
+            given = self.content["plugins"][index].get("parameters") or {}
+            if index not in without:
+                yield from _tunable(cls.parameters_type, given, name, ("plugins", index, "parameters"))
+
+    def _weights(self) -> Iterator[Dimension]:
+        """Yield the weights of the scorers of each profile that has several: only their proportion counts."""
+        classes = {name: cls for _, name, cls in self._plugins()}
+        profiles = self.content.get("schedulingProfiles") or ()
+        for number, profile in enumerate(profiles):
+            refs = list(enumerate(profile.get("plugins") or ()))
+            scorers = [(at, ref) for at, ref in refs if issubclass(classes.get(ref["pluginRef"], Plugin), Scorer)]
+            where = f"{profile['name']}." if len(profiles) > 1 else ""
+            for at, ref in scorers if len(scorers) > 1 else ():
+                weight = ref.get("weight")
+                current = min(max(1.0 if weight is None else float(weight), _WEIGHTS.low), _WEIGHTS.high)
+                path = ("schedulingProfiles", number, "plugins", at, "weight")
+                yield Dimension(f"{where}{ref['pluginRef']}.weight", path, current, _WEIGHTS)
+
+    def _choice(self, text: str) -> Dimension:
+        name, equals, listed = text.partition("=")
+        types = tuple(dict.fromkeys(filter(None, map(str.strip, listed.split(",")))))
+        place = f"--also {text}"
+        if not equals or not types or len(types) > _MOST_CHOICES:
+            raise ConfigurationError(f"{place}: write NAME=TYPE,TYPE with up to {_MOST_CHOICES} plugin types")
+        named = {found: (index, cls) for index, found, cls in self._plugins()}
+        if name not in named:
+            raise ConfigurationError(f"{place}: the configuration has no plugin {name!r}; {hint_at(name, named)}")
+        index, cls = named[name]
+        for kind in types:
+            if kind != LEFT_OUT:
+                self._registry.find(kind)
+        present = cls.plugin_type
+        return Dimension(name, ("plugins", index), present, choices=tuple(dict.fromkeys((present, *types))))
+
+    def _replace(self, content: dict[str, Any], dimension: Dimension, kind: str) -> None:
+        """Put a plugin of another type in the place of one, or leave it out."""
+        index = dimension.path[1]
+        spec = content["plugins"][index]
+        if kind == dimension.current:
+            return
+        if kind != LEFT_OUT:
+            content["plugins"][index] = {"type": kind, "name": dimension.name}
+            return
+        content["plugins"] = [each for each in content["plugins"] if each is not spec]
+        for profile in content.get("schedulingProfiles") or ():
+            profile["plugins"] = [ref for ref in profile.get("plugins") or () if ref["pluginRef"] != dimension.name]
+
+
+def _tunable(cls: type[msgspec.Struct], given: Mapping[str, Any], name: str, path: Path) -> Iterator[Dimension]:
+    hints = get_type_hints(cls, include_extras=True)
+    for field in msgspec.structs.fields(cls):
+        annotation = hints[field.name]
+        found = [each for each in get_args(annotation) if isinstance(each, Tunable)]
+        if get_origin(annotation) is Annotated and found:
+            value = given.get(field.encode_name, field.default)
+            clipped = min(max(float(value), found[0].low), found[0].high)
+            is_int = get_args(annotation)[0] is int
+            current: Value = int(clipped) if is_int else clipped
+            yield Dimension(f"{name}.{field.encode_name}", (*path, field.encode_name), current, found[0], is_int)
+
+
+def _put(content: dict[str, Any], path: Path, value: Value) -> None:
+    part: Any = content
+    for key in path[:-1]:
+        if isinstance(part, dict) and part.get(key) is None:
+            part[key] = {}
+        part = part[key]
+    part[path[-1]] = value
