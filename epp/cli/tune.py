@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp tune`: look for parameters and weights that serve a trace better, and write the configuration."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from epp.cli.commands import Tune
+from epp.cli.inputs import read_named_config, read_targets_of_latency, split_list
+from epp.cli.options import Output
+from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.running import exit_on
+from epp.framework import ConfigurationError
+from epp.lab.replay import ReplayOptions, load_fleet
+from epp.lab.traces.reading import open_trace
+from epp.lab.traces.trace import TraceError
+from epp.lab.tuning.objective import condition, measure
+
+if TYPE_CHECKING:
+    from epp.lab.tuning.recommendation import Candidate, Change, Result
+    from epp.lab.tuning.study import Found, Problem, Tuning
+
+_MOST_OBJECTIVES = 2
+_INTERRUPTED = 130
+
+
+def tune(flags: Tune) -> None:
+    """Run the study, print what it found, and write the tuned configuration if it is better."""
+    with exit_on(ConfigurationError, TraceError), log_of_errors_only():
+        try:
+            from epp.lab.report.tuning import tuning_report, verdict  # noqa: PLC0415  optuna is an extra
+            from epp.lab.tuning.recommendation import recommend  # noqa: PLC0415  the same
+            from epp.lab.tuning.study import Tuning  # noqa: PLC0415  the same
+        except ImportError as error:
+            raise ConfigurationError(
+                f"`epp tune` needs the package {error.name}", remedy="pip install 'inference-epp[tuning]'"
+            ) from error
+        problem = _problem(flags)
+        study = flags.study or flags.result.with_suffix(".study.db")
+        jobs = flags.jobs or len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        try:
+            tuning = Tuning(problem, study, seed=flags.seed)
+            with _progress(flags, problem) as (tick, say):
+                say("measuring the configuration as it is")
+                tuning.measure_present()
+                say("trials")
+                tuning.run(trials=flags.trials, seconds=flags.budget, jobs=jobs, tick=tick)
+                say("trying the best on held-out traffic")
+                result = recommend(tuning, lambda _: None, jobs)
+        except KeyboardInterrupt:
+            typer.echo(f"stopped; the same command continues the study in {study}", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
+        paths = _write(flags.result, result)
+        if flags.report is not None:
+            _write_text(flags.report, tuning_report(tuning, result))
+    if flags.output is Output.JSON:
+        print_json(_as_json(result, tuning, paths))
+    else:
+        _show(new_console(), result, tuning, verdict(result), paths)
+
+
+def _problem(flags: Tune) -> "Problem":
+    from epp.lab.tuning.study import Problem  # noqa: PLC0415  optuna is an extra
+
+    objectives = tuple(dict.fromkeys(measure(name).name for name in flags.objective))
+    if len(objectives) > _MOST_OBJECTIVES:
+        raise ConfigurationError(f"--objective: {len(objectives)} figures; choose one, or two for a Pareto front")
+    conditions = tuple(condition(text).text for text in flags.subject_to or ())
+    config = read_named_config(flags.config)
+    last = 0.0
+    for request in open_trace(flags.trace, format=flags.trace_format):
+        last = request.at
+    options = ReplayOptions(
+        seed=flags.seed,
+        rate_scale=flags.rate_scale,
+        pickers=flags.pickers,
+        experimental=flags.allow_experimental_plugins,
+        plugin_modules=tuple(split_list(flags.allow_plugin_modules)),
+    )
+    return Problem(
+        text=config.text,
+        origin=flags.config,
+        fleet=load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices),
+        trace=flags.trace,
+        trace_format=flags.trace_format,
+        seconds=last,
+        options=options,
+        targets=read_targets_of_latency(flags.slo),
+        objectives=objectives,
+        conditions=conditions,
+        also=tuple(flags.also or ()),
+    )
+
+
+@contextmanager
+def _progress(flags: Tune, problem: "Problem") -> Iterator[tuple[Callable[["Found"], None], Callable[[str], None]]]:
+    """Show the number of trials and the best so far, on a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None, lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=flags.trials)
+        figure = problem.measures[0]
+        sign = -1 if figure.is_better_higher else 1
+
+        def tick(found: "Found") -> None:
+            done = sum(trial.state.is_finished() for trial in found.trials)
+            best = f"; best {figure.name} {figure.text(sign * found.best[0].values[0])}" if found.best else ""
+            bar.update(task, completed=done, description=f"trials{best}")
+
+        yield tick, lambda text: bar.update(task, description=text)
+
+
+def _write(path: Path, result: "Result") -> Sequence[Path]:
+    """Write the configurations that are recommended; several get numbers."""
+    found = result.recommended
+    paths = [path.with_stem(f"{path.stem}-{number}") for number in range(1, len(found) + 1)]
+    if len(result.candidates) == 1:
+        paths = [path] * len(found)
+    for each, candidate in zip(paths, found, strict=True):
+        _write_text(each, candidate.text)
+    return paths
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _show(console: Console, result: "Result", tuning: "Tuning", verdict: str, paths: Sequence[Path]) -> None:
+    states = [trial.state.name for trial in tuning.found.trials]
+    console.print(f"{len(states)} trials, {states.count('PRUNED')} pruned, {states.count('FAIL')} failed")
+    for candidate in result.candidates:
+        console.print()
+        console.print(_changes(candidate))
+        for text in candidate.broken:
+            console.print(f"It does not keep {text}.", markup=False)
+    console.print()
+    console.print(verdict, markup=False, style="bold")
+    for path in paths:
+        console.print(f"written: {path}", markup=False)
+
+
+def _changes(candidate: "Candidate") -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("on held-out traffic")
+    for heading in ("before", "after"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for change in (*candidate.objectives, *candidate.others):
+        figure = change.measure
+        table.add_row(figure.name, figure.text(change.before), figure.text(change.after), change.verdict)
+    return table
+
+
+def _as_json(result: "Result", tuning: "Tuning", paths: Sequence[Path]) -> object:
+    def change(each: "Change") -> object:
+        return {
+            "figure": each.measure.name,
+            "before": each.before,
+            "after": each.after,
+            "low": each.difference.low,
+            "high": each.difference.high,
+            "verdict": each.verdict,
+        }
+
+    return {
+        "trials": len(tuning.found.trials),
+        "importance": dict(tuning.importances()),
+        "written": [str(path) for path in paths],
+        "candidates": [
+            {
+                "recommended": each.is_better,
+                "values": dict(each.values),
+                "objectives": [change(one) for one in each.objectives],
+                "others": [change(one) for one in each.others],
+                "brokenConditions": list(each.broken),
+            }
+            for each in result.candidates
+        ],
+    }
