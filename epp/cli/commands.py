@@ -22,6 +22,7 @@ from epp.cli.options import (
     PluginModules,
     PoolGroup,
     PoolNamespace,
+    Seconds,
     Verbosity,
     argument,
     experimental_flag,
@@ -151,6 +152,42 @@ class Simulate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Replay a trace with one or several configurations, in virtual time and on simulated servers: latency, goodput,
+    dollars and cache hits.
+    """  # noqa: D205  one paragraph is the help
+
+    trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
+    endpoints: Path = flag(..., "The servers: a list as file-discovery reads it.", "FILE")
+    config: list[str] = flag(
+        ..., "A configuration: a file, or the name of a ready-made one; may be repeated. The others are compared "
+        "with the first.", "FILE"
+    )  # fmt: skip
+    profile: list[str] | None = flag(
+        None,
+        "Profile of a simulated server: KEY is the name of an endpoint or an accelerator class, the value a preset of "
+        "sim-server or a YAML file; may be repeated. By default, the preset with the name of the class.",
+        "KEY=PRESET",
+    )
+    prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
+    trace_format: str = flag("", "Format of the trace; recognised by default.", "FORMAT")
+    slo: str = flag(
+        "", "Latency targets of requests without their own, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,..."
+    )
+    seeds: int | None = flag(
+        None, "Repetitions with other random choices; 5 by default, and 1 for more than 20,000 requests.", COUNT
+    )
+    rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
+    limit: int | None = flag(None, "Most requests, the first ones.", COUNT)
+    duration: float | None = flag(None, "Length of the part of the trace that is replayed.", DURATION)
+    timeout: float = flag(Seconds(60), "Time after which clients leave without a first token.", DURATION)
+    pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
+    output: OutputFormat = Output.TEXT
+    allow_experimental_plugins: bool = experimental_flag()
+    allow_plugin_modules: PluginModules = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimServer:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
 
@@ -203,6 +240,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "accelerators": Accelerators,
     "explain": Explain,
     "simulate": Simulate,
+    "replay": Replay,
     "sim-server": SimServer,
     "demo": Demo,
 }

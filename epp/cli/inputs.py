@@ -6,10 +6,13 @@ from pathlib import Path
 
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig, load_file, load_text
+from epp.config.load import sample_texts
+from epp.config.sources import read_file
 from epp.extproc.headers import DECISION_RECORD_GROUP, IgnoredHeaders
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
+from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
 from epp.pool.discovery import PodFileDiscovery, PodTarget, StaticDiscovery, Target, parse_targets
 from epp.pool.discovery.pod_files import PodFileParameters
@@ -31,6 +34,16 @@ def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:
     if file is not None:
         return load_file(file)
     return None if text is None else load_text(text)
+
+
+def read_named_config(name: str) -> LoadedConfig:
+    """Return the configuration in a file, or the ready-made one of that name; raises ConfigurationError."""
+    path, samples = Path(name), sample_texts()
+    if not path.exists() and name.removesuffix(".yaml") in samples:
+        return load_text(samples[name.removesuffix(".yaml")], name)
+    if not path.exists() and path.name == name and not path.suffix:
+        raise ConfigurationError(f"there is no file {name!r}, nor a ready-made configuration; {hint_at(name, samples)}")
+    return load_text(read_file(path), name)
 
 
 def read_endpoints(lists: Sequence[str] | None) -> Discovery[Parameters] | None:

@@ -14,17 +14,15 @@ from rich.text import Text
 from epp.cli.check_files import STDIN
 from epp.cli.commands import Simulate
 from epp.cli.explain import lines_of
-from epp.cli.inputs import split_list
+from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.cli.running import exit_on
-from epp.config import Assembly, Builder, assemble, load_text
-from epp.config.load import sample_texts
-from epp.config.sources import read_file
+from epp.config import Builder, assemble
 from epp.explain.comparison import Comparison, Side, compare
 from epp.explain.record import VERSION, DecisionRecord
 from epp.framework import ConfigurationError, SystemClock
-from epp.framework.messages import hint_at, printable
+from epp.framework.messages import printable
 from epp.framework.registry import Registry
 
 _MOST_NAME = 60
@@ -45,22 +43,12 @@ def simulate(flags: Simulate) -> None:
         records, unread = _read(flags.decisions, flags.limit)
         registry = Registry(modules=tuple(split_list(flags.allow_plugin_modules)))
         builder = Builder(registry, SystemClock(), experimental=flags.allow_experimental_plugins)
-        one, other = (_assembly(name, builder) for name in (flags.config, flags.against))
+        one, other = (assemble(read_named_config(name), builder) for name in (flags.config, flags.against))
         found = compare(records, one, other)
         if flags.output is Output.JSON:
             print_json({**msgspec.to_builtins(found), "unreadLines": unread})
         else:
             _show(new_console(), found, flags, unread)
-
-
-def _assembly(name: str, builder: Builder) -> Assembly:
-    """Assemble the configuration in a file, or a ready-made one."""
-    path, samples = Path(name), sample_texts()
-    if not path.exists() and name.removesuffix(".yaml") in samples:
-        return assemble(load_text(samples[name.removesuffix(".yaml")], name), builder)
-    if not path.exists() and path.name == name and not path.suffix:
-        raise ConfigurationError(f"there is no file {name!r}, nor a ready-made configuration; {hint_at(name, samples)}")
-    return assemble(load_text(read_file(path), name), builder)
 
 
 def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:

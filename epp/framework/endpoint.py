@@ -4,7 +4,8 @@
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -108,6 +109,11 @@ class Endpoint:
         object.__setattr__(self, "hostport", hostport)
         object.__setattr__(self, "id", f"{self.namespace}/{self.name}")
         object.__setattr__(self, "identity", Identity(self.id, hostport, self.uid, self.boot_id))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how to build it again: a mapping proxy cannot be pickled."""
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        return partial(Endpoint, **{**given, "labels": dict(self.labels)}), ()
 
 
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"

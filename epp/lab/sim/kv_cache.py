@@ -5,6 +5,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import TypeAlias
+
+BlockHash: TypeAlias = bytes | int
+"""The hash of a block and all before it."""
 
 
 @dataclass(slots=True)
@@ -25,8 +29,8 @@ class KVCache:
         self._num_blocks = num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._references = [0] * num_blocks
-        self._block_of: dict[bytes, int] = {}
-        self._hash_of: dict[int, bytes] = {}
+        self._block_of: dict[BlockHash, int] = {}
+        self._hash_of: dict[int, BlockHash] = {}
         self._tables: dict[int, _Table] = {}
         self._reserved = 0
 
@@ -41,7 +45,7 @@ class KVCache:
         return self.used_blocks / self._num_blocks
 
     @property
-    def hashes(self) -> AbstractSet[bytes]:
+    def hashes(self) -> AbstractSet[BlockHash]:
         """Prefix hashes of the blocks that can be found."""
         return self._block_of.keys()
 
@@ -49,7 +53,7 @@ class KVCache:
         """Return the numbers of the blocks that `owner` holds, in order; `KeyError` for an unknown owner."""
         return tuple(self._tables[owner].blocks)
 
-    def admit(self, owner: int, *, prefix: Sequence[bytes], first_blocks: int, total_blocks: int) -> int | None:
+    def admit(self, owner: int, *, prefix: Sequence[BlockHash], first_blocks: int, total_blocks: int) -> int | None:
         """Give `owner` its first blocks, sharing those of its prefix that are cached, and reserve the rest.
 
         `prefix` are the chained hashes that may be shared (at most `first_blocks`). Returns the number of leading ones
@@ -85,7 +89,7 @@ class KVCache:
         table.reserved -= missing
         self._reserved -= missing
 
-    def commit(self, owner: int, index: int, block_hash: bytes) -> None:
+    def commit(self, owner: int, index: int, block_hash: BlockHash) -> None:
         """Mark block `index` of `owner` as full, with its prefix hash: others may share it from now on.
 
         The first block with a given hash is the one that is found; a later duplicate stays private to its owner.
@@ -106,7 +110,7 @@ class KVCache:
                 if block not in self._hash_of:
                     self._free.move_to_end(block, last=False)
 
-    def _cached(self, prefix: Sequence[bytes]) -> list[int]:
+    def _cached(self, prefix: Sequence[BlockHash]) -> list[int]:
         blocks: list[int] = []
         for block_hash in prefix:
             block = self._block_of.get(block_hash)

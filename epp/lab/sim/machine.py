@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from epp.lab.sim.kv_cache import KVCache
+from epp.lab.sim.kv_cache import BlockHash, KVCache
 from epp.lab.sim.profile import SimProfile
 
 _OCCUPATION_OWNER = -1
@@ -34,7 +34,7 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     output_tokens: int
     finish_reason: Literal["stop", "length"] = "stop"
-    block_hashes: tuple[bytes, ...] = ()
+    block_hashes: tuple[BlockHash, ...] = ()
     transferred_tokens: int = 0
     lora_adapter: str | None = None
 
@@ -169,7 +169,7 @@ class Machine:
         return self._cache.usage
 
     @property
-    def cached_hashes(self) -> AbstractSet[bytes]:
+    def cached_hashes(self) -> AbstractSet[BlockHash]:
         """Prefix hashes of the blocks in the KV cache."""
         return self._cache.hashes
 

@@ -15,7 +15,7 @@ from epp.framework.flow_control import SaturationDetector
 from epp.framework.headers import ATTEMPT_COUNT
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.refusals import ClientGoneError, StartingError
-from epp.framework.request import Headers, Request
+from epp.framework.request import Headers, Request, RequestBody
 from epp.framework.roles import Admitter, EndpointObserver
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Change
@@ -174,6 +174,7 @@ class Director:
         incomplete: bool = False,
         trace: RequestTrace | None = None,
         began_at: float | None = None,
+        parsed: RequestBody | None = None,
     ) -> Routing | PendingRequest:
         """Return the routing of a request, or a PendingRequest if it waits; raises a RequestError that refuses it.
 
@@ -181,12 +182,18 @@ class Director:
 
         A request without a body names no model and may go to any endpoint that the profiles allow, unless it is a POST
         to an API of a parser. An `incomplete` body is treated the same if it is empty or does not name the model.
+        `parsed` stands for a body, of a caller that has no bytes of it.
         """
         if self._is_closed:
             raise self.refuse(headers, StartingError())
         try:
             incoming = IncomingRequest.read(
-                self._pipeline, headers, body, subset if self._use_subset else None, incomplete=incomplete
+                self._pipeline,
+                headers,
+                body,
+                subset if self._use_subset else None,
+                incomplete=incomplete,
+                parsed=parsed,
             )
         except RequestError as error:
             self._observer.refused(Refusal(error, headers))

@@ -57,19 +57,23 @@ class IncomingRequest(msgspec.Struct, eq=False):
         *,
         incomplete: bool = False,
         dry_run: bool = False,
+        parsed: RequestBody | None = None,
     ) -> Self:
-        """Parse the body; raises a BadRequestError.
+        """Parse the body, unless it is `parsed`; raises a BadRequestError.
 
         An `incomplete` body is taken as empty where the missing part may make it valid, or name a model.
         """
-        path = path_of(headers)
-        parsed, names_model = _parsed(pipeline.parsers, path, headers, body, incomplete=incomplete)
+        path, names_model, size_bytes = path_of(headers), True, len(body)
+        if parsed is None:
+            parsed, names_model = _parsed(pipeline.parsers, path, headers, body, incomplete=incomplete)
+        else:
+            size_bytes = len(parsed.prompt)
         request = Request(
             headers.get(REQUEST_ID) or str(uuid.uuid4()),
             body=parsed,
             headers=headers,
             path=path,
-            size_bytes=len(body),
+            size_bytes=size_bytes,
             subset=subset,
             dry_run=dry_run,
         )

@@ -8,10 +8,11 @@ from epp.config.load import sample_texts
 from epp.framework import Headers, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.lab.replay.replicas import Replica
+from epp.lab.replay.settings import ReplayOptions
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
 from perf.bench.profiles.fleets import Fleet
-from perf.bench.profiles.replicas import Replica
 from perf.bench.profiles.workloads import trace
 
 _REQUESTS = 200
@@ -21,7 +22,7 @@ _ROUNDS = 9
 def route_microseconds(sample: str, fleet: Fleet) -> float:
     """Return the least of several means, over requests that share nothing, with made-up load."""
     clock = ManualClock(1000.0)
-    replica = Replica(load_text(sample_texts()[sample], sample), fleet.endpoints, clock, b"cpu")
+    replica = Replica(load_text(sample_texts()[sample], sample), fleet.simulated, clock, b"cpu", ReplayOptions())
     for number, endpoint in enumerate(fleet.endpoints):
         replica.store.report(endpoint, Report({WAITING: number % 3, RUNNING: 20.0 + number, KV_USAGE: 0.1 * number}))
     bodies = [call.body for call in trace("unshared", fleet, load=0.5, seconds=30.0, seed=1).calls]

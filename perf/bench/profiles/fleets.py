@@ -9,6 +9,7 @@ import msgspec
 
 from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.lab.replay import fleet as replayed
 from epp.lab.sim import PRESETS, SimProfile
 from perf.bench.profiles.engines import MAKES, Independent
 
@@ -78,6 +79,18 @@ class Fleet:
             )
             for number, server in enumerate(self.servers, 1)
         ]
+
+    @property
+    def simulated(self) -> replayed.Fleet:
+        """The same servers for a replay."""
+        make = MAKES[self.make].engine
+        servers = (
+            replayed.Server(
+                endpoint, server.profile, server.dollars_per_hour, network_seconds=server.network_seconds, make=make
+            )
+            for endpoint, server in zip(self.endpoints, self.servers, strict=True)
+        )
+        return replayed.Fleet(tuple(servers), self.objects)
 
     @property
     def independent(self) -> bool:

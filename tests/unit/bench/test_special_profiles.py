@@ -9,20 +9,17 @@ from epp.config import load_text
 from epp.config.load import sample_texts
 from perf.bench.profiles.fleets import FLEETS, Fleet, fleet
 from perf.bench.profiles.outcome import Outcome
-from perf.bench.profiles.virtual import Simulation
-from perf.bench.profiles.workloads import Trace, trace
+from perf.bench.profiles.virtual import simulate
+from perf.bench.profiles.workloads import trace
 
 pytestmark = pytest.mark.slow
 
 SECONDS = 36.0
 
 
-def simulation(sample: str, servers: Fleet, traffic: Trace) -> Simulation:
-    return Simulation(load_text(sample_texts()[sample], sample), servers, traffic)
-
-
 def run(sample: str, servers: Fleet, workload: str, load: float, *, seed: int = 3) -> Outcome:
-    return simulation(sample, servers, trace(workload, servers, load=load, seconds=SECONDS, seed=seed)).run()
+    traffic = trace(workload, servers, load=load, seconds=SECONDS, seed=seed)
+    return simulate(load_text(sample_texts()[sample], sample), servers, traffic)
 
 
 # What samples claim. Shorter, and on fewer servers, than `make bench-profiles`.

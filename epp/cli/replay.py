@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp replay`: a trace, replayed with configurations on simulated servers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from epp.cli.commands import Replay
+from epp.cli.inputs import read_named_config, split_list
+from epp.cli.options import Output
+from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.running import exit_on
+from epp.config import LoadedConfig
+from epp.framework import ConfigurationError
+from epp.framework.messages import printable
+from epp.framework.quantities import parse_duration
+from epp.lab.replay import Fleet, Outcome, ReplayOptions, Targets, groups, load_fleet
+from epp.lab.replay.jobs import Job, JobProgress, run_jobs
+from epp.lab.replay.outcome import merge
+from epp.lab.replay.summary import Groups, Quantiles, Summary
+from epp.lab.traces.reading import open_trace
+from epp.lab.traces.trace import TraceError
+
+_MOST_REPEATED = 20_000
+"""Requests up to which a replay is repeated by default."""
+_SEEDS = 5
+_MOST_NAME = 40
+_UNKNOWN = "-"
+
+
+class ReplayReport(msgspec.Struct, frozen=True):
+    """Figures of a configuration."""
+
+    config: str
+    seeds: int
+    figures: Groups
+    adapter_loads: int
+    preemptions: int
+
+
+def replay(flags: Replay) -> None:
+    """Print the figures of all configurations in the requested format."""
+    with exit_on(ConfigurationError, TraceError), log_of_errors_only():
+        targets = _targets(flags.slo)
+        configs = [read_named_config(name) for name in flags.config]
+        fleet = load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices)
+        outcomes = _outcomes(flags, configs, fleet)
+        reports = [
+            ReplayReport(
+                name,
+                int(outcome.seed.max(initial=0)) + 1,
+                groups(outcome, targets),
+                outcome.adapter_loads,
+                outcome.preemptions,
+            )
+            for name, outcome in zip(flags.config, outcomes, strict=True)
+        ]
+    if flags.output is Output.JSON:
+        print_json({"replays": msgspec.to_builtins(reports)})
+    else:
+        _show(new_console(), reports)
+
+
+def _outcomes(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet) -> list[Outcome]:
+    """Return the outcome of each configuration, of all seeds together."""
+    first = _run(flags, configs, fleet, range(1 if flags.seeds is None else flags.seeds))
+    if flags.seeds is None and len(first[0][0]) <= _MOST_REPEATED:
+        more = _run(flags, configs, fleet, range(1, _SEEDS))
+        first = [[*one, *others] for one, others in zip(first, more, strict=True)]
+    return [merge(each) for each in first]
+
+
+def _run(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet, seeds: range) -> list[list[Outcome]]:
+    jobs = [
+        Job(config, fleet, flags.trace, flags.trace_format, _options(flags, seed))
+        for config in configs
+        for seed in seeds
+    ]
+    with _progress_bar(flags, len(jobs)) as report:
+        outcomes = run_jobs(jobs, report)
+    count = len(seeds)
+    return [outcomes[start : start + count] for start in range(0, len(outcomes), count)]
+
+
+def _options(flags: Replay, seed: int) -> ReplayOptions:
+    return ReplayOptions(
+        seed=seed,
+        rate_scale=flags.rate_scale,
+        limit=flags.limit,
+        duration=flags.duration,
+        timeout_seconds=flags.timeout,
+        pickers=flags.pickers,
+        experimental=flags.allow_experimental_plugins,
+        plugin_modules=tuple(split_list(flags.allow_plugin_modules)),
+    )
+
+
+@contextmanager
+def _progress_bar(flags: Replay, jobs: int) -> Iterator[Callable[[JobProgress], None]]:
+    """Show the progress of all jobs with the time left, on a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    seconds = _trace_seconds(flags)
+    done = [0.0] * jobs
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("replay", total=seconds * jobs)
+
+        def report(now: JobProgress) -> None:
+            done[now.job] = min(now.seconds, seconds)
+            bar.update(task, completed=sum(done))
+
+        yield report
+
+
+def _trace_seconds(flags: Replay) -> float:
+    """Return the length of the replayed part of the trace."""
+    last = 0.0
+    for number, request in enumerate(open_trace(flags.trace, format=flags.trace_format)):
+        last = request.at / flags.rate_scale
+        if number == flags.limit or (flags.duration is not None and last > flags.duration):
+            break
+    return max(last, 1.0)
+
+
+def _targets(text: str) -> Targets:
+    """Return the targets of --slo; raises ConfigurationError."""
+    found: dict[str, float] = {}
+    for part in split_list(text):
+        name, _, value = part.partition("=")
+        if name not in {"ttft", "tpot"}:
+            raise ConfigurationError(f"--slo: {part!r} is not a target: write ttft=500ms,tpot=50ms")
+        try:
+            found[name] = parse_duration(value)
+        except ValueError as error:
+            raise ConfigurationError(f"--slo: {name}: {error}") from error
+    return Targets(**found)
+
+
+def _show(console: Console, reports: Sequence[ReplayReport]) -> None:
+    console.print(_table([report.config for report in reports], [report.figures.all for report in reports]))
+    for title, group in (("model", "models"), ("tenant", "tenants"), ("class", "classes")):
+        names = list(dict.fromkeys(name for report in reports for name in getattr(report.figures, group)))
+        if len(names) > 1:
+            console.print()
+            console.print(_group_table(title, names, [getattr(report.figures, group) for report in reports], reports))
+
+
+def _table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column()
+    for name in names:
+        table.add_column(_plain(name), justify="right")
+    for label, show in _ROWS:
+        table.add_row(label, *map(show, summaries))
+    return table
+
+
+def _group_table(
+    title: str, names: Sequence[str], figures: Sequence[dict[str, Summary]], reports: Sequence[ReplayReport]
+) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(title)
+    for heading in ("config", "requests", "p90 ttft", "p90 total", "goodput", "$/1,000"):
+        table.add_column(heading, justify="left" if heading == "config" else "right")
+    for name in names:
+        for report, found in zip(reports, figures, strict=True):
+            if (summary := found.get(name)) is not None:
+                table.add_row(
+                    _plain(name) or Text("(none)", style="dim"),
+                    _plain(report.config),
+                    f"{summary.requests:,}",
+                    _time(summary.ttft.p90),
+                    _time(summary.total.p90),
+                    _share(summary.goodput),
+                    _dollars(summary.dollars_per_1000_requests),
+                )
+    return table
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return _UNKNOWN
+    return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _times(quantiles: Quantiles) -> str:
+    return " / ".join(map(_time, (quantiles.p50, quantiles.p90, quantiles.p99)))
+
+
+def _share(share: float | None) -> str:
+    return _UNKNOWN if share is None else f"{share:.1%}"
+
+
+def _dollars(dollars: float | None) -> str:
+    return _UNKNOWN if dollars is None else f"${dollars:.4f}"
+
+
+_ROWS: Sequence[tuple[str, Callable[[Summary], str]]] = (
+    ("requests", lambda one: f"{one.requests:,}"),
+    ("first token, p50 / p90 / p99", lambda one: _times(one.ttft)),
+    ("between tokens, p50 / p90 / p99", lambda one: _times(one.tpot)),
+    ("whole request, p50 / p90 / p99", lambda one: _times(one.total)),
+    ("within targets", lambda one: _share(one.goodput)),
+    ("dollars for 1,000 requests", lambda one: _dollars(one.dollars_per_1000_requests)),
+    ("dollars for 1 million tokens", lambda one: _dollars(one.dollars_per_million_tokens)),
+    ("prompt tokens cached", lambda one: _share(one.cached_share)),
+    ("fairness among tenants", lambda one: _UNKNOWN if one.fairness is None else f"{one.fairness:.3f}"),
+    ("refused", lambda one: f"{one.refused:,}"),
+    ("timed out", lambda one: f"{one.timed_out:,}"),
+    ("evicted", lambda one: f"{one.evicted:,}"),
+    ("regret, mean", lambda one: _time(one.mean_regret)),
+    ("regret, p90", lambda one: _time(one.p90_regret)),
+)
+
+
+def _plain(text: str) -> str:
+    return printable(text, _MOST_NAME)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated servers of a replay: endpoints, profiles and prices."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from epp.framework import ConfigurationError, Endpoint, SystemClock
+from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.messages import hint_at
+from epp.framework.registry import Registry
+from epp.hardware.tagger import AcceleratorTagger
+from epp.lab.replay.engines import Engine, Simulated
+from epp.lab.sim import PRESETS, SimProfile
+from epp.lab.sim.server_profile import load_server_profile
+from epp.pool.discovery.endpoints_file import FileDiscovery, FileDiscoveryParameters
+
+UNKNOWN_CLASS = "unknown"
+
+
+@dataclass(frozen=True)
+class Server:
+    """One simulated server."""
+
+    endpoint: Endpoint
+    profile: SimProfile
+    dollars_per_hour: float | None = None
+    """None without a price."""
+    accelerator_class: str = UNKNOWN_CLASS
+    network_seconds: float = 0.0
+    """To it or back, beyond the network of the local cluster."""
+    make: Callable[[SimProfile], Engine] = Simulated
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The servers of a pool."""
+
+    servers: tuple[Server, ...]
+    objects: str = ""
+    """Objects of the cluster that describe them, in YAML."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints, in the order of the servers."""
+        return [server.endpoint for server in self.servers]
+
+
+def load_fleet(path: Path, profiles: Sequence[str] = (), *, prices: Path | None = None) -> Fleet:
+    """Return the servers of an endpoint list, as `file-discovery` reads it; raises ConfigurationError.
+
+    Each of `profiles` is `KEY=PRESET` or `KEY=FILE`, where KEY is the name of an endpoint or an accelerator class. By
+    default, the preset with the name of the class counts.
+    """
+    endpoints = FileDiscovery(FileDiscoveryParameters(path=str(path)), clock=SystemClock()).listed()
+    if not endpoints:
+        raise ConfigurationError(f"endpoints file {path} has no endpoints: list at least one")
+    given = dict(map(_named_profile, profiles))
+    parameters = {} if prices is None else {"prices": str(prices)}
+    registry = Registry()
+    tagger = registry.build(AcceleratorTagger.plugin_type, parameters, name="replay", clock=SystemClock())
+    assert isinstance(tagger, AcceleratorTagger)  # noqa: S101  by its plugin type
+    tags = [tagger.merged(endpoint).tag for endpoint in endpoints]
+    keys = {key for endpoint, tag in zip(endpoints, tags, strict=True) for key in _keys(endpoint, tag)}
+    for key in given:
+        if key not in keys:
+            raise ConfigurationError(f"--profile: no endpoint or accelerator class {key!r}; {hint_at(key, keys)}")
+    return Fleet(
+        tuple(
+            Server(
+                endpoint,
+                _profile_of(endpoint, tag, given),
+                tag.cost_per_hour(),
+                tag.primary_class or UNKNOWN_CLASS,
+            )
+            for endpoint, tag in zip(endpoints, tags, strict=True)
+        )
+    )
+
+
+def _keys(endpoint: Endpoint, tag: AcceleratorTag) -> list[str]:
+    """Return the names by which profiles may be given to an endpoint, the closest first."""
+    declared = endpoint.accelerator
+    classes = dict.fromkeys((*tag.classes, tag.primary_class, "" if declared is None else declared.accelerator_class))
+    part = tag.partition.profile
+    names = [f"{name}-{part}" for name in classes if name and part]
+    return [endpoint.name, *names, *filter(None, classes)]
+
+
+def _profile_of(endpoint: Endpoint, tag: AcceleratorTag, given: Mapping[str, SimProfile]) -> SimProfile:
+    keys = _keys(endpoint, tag)
+    for key in keys:
+        if (found := given.get(key) or PRESETS.get(key)) is not None:
+            return found
+    known = keys[-1] if len(keys) > 1 else endpoint.name
+    raise ConfigurationError(
+        f"endpoint {endpoint.name!r} has no server profile",
+        remedy=f"give --profile {known}=PRESET, with one of {', '.join(PRESETS)}, or --profile {known}=FILE",
+    )
+
+
+def _named_profile(text: str) -> tuple[str, SimProfile]:
+    key, _, name = text.partition("=")
+    if not key or not name:
+        raise ConfigurationError(f"--profile: {text!r} is not KEY=PRESET or KEY=FILE")
+    if name in PRESETS:
+        return key, PRESETS[name]
+    path = Path(name)
+    if not path.exists():
+        raise ConfigurationError(f"--profile: there is no preset and no file {name!r}; {hint_at(name, PRESETS)}")
+    return key, load_server_profile(path)

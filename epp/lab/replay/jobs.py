@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replays in child processes, so that several use all cores; none outlives its parent."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from epp.config import LoadedConfig
+from epp.framework import ConfigurationError
+from epp.lab.replay.fleet import Fleet
+from epp.lab.replay.outcome import Outcome
+from epp.lab.replay.run import Progress, replay
+from epp.lab.replay.settings import ReplayOptions
+from epp.lab.traces.reading import open_trace
+
+_SPAWN = multiprocessing.get_context("spawn")
+_PR_SET_PDEATHSIG = 1
+
+
+class Job(NamedTuple):
+    """One replay of the trace in a file."""
+
+    config: LoadedConfig
+    fleet: Fleet
+    trace: Path
+    trace_format: str
+    """Empty to recognise it."""
+    options: ReplayOptions
+
+
+class JobProgress(NamedTuple):
+    """Progress of one job."""
+
+    job: int
+    seconds: float
+    """Virtual time since the start of the trace."""
+    requests: int
+
+
+def run_jobs(jobs: Sequence[Job], report: Callable[[JobProgress], None], *, workers: int = 0) -> list[Outcome]:
+    """Return the outcomes of jobs, in their order; by default, as many run at a time as there are CPUs.
+
+    Raises the ConfigurationError or TraceError of a job. All processes have ended afterwards.
+    """
+    workers = workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if len(jobs) == 1:
+        return [_run(jobs[0], lambda seconds, requests: report(JobProgress(0, seconds, requests)))]
+    left = list(enumerate(jobs))
+    running: dict[Connection, tuple[int, Any]] = {}
+    outcomes: dict[int, Outcome] = {}
+    try:
+        while left or running:
+            while left and len(running) < workers:
+                number, job = left.pop(0)
+                ours, theirs = _SPAWN.Pipe(duplex=False)
+                process = _SPAWN.Process(target=_work, args=(theirs, job, os.getpid()), daemon=True)
+                process.start()
+                theirs.close()
+                running[ours] = number, process
+            for connection in wait(list(running)):
+                assert isinstance(connection, Connection)  # noqa: S101  only these are waited for
+                number, process = running[connection]
+                found = _received(connection)
+                if isinstance(found, tuple):
+                    report(JobProgress(number, *found))
+                    continue
+                del running[connection]
+                process.join()
+                if not isinstance(found, Outcome):
+                    raise found
+                outcomes[number] = found
+    finally:
+        for _, process in running.values():
+            process.kill()
+            process.join()
+    return [outcomes[number] for number in range(len(jobs))]
+
+
+def _received(connection: Connection) -> Outcome | Exception | tuple[float, int]:
+    try:
+        found: Outcome | Exception | tuple[float, int] = connection.recv()
+    except EOFError:
+        return ConfigurationError("a replay process ended before its time: perhaps it ran out of memory")
+    return found
+
+
+def _run(job: Job, report: Callable[[float, int], None]) -> Outcome:
+    def progress(now: Progress) -> bool:
+        report(now.seconds, now.requests)
+        return True
+
+    trace = open_trace(job.trace, format=job.trace_format)
+    return replay(job.config, job.fleet, trace, job.options, progress)
+
+
+def _work(connection: Connection, job: Job, parent: int) -> None:
+    """Run a job and send progress and outcome; Ctrl-C is left to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            return
+    try:
+        found: Outcome | Exception = _run(job, lambda *now: connection.send(now))
+    except Exception as error:  # noqa: BLE001  raised again in the parent
+        found = error
+    connection.send(found)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outcome of a replay: one number for each request and column."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework.arrays import Floats, Mask
+from epp.lab.replay.fleet import Fleet
+from epp.lab.replay.traffic import Arrival
+
+_MOST_NAMES = 10_000
+_OTHERS = "(others)"
+_NO = float("nan")
+
+Numbers = NDArray[Any]
+
+
+class Status(IntEnum):
+    """How a request ended."""
+
+    UNFINISHED = 0
+    """The replay ended before."""
+    SERVED = 1
+    REFUSED = 2
+    """By the picker or by the server."""
+    TIMED_OUT = 3
+    """The client left because the first token had not come."""
+    EVICTED = 4
+    """It was ended to make room for a request of higher priority."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One number for each request, in order of arrival; times in seconds, NaN for unknown ones."""
+
+    at: Floats
+    """Arrival, since the start of the replay."""
+    model: Numbers
+    """Position in `Outcome.models`."""
+    tenant: Numbers
+    """Position in `Outcome.tenants`."""
+    server: Numbers
+    """Position in `Outcome.servers`; -1 for none."""
+    status: Numbers
+    """A `Status`."""
+    queued: Floats
+    """Time in the queues of the picker."""
+    ttft: Floats
+    """To the first token."""
+    total: Floats
+    """To the last token."""
+    prompt_tokens: Numbers
+    output_tokens: Numbers
+    cached_tokens: Numbers
+    """Prompt tokens that the engine found in its cache."""
+    ttft_target: Floats
+    tpot_target: Floats
+    regret: Floats
+    """See `epp.lab.replay.regret`."""
+
+    @property
+    def tpot(self) -> Floats:
+        """Mean time between two tokens; NaN for answers of one token."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found: Floats = np.where(
+                self.output_tokens > 1, (self.total - self.ttft) / (self.output_tokens - 1.0), np.nan
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Load of each server (second axis) at regular times (first axis)."""
+
+    times: Floats
+    running: Floats
+    waiting: Floats
+    kv_usage: Floats
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One replay, or several with different seeds."""
+
+    seconds: float
+    """From the first arrival to the last."""
+    servers: tuple[str, ...]
+    classes: tuple[str, ...]
+    """Accelerator class of each server."""
+    models: tuple[str, ...]
+    tenants: tuple[str, ...]
+    columns: Columns
+    dollars: Floats
+    """Of each request: its share of the price of the time in which its server was busy; NaN without a price."""
+    busy_seconds: Floats
+    """Of each server."""
+    dollars_of_servers: Floats
+    """Price of these; NaN without one."""
+    seed: Numbers
+    """Of each request: position of the seed among those of all replays."""
+    timeline: Timeline
+    adapter_loads: int = 0
+    preemptions: int = 0
+    stopped: bool = False
+    """Whether the replay was stopped early."""
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.columns.at)
+
+    def take(self, which: Mask | NDArray[np.intp]) -> "Outcome":
+        """Return the same for some of the requests."""
+        columns = Columns(**{name: getattr(self.columns, name)[which] for name in Columns.__dataclass_fields__})
+        return replace(self, columns=columns, dollars=self.dollars[which], seed=self.seed[which])
+
+
+def merge(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the replays of one trace and configuration with different seeds as one."""
+    first = outcomes[0]
+    models = tuple(dict.fromkeys(name for each in outcomes for name in each.models))
+    tenants = tuple(dict.fromkeys(name for each in outcomes for name in each.tenants))
+    columns = {
+        name: np.concatenate([getattr(each.columns, name) for each in outcomes])
+        for name in Columns.__dataclass_fields__
+    }
+    for name, names in (("model", models), ("tenant", tenants)):
+        columns[name] = np.concatenate(
+            [_renumbered(getattr(each.columns, name), getattr(each, f"{name}s"), names) for each in outcomes]
+        )
+    return replace(
+        first,
+        models=models,
+        tenants=tenants,
+        columns=Columns(**columns),
+        dollars=np.concatenate([each.dollars for each in outcomes]),
+        busy_seconds=np.sum([each.busy_seconds for each in outcomes], axis=0),
+        dollars_of_servers=np.sum([each.dollars_of_servers for each in outcomes], axis=0),
+        seed=np.concatenate([np.full(len(each), number) for number, each in enumerate(outcomes)]),
+        adapter_loads=sum(each.adapter_loads for each in outcomes),
+        preemptions=sum(each.preemptions for each in outcomes),
+        stopped=any(each.stopped for each in outcomes),
+    )
+
+
+def _renumbered(column: Numbers, names: Sequence[str], wanted: Sequence[str]) -> Numbers:
+    places = {name: place for place, name in enumerate(wanted)}
+    return np.array([places[name] for name in names], dtype=np.int64)[column]
+
+
+class _Names:
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+
+    def place(self, name: str) -> int:
+        place = self.places.get(name)
+        if place is None:
+            if len(self.places) >= _MOST_NAMES:
+                name = _OTHERS
+            place = self.places.setdefault(name, len(self.places))
+        return place
+
+
+class Recorder:
+    """Writes the columns while requests come and go; requests are numbered in order of arrival."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.at, self.queued, self.ttft, self.total = (array("d") for _ in range(4))
+        self.ttft_target, self.tpot_target, self.regret = (array("d") for _ in range(3))
+        self.model, self.tenant, self.server, self.status = (array("i") for _ in range(4))
+        self.prompt_tokens, self.output_tokens, self.cached_tokens = (array("q") for _ in range(3))
+        self._models, self._tenants = _Names(), _Names()
+        self._times = array("d")
+        self._load: tuple[array[float], array[float], array[float]] = (array("f"), array("f"), array("f"))
+
+    def __len__(self) -> int:
+        """Return the number of requests so far."""
+        return len(self.at)
+
+    def arrived(self, arrival: Arrival) -> int:
+        """Add a request and return its number."""
+        number = len(self.at)
+        self.at.append(arrival.at)
+        self.model.append(self._models.place(arrival.model))
+        self.tenant.append(self._tenants.place(arrival.tenant))
+        self.server.append(-1)
+        self.status.append(Status.UNFINISHED)
+        self.queued.append(0.0)
+        for column in (self.ttft, self.total, self.regret):
+            column.append(_NO)
+        self.prompt_tokens.append(arrival.prompt_tokens)
+        self.output_tokens.append(arrival.output_tokens)
+        self.cached_tokens.append(0)
+        self.ttft_target.append(_NO if arrival.ttft_target is None else arrival.ttft_target)
+        self.tpot_target.append(_NO if arrival.tpot_target is None else arrival.tpot_target)
+        return number
+
+    def load(self, time: float, gauges: Sequence[tuple[int, int, float]]) -> None:
+        """Add the load of all servers at a time."""
+        self._times.append(time)
+        for column, values in zip(self._load, zip(*gauges, strict=True), strict=True):
+            column.extend(values)
+
+    def outcome(
+        self, busy_seconds: Sequence[float], *, adapter_loads: int = 0, preemptions: int = 0, stopped: bool = False
+    ) -> Outcome:
+        """Return the outcome so far."""
+        columns = Columns(**{name: np.array(getattr(self, name)) for name in Columns.__dataclass_fields__})
+        servers = self._fleet.servers
+        busy = np.array(busy_seconds, dtype=np.float64)
+        hourly = [np.nan if server.dollars_per_hour is None else server.dollars_per_hour for server in servers]
+        dollars = busy * np.array(hourly) / 3600
+        shape = len(self._times), len(servers)
+        running, waiting, kv_usage = (np.array(each, dtype=np.float64).reshape(shape) for each in self._load)
+        return Outcome(
+            seconds=float(columns.at[-1]) if len(columns.at) else 0.0,
+            servers=tuple(server.endpoint.name for server in servers),
+            classes=tuple(server.accelerator_class for server in servers),
+            models=tuple(self._models.places),
+            tenants=tuple(self._tenants.places),
+            columns=columns,
+            dollars=np.where(columns.server >= 0, _shares(columns, self._fleet) * dollars[columns.server], 0.0),
+            busy_seconds=busy,
+            dollars_of_servers=dollars,
+            seed=np.zeros(len(columns.at), dtype=np.int64),
+            timeline=Timeline(np.array(self._times), running, waiting, kv_usage),
+            adapter_loads=adapter_loads,
+            preemptions=preemptions,
+            stopped=stopped,
+        )
+
+
+def _shares(columns: Columns, fleet: Fleet) -> Floats:
+    """Return the share of each request in the work of its server; the work is the time that it would take alone."""
+    sent = columns.server >= 0
+    place = np.where(sent, columns.server, 0)
+    prefill = np.array([server.profile.prefill_tokens_per_second for server in fleet.servers])
+    step = np.array([server.profile.seconds_per_output_token for server in fleet.servers])
+    answered = np.where(np.isnan(columns.ttft), 0, columns.output_tokens)
+    uncached = np.maximum(columns.prompt_tokens - columns.cached_tokens, 0)
+    work = np.where(sent, uncached / prefill[place] + answered * step[place], 0.0)
+    total = np.bincount(place, weights=work, minlength=len(fleet.servers))[place]
+    return np.divide(work, total, out=np.zeros(len(work)), where=total > 0)

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pickers and their fleet in virtual time: the real pipeline, datastore and polls, and simulated engines.
+
+Nothing depends on the speed of the machine: equal traffic and seeds give equal outcomes.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from epp.config import LoadedConfig
+from epp.framework import Endpoint, Headers, ManualClock
+from epp.framework.errors import RequestError
+from epp.framework.headers import PREFILLER, SESSION_TOKEN
+from epp.lab.replay.engines import Engine, Event
+from epp.lab.replay.fleet import Fleet, Server
+from epp.lab.replay.kv_publishing import PUBLISH_SECONDS, Publisher, deliver
+from epp.lab.replay.outcome import Outcome, Recorder, Status
+from epp.lab.replay.replicas import Replica, Watch
+from epp.lab.replay.settings import HOP_SECONDS, PAGE_SECONDS, ReplayOptions
+from epp.lab.replay.traffic import Arrival, Traffic
+from epp.lab.replay.virtual_time import run_virtual
+from epp.lab.sim import SimRequest
+from epp.routing.director import Cause
+from epp.routing.director.routing import Routing
+from epp.routing.director.waiting import PendingRequest
+
+_START = 1000.0
+"""On the clock."""
+LEAD_SECONDS = 1.0
+"""Time for polls before the first request."""
+_TOO_LONG = b'{"error":{"message":"the prompt is longer than the context","type":"BadRequestError","code":400}}'
+_FIRST_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+_MOST_SESSION_TOKENS = 100_000
+TIMELINE_SAMPLES = 500
+"""Samples of the load of servers, at most twice as many."""
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A server in the pool."""
+
+    number: int
+    server: Server
+    endpoint: Endpoint
+    engine: Engine
+    page: bytes = b""
+    page_at: float = -math.inf
+    alarm: float = math.inf
+    """When its next event is in the timetable."""
+    publisher: Publisher | None = None
+    """Of KV events, where a plugin reads them."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request on its way."""
+
+    number: int
+    arrival: Arrival
+    sent_at: float
+    patience: asyncio.TimerHandle | None = None
+    waiting: "asyncio.Task[None] | None" = None
+    place: _Place | None = None
+    routing: Routing | None = None
+    request: SimRequest | None = None
+    prefiller: _Place | None = None
+    """Where its prompt is computed, where that is another server than that of the answer."""
+    ttft: float | None = None
+
+
+class Simulation:
+    """One fleet, one configuration and one run of the traffic."""
+
+    def __init__(self, config: LoadedConfig, fleet: Fleet, traffic: Traffic, options: ReplayOptions) -> None:
+        self._clock = ManualClock(_START)
+        self._config = config
+        self._fleet = fleet
+        self._arrivals: Iterator[Arrival] = iter(traffic)
+        self._options = options
+        self._draws = random.Random(options.seed)  # noqa: S311  it is no secret
+        self._replicas: list[Replica] = []
+        self._places = [
+            _Place(number, server, server.endpoint, server.make(server.profile))
+            for number, server in enumerate(fleet.servers)
+        ]
+        self._by_address = {place.endpoint.hostport: place for place in self._places}
+        self._open: dict[int, _Open] = {}
+        self._recorder = Recorder(fleet)
+        self._session_tokens: dict[str, str] = {}
+        self._all_arrived = False
+        self._sample_seconds = 1.0
+        self._stopped = False
+
+    def run(self, report: Callable[["Simulation"], bool] | None = None) -> Outcome:
+        """Send all requests and wait for the last answer.
+
+        `report` is called after each interval of virtual time (see ReplayOptions); the run stops if it returns False.
+        """
+        return run_virtual(self._main(report), self._clock)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the first request could arrive."""
+        return self._clock.now() - _START - LEAD_SECONDS
+
+    @property
+    def requests(self) -> int:
+        """Requests that have arrived."""
+        return len(self._recorder)
+
+    def outcome(self) -> Outcome:
+        """Return the outcome so far."""
+        engines = [place.engine for place in self._places]
+        return self._recorder.outcome(
+            [engine.busy_seconds for engine in engines],
+            adapter_loads=sum(engine.adapter_loads for engine in engines),
+            preemptions=sum(engine.preemptions for engine in engines),
+            stopped=self._stopped,
+        )
+
+    async def _main(self, report: Callable[["Simulation"], bool] | None) -> Outcome:
+        self._loop = asyncio.get_running_loop()
+        self._done = self._loop.create_future()
+        self._loop.set_exception_handler(self._failed)
+        seeds = [b"replay %d %d" % (self._options.seed, number) for number in range(self._options.pickers)]
+        self._replicas = [Replica(self._config, self._fleet, self._clock, seed, self._options) for seed in seeds]
+        if any(replica.kv_event_readers for replica in self._replicas):
+            for place in self._places:
+                place.publisher = Publisher(place.server.profile.block_size)
+        sweeps = [asyncio.create_task(sweep) for replica in self._replicas for sweep in replica.sweeps()]
+        for place in self._places:
+            place.engine.advance(self._clock.now())
+        offset = self._draws.random() if self._options.seed else 0.0
+        for place in self._places:
+            phase = self._options.poll_seconds * ((place.number / len(self._places) + offset) % 1.0)
+            for replica in self._replicas:
+                self._after(phase, self._fetch, place, replica.watches[place.number])
+        self._next_arrival()
+        self._after(LEAD_SECONDS, self._sample)
+        if report is not None:
+            self._after(LEAD_SECONDS + self._options.report_seconds, self._report_progress, report)
+        try:
+            await self._done
+        finally:
+            for task in sweeps:
+                task.cancel()
+        return self.outcome()
+
+    def _after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._clock.now() + seconds, action, *arguments)
+
+    def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not self._done.done():
+            error = context.get("exception")
+            self._done.set_exception(error if isinstance(error, Exception) else RuntimeError(context["message"]))
+
+    def _end_if_over(self) -> None:
+        if self._all_arrived and not self._open and not self._done.done():
+            self._done.set_result(None)
+
+    def _report_progress(self, report: Callable[["Simulation"], bool]) -> None:
+        if report(self):
+            self._after(self._options.report_seconds, self._report_progress, report)
+        else:
+            self._stopped = True
+            if not self._done.done():
+                self._done.set_result(None)
+
+    def _sample(self) -> None:
+        """Record the load of the servers; the interval grows with the time."""
+        for place in self._places:
+            self._advance(place)
+        self._recorder.load(self.now, [place.engine.gauges() for place in self._places])
+        self._sample_seconds = max(self._sample_seconds, self.now / TIMELINE_SAMPLES)
+        self._after(self._sample_seconds, self._sample)
+
+    # Polls
+
+    def _fetch(self, place: _Place, watch: Watch) -> None:
+        if self._clock.now() - place.page_at >= self._options.page_seconds:
+            self._advance(place)
+            place.page, place.page_at = _page(place), self._clock.now()
+        self._after(PAGE_SECONDS + place.server.network_seconds, self._report, place, watch, place.page)
+
+    def _report(self, place: _Place, watch: Watch, page: bytes) -> None:
+        wait = watch.poll.settle(place.endpoint, page)
+        now = self._clock.now()
+        if watch.poll.changed or watch.store.in_flight(place.endpoint.id):
+            watch.cadence.event(now)
+        self._after(max(wait, watch.cadence.interval(now)) - PAGE_SECONDS, self._fetch, place, watch)
+
+    # Requests
+
+    def _next_arrival(self) -> None:
+        """Set the timer of the next request."""
+        arrival = next(self._arrivals, None)
+        until = self._options.duration
+        if arrival is None or (until is not None and arrival.at > until):
+            self._all_arrived = True
+            self._end_if_over()
+            return
+        due = max(self._clock.now(), _START + LEAD_SECONDS + arrival.at)
+        self._loop.call_at(due, self._arrive, arrival)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        number = self._recorder.arrived(arrival)
+        one = self._open[number] = _Open(number, arrival, self._clock.now())
+        replica = self._replicas[self._draws.randrange(len(self._replicas))]
+        parsed = None if isinstance(arrival.body, bytes) else arrival.body
+        body = b"" if isinstance(arrival.body, msgspec.Struct) else arrival.body
+        try:
+            outcome = replica.director.route(self._headers_of(arrival), body, None, parsed=parsed)
+        except RequestError:
+            self._close(one, Status.REFUSED)
+        else:
+            one.patience = self._after(self._options.timeout_seconds, self._give_up, one)
+            if isinstance(outcome, PendingRequest):
+                one.waiting = self._loop.create_task(self._wait(one, outcome))
+            else:
+                self._routed(one, outcome)
+        self._next_arrival()
+
+    def _headers_of(self, arrival: Arrival) -> Headers:
+        token = self._session_tokens.get(arrival.session)
+        return Headers.unique(arrival.headers if token is None else {**arrival.headers, SESSION_TOKEN: token})
+
+    async def _wait(self, one: _Open, pending: PendingRequest) -> None:
+        """Wait for room, as an exchange with a gateway does."""
+        try:
+            await pending.settle()
+            routing = pending.routing()
+        except asyncio.CancelledError:
+            pending.abandon()
+            raise
+        except RequestError:
+            if one.number in self._open:
+                self._close(one, Status.REFUSED)
+            return
+        one.waiting = None
+        if one.number in self._open:
+            self._recorder.queued[one.number] = self._clock.now() - one.sent_at
+            self._routed(one, routing)
+        else:
+            routing.complete(Cause.CLIENT_DISCONNECT)
+
+    def _routed(self, one: _Open, routing: Routing) -> None:
+        place = one.place = self._by_address[routing.result.targets[0].hostport]
+        one.routing = routing
+        self._recorder.server[one.number] = place.number
+        one.request = request = msgspec.structs.replace(one.arrival.work(place.server.profile), request_id=one.number)
+        if place.publisher is not None:
+            place.publisher.learn(request, one.arrival.token_ids().tolist(), routing.request.model)
+        one.prefiller = self._by_address.get(routing.result.destination.headers.get(PREFILLER, ""))
+        routing.let_evict(partial(self._evicted, one))
+        if one.prefiller is None:
+            self._after(HOP_SECONDS + place.server.network_seconds, self._submit, place, request)
+        else:
+            prompt = msgspec.structs.replace(request, output_tokens=1)
+            self._after(2 * HOP_SECONDS, self._submit, one.prefiller, prompt)
+
+    def _submit(self, place: _Place, request: SimRequest) -> None:
+        one = self._open.get(request.request_id)
+        if one is None:
+            return
+        if request.prompt_tokens + request.output_tokens > place.server.profile.max_model_len:
+            self._too_long(one)
+            return
+        self._advance(place)
+        place.engine.submit(request)
+        self._set_alarm(place)
+
+    def _prefilled(self, request: SimRequest, place: _Place) -> None:
+        """Take the KV cache to the server of the answer, which computes the last token of the prompt."""
+        size = request.prompt_tokens
+        arrived = msgspec.structs.replace(request, transferred_tokens=size)
+        seconds = size * self._options.transfer_seconds_per_token
+        self._after(HOP_SECONDS + seconds, self._submit, place, arrived)
+
+    def _too_long(self, one: _Open) -> None:
+        """Answer as a server does that cannot hold so long a request."""
+        routing = one.routing
+        assert routing is not None and one.place is not None  # noqa: PT018, S101  it was sent
+        self._close(one, Status.REFUSED)
+        routing.served_by(one.place.endpoint.hostport)
+        routing.response_started(400, Headers, event_stream=False)
+        routing.response_piece(_TOO_LONG, last=True, now=self._clock.now)
+        routing.complete(Cause.NATURAL)
+
+    def _close(self, one: _Open, status: Status) -> None:
+        del self._open[one.number]
+        self._recorder.status[one.number] = status
+        if one.patience is not None:
+            one.patience.cancel()
+        self._end_if_over()
+
+    def _give_up(self, one: _Open) -> None:
+        """Have the client leave, unless its answer has begun."""
+        if one.ttft is None and one.number in self._open:
+            self._abort(one, Status.TIMED_OUT, Cause.CLIENT_DISCONNECT)
+
+    def _evicted(self, one: _Open) -> None:
+        if one.number in self._open and one.routing is not None and one.routing.eviction is not None:
+            self._abort(one, Status.EVICTED, Cause.EVICTED)
+
+    def _abort(self, one: _Open, status: Status, cause: Cause) -> None:
+        self._close(one, status)
+        if one.waiting is not None:
+            one.waiting.cancel()
+        for place in filter(None, (one.place, one.prefiller)):
+            self._advance(place)
+            place.engine.abort(one.number)
+            self._set_alarm(place)
+        if one.routing is not None:
+            one.routing.complete(cause)
+
+    def _tick(self, place: _Place, due: float) -> None:
+        if place.alarm == due:
+            place.alarm = math.inf
+            self._advance(place)
+            self._set_alarm(place)
+
+    def _advance(self, place: _Place) -> None:
+        for event in place.engine.advance(self._clock.now()):
+            back = HOP_SECONDS + place.server.network_seconds
+            self._loop.call_at(event.at + back, self._answered, place, event)
+        if place.publisher is not None and (events := place.publisher.changes(place.engine.cached_hashes)):
+            for replica in self._replicas:
+                self._after(PUBLISH_SECONDS, deliver, replica, place.endpoint, events)
+
+    def _set_alarm(self, place: _Place) -> None:
+        due = place.engine.next_event_at
+        if due is None:
+            place.alarm = math.inf
+        elif due != place.alarm:
+            place.alarm = due
+            self._loop.call_at(due, self._tick, place, due)
+
+    def _answered(self, place: _Place, event: Event) -> None:
+        one = self._open.get(event.request_id)
+        if one is None or one.routing is None or one.place is None or one.request is None:
+            return
+        if place is one.prefiller:
+            self._prefilled(one.request, one.place)
+            return
+        routing, now = one.routing, self._clock.now
+        if one.ttft is None:
+            one.ttft = self._recorder.ttft[one.number] = self._clock.now() - one.sent_at
+            routing.served_by(one.place.endpoint.hostport)
+            added = routing.response_started(200, Headers, event_stream=True)
+            if one.arrival.session and SESSION_TOKEN in added:
+                self._keep_token(one.arrival.session, added[SESSION_TOKEN])
+            routing.response_piece(_FIRST_PIECE, last=False, now=now)
+        if event.ended:
+            self._recorder.total[one.number] = self._clock.now() - one.sent_at
+            self._recorder.cached_tokens[one.number] = event.cached_tokens
+            usage = _usage(one.request, event.cached_tokens if one.place.publisher else None)
+            self._close(one, Status.SERVED)
+            routing.response_piece(usage, last=True, now=now)
+            routing.report()
+            routing.complete(Cause.NATURAL)
+
+    def _keep_token(self, session: str, token: str) -> None:
+        self._session_tokens.pop(session, None)
+        self._session_tokens[session] = token
+        if len(self._session_tokens) > _MOST_SESSION_TOKENS:
+            del self._session_tokens[next(iter(self._session_tokens))]
+
+
+def _page(place: _Place) -> bytes:
+    running, waiting, kv_usage = place.engine.gauges()
+    profile = place.server.profile
+    labels = 'engine="0",model_name="m"'
+    return (
+        f"vllm:num_requests_running{{{labels}}} {running}.0\n"
+        f"vllm:num_requests_waiting{{{labels}}} {waiting}.0\n"
+        f"vllm:kv_cache_usage_perc{{{labels}}} {kv_usage!r}\n"
+        f'vllm:cache_config_info{{block_size="{profile.block_size}",num_gpu_blocks="{profile.num_gpu_blocks}"}} 1.0\n'
+        f"{_lora_line(place)}"
+    ).encode()
+
+
+def _lora_line(place: _Place) -> str:
+    """Return the series of adapters, which servers without any do not have; its value is the time."""
+    if not place.server.profile.lora_adapters:
+        return ""
+    running, waiting = (",".join(names) for names in place.engine.adapters())
+    labels = (
+        f'max_lora="{place.server.profile.max_lora}",running_lora_adapters="{running}",'
+        f'waiting_lora_adapters="{waiting}"'
+    )
+    return f"vllm:lora_requests_info{{{labels}}} 1.0\n"
+
+
+def _usage(request: SimRequest, cached_tokens: int | None) -> bytes:
+    prompt, answer = request.prompt_tokens, request.output_tokens
+    details = b"" if cached_tokens is None else b',"prompt_tokens_details":{"cached_tokens":%d}' % cached_tokens
+    return (
+        b'data: {"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%b}}\n\n'
+        b"data: [DONE]\n\n" % (prompt, prompt + answer, answer, details)
+    )

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of an outcome: latency, goodput, dollars, cache hits and fairness, in all and by group."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from epp.framework.arrays import Floats, Mask
+from epp.lab.replay.outcome import Outcome, Status
+
+_QUANTILES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Longest times wanted, in seconds, of requests without targets of their own; None for any."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+
+
+NO_TARGETS = Targets()
+
+
+class Quantiles(msgspec.Struct, frozen=True):
+    """Seconds; None if so many requests had no answer that the quantile is infinite, or if there are no requests."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Figures of requests; None for those that cannot be known."""
+
+    requests: int
+    ttft: Quantiles
+    """To the first token; requests without an answer count as infinite."""
+    tpot: Quantiles
+    """Between two tokens, the mean of each request; requests without an answer count as infinite."""
+    total: Quantiles
+    """To the last token; requests without an answer count as infinite."""
+    goodput: float | None
+    """Share of the requests with targets that kept them."""
+    dollars_per_1000_requests: float | None
+    dollars_per_million_tokens: float | None
+    """Of served prompts and answers."""
+    cached_share: float | None
+    """Share of the prompt tokens of served requests that engines had cached."""
+    fairness: float | None
+    """Jain's index over tenants, of the share of their requests' tokens that were served; 1 is fair."""
+    served: int
+    refused: int
+    timed_out: int
+    evicted: int
+    unfinished: int
+    mean_regret: float | None
+    """Seconds, of routed requests; see `epp.lab.replay.regret`."""
+    p90_regret: float | None
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """Figures in all, and by group."""
+
+    all: Summary
+    models: dict[str, Summary]
+    tenants: dict[str, Summary]
+    classes: dict[str, Summary]
+    """By accelerator class of the server; requests that reached none are in no group."""
+
+
+_MOST_GROUPS = 50
+
+
+def latencies(outcome: Outcome, name: str) -> Floats:
+    """Return a column of times with infinity for requests without an answer; unfinished requests are left out."""
+    columns = outcome.columns
+    known = columns.status != Status.UNFINISHED
+    values: Floats = getattr(columns, name)
+    if name == "tpot":
+        known = known & ((columns.output_tokens > 1) | (columns.status != Status.SERVED))
+    unanswered = (columns.status != Status.SERVED) | np.isnan(values)
+    found: Floats = np.where(unanswered, np.inf, values)[known]
+    return found
+
+
+def quantile(values: Floats, share: float) -> float:
+    """Return the smallest value with that share of all at or below it; NaN for none."""
+    if not len(values):
+        return math.nan
+    rank = min(len(values) - 1, max(0, math.ceil(share * len(values)) - 1))
+    return float(np.partition(values, rank)[rank])
+
+
+def within_targets(outcome: Outcome, targets: Targets = NO_TARGETS) -> tuple[Mask, Mask]:
+    """Return which requests have a target, and which of these kept it."""
+    columns = outcome.columns
+    finished = columns.status != Status.UNFINISHED
+    has = np.zeros(len(outcome), dtype=np.bool_)
+    kept = columns.status == Status.SERVED
+    for values, own, default in (
+        (columns.ttft, columns.ttft_target, targets.ttft),
+        (columns.tpot, columns.tpot_target, targets.tpot),
+    ):
+        limit = own if default is None else np.where(np.isnan(own), default, own)
+        limited = ~np.isnan(limit)
+        has |= limited
+        kept &= ~limited | np.isnan(values) | (values <= limit)
+    return has & finished, kept & has & finished
+
+
+def summarise(outcome: Outcome, targets: Targets = NO_TARGETS) -> Summary:
+    """Return the figures of all requests of an outcome."""
+    columns = outcome.columns
+    status = columns.status
+    served = status == Status.SERVED
+    prompt = int(columns.prompt_tokens[served].sum())
+    tokens = prompt + int(columns.output_tokens[served].sum())
+    has, kept = within_targets(outcome, targets)
+    regret = columns.regret[~np.isnan(columns.regret)]
+    dollars = float(outcome.dollars.sum())
+    return Summary(
+        requests=len(outcome),
+        **{name: _quantiles(latencies(outcome, name)) for name in ("ttft", "tpot", "total")},
+        goodput=_ratio(int(kept.sum()), int(has.sum())),
+        dollars_per_1000_requests=_known(_ratio(1000 * dollars, int(served.sum()))),
+        dollars_per_million_tokens=_known(_ratio(1e6 * dollars, tokens)),
+        cached_share=_ratio(int(columns.cached_tokens[served].sum()), prompt),
+        fairness=_known(jain(outcome)),
+        served=int(served.sum()),
+        refused=int((status == Status.REFUSED).sum()),
+        timed_out=int((status == Status.TIMED_OUT).sum()),
+        evicted=int((status == Status.EVICTED).sum()),
+        unfinished=int((status == Status.UNFINISHED).sum()),
+        mean_regret=float(regret.mean()) if len(regret) else None,
+        p90_regret=quantile(regret, 0.9) if len(regret) else None,
+    )
+
+
+def groups(outcome: Outcome, targets: Targets = NO_TARGETS) -> Groups:
+    """Return the figures in all and by model, tenant and accelerator class; the largest groups of each."""
+    columns = outcome.columns
+    classes = tuple(dict.fromkeys(outcome.classes))
+    places = np.array([classes.index(name) for name in outcome.classes])
+    by_class = np.where(columns.server >= 0, places[np.maximum(columns.server, 0)], -1)
+    return Groups(
+        summarise(outcome, targets),
+        _by(outcome, columns.model, outcome.models, targets),
+        _by(outcome, columns.tenant, outcome.tenants, targets),
+        _by(outcome, by_class, classes, targets),
+    )
+
+
+def _by(outcome: Outcome, column: Floats, names: Sequence[str], targets: Targets) -> dict[str, Summary]:
+    counts = np.bincount(column[column >= 0], minlength=len(names))
+    largest = sorted(range(len(names)), key=lambda place: (-counts[place], names[place]))[:_MOST_GROUPS]
+    return {
+        names[place]: summarise(outcome.take(column == place), targets)
+        for place in sorted(largest, key=lambda place: names[place])
+        if counts[place]
+    }
+
+
+def jain(outcome: Outcome) -> float:
+    """Return Jain's index over tenants of the share of their requests' tokens that were served; NaN for one tenant."""
+    columns = outcome.columns
+    count = len(outcome.tenants)
+    tokens = columns.prompt_tokens + columns.output_tokens
+    asked = np.bincount(columns.tenant, weights=tokens, minlength=count)
+    served = np.bincount(columns.tenant, weights=tokens * (columns.status == Status.SERVED), minlength=count)
+    shares = served[asked > 0] / asked[asked > 0]
+    if len(shares) < 2 or not shares.any():  # noqa: PLR2004  one is always fair
+        return math.nan
+    return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
+
+
+def _quantiles(values: Floats) -> Quantiles:
+    return Quantiles(*(_known(quantile(values, share)) for share in _QUANTILES))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _known(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of a replay: for the picker with token ids in place of text, for engines with hashes of blocks."""
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.framework import RequestBody
+from epp.framework.headers import FAIRNESS_ID, METHOD, OBJECTIVE, REQUEST_ID, SESSION_ID, SLO_TPOT_MS, SLO_TTFT_MS
+from epp.lab.sim import SimProfile, SimRequest
+from epp.lab.traces.trace import Trace, TraceRequest
+
+_MOST_SESSIONS = 100_000
+_TOKEN_BYTES = 4
+_PATH = "/v1/completions"
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_OWN = np.uint64(0xD1B54A32D192ED03)
+"""Separates ids of blocks that only one request has from those of the trace."""
+_BITS = 0xFFFFFFFFFFFFFFFF
+
+Ids = NDArray[np.uint64]
+
+
+class Arrival(ABC):
+    """One request."""
+
+    at: float
+    """Seconds since the start."""
+    prompt_tokens: int
+    output_tokens: int
+    model: str
+    tenant: str
+    session: str
+    """Requests of a session send back the token that the picker gave it."""
+    headers: dict[str, str]
+    body: bytes | RequestBody
+    ttft_target: float | None = None
+    tpot_target: float | None = None
+
+    @abstractmethod
+    def work(self, profile: SimProfile) -> SimRequest:
+        """Return the work for an engine."""
+
+    @abstractmethod
+    def token_ids(self) -> NDArray[np.uint32]:
+        """Return the token ids of prompt and answer; empty if it came as text."""
+
+
+class Traffic(Protocol):
+    """Requests in order of time."""
+
+    def __iter__(self) -> Iterator[Arrival]: ...
+
+
+class TracedArrival(Arrival):
+    """A request of a trace; `blocks` are ids of all blocks of prompt and answer."""
+
+    def __init__(self, number: int, request: TraceRequest, at: float, blocks: Ids, block_tokens: int) -> None:
+        self.at = at
+        self.prompt_tokens, self.output_tokens = request.prompt_tokens, request.output_tokens
+        self.model, self.tenant, self.session = request.model, request.tenant, request.session
+        self.ttft_target, self.tpot_target = request.ttft_slo, request.tpot_slo
+        self._blocks = blocks
+        self._block_tokens = block_tokens
+        self.headers = _headers(number, request)
+        prompt = tokens_of(blocks[: -(-self.prompt_tokens // block_tokens)], block_tokens)[: self.prompt_tokens]
+        self.body = RequestBody(
+            model=request.model or "replayed",
+            prompt=prompt.astype("<u4", copy=False).tobytes(),
+            prompt_tokens=request.prompt_tokens,
+            streaming=True,
+            is_token_ids=True,
+        )
+
+    def work(self, profile: SimProfile) -> SimRequest:
+        return SimRequest(
+            request_id=0,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            block_hashes=self._hashes(profile.block_size),
+            lora_adapter=self.model if self.model in profile.lora_adapters else None,
+        )
+
+    def token_ids(self) -> NDArray[np.uint32]:
+        return tokens_of(self._blocks, self._block_tokens)
+
+    def _hashes(self, block_size: int) -> tuple[int, ...]:
+        """Return a number for each full block of an engine: that of the trace's block and the place in it."""
+        count = (self.prompt_tokens + self.output_tokens) // block_size
+        last = np.arange(1, count + 1, dtype=np.int64) * block_size - 1
+        blocks, places = np.divmod(last, self._block_tokens)
+        return tuple((self._blocks[blocks] + places.astype(np.uint64) * _ODD).tolist())
+
+
+class TraceTraffic:
+    """The requests of a trace, at `rate_scale` times its rate.
+
+    The blocks of an answer are cached by engines, and are found by the next request of the same session if its prompt
+    continues that of the request: its blocks get the ids of the answer.
+    """
+
+    def __init__(self, trace: Trace, *, rate_scale: float = 1.0, limit: int | None = None) -> None:
+        self._trace = trace
+        self._rate_scale = rate_scale
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[TracedArrival]:
+        size = self._trace.block_tokens
+        sessions: OrderedDict[str, tuple[TraceRequest, Ids]] = OrderedDict()
+        for number, request in enumerate(self._trace):
+            if self._limit is not None and number >= self._limit:
+                return
+            before = sessions.pop(request.session, None)
+            blocks = _blocks(number, request, size, before)
+            if request.session:
+                sessions[request.session] = request, blocks
+                if len(sessions) > _MOST_SESSIONS:
+                    sessions.popitem(last=False)
+            yield TracedArrival(number, request, request.at / self._rate_scale, blocks, size)
+
+
+def _headers(number: int, request: TraceRequest) -> dict[str, str]:
+    headers = {METHOD: "POST", ":path": _PATH, "content-type": "application/json", REQUEST_ID: f"r{number}"}
+    if request.tenant:
+        headers[FAIRNESS_ID[0]] = request.tenant
+    if request.objective:
+        headers[OBJECTIVE[0]] = request.objective
+    if request.session:
+        headers[SESSION_ID] = request.session
+    if request.ttft_slo is not None:
+        headers[SLO_TTFT_MS[0]] = f"{1000 * request.ttft_slo:g}"
+    if request.tpot_slo is not None:
+        headers[SLO_TPOT_MS[0]] = f"{1000 * request.tpot_slo:g}"
+    return headers
+
+
+def _blocks(number: int, request: TraceRequest, size: int, before: tuple[TraceRequest, Ids] | None) -> Ids:
+    """Return ids of all blocks of prompt and answer; those without an id in the trace get one of their own."""
+    count = -(-(request.prompt_tokens + request.output_tokens) // size)
+    own = np.arange(count, dtype=np.uint64) + np.uint64(number << 24 & _BITS)
+    blocks = _mixed(own ^ _OWN)
+    known = len(request.blocks)
+    if not known:
+        return blocks
+    blocks[:known] = _mixed(np.array([block & _BITS for block in request.blocks], dtype=np.uint64))
+    if before is not None:
+        former, its = before
+        shared = len(former.blocks)
+        length = former.prompt_tokens + former.output_tokens
+        if shared <= known and request.blocks[:shared] == former.blocks and request.prompt_tokens >= length:
+            covered = min(len(its), known)
+            blocks[:covered] = its[:covered]
+    return blocks
+
+
+def _mixed(ids: Ids) -> Ids:
+    """Return well-distributed numbers (the finaliser of SplitMix64); equal for equal ids."""
+    mixed = ids + _ODD
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
+    found: Ids = mixed ^ (mixed >> np.uint64(31))
+    return found
+
+
+def tokens_of(blocks: Ids, block_tokens: int) -> NDArray[np.uint32]:
+    """Return the token ids of blocks; equal for equal ids of blocks."""
+    places = np.arange(block_tokens, dtype=np.uint64) * _MIX[0]
+    tokens: NDArray[np.uint32] = ((blocks[:, None] * _ODD + places) >> np.uint64(32)).astype(np.uint32).ravel()
+    return tokens

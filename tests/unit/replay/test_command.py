@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`epp replay` as a command: its output, and its errors."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from epp.cli.app import application
+from epp.lab.traces.formats import own_lines
+from tests.unit.replay.conftest import BLOCK, requests
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"".join(own_lines(requests(6.0, 10.0), BLOCK)))
+    return path
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(application(), ["replay", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_output_is_the_same_in_each_run(trace_file: Path, endpoints_file: Callable[..., Path]):
+    arguments = (trace_file, "--endpoints", endpoints_file("h100", "t4"), "--config", "adaptive", "--seeds", 1)
+    first, second = (run(*arguments, "--slo", "ttft=500ms", "--output", "json") for _ in range(2))
+    assert first[0] == 0
+    assert first[1] == second[1]
+    (found,) = json.loads(first[1])["replays"]
+    assert found["figures"]["all"]["goodput"] == 1.0
+    assert found["figures"]["all"]["dollars_per_1000_requests"] > 0
+
+
+def test_configurations_and_seeds_run_side_by_side(trace_file: Path, endpoints_file: Callable[..., Path]):
+    endpoints = endpoints_file("a100", "a100")
+    code, text, _ = run(
+        trace_file, "--endpoints", endpoints, "--config", "adaptive", "--config", "random", "--seeds", 2
+    )
+    assert code == 0
+    assert text.split()[:2] == ["adaptive", "random"]
+    assert "team-a" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--config", "adaptiv"), "no file 'adaptiv', nor a ready-made configuration"),
+        (("--config", "adaptive", "--slo", "latency=1s"), "--slo: 'latency=1s' is not a target"),
+        (("--config", "adaptive", "--profile", "h100=rtx"), "there is no preset and no file 'rtx'"),
+        (("--config", "adaptive", "--profile", "b200=h100"), "no endpoint or accelerator class 'b200'"),
+        (("--config", "adaptive", "--trace-format", "csv"), "there is no trace format 'csv'"),
+    ],
+)
+def test_errors_name_the_flag(trace_file: Path, endpoints_file: Callable[..., Path], arguments, error):
+    code, _, text = run(trace_file, "--endpoints", endpoints_file("h100"), *arguments)
+    assert code == 1
+    assert error in " ".join(text.split())
+
+
+def test_an_endpoint_without_a_profile_is_an_error_with_the_remedy(trace_file: Path, endpoints_file):
+    code, _, text = run(trace_file, "--endpoints", endpoints_file("h100", "mi300x"), "--config", "adaptive")
+    assert code == 1
+    assert "endpoint 's1' has no server profile" in text
+    assert "--profile mi300x=" in text
+
+
+def test_a_profile_in_a_file_counts_for_its_class(trace_file: Path, endpoints_file, tmp_path: Path):
+    profile = tmp_path / "fast.yaml"
+    profile.write_text("name: fast\nprefill_tokens_per_second: 1000000\nseconds_per_output_token: 0.001\n")
+    arguments = (trace_file, "--endpoints", endpoints_file("mi300x"), "--config", "adaptive", "--output", "json")
+    _, text, _ = run(*arguments, "--seeds", 1, "--profile", f"mi300x={profile}")
+    assert json.loads(text)["replays"][0]["figures"]["all"]["ttft"]["p90"] < 0.01

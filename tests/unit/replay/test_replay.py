@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replays of traces: what becomes of the requests."""
+
+import math
+import pickle
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import pytest
+
+from epp.lab.replay import Fleet, Progress, ReplayOptions, Status, Targets, groups, replay, summarise
+from epp.lab.sim import PRESETS
+from epp.lab.traces.trace import TraceRequest
+from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests
+
+HOP = 0.001
+T = TypeVar("T")
+
+
+def test_a_lone_request_takes_the_time_of_its_prompt_and_its_tokens():
+    profile = msgspec.structs.replace(PRESETS["a100"], max_num_batched_tokens=4096)
+    trace = ListTrace([TraceRequest(at=2.0, prompt_tokens=780, output_tokens=11)])
+    outcome = replay(config("adaptive"), fleet(profile), trace, ReplayOptions())
+    # 780 tokens at 7,800 a second, then ten steps of 14.7 ms; one hop to the server and one back
+    assert outcome.columns.ttft == pytest.approx([0.1 + 2 * HOP])
+    assert outcome.columns.total == pytest.approx([0.1 + 10 * 0.0147 + 2 * HOP])
+    assert outcome.columns.tpot == pytest.approx([0.0147])
+    assert outcome.busy_seconds == pytest.approx([0.1 + 10 * 0.0147])
+    assert outcome.dollars == pytest.approx((0.1 + 10 * 0.0147) / 3600)
+
+
+def test_a_prefix_is_computed_once_and_found_by_the_picker():
+    blocks = tuple(range(20))
+    trace = ListTrace(
+        [
+            TraceRequest(at=float(number), prompt_tokens=20 * BLOCK + 10, output_tokens=2, blocks=blocks)
+            for number in range(6)
+        ]
+    )
+    outcome = replay(config("prefix-heavy"), fleet("a100", "a100", "a100"), trace, ReplayOptions())
+    assert outcome.columns.cached_tokens.tolist() == [0, *[20 * BLOCK] * 5]
+    assert len(set(outcome.columns.server.tolist())) == 1
+
+
+def test_the_next_turn_of_a_session_finds_the_answer_of_the_one_before_in_the_cache():
+    first = TraceRequest(at=0.0, prompt_tokens=100, output_tokens=100, session="s", blocks=(1,))
+    # blocks 0 and 1 are in the first prompt and its answer; block 2 has the end of the answer and new text
+    second = TraceRequest(at=9.0, prompt_tokens=300, output_tokens=5, session="s", blocks=(1, 2, 3, 4))
+    stranger = TraceRequest(at=9.0, prompt_tokens=300, output_tokens=5, blocks=(1, 2, 3, 4))
+    outcome = replay(config("adaptive"), fleet("a100"), ListTrace([first, second, stranger]), ReplayOptions())
+    # engines have blocks of 16 tokens; the last token of the answer is never fed back
+    assert outcome.columns.cached_tokens.tolist() == [0, 192, 64]
+
+
+def test_requests_without_an_answer_in_time_leave_and_count_as_infinite():
+    slow = msgspec.structs.replace(PRESETS["t4"], max_num_seqs=1, max_num_batched_tokens=1024)
+    trace = ListTrace([TraceRequest(at=0.0, prompt_tokens=10, output_tokens=200) for _ in range(3)])
+    outcome = replay(config("llm-d-default"), fleet(slow), trace, ReplayOptions(timeout_seconds=5.0))
+    assert outcome.columns.status.tolist() == [Status.SERVED, Status.TIMED_OUT, Status.TIMED_OUT]
+    found = summarise(outcome, Targets(ttft=1.0))
+    assert (found.served, found.timed_out, found.ttft.p90) == (1, 2, None)
+    assert found.goodput == pytest.approx(1 / 3)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_by_the_server():
+    trace = ListTrace([TraceRequest(at=0.0, prompt_tokens=9000, output_tokens=2)])
+    outcome = replay(config("llm-d-default"), fleet("a100"), trace, ReplayOptions())
+    assert outcome.columns.status.tolist() == [Status.REFUSED]
+
+
+def test_roles_split_prompt_and_answer():
+    servers = [
+        replace(server, endpoint=replace(server.endpoint, labels={"llm-d.ai/role": role}))
+        for server, role in zip(fleet("a100", "a100").servers, ("prefill", "decode"), strict=True)
+    ]
+    trace = ListTrace([TraceRequest(at=0.0, prompt_tokens=4000, output_tokens=11)])
+    outcome = replay(config("prefill-decode"), Fleet(tuple(servers)), trace, ReplayOptions())
+    assert outcome.columns.server.tolist() == [1]
+    # 4,000 tokens here; there the last one, and ten steps
+    assert outcome.busy_seconds == pytest.approx([4000 / 7800, 1 / 7800 + 10 * 0.0147])
+
+
+def test_equal_seeds_give_equal_outcomes_and_other_seeds_others():
+    trace = ListTrace(requests(8.0, 20.0))
+    one, same, other = (
+        replay(config("random"), fleet("a100", "a100", "t4"), trace, ReplayOptions(seed=seed)) for seed in (1, 1, 2)
+    )
+    assert one.columns.ttft.tobytes() == same.columns.ttft.tobytes()
+    assert one.columns.server.tolist() != other.columns.server.tolist()
+
+
+def test_a_faster_trace_takes_longer_to_the_first_token():
+    trace = ListTrace(requests(8.0, 20.0))
+    normal, faster = (
+        replay(config("adaptive"), fleet("a100", "t4"), trace, ReplayOptions(rate_scale=scale)) for scale in (1.0, 3.0)
+    )
+    assert len(normal) == len(faster)
+    assert summarise(faster).ttft.p90 > summarise(normal).ttft.p90
+
+
+def test_a_report_of_progress_can_stop_a_replay():
+    seen: list[tuple[float, int, int]] = []
+
+    def progress(now: Progress) -> bool:
+        seen.append((now.seconds, now.requests, len(now.outcome())))
+        return now.seconds < 9.9
+
+    trace = ListTrace(requests(5.0, 60.0))
+    options = ReplayOptions(report_seconds=5.0)
+    outcome = replay(config("adaptive"), fleet("a100", "a100"), trace, options, progress)
+    assert outcome.stopped
+    assert [seconds for seconds, _, _ in seen] == pytest.approx([5.0, 10.0])
+    assert len(outcome) == sum(request.at <= 10.0 for request in trace) == seen[-1][1] == seen[-1][2]
+
+
+def test_settings_and_outcome_can_be_sent_to_another_process():
+    def sent(value: T) -> T:
+        return pickle.loads(pickle.dumps(value))  # noqa: S301  our own
+
+    outcome = replay(sent(config("adaptive")), sent(fleet("a100")), ListTrace(requests(5.0, 5.0)), ReplayOptions())
+    assert sent(outcome).columns.at.tolist() == outcome.columns.at.tolist()
+
+
+def test_groups_add_up_to_all_requests_and_dollars():
+    outcome = replay(config("adaptive"), fleet("h100", "t4"), ListTrace(requests(10.0, 20.0)), ReplayOptions())
+    found = groups(outcome)
+    for group in (found.models, found.tenants, found.classes):
+        assert sum(each.requests for each in group.values()) == found.all.requests == len(outcome)
+    assert set(found.tenants) == {"team-a", "team-b"}
+    assert set(found.classes) == {"h100", "t4"}
+    assert outcome.dollars.sum() == pytest.approx(outcome.dollars_of_servers.sum())
+    assert found.all.fairness == pytest.approx(1.0)
+    assert not math.isnan(np.nansum(outcome.columns.total))
