@@ -188,6 +188,50 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tune:
+    """Look for parameters and weights of a configuration that serve a trace better, try the best on the last third of
+    the trace, and write the configuration if it is better there.
+    """  # noqa: D205  one paragraph is the help
+
+    trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
+    endpoints: Path = flag(..., "The servers: a list as file-discovery reads it.", "FILE")
+    config: str = flag(..., "The configuration: a file, or the name of a ready-made one.", "FILE")
+    objective: list[str] = flag(
+        ...,
+        "The figure to improve: p50, p90 or p99 of ttft, tpot or e2e, such as p90-ttft; goodput, dollars, and others. "
+        "Twice for a Pareto front.",
+        "FIGURE",
+    )
+    subject_to: list[str] | None = flag(
+        None, "A condition to keep, such as 'p99 ttft <= 1s' or 'goodput >= 95%'; may be repeated.", "CONDITION"
+    )
+    also: list[str] | None = flag(
+        None,
+        "Plugin types that may replace a plugin, or `none` to leave it out: queue-scorer=load-aware-scorer,none; may "
+        "be repeated.",
+        "NAME=TYPE,...",
+    )
+    result: Path = flag(Path("tuned.yaml"), "Where to write the tuned configuration.", "FILE")
+    report: Path | None = flag(None, "Where to write a report, as one HTML file.", "FILE")
+    study: Path | None = flag(
+        None, "File of the trials, which a later call continues; by default beside --result.", "FILE"
+    )
+    trials: int = flag(100, "Trials in all, those of earlier calls included.", COUNT)
+    budget: float = flag(Seconds(600), "Longest time for trials.", DURATION)
+    jobs: int | None = flag(None, "Processes that run trials; by default one for each CPU.", COUNT, max=256)
+    seed: int = flag(0, "Of the random choices.", "NUMBER", min=0)
+    profile: list[str] | None = flag(None, "Profile of a simulated server, as of `epp replay`.", "KEY=PRESET")
+    prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
+    trace_format: str = flag("", "Format of the trace; recognised by default.", "FORMAT")
+    slo: str = flag("", "Latency targets, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,...")
+    rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
+    pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
+    output: OutputFormat = Output.TEXT
+    allow_experimental_plugins: bool = experimental_flag()
+    allow_plugin_modules: PluginModules = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimServer:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
 
@@ -241,6 +285,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "explain": Explain,
     "simulate": Simulate,
     "replay": Replay,
+    "tune": Tune,
     "sim-server": SimServer,
     "demo": Demo,
 }

@@ -11,15 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from epp.cli.commands import Replay
-from epp.cli.inputs import read_named_config, split_list
+from epp.cli.inputs import read_latency_targets, read_named_config, split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.cli.running import exit_on
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
 from epp.framework.messages import printable
-from epp.framework.quantities import parse_duration
-from epp.lab.replay import Fleet, Outcome, ReplayOptions, Targets, groups, load_fleet
+from epp.lab.replay import Fleet, Outcome, ReplayOptions, groups, load_fleet
 from epp.lab.replay.jobs import Job, JobProgress, run_jobs
 from epp.lab.replay.outcome import merge
 from epp.lab.replay.summary import Groups, Quantiles, Summary
@@ -46,7 +45,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
 def replay(flags: Replay) -> None:
     """Print the figures of all configurations in the requested format."""
     with exit_on(ConfigurationError, TraceError), log_of_errors_only():
-        targets = _targets(flags.slo)
+        targets = read_latency_targets(flags.slo)
         configs = [read_named_config(name) for name in flags.config]
         fleet = load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices)
         outcomes = _outcomes(flags, configs, fleet)
@@ -128,20 +127,6 @@ def _trace_seconds(flags: Replay) -> float:
         if number == flags.limit or (flags.duration is not None and last > flags.duration):
             break
     return max(last, 1.0)
-
-
-def _targets(text: str) -> Targets:
-    """Return the targets of --slo; raises ConfigurationError."""
-    found: dict[str, float] = {}
-    for part in split_list(text):
-        name, _, value = part.partition("=")
-        if name not in {"ttft", "tpot"}:
-            raise ConfigurationError(f"--slo: {part!r} is not a target: write ttft=500ms,tpot=50ms")
-        try:
-            found[name] = parse_duration(value)
-        except ValueError as error:
-            raise ConfigurationError(f"--slo: {name}: {error}") from error
-    return Targets(**found)
 
 
 def _show(console: Console, reports: Sequence[ReplayReport]) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp tune`: look for parameters and weights that serve a trace better, and write the configuration."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +12,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from epp.cli.commands import Tune
-from epp.cli.inputs import read_named_config, read_targets_of_latency, split_list
+from epp.cli.inputs import read_latency_targets, read_named_config, split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.cli.running import exit_on
 from epp.framework import ConfigurationError
 from epp.lab.replay import ReplayOptions, load_fleet
+from epp.lab.replay.jobs import available_cpus
 from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import TraceError
-from epp.lab.tuning.objective import condition, measure
+from epp.lab.tuning.objective import condition, figure
 
 if TYPE_CHECKING:
     from epp.lab.tuning.recommendation import Candidate, Change, Result
@@ -45,7 +44,7 @@ def tune(flags: Tune) -> None:
             ) from error
         problem = _problem(flags)
         study = flags.study or flags.result.with_suffix(".study.db")
-        jobs = flags.jobs or len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        jobs = flags.jobs or available_cpus()
         try:
             tuning = Tuning(problem, study, seed=flags.seed)
             with _progress(flags, problem) as (tick, say):
@@ -70,7 +69,7 @@ def tune(flags: Tune) -> None:
 def _problem(flags: Tune) -> "Problem":
     from epp.lab.tuning.study import Problem  # noqa: PLC0415  optuna is an extra
 
-    objectives = tuple(dict.fromkeys(measure(name).name for name in flags.objective))
+    objectives = tuple(dict.fromkeys(figure(name).name for name in flags.objective))
     if len(objectives) > _MOST_OBJECTIVES:
         raise ConfigurationError(f"--objective: {len(objectives)} figures; choose one, or two for a Pareto front")
     conditions = tuple(condition(text).text for text in flags.subject_to or ())
@@ -93,7 +92,7 @@ def _problem(flags: Tune) -> "Problem":
         trace_format=flags.trace_format,
         seconds=last,
         options=options,
-        targets=read_targets_of_latency(flags.slo),
+        targets=read_latency_targets(flags.slo),
         objectives=objectives,
         conditions=conditions,
         also=tuple(flags.also or ()),
@@ -110,12 +109,11 @@ def _progress(flags: Tune, problem: "Problem") -> Iterator[tuple[Callable[["Foun
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("", total=flags.trials)
-        figure = problem.measures[0]
-        sign = -1 if figure.is_better_higher else 1
+        tuned = problem.figures[0]
 
         def tick(found: "Found") -> None:
             done = sum(trial.state.is_finished() for trial in found.trials)
-            best = f"; best {figure.name} {figure.text(sign * found.best[0].values[0])}" if found.best else ""
+            best = f"; best {tuned.name} {tuned.text(tuned.of_loss(found.best[0].values[0]))}" if found.best else ""
             bar.update(task, completed=done, description=f"trials{best}")
 
         yield tick, lambda text: bar.update(task, description=text)
@@ -160,19 +158,19 @@ def _changes(candidate: "Candidate") -> Table:
         table.add_column(heading, justify="right")
     table.add_column("")
     for change in (*candidate.objectives, *candidate.others):
-        figure = change.measure
-        table.add_row(figure.name, figure.text(change.before), figure.text(change.after), change.verdict)
+        text = change.figure.text
+        table.add_row(change.figure.name, text(change.before), text(change.after), change.verdict)
     return table
 
 
 def _as_json(result: "Result", tuning: "Tuning", paths: Sequence[Path]) -> object:
     def change(each: "Change") -> object:
         return {
-            "figure": each.measure.name,
+            "figure": each.figure.name,
             "before": each.before,
             "after": each.after,
-            "low": each.difference.low,
-            "high": each.difference.high,
+            "low": each.low,
+            "high": each.high,
             "verdict": each.verdict,
         }
 

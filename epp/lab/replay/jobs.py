@@ -43,12 +43,17 @@ class JobProgress(NamedTuple):
     requests: int
 
 
+def available_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def run_jobs(jobs: Sequence[Job], report: Callable[[JobProgress], None], *, workers: int = 0) -> list[Outcome]:
     """Return the outcomes of jobs, in their order; by default, as many run at a time as there are CPUs.
 
     Raises the ConfigurationError or TraceError of a job. All processes have ended afterwards.
     """
-    workers = workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = workers or available_cpus()
     if len(jobs) == 1:
         return [_run(jobs[0], lambda seconds, requests: report(JobProgress(0, seconds, requests)))]
     left = list(enumerate(jobs))

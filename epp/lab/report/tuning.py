@@ -3,13 +3,12 @@
 
 import math
 
-
 from optuna.trial import TrialState
 
 from epp.lab.report.page import code, figure, page, paragraph, section, table
 from epp.lab.report.plots import Bar, Series, bars, curves, pareto, points, steps_down
 from epp.lab.report.replays import plots
-from epp.lab.tuning.recommendation import Candidate, Result, line_of, shown
+from epp.lab.tuning.recommendation import Candidate, Result, shown
 from epp.lab.tuning.study import Tuning
 
 _PRESENT = "as it is"
@@ -46,13 +45,13 @@ def verdict(result: Result) -> str:
     if not result.recommended:
         return "Keep what you have: held-out traffic does not show that a tuned configuration is better."
     if len(result.candidates) == 1:
-        return f"Use the tuned configuration: {line_of(result.candidates[0].objectives[0])} on held-out traffic."
+        return f"Use the tuned configuration: {result.candidates[0].objectives[0].text} on held-out traffic."
     return f"{len(result.recommended)} of {len(result.candidates)} configurations are better on held-out traffic."
 
 
 def _candidate(tuning: Tuning, name: str, candidate: Candidate) -> str:
     rows = [
-        [change.measure.name, change.measure.text(change.before), change.measure.text(change.after), change.verdict]
+        [change.figure.name, change.figure.text(change.before), change.figure.text(change.after), change.verdict]
         for change in (*candidate.objectives, *candidate.others)
     ]
     before = {each.name: each.current for each in tuning.space.dimensions}
@@ -68,23 +67,21 @@ def _candidate(tuning: Tuning, name: str, candidate: Candidate) -> str:
 
 def _trials(tuning: Tuning) -> str:
     """Return the trials in order, or in the plane of two objectives."""
-    measures = tuning.problem.measures
+    figures = tuning.problem.figures
     complete = [each for each in tuning.found.trials if each.state is TrialState.COMPLETE]
-    signs = [-1 if each.is_better_higher else 1 for each in measures]
-    labels = [each.name for each in measures]
-    if len(measures) > 1:
+    signs = [-1 if each.is_better_higher else 1 for each in figures]
+    labels = [each.name for each in figures]
+    if len(figures) > 1:
         places = [(signs[0] * each.values[0], signs[1] * each.values[1]) for each in complete]
         front = steps_down(pareto(places)) if signs == [1, 1] else []
         marks = [Series("trials", *zip(*places, strict=True))] if places else []
         return figure(points(marks, labels[0], labels[1], front))
     best: list[float] = []
     for trial in complete:
-        best.append(min(trial.values[0], *best[-1:]))
+        best.append(min([trial.values[0], *best[-1:]]))
     numbers = [float(trial.number) for trial in complete]
     series = [
         Series("trial", numbers, [signs[0] * trial.values[0] for trial in complete]),
         Series("best so far", numbers, [signs[0] * value for value in best]),
     ]
     return figure(curves(series, "trial", labels[0]))
-
-

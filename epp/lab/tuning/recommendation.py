@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recommendation: the best trials, tried on the part of the trace and on random choices that no trial saw."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from epp.config import LoadedConfig, load_text
 from epp.framework.messages import printable
-from epp.lab.replay.comparison import Difference, difference
+from epp.lab.replay.comparison import Comparison, Verdict, compare
 from epp.lab.replay.jobs import JobProgress, run_jobs
-from epp.lab.replay.outcome import Outcome, merge
+from epp.lab.replay.outcome import Outcome, Timeline, merge
 from epp.lab.replay.settings import ReplayOptions
-from epp.lab.tuning.objective import SIDE_EFFECTS, Measure
+from epp.lab.tuning.objective import SIDE_EFFECTS, Figure
 from epp.lab.tuning.space import SearchSpace, Value
 from epp.lab.tuning.study import Problem, Tuning, loaded, written
 
@@ -26,20 +25,26 @@ _MOST_ON_FRONT = 6
 
 @dataclass(frozen=True)
 class Change:
-    """A figure before and after, on held-out traffic."""
+    """A figure before and after, on held-out traffic; None where it is unknown or infinite."""
 
-    measure: Measure
-    before: float
-    after: float
-    difference: Difference
-    """Of the loss: below 0 is better."""
+    figure: Figure
+    before: float | None
+    after: float | None
+    low: float | None
+    """Of the 95 % interval of the difference."""
+    high: float | None
+    verdict: Verdict
 
     @property
-    def verdict(self) -> str:
-        """`better`, `worse`, or `no difference shown`."""
-        if self.difference.high < 0:
-            return "better"
-        return "worse" if self.difference.low > 0 else "no difference shown"
+    def text(self) -> str:
+        """The change in words."""
+        text = self.figure.text
+        known = self.low is not None and self.high is not None
+        interval = f" ({self._signed(self.low)} to {self._signed(self.high)})" if known else ""
+        return f"{self.figure.name}: {text(self.before)} -> {text(self.after)}{interval}, {self.verdict}"
+
+    def _signed(self, value: float | None) -> str:
+        return "unknown" if value is None else ("+" if value >= 0 else "-") + self.figure.text(abs(value))
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,30 @@ def recommend(tuning: Tuning, report: Callable[[JobProgress], None], jobs: int) 
     current = {each.name: each.current for each in space.dimensions}
     found = [_rounded(space, trial.params) for trial in tuning.found.best if trial.params != current]
     if len(problem.objectives) > 1:
-        chosen = found[:_MOST_ON_FRONT]
+        chosen: Sequence[Mapping[str, Value]] = found[:_MOST_ON_FRONT]
     else:
         chosen = _best(problem, space, found[:_FINALISTS], report, jobs)
     present = load_text(problem.text, problem.origin)
     configs = [present, *(loaded(problem, space, values) for values in chosen)]
     before, *after = _repeated(problem, configs, replace(problem.options, seed=_FINALISTS + 1), report, jobs)
-    before, *after = (each.take(each.columns.at >= problem.held_out_from) for each in (before, *after))
-    return Result(before, [_candidate(problem, space, *each, before) for each in zip(chosen, after, strict=True)])
+    held_out = [_held_out(problem, outcome) for outcome in (before, *after)]
+    compared = compare(held_out, problem.targets)
+    candidates = [
+        _candidate(tuning, values, outcome, compared[0], found)
+        for values, outcome, found in zip(chosen, held_out[1:], compared[1:], strict=True)
+    ]
+    return Result(held_out[0], candidates)
+
+
+def _held_out(problem: Problem, outcome: Outcome) -> Outcome:
+    """Return the requests that no trial saw, with the times since the first of them."""
+    start = problem.held_out_from
+    kept = outcome.take(outcome.columns.at >= start)
+    columns = replace(kept.columns, at=kept.columns.at - start)
+    line = outcome.timeline
+    later = line.times >= start
+    timeline = Timeline(line.times[later] - start, line.running[later], line.waiting[later], line.kv_usage[later])
+    return replace(kept, seconds=outcome.seconds - start, columns=columns, timeline=timeline)
 
 
 def _rounded(space: SearchSpace, values: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -115,7 +136,7 @@ def _best(
         return finalists
     configs = [loaded(problem, space, values) for values in finalists]
     outcomes = _repeated(problem, configs, replace(problem.training, seed=problem.options.seed + 1), report, jobs)
-    losses = [problem.measures[0].loss(outcome, problem.targets) for outcome in outcomes]
+    losses = [problem.figures[0].loss(outcome, problem.targets) for outcome in outcomes]
     return [finalists[int(np.nanargmin(losses))]]
 
 
@@ -133,53 +154,48 @@ def _repeated(
 
 
 def _candidate(
-    problem: Problem, space: SearchSpace, values: Mapping[str, Value], after: Outcome, before: Outcome
+    tuning: Tuning, values: Mapping[str, Value], outcome: Outcome, first: Comparison, found: Comparison
 ) -> Candidate:
-    def change(each: Measure) -> Change:
-        figures = (each.of(outcome, problem.targets) for outcome in (before, after))
-        return Change(each, *figures, difference(before, after, lambda outcome: each.loss(outcome, problem.targets)))
+    problem, space = tuning.problem, tuning.space
 
-    differing = {each.name: values[each.name] for each in space.dimensions if values[each.name] != each.current}
+    def changes(figures: Iterable[Figure]) -> Sequence[Change]:
+        return [
+            Change(
+                each,
+                first.figures[each.key].value,
+                found.figures[each.key].value,
+                found.differences[each.key].low,
+                found.differences[each.key].high,
+                found.differences[each.key].verdict,
+            )
+            for each in figures
+            if each.key in found.differences
+        ]
+
     candidate = Candidate(
-        differing,
+        {each.name: values[each.name] for each in space.dimensions if values[each.name] != each.current},
         "",
-        [change(each) for each in problem.measures],
-        [change(each) for each in SIDE_EFFECTS if each.name not in problem.objectives],
-        after,
-        [each.text for each in problem.limits if each.excess(after, problem.targets) > 0],
+        changes(problem.figures),
+        changes(each for each in SIDE_EFFECTS if each.name not in problem.objectives),
+        outcome,
+        [each.text for each in problem.limits if each.excess(outcome, problem.targets) > 0],
     )
-    header = "".join(f"# {line}\n" for line in described(problem, candidate, space))
+    header = "".join(f"# {line}\n" for line in _comment(problem, candidate, space))
     return replace(candidate, text=header + written(space.with_values(values)))
 
 
-def described(problem: Problem, candidate: Candidate, space: SearchSpace) -> Iterator[str]:
+def _comment(problem: Problem, candidate: Candidate, space: SearchSpace) -> Iterator[str]:
     """Yield the lines of the comment in a tuned configuration."""
-    yield f"Tuned from {printable(problem.origin)} by `epp tune` on {printable(problem.trace.name)}"
+    yield f"Tuned by `epp tune` from {printable(problem.origin)}, on {printable(problem.trace.name)},"
     yield f"for {' and '.join(problem.objectives)}{''.join(f', subject to {text}' for text in problem.conditions)}."
+    yield ""
     yield "On the last third of the trace, which no trial saw, with other random choices (95 % intervals):"
-    for change in candidate.objectives:
-        yield f"  {line_of(change)}"
-    yield "Other figures there:"
-    for change in candidate.others:
-        if not math.isnan(change.before):
-            yield f"  {line_of(change)}"
-    yield "Values that were changed:"
+    for change in (*candidate.objectives, *candidate.others):
+        yield f"  {change.text}"
+    yield "Changed values:"
     before = {each.name: each.current for each in space.dimensions}
     for name, value in candidate.values.items():
         yield f"  {name}: {shown(before[name])} -> {shown(value)}"
-
-
-def line_of(change: Change) -> str:
-    """Return a change in words."""
-    text, found = change.measure.text, change.difference
-    sign = -1 if change.measure.is_better_higher else 1
-    low, high = sorted((sign * found.low, sign * found.high))
-    interval = "" if math.isnan(low) else f" ({_signed(change.measure, low)} to {_signed(change.measure, high)})"
-    return f"{change.measure.name}: {text(change.before)} -> {text(change.after)}{interval}, {change.verdict}"
-
-
-def _signed(figure: Measure, value: float) -> str:
-    return ("+" if value >= 0 else "-") + figure.text(abs(value))
 
 
 def shown(value: Value) -> str:

@@ -31,7 +31,7 @@ from epp.lab.replay.run import Progress, replay
 from epp.lab.replay.settings import ReplayOptions
 from epp.lab.replay.summary import Targets
 from epp.lab.traces.reading import open_trace
-from epp.lab.tuning.objective import Condition, Measure, condition, measure
+from epp.lab.tuning.objective import Condition, Figure, condition, figure
 from epp.lab.tuning.space import Dimension, SearchSpace, Value
 
 TRAINING_SHARE = 2 / 3
@@ -67,9 +67,9 @@ class Problem:
     also: tuple[str, ...] = ()
 
     @property
-    def measures(self) -> Sequence[Measure]:
+    def figures(self) -> Sequence[Figure]:
         """The figures to improve."""
-        return [measure(name) for name in self.objectives]
+        return [figure(name) for name in self.objectives]
 
     @property
     def limits(self) -> Sequence[Condition]:
@@ -182,8 +182,8 @@ class Tuning:
             return
         problem = self.problem
         outcome = _replay(problem, load_text(problem.text, problem.origin), progress)
-        losses = [each.loss(outcome, problem.targets) for each in problem.measures]
-        for each, loss in zip(problem.measures, losses, strict=True):
+        losses = [each.loss(outcome, problem.targets) for each in problem.figures]
+        for each, loss in zip(problem.figures, losses, strict=True):
             if not math.isfinite(loss):
                 remedy = "give targets with --slo" if each.name == "goodput" else "choose another --objective"
                 raise ConfigurationError(f"{each.name} is not known for this trace and pool", remedy=remedy)
@@ -234,7 +234,7 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.WARNING)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    space, measures = problem.space, problem.measures
+    space, figures = problem.space, problem.figures
     study = _study(path, problem, seed)
     distributions = {each.name: _distribution(each) for each in space.dimensions}
 
@@ -242,10 +242,10 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
         values = {name: _suggest(trial, name, one) for name, one in distributions.items()}
 
         def report(progress: Progress) -> bool:
-            if len(measures) > 1:
+            if len(figures) > 1:
                 return True
             step = round(progress.seconds / problem.training.report_seconds)
-            loss = measures[0].loss(progress.outcome(), problem.targets)
+            loss = figures[0].loss(progress.outcome(), problem.targets)
             if math.isfinite(loss):
                 trial.report(loss, step)
             return not trial.should_prune()
@@ -255,7 +255,7 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
             raise optuna.TrialPruned
         for text, excess in _excesses(problem, outcome).items():
             trial.set_constraint(text, excess)
-        return [each.loss(outcome, problem.targets) for each in measures]
+        return [each.loss(outcome, problem.targets) for each in figures]
 
     study.optimize(
         losses,
