@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp replay`: a trace, replayed with configurations on simulated servers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -19,6 +19,7 @@ from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
 from epp.framework.messages import printable
 from epp.lab.replay import Fleet, Outcome, ReplayOptions, groups, load_fleet
+from epp.lab.replay.comparison import Comparison, compare
 from epp.lab.replay.jobs import Job, JobProgress, run_jobs
 from epp.lab.replay.outcome import merge
 from epp.lab.replay.summary import Groups, Quantiles, Summary
@@ -38,6 +39,8 @@ class ReplayReport(msgspec.Struct, frozen=True):
     config: str
     seeds: int
     figures: Groups
+    comparison: Comparison
+    """Intervals, and differences to the first configuration."""
     adapter_loads: int
     preemptions: int
 
@@ -54,10 +57,11 @@ def replay(flags: Replay) -> None:
                 name,
                 int(outcome.seed.max(initial=0)) + 1,
                 groups(outcome, targets),
+                comparison,
                 outcome.adapter_loads,
                 outcome.preemptions,
             )
-            for name, outcome in zip(flags.config, outcomes, strict=True)
+            for name, outcome, comparison in zip(flags.config, outcomes, compare(outcomes, targets), strict=True)
         ]
     if flags.output is Output.JSON:
         print_json({"replays": msgspec.to_builtins(reports)})
@@ -131,6 +135,9 @@ def _trace_seconds(flags: Replay) -> float:
 
 def _show(console: Console, reports: Sequence[ReplayReport]) -> None:
     console.print(_table([report.config for report in reports], [report.figures.all for report in reports]))
+    for report in reports[1:]:
+        console.print()
+        console.print(_differences(report, reports[0].config))
     for title, group in (("model", "models"), ("tenant", "tenants"), ("class", "classes")):
         names = list(dict.fromkeys(name for report in reports for name in getattr(report.figures, group)))
         if len(names) > 1:
@@ -146,6 +153,26 @@ def _table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
     for label, show in _ROWS:
         table.add_row(label, *map(show, summaries))
     return table
+
+
+def _differences(report: ReplayReport, first: str) -> Table:
+    """Return the differences of a configuration to the first, with their intervals."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"{_plain(report.config)} against {_plain(first)}")
+    for heading in ("difference", "95 % interval", ""):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, (label, show) in _COMPARED.items():
+        if (found := report.comparison.differences.get(name)) is not None:
+            bounds = f"{_signed(found.low, show)} to {_signed(found.high, show)}"
+            style = {"better": "green", "worse": "red"}.get(found.verdict, "dim")
+            table.add_row(label, _signed(found.value, show), bounds, Text(found.verdict, style=style))
+    return table
+
+
+def _signed(value: float | None, show: Callable[[float], str]) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{'-' if value < 0 else '+'}{show(abs(value))}"
 
 
 def _group_table(
@@ -188,6 +215,22 @@ def _dollars(dollars: float | None) -> str:
     return _UNKNOWN if dollars is None else f"${dollars:.4f}"
 
 
+_COMPARED: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "ttft.p50": ("first token, p50", _time),
+    "ttft.p90": ("first token, p90", _time),
+    "ttft.p99": ("first token, p99", _time),
+    "tpot.p90": ("between tokens, p90", _time),
+    "total.p50": ("whole request, p50", _time),
+    "total.p90": ("whole request, p90", _time),
+    "total.p99": ("whole request, p99", _time),
+    "goodput": ("within targets", _share),
+    "dollars_per_1000_requests": ("dollars for 1,000 requests", _dollars),
+    "cached_share": ("prompt tokens cached", _share),
+    "fairness": ("fairness among tenants", "{:.3f}".format),
+    "refused": ("refused", _share),
+    "timed_out": ("timed out", _share),
+    "mean_regret": ("regret, mean", _time),
+}
 _ROWS: Sequence[tuple[str, Callable[[Summary], str]]] = (
     ("requests", lambda one: f"{one.requests:,}"),
     ("first token, p50 / p90 / p99", lambda one: _times(one.ttft)),

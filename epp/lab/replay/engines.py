@@ -4,7 +4,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from epp.lab.sim import Emission, Machine, SimProfile, SimRequest
 from epp.lab.sim.kv_cache import BlockHash
@@ -61,11 +61,48 @@ class Engine(ABC):
         return (), ()
 
 
+class Page(NamedTuple):
+    """The metrics page of a server at one time."""
+
+    profile: SimProfile
+    load: tuple[int, int, float]
+    """Requests running and waiting, and the KV usage."""
+    running_adapters: tuple[str, ...] = ()
+    waiting_adapters: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, engine: Engine, profile: SimProfile) -> Self:
+        """Return the present page of an engine."""
+        return cls(profile, engine.gauges(), *(map(tuple, engine.adapters()) if profile.lora_adapters else ()))
+
+    @property
+    def text(self) -> bytes:
+        """The page as vLLM writes it."""
+        (running, waiting, kv_usage), profile = self.load, self.profile
+        labels = 'engine="0",model_name="m"'
+        return (
+            f"vllm:num_requests_running{{{labels}}} {running}.0\n"
+            f"vllm:num_requests_waiting{{{labels}}} {waiting}.0\n"
+            f"vllm:kv_cache_usage_perc{{{labels}}} {kv_usage!r}\n"
+            f'vllm:cache_config_info{{block_size="{profile.block_size}",num_gpu_blocks="{profile.num_gpu_blocks}"}} '
+            f"1.0\n{self._lora_line}"
+        ).encode()
+
+    @property
+    def _lora_line(self) -> str:
+        """The series of adapters, which servers without any do not have; its value is the time."""
+        if not self.profile.lora_adapters:
+            return ""
+        running, waiting = ",".join(self.running_adapters), ",".join(self.waiting_adapters)
+        labels = f'max_lora="{self.profile.max_lora}",running_lora_adapters="{running}"'
+        return f'vllm:lora_requests_info{{{labels},waiting_lora_adapters="{waiting}"}} 1.0\n'
+
+
 class Simulated(Engine):
     """The machine of `epp.lab.sim`."""
 
     def __init__(self, profile: SimProfile) -> None:
-        self.machine = Machine(profile)
+        self.machine = Machine(profile, every_token=False)
 
     @property
     def next_event_at(self) -> float | None:
@@ -77,7 +114,7 @@ class Simulated(Engine):
         emissions = self.machine.advance(now)
         if was_busy:
             self.busy_seconds += now - before
-        return [_event(one) for one in emissions if one.index == 0 or one.finish_reason is not None]
+        return [_event(one) for one in emissions]
 
     def submit(self, request: SimRequest) -> None:
         self.machine.submit(request)
@@ -95,6 +132,10 @@ class Simulated(Engine):
     @property
     def adapter_loads(self) -> int:  # type: ignore[override]
         return self.machine.adapter_loads
+
+    @property
+    def preemptions(self) -> int:  # type: ignore[override]
+        return self.machine.preemptions
 
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
         return self.machine.running_adapters, self.machine.waiting_adapters

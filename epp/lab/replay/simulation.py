@@ -18,7 +18,7 @@ from epp.config import LoadedConfig
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.headers import PREFILLER, SESSION_TOKEN
-from epp.lab.replay.engines import Engine, Event
+from epp.lab.replay.engines import Engine, Event, Page
 from epp.lab.replay.fleet import Fleet, Server
 from epp.lab.replay.kv_publishing import PUBLISH_SECONDS, Publisher, deliver
 from epp.lab.replay.outcome import Outcome, Recorder, Status
@@ -50,7 +50,7 @@ class _Place:
     server: Server
     endpoint: Endpoint
     engine: Engine
-    page: bytes = b""
+    page: Page | None = None
     page_at: float = -math.inf
     alarm: float = math.inf
     """When its next event is in the timetable."""
@@ -184,17 +184,13 @@ class Simulation:
     # Polls
 
     def _fetch(self, place: _Place, watch: Watch) -> None:
-        if self._clock.now() - place.page_at >= self._options.page_seconds:
+        if place.page is None or self._clock.now() - place.page_at >= self._options.page_seconds:
             self._advance(place)
-            place.page, place.page_at = _page(place), self._clock.now()
+            place.page, place.page_at = Page.of(place.engine, place.server.profile), self._clock.now()
         self._after(PAGE_SECONDS + place.server.network_seconds, self._report, place, watch, place.page)
 
-    def _report(self, place: _Place, watch: Watch, page: bytes) -> None:
-        wait = watch.poll.settle(place.endpoint, page)
-        now = self._clock.now()
-        if watch.poll.changed or watch.store.in_flight(place.endpoint.id):
-            watch.cadence.event(now)
-        self._after(max(wait, watch.cadence.interval(now)) - PAGE_SECONDS, self._fetch, place, watch)
+    def _report(self, place: _Place, watch: Watch, page: Page) -> None:
+        self._after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
 
     # Requests
 
@@ -371,31 +367,6 @@ class Simulation:
         self._session_tokens[session] = token
         if len(self._session_tokens) > _MOST_SESSION_TOKENS:
             del self._session_tokens[next(iter(self._session_tokens))]
-
-
-def _page(place: _Place) -> bytes:
-    running, waiting, kv_usage = place.engine.gauges()
-    profile = place.server.profile
-    labels = 'engine="0",model_name="m"'
-    return (
-        f"vllm:num_requests_running{{{labels}}} {running}.0\n"
-        f"vllm:num_requests_waiting{{{labels}}} {waiting}.0\n"
-        f"vllm:kv_cache_usage_perc{{{labels}}} {kv_usage!r}\n"
-        f'vllm:cache_config_info{{block_size="{profile.block_size}",num_gpu_blocks="{profile.num_gpu_blocks}"}} 1.0\n'
-        f"{_lora_line(place)}"
-    ).encode()
-
-
-def _lora_line(place: _Place) -> str:
-    """Return the series of adapters, which servers without any do not have; its value is the time."""
-    if not place.server.profile.lora_adapters:
-        return ""
-    running, waiting = (",".join(names) for names in place.engine.adapters())
-    labels = (
-        f'max_lora="{place.server.profile.max_lora}",running_lora_adapters="{running}",'
-        f'waiting_lora_adapters="{waiting}"'
-    )
-    return f"vllm:lora_requests_info{{{labels}}} 1.0\n"
 
 
 def _usage(request: SimRequest, cached_tokens: int | None) -> bytes:

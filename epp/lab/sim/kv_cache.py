@@ -4,25 +4,17 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import TypeAlias
 
 BlockHash: TypeAlias = bytes | int
 """The hash of a block and all before it."""
 
 
-@dataclass(slots=True)
-class _Table:
-    blocks: list[int]
-    reserved: int  # blocks promised to this owner and not yet taken
-
-
 class KVCache:
     """`num_blocks` blocks, each free, held by one owner or shared by several.
 
-    An owner is admitted with all blocks that it may need: unused ones are reserved, so that growing never fails. A
-    free block keeps its content until it is taken again, least recently freed first; the blocks of one owner are freed
-    last block first, because a prefix is worth more than the blocks after it.
+    A free block keeps its content until it is taken again, least recently freed first; the blocks of one owner are
+    freed last block first, because a prefix is worth more than the blocks after it.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -31,8 +23,12 @@ class KVCache:
         self._references = [0] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
         self._hash_of: dict[int, BlockHash] = {}
-        self._tables: dict[int, _Table] = {}
-        self._reserved = 0
+        self._tables: dict[int, list[int]] = {}
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks without an owner, those with content included."""
+        return len(self._free)
 
     @property
     def used_blocks(self) -> int:
@@ -51,59 +47,53 @@ class KVCache:
 
     def blocks_of(self, owner: int) -> tuple[int, ...]:
         """Return the numbers of the blocks that `owner` holds, in order; `KeyError` for an unknown owner."""
-        return tuple(self._tables[owner].blocks)
+        return tuple(self._tables[owner])
 
-    def admit(self, owner: int, *, prefix: Sequence[BlockHash], first_blocks: int, total_blocks: int) -> int | None:
-        """Give `owner` its first blocks, sharing those of its prefix that are cached, and reserve the rest.
+    def admit(self, owner: int, *, prefix: Sequence[BlockHash], blocks: int) -> int | None:
+        """Give `owner` its first blocks, sharing those of its prefix that are cached.
 
-        `prefix` are the chained hashes that may be shared (at most `first_blocks`). Returns the number of leading ones
-        that were found; None, with nothing changed, when `total_blocks` do not fit. `ValueError` for a known owner.
+        `prefix` are the chained hashes that may be shared (at most `blocks`). Returns the number of leading ones that
+        were found; None, with nothing changed, when the blocks do not fit. `ValueError` for a known owner.
         """
         if owner in self._tables:
             raise ValueError(f"owner {owner} is in the cache already; release it first")
         hits = self._cached(prefix)
-        taken_from_free = total_blocks - sum(1 for block in hits if self._references[block])
-        if taken_from_free > len(self._free) - self._reserved:
+        if blocks - sum(1 for block in hits if self._references[block]) > len(self._free):
             return None
         for block in hits:
             self._references[block] += 1
             self._free.pop(block, None)
-        table = _Table(blocks=hits, reserved=total_blocks - len(hits))
-        self._tables[owner] = table
-        self._reserved += table.reserved
         found = len(hits)
-        self.grow(owner, first_blocks)
+        self._tables[owner] = hits
+        self.grow(owner, blocks)
         return found
 
-    def grow(self, owner: int, blocks: int) -> None:
-        """Let `owner` hold at least `blocks` blocks; `ValueError` above its reservation."""
+    def grow(self, owner: int, blocks: int) -> bool:
+        """Let `owner` hold at least `blocks` blocks; return False, with nothing changed, if too few are free."""
         table = self._tables[owner]
-        missing = max(0, blocks - len(table.blocks))
-        if missing > table.reserved:
-            raise ValueError(f"owner {owner} has {table.reserved} blocks reserved and asks for {missing}")
+        missing = blocks - len(table)
+        if missing > len(self._free):
+            return False
         for _ in range(missing):
             block, _ = self._free.popitem(last=False)
             self._drop_content(block)
             self._references[block] = 1
-            table.blocks.append(block)
-        table.reserved -= missing
-        self._reserved -= missing
+            table.append(block)
+        return True
 
     def commit(self, owner: int, index: int, block_hash: BlockHash) -> None:
         """Mark block `index` of `owner` as full, with its prefix hash: others may share it from now on.
 
         The first block with a given hash is the one that is found; a later duplicate stays private to its owner.
         """
-        block = self._tables[owner].blocks[index]
+        block = self._tables[owner][index]
         if block_hash not in self._block_of and block not in self._hash_of:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash
 
     def release(self, owner: int) -> None:
-        """Free all blocks that `owner` holds or has reserved; `KeyError` for an unknown owner."""
-        table = self._tables.pop(owner)
-        self._reserved -= table.reserved
-        for block in reversed(table.blocks):
+        """Free all blocks that `owner` holds; `KeyError` for an unknown owner."""
+        for block in reversed(self._tables.pop(owner)):
             self._references[block] -= 1
             if self._references[block] == 0:
                 self._free[block] = None

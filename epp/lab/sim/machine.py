@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -78,23 +78,44 @@ class OccupationError(ValueError):
 
 
 @dataclass(slots=True)
-class _Running:
+class _Sequence:
+    """A request with the progress that it has made."""
+
     request: SimRequest
     submitted_seconds: float
-    computed_tokens: int
-    cached_tokens: int
+    computed_tokens: int = 0
+    cached_tokens: int = 0
     emitted_tokens: int = 0
     last_emission_seconds: float = 0.0
 
     @property
+    def known_tokens(self) -> int:
+        """Tokens of the prompt and of the answer so far."""
+        return self.request.prompt_tokens + self.emitted_tokens
+
+    @property
     def decodes(self) -> bool:
-        return self.emitted_tokens > 0
+        """Whether only its last token has not been computed."""
+        return self.emitted_tokens > 0 and self.known_tokens - self.computed_tokens == 1
 
 
-@dataclass(slots=True, frozen=True)
-class _Step:
-    ends_at: float
-    tokens: tuple[tuple[int, int], ...]  # (request id, tokens to compute)
+class _Step(NamedTuple):
+    """Several equal steps, if all requests in the batch decode and only the last one ends any of them."""
+
+    started_at: float
+    seconds: float
+    """Of one of them."""
+    tokens: tuple[tuple[int, int], ...]
+    """Request ids, and tokens to compute in each."""
+    repeats: int = 1
+
+    @property
+    def ends_at(self) -> float:
+        return self.started_at + self.repeats * self.seconds
+
+    def done(self, now: float) -> int:
+        """Return how many of the steps have ended, without the last one."""
+        return min(self.repeats - 1, max(0, int((now - self.started_at) / self.seconds)))
 
 
 class MachineObserver:
@@ -111,6 +132,9 @@ class MachineObserver:
     def further_token(self, seconds: float) -> None:
         """Record a further token, `seconds` after the one before."""
 
+    def preempted(self) -> None:
+        """Record a request that lost its blocks to others, and will be computed again."""
+
     def ended(self, reason: FinishReason, seconds: float) -> None:
         """Record the end of a request, `seconds` after its submission."""
 
@@ -125,22 +149,38 @@ class Machine:
     `max_num_batched_tokens`. It takes `uncached prompt tokens / prefill_tokens_per_second`, plus
     `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, plus `lora_load_seconds` for
     each adapter that is loaded for a request that joins, times `time_scale`.
-    Requests join only between steps, in order of arrival: one whose worst case does not fit in the KV cache blocks
-    those behind it, one whose adapter has no slot does not. A running request is never preempted.
+    Requests join only between steps, in order of arrival: one whose prompt does not fit in the KV cache blocks those
+    behind it, one whose adapter has no slot does not. When an answer needs a block and none is free, the request that
+    joined last loses its blocks, and is the first to join again: its prompt and its answer so far are then computed
+    like a prompt, except for what is still cached.
     """
 
-    def __init__(self, profile: SimProfile, *, now: float = 0.0, observer: MachineObserver | None = None) -> None:
+    def __init__(
+        self,
+        profile: SimProfile,
+        *,
+        now: float = 0.0,
+        observer: MachineObserver | None = None,
+        every_token: bool = True,
+    ) -> None:
+        """Without `every_token`, only first and last tokens are emitted, and steps between them take no time to run.
+
+        The observer is then not told of further tokens.
+        """
         self.profile = profile
+        self._every_token = every_token
         self.observer = observer or MachineObserver()
         self._cache = KVCache(profile.num_gpu_blocks)
         self._now = now
-        self._waiting: dict[int, tuple[SimRequest, float]] = {}
-        self._running: dict[int, _Running] = {}
+        self._waiting: dict[int, _Sequence] = {}
+        self._running: dict[int, _Sequence] = {}
         self._step: _Step | None = None
         self._occupation = Occupation()
         self._loaded: dict[str, None] = {}  # adapters, the one used last at the end
         self.adapter_loads = 0
         """Adapters loaded so far, each time counted."""
+        self.preemptions = 0
+        """Requests that lost their blocks so far."""
         self.observer.changed(self)
 
     @property
@@ -150,7 +190,7 @@ class Machine:
 
     @property
     def next_event_at(self) -> float | None:
-        """End of the step in progress; None while the machine is idle."""
+        """End of the step in progress, or of the last one of several equal steps; None while the machine is idle."""
         return self._step.ends_at if self._step is not None else None
 
     @property
@@ -166,7 +206,16 @@ class Machine:
     @property
     def kv_usage(self) -> float:
         """The share of KV blocks in use, 0..1."""
-        return self._cache.usage
+        step = self._step
+        if step is None or not (done := step.done(self._now)):
+            return self._cache.usage
+        size = self.profile.block_size
+        more = sum(
+            (sequence.computed_tokens + done) // size - sequence.computed_tokens // size
+            for sequence in map(self._running.get, (request_id for request_id, _ in step.tokens))
+            if sequence is not None
+        )
+        return self._cache.usage + more / self.profile.num_gpu_blocks
 
     @property
     def cached_hashes(self) -> AbstractSet[BlockHash]:
@@ -188,7 +237,7 @@ class Machine:
     def waiting_adapters(self) -> tuple[str, ...]:
         """Adapters of the requests in the queue, sorted."""
         held = [self._occupation.lora_adapter] if self._occupation.waiting else []
-        return _sorted_names([*held, *(request.lora_adapter for request, _ in self._waiting.values())])
+        return _sorted_names([*held, *(waiting.request.lora_adapter for waiting in self._waiting.values())])
 
     def advance(self, now: float) -> list[Emission]:
         """Let time pass until `now` and return the emissions in order of time; `ValueError` if time runs back."""
@@ -197,7 +246,7 @@ class Machine:
         emissions: list[Emission] = []
         while self._step is not None and self._step.ends_at <= now:
             self._now = self._step.ends_at
-            emissions += self._finish(self._step)
+            emissions += self._finish(self._step, self._step.repeats)
             self._step = self._begin_step()
             self.observer.changed(self)
         self._now = now
@@ -217,22 +266,21 @@ class Machine:
                 f"request {request.request_id} has {request.prompt_tokens} prompt and {request.output_tokens} output "
                 f"tokens, together more than max_model_len {self.profile.max_model_len}"
             )
-        self._waiting[request.request_id] = (request, self._now)
-        self._start_if_idle()
+        self._waiting[request.request_id] = _Sequence(request, self._now)
+        self._interrupt()
 
     def abort(self, request_id: int) -> Emission | None:
         """Remove a request and free its blocks; None when it is unknown or has finished."""
-        if (waiting := self._waiting.pop(request_id, None)) is not None:
-            submitted_seconds = waiting[1]
-            emission = Emission(request_id, 0, self._now, 0, "abort")
-        elif (running := self._running.pop(request_id, None)) is not None:
-            submitted_seconds = running.submitted_seconds
-            self._cache.release(request_id)
-            emission = Emission(request_id, running.emitted_tokens, self._now, running.cached_tokens, "abort")
-        else:
+        sequence = self._running.get(request_id) or self._waiting.get(request_id)
+        if sequence is None:
             return None
-        self.observer.ended("abort", self._now - submitted_seconds)
-        self._start_if_idle()
+        if self._waiting.pop(request_id, None) is None:
+            self._interrupt()
+            del self._running[request_id]
+            self._cache.release(request_id)
+        emission = Emission(request_id, sequence.emitted_tokens, self._now, sequence.cached_tokens, "abort")
+        self.observer.ended("abort", self._now - sequence.submitted_seconds)
+        self._interrupt()
         return emission
 
     def occupy(self, occupation: Occupation) -> None:
@@ -241,6 +289,7 @@ class Machine:
         `OccupationError`, with nothing changed, when slots, blocks or the adapter are not available.
         """
         self._check_occupation(occupation)
+        self._interrupt()
         if self._occupation.kv_usage:
             self._cache.release(_OCCUPATION_OWNER)
         if occupation.kv_usage and not self._hold_blocks(occupation.kv_usage):
@@ -248,7 +297,7 @@ class Machine:
                 self._hold_blocks(self._occupation.kv_usage)
             raise OccupationError(f"kv_usage {occupation.kv_usage} is more than is free besides the requests in flight")
         self._occupation = occupation
-        self._start_if_idle()
+        self._interrupt()
 
     def _check_occupation(self, wanted: Occupation) -> None:
         slots = self.profile.max_num_seqs - len(self._running)
@@ -270,51 +319,91 @@ class Machine:
 
     def _hold_blocks(self, kv_usage: float) -> bool:
         blocks = int(kv_usage * self.profile.num_gpu_blocks)
-        return self._cache.admit(_OCCUPATION_OWNER, prefix=(), first_blocks=blocks, total_blocks=blocks) is not None
+        return self._cache.admit(_OCCUPATION_OWNER, prefix=(), blocks=blocks) is not None
 
-    def _start_if_idle(self) -> None:
-        if self._step is None:
+    def _interrupt(self) -> None:
+        """End several equal steps with the present one, or start a step if the machine is idle."""
+        step = self._step
+        if step is None:
             self._step = self._begin_step()
+        elif step.repeats > 1:
+            done = step.done(self._now)
+            if done:
+                self._finish(step, done)
+                self._grow_answers()
+            self._step = step._replace(started_at=step.started_at + done * step.seconds, repeats=1)
         self.observer.changed(self)
 
     def _begin_step(self) -> _Step | None:
-        loads = self._admit_waiting()
-        decoding = [running for running in self._running.values() if running.decodes]
-        for running in decoding:
-            self._cache.grow(running.request.request_id, self._blocks(running.computed_tokens + 1))
-        tokens = [(running.request.request_id, 1) for running in decoding]
+        loads = 0 if self._grow_answers() else self._admit_waiting()
+        decoding = [sequence for sequence in self._running.values() if sequence.decodes]
+        tokens = [(sequence.request.request_id, 1) for sequence in decoding]
         budget = self.profile.max_num_batched_tokens - len(decoding)
-        for running in self._running.values():
-            chunk = 0 if running.decodes else min(budget, running.request.prompt_tokens - running.computed_tokens)
-            if chunk:
-                tokens.append((running.request.request_id, chunk))
-                budget -= chunk
+        prefilled = 0
+        if len(decoding) < len(self._running):
+            for sequence in self._running.values():
+                left = sequence.known_tokens - sequence.computed_tokens
+                chunk = 0 if sequence.decodes else min(budget - prefilled, left)
+                if chunk:
+                    tokens.append((sequence.request.request_id, chunk))
+                    prefilled += chunk
         if not tokens:
             return None
-        prefilled = self.profile.max_num_batched_tokens - len(decoding) - budget
         seconds = prefilled / self.profile.prefill_tokens_per_second + loads * self.profile.lora_load_seconds
         if decoding:
             batch = len(decoding) + self._occupation.running
             seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))
-        return _Step(ends_at=self._now + seconds * self.profile.time_scale, tokens=tuple(tokens))
+        repeats = 1 if self._every_token or prefilled or loads else self._equal_steps(decoding)
+        return _Step(self._now, seconds * self.profile.time_scale, tuple(tokens), repeats)
+
+    def _equal_steps(self, decoding: Sequence[_Sequence]) -> int:
+        """Return how many steps there are until a request ends, or until one needs a block and none is free."""
+        steps = min(sequence.request.output_tokens - sequence.emitted_tokens for sequence in decoding)
+        size, free, count = self.profile.block_size, self._cache.free_blocks, len(decoding)
+        if free >= count * (steps // size + 1):
+            return steps
+        left = sorted(-(sequence.computed_tokens + 1) % size for sequence in decoding)
+        return min(steps, 1 + left[free % count] + free // count * size)
+
+    def _grow_answers(self) -> bool:
+        """Give each request that decodes the block of its next token; return whether others lost theirs for it."""
+        preempted = False
+        for sequence in list(self._running.values()):
+            if not sequence.decodes:
+                continue
+            request_id, blocks = sequence.request.request_id, self._blocks(sequence.known_tokens)
+            while request_id in self._running and not self._cache.grow(request_id, blocks):
+                self._preempt()
+                preempted = True
+        return preempted
+
+    def _preempt(self) -> None:
+        """Return the request that joined last to the head of the queue, without its blocks."""
+        request_id, sequence = self._running.popitem()
+        self._cache.release(request_id)
+        sequence.computed_tokens = 0
+        self._waiting = {request_id: sequence, **self._waiting}
+        self.preemptions += 1
+        self.observer.preempted()
 
     def _admit_waiting(self) -> int:
         """Let waiting requests join, as many as there is room for; return the number of adapters that are loaded."""
+        if not self._waiting or self.running >= self.profile.max_num_seqs:
+            return 0
         adapters = set(self.running_adapters)
         loads = 0
-        for request, submitted_seconds in list(self._waiting.values()):
+        for sequence in list(self._waiting.values()):
             if self.running >= self.profile.max_num_seqs:
                 return loads
+            request = sequence.request
             adapter = request.lora_adapter
             if adapter is not None and adapter not in adapters and len(adapters) >= self.profile.max_lora:
                 continue
-            # At least one prompt token must be computed: that gives the first output token.
-            shareable = request.block_hashes[: (request.prompt_tokens - 1) // self.profile.block_size]
+            # At least one known token must be computed: that gives the next output token.
             hits = self._cache.admit(
                 request.request_id,
-                prefix=shareable,
-                first_blocks=self._blocks(request.prompt_tokens),
-                total_blocks=self._blocks(request.kv_tokens),
+                prefix=request.block_hashes[: (sequence.known_tokens - 1) // self.profile.block_size],
+                blocks=self._blocks(sequence.known_tokens),
             )
             if hits is None:
                 return loads
@@ -322,13 +411,19 @@ class Machine:
                 adapters.add(adapter)
                 loads += self._load(adapter, in_use=adapters)
             del self._waiting[request.request_id]
-            cached = hits * self.profile.block_size
-            self._running[request.request_id] = running = _Running(request, submitted_seconds, cached, cached)
-            transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
-            if transferred > cached:
-                self._compute(running, transferred - cached)
-            self.observer.joined(request.prompt_tokens, cached)
+            self._running[request.request_id] = sequence
+            sequence.computed_tokens = cached = hits * self.profile.block_size
+            if not sequence.emitted_tokens:
+                self._first_joined(sequence, cached)
         return loads
+
+    def _first_joined(self, sequence: _Sequence, cached: int) -> None:
+        request = sequence.request
+        sequence.cached_tokens = cached
+        transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
+        if transferred > cached:
+            self._compute(sequence, transferred - cached)
+        self.observer.joined(request.prompt_tokens, cached)
 
     def _load(self, adapter: str, in_use: Container[str]) -> bool:
         """Load an adapter that is not loaded, in place of one out of use; return whether that was so."""
@@ -340,41 +435,45 @@ class Machine:
         self.adapter_loads += missing
         return missing
 
-    def _finish(self, step: _Step) -> list[Emission]:
+    def _finish(self, step: _Step, times: int) -> list[Emission]:
+        """Compute the tokens of a step so many times."""
         emissions: list[Emission] = []
         for request_id, tokens in step.tokens:
-            running = self._running.get(request_id)
-            if running is None:  # aborted during the step
+            sequence = self._running.get(request_id)
+            if sequence is None:  # aborted during the step
                 continue
-            self._compute(running, tokens)
-            if running.computed_tokens >= running.request.prompt_tokens:
-                emissions.append(self._emit(running))
+            if times > 1:  # there is room for all of them
+                self._cache.grow(request_id, self._blocks(sequence.computed_tokens + times))
+                sequence.emitted_tokens += times - 1
+            self._compute(sequence, tokens * times)
+            if sequence.computed_tokens == sequence.known_tokens:
+                self._emit(sequence, emissions)
         return emissions
 
-    def _compute(self, running: _Running, tokens: int) -> None:
+    def _compute(self, sequence: _Sequence, tokens: int) -> None:
         size = self.profile.block_size
-        full_before = running.computed_tokens // size
-        running.computed_tokens += tokens
-        for index in range(full_before, running.computed_tokens // size):
-            if index < len(running.request.block_hashes):
-                self._cache.commit(running.request.request_id, index, running.request.block_hashes[index])
+        full_before = sequence.computed_tokens // size
+        sequence.computed_tokens += tokens
+        hashes = sequence.request.block_hashes
+        for index in range(full_before, min(sequence.computed_tokens // size, len(hashes))):
+            self._cache.commit(sequence.request.request_id, index, hashes[index])
 
-    def _emit(self, running: _Running) -> Emission:
-        request = running.request
-        if running.decodes:
-            self.observer.further_token(self._now - running.last_emission_seconds)
-        else:
-            seconds = self._now - running.submitted_seconds
-            self.observer.first_token(request.prompt_tokens, running.cached_tokens, seconds)
-        index = running.emitted_tokens
-        running.emitted_tokens += 1
-        running.last_emission_seconds = self._now
-        reason = request.finish_reason if running.emitted_tokens == request.output_tokens else None
+    def _emit(self, sequence: _Sequence, emissions: list[Emission]) -> None:
+        request, index = sequence.request, sequence.emitted_tokens
+        if index == 0:
+            seconds = self._now - sequence.submitted_seconds
+            self.observer.first_token(request.prompt_tokens, sequence.cached_tokens, seconds)
+        elif self._every_token:
+            self.observer.further_token(self._now - sequence.last_emission_seconds)
+        sequence.emitted_tokens += 1
+        sequence.last_emission_seconds = self._now
+        reason = request.finish_reason if sequence.emitted_tokens == request.output_tokens else None
         if reason is not None:
             del self._running[request.request_id]
             self._cache.release(request.request_id)
-            self.observer.ended(reason, self._now - running.submitted_seconds)
-        return Emission(request.request_id, index, self._now, running.cached_tokens, reason)
+            self.observer.ended(reason, self._now - sequence.submitted_seconds)
+        if self._every_token or index == 0 or reason is not None:
+            emissions.append(Emission(request.request_id, index, self._now, sequence.cached_tokens, reason))
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_size)

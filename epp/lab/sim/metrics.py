@@ -42,6 +42,7 @@ class SimMetrics(MachineObserver):
             "prompt_tokens_cached", "Number of cached prompt tokens (local + external)."
         )
         self._generation_tokens = self._counter("generation_tokens", "Number of generation tokens processed.")
+        self._preemptions = self._counter("num_preemptions", "Cumulative number of preemption from the engine.")
         finished = Counter(
             "vllm:request_success",
             "Count of successfully processed requests.",
@@ -99,6 +100,10 @@ class SimMetrics(MachineObserver):
         """Count a token of the answer."""
         self._inter_token_latency.observe(seconds)
         self._generation_tokens.inc()
+
+    def preempted(self) -> None:
+        """Count a preemption."""
+        self._preemptions.inc()
 
     def ended(self, reason: FinishReason, seconds: float) -> None:
         """Count a request; only a complete one has a latency."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KV cache: what is held, what is found again, what is promised."""
+"""The KV cache: blocks that are held, and blocks that are found again."""
 
 import pytest
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ A, B, C, D = (bytes([number]) * 16 for number in range(4))
 
 
 def fill(cache: KVCache, owner: int, hashes: list[bytes]) -> int | None:
-    found = cache.admit(owner, prefix=hashes, first_blocks=len(hashes), total_blocks=len(hashes))
+    found = cache.admit(owner, prefix=hashes, blocks=len(hashes))
     for index, block_hash in enumerate(hashes):
         cache.commit(owner, index, block_hash)
     return found
@@ -30,8 +30,8 @@ def test_cached_blocks_without_an_owner_cost_a_free_block_to_share():
     fill(cache, 1, [A, B])
     cache.release(1)
     # A and B are found, and with them both free blocks are gone: there is none for the third.
-    assert cache.admit(2, prefix=[A, B], first_blocks=3, total_blocks=3) is None
-    assert cache.admit(2, prefix=[A, B], first_blocks=2, total_blocks=2) == 2
+    assert cache.admit(2, prefix=[A, B], blocks=3) is None
+    assert cache.admit(2, prefix=[A, B], blocks=2) == 2
 
 
 def test_end_of_the_longest_unused_prefix_is_evicted_first():
@@ -40,30 +40,31 @@ def test_end_of_the_longest_unused_prefix_is_evicted_first():
     cache.release(1)
     fill(cache, 2, [C, D])
     cache.release(2)
-    cache.admit(3, prefix=[], first_blocks=1, total_blocks=1)
+    cache.admit(3, prefix=[], blocks=1)
     cache.release(3)
-    assert cache.admit(4, prefix=[A, B], first_blocks=2, total_blocks=2) == 1
+    assert cache.admit(4, prefix=[A, B], blocks=2) == 1
     cache.release(4)
-    assert cache.admit(5, prefix=[C, D], first_blocks=2, total_blocks=2) == 2
+    assert cache.admit(5, prefix=[C, D], blocks=2) == 2
 
 
 def test_blocks_without_content_are_taken_before_cached_ones():
     cache = KVCache(3)
     fill(cache, 1, [A, B])
-    cache.admit(2, prefix=[], first_blocks=1, total_blocks=1)
+    cache.admit(2, prefix=[], blocks=1)
     cache.release(1)
     cache.release(2)
-    cache.admit(3, prefix=[], first_blocks=1, total_blocks=1)
-    assert cache.admit(4, prefix=[A, B], first_blocks=2, total_blocks=2) == 2
+    cache.admit(3, prefix=[], blocks=1)
+    assert cache.admit(4, prefix=[A, B], blocks=2) == 2
 
 
-def test_growth_beyond_the_promise_is_refused():
+def test_growth_beyond_the_free_blocks_changes_nothing():
     cache = KVCache(4)
-    cache.admit(1, prefix=[], first_blocks=1, total_blocks=2)
-    with pytest.raises(ValueError, match="owner 1 has 1 blocks reserved and asks for 2"):
-        cache.grow(1, 3)
+    cache.admit(1, prefix=[], blocks=2)
+    assert not cache.grow(1, 5)
+    assert cache.used_blocks == 2
+    assert cache.grow(1, 4)
     with pytest.raises(ValueError, match="owner 1 is in the cache already"):
-        cache.admit(1, prefix=[], first_blocks=1, total_blocks=1)
+        cache.admit(1, prefix=[], blocks=1)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -86,10 +87,10 @@ class CacheMachine(RuleBasedStateMachine):
         first = min(first, len(path))
         owner = self.next_owner
         used_before = self.cache.used_blocks
-        hits = self.cache.admit(owner, prefix=hashes[:first], first_blocks=first, total_blocks=len(path))
+        hits = self.cache.admit(owner, prefix=hashes[:first], blocks=first)
         if hits is None:
             assert self.cache.used_blocks == used_before
-            assert used_before + self.promised() + len(path) > self.BLOCKS
+            assert used_before + first > self.BLOCKS
             return
         self.next_owner += 1
         self.paths[owner] = hashes
@@ -104,7 +105,10 @@ class CacheMachine(RuleBasedStateMachine):
     def grow_to_the_end_and_fill(self, data):
         owner = data.draw(st.sampled_from(sorted(self.paths)))
         before = self.cache.blocks_of(owner)
-        self.cache.grow(owner, self.totals[owner])
+        if not self.cache.grow(owner, self.totals[owner]):
+            assert self.cache.used_blocks + self.totals[owner] - len(before) > self.BLOCKS
+            assert self.cache.blocks_of(owner) == before
+            return
         blocks = self.cache.blocks_of(owner)
         assert len(blocks) == self.totals[owner]
         assert blocks[: len(before)] == before
@@ -124,9 +128,6 @@ class CacheMachine(RuleBasedStateMachine):
         for block in blocks:
             self.contents.pop(block, None)
 
-    def promised(self) -> int:
-        return sum(total - len(self.cache.blocks_of(owner)) for owner, total in self.totals.items())
-
     @invariant()
     def blocks_in_use_are_those_that_owners_hold(self):
         held = [self.cache.blocks_of(owner) for owner in self.paths]
@@ -140,15 +141,11 @@ class CacheMachine(RuleBasedStateMachine):
             for block, block_hash in zip(self.cache.blocks_of(owner), path, strict=False):
                 assert prefixes.setdefault(block, block_hash) == block_hash
 
-    @invariant()
-    def promises_can_be_kept(self):
-        assert self.cache.used_blocks + self.promised() <= self.BLOCKS
-
     def teardown(self):
         for owner in self.paths:
             self.cache.release(owner)
         assert self.cache.usage == 0.0
-        assert self.cache.admit(self.next_owner, prefix=[], first_blocks=0, total_blocks=self.BLOCKS) == 0
+        assert self.cache.admit(self.next_owner, prefix=[], blocks=self.BLOCKS) == 0
 
 
 TestCacheMachine = CacheMachine.TestCase

@@ -135,7 +135,7 @@ def test_a_full_batch_makes_the_rest_wait_in_order():
     assert [(item.request_id, item.at_seconds) for item in emissions] == [(0, 1), (1, 4), (2, 4), (3, 4), (4, 5)]
 
 
-def test_a_request_waits_until_its_worst_case_fits_in_the_cache():
+def test_a_request_waits_until_its_prompt_fits_in_the_cache():
     machine = Machine(profile(num_gpu_blocks=10, max_model_len=100))
     machine.submit(request(1, prompt=50, output=11))  # 60 tokens in the end: 6 blocks
     machine.submit(request(2, prompt=50, output=1))  # 5 blocks
@@ -147,6 +147,20 @@ def test_a_request_waits_until_its_worst_case_fits_in_the_cache():
     assert (machine.running, machine.waiting) == (1, 2)
     machine.advance(1.51)  # ten steps of 0.1 s after the first token end at 1.5
     assert (machine.running, machine.waiting) == (2, 0)
+
+
+def test_request_that_joined_last_loses_its_blocks_to_an_answer_and_is_computed_again():
+    machine = Machine(profile(num_gpu_blocks=4, max_model_len=40))
+    machine.submit(request(1, prompt=10, output=12))
+    machine.submit(request(2, prompt=10, output=12))
+    emissions = machine.advance(0.3)  # prompts of 0.1 s each; request 2 joined beside the first decode step
+    assert (machine.running, machine.waiting) == (2, 0)
+    emissions += machine.advance(20.0)
+    assert machine.preemptions == 1
+    first, second = ([one for one in emissions if one.request_id == number] for number in (1, 2))
+    assert [one.index for one in first] == [one.index for one in second] == list(range(12))
+    # Request 1 needs a third block for token 21, its own eleventh, and leaves after one more.
+    assert first[-1].at_seconds < second[10].at_seconds
 
 
 def test_adapter_is_loaded_before_its_first_request_and_again_after_another_took_its_place():

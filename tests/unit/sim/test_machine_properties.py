@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine under any sequence of arrivals, departures, synthetic load and time."""
 
+from itertools import accumulate
+
+import msgspec
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -127,3 +132,57 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
+
+
+_SUBMISSIONS = st.lists(
+    st.tuples(
+        st.integers(0, 400),  # hundredths of seconds after the one before
+        st.text(alphabet="xy", min_size=1, max_size=10),  # blocks of the prompt
+        st.integers(1, 20),  # tokens of the answer
+        st.sampled_from([None, None, "a", "b", "c"]),
+        st.sampled_from([None, None, 150]),  # hundredths of seconds until it is aborted
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(submissions=_SUBMISSIONS, blocks=st.sampled_from([16, 18, 40]))
+def test_first_and_last_tokens_are_the_same_if_steps_between_them_are_skipped(submissions, blocks):
+    profile = msgspec.structs.replace(PROFILE, num_gpu_blocks=blocks, seconds_per_output_token=0.10007)
+    every, few = Machine(profile), Machine(profile, every_token=False)
+    actions = []
+    arrivals = accumulate(each[0] for each in submissions)
+    for number, (arrival, (_, prompt, output, adapter, leaves)) in enumerate(zip(arrivals, submissions, strict=True)):
+        hashes = tuple(f"{adapter}{prompt[: length + 1]}".encode() for length in range(len(prompt)))
+        request = SimRequest(
+            request_id=number,
+            prompt_tokens=len(prompt) * profile.block_size + number % 4,
+            output_tokens=output,
+            block_hashes=hashes,
+            lora_adapter=adapter,
+        )
+        # times that no step ends at, within rounding
+        actions.append((arrival / 100 + 0.0031 * number, number, request))
+        if leaves is not None:
+            actions.append(((arrival + leaves) / 100 + 0.0031 * number + 0.0017, number, None))
+    found = ([], [])
+    for at, number, request in [*sorted(actions, key=lambda each: each[:2]), (1e6, -1, None)]:
+        for machine, emissions in zip((every, few), found, strict=True):
+            emissions.extend(machine.advance(at))
+            if request is not None:
+                machine.submit(request)
+            elif number >= 0 and (aborted := machine.abort(number)) is not None:
+                emissions.append(aborted)
+        assert (every.running, every.waiting) == (few.running, few.waiting)
+        assert every.kv_usage == pytest.approx(few.kv_usage)
+        assert every.cached_hashes == few.cached_hashes or few.kv_usage
+    ends = [[each for each in emissions if each.index == 0 or each.finish_reason] for emissions in found]
+    assert [each[:2] for each in map(_comparable, ends[0])] == [each[:2] for each in map(_comparable, ends[1])]
+    assert [each.at_seconds for each in ends[0]] == pytest.approx([each.at_seconds for each in ends[1]], rel=1e-9)
+    assert every.preemptions == few.preemptions
+    assert every.adapter_loads == few.adapter_loads
+
+
+def _comparable(emission):
+    return (emission.request_id, emission.index), (emission.cached_tokens, emission.finish_reason), emission.at_seconds
