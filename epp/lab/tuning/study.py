@@ -5,6 +5,7 @@ import logging
 import math
 import multiprocessing
 import signal
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -16,7 +17,6 @@ from typing import Any
 import optuna
 import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import StorageInternalError
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.study import MaxTrialsCallback, Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
@@ -143,8 +143,9 @@ class Tuning:
         try:
             self._study = _study(path, problem)
             known = self._study.user_attrs.get("fingerprint")
-        except (StorageInternalError, OSError, ValueError) as error:
-            raise ConfigurationError(f"--study {path} cannot be used: {error}") from error
+        except Exception as error:  # SQLite, SQLAlchemy and Optuna raise errors of their own
+            reason = str(error).partition("\n")[0]
+            raise ConfigurationError(f"--study {path} cannot be used: {reason}", remedy="name another file") from error
         if known is None:
             self._study.set_user_attr("fingerprint", problem.fingerprint)
         elif known != problem.fingerprint:
@@ -167,14 +168,16 @@ class Tuning:
 
     def importances(self) -> Mapping[str, float]:
         """Return how much each parameter matters for the first objective, 0..1; empty for too few trials."""
-        try:
-            return get_param_importances(
-                self._study,
-                evaluator=PedAnovaImportanceEvaluator(),
-                target=lambda trial: trial.values[0],
-            )
-        except (RuntimeError, ValueError):
-            return {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that low values are taken for good, which they are
+            try:
+                return get_param_importances(
+                    self._study,
+                    evaluator=PedAnovaImportanceEvaluator(),
+                    target=lambda trial: trial.values[0],
+                )
+            except (RuntimeError, ValueError):
+                return {}
 
     def measure_present(self, progress: Callable[[Progress], bool] | None = None) -> None:
         """Add the configuration as it is as the first trial; raises ConfigurationError if it cannot be replayed."""
