@@ -85,7 +85,7 @@ def test_tf_5_sampled_request_is_recorded_at_its_pick_and_completed_at_its_end()
     assert after.ending is not None
     assert (after.ending.cause, after.ending.status, after.ending.response_bytes) == ("natural", 200, 2)
     assert (after.ending.served_endpoint, after.ending.is_fallback) == (routing.served.name, False)
-    assert (after.timings.first_byte, after.timings.total) == (0.5, 0.75)
+    assert (after.timings.first_byte, after.timings.total, after.timings.decision) == (0.5, 0.75, 0)
     assert after.profiles == record.profiles
 
 
