@@ -18,6 +18,7 @@ LONGEST_LINE = 4 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MOST_NAME = 200
+_HEAD_LINES = 20
 
 
 def shown(path: Path) -> str:
@@ -32,8 +33,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     The errors of reading in the context become TraceErrors, too.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise TraceError(f"{shown(path)} is not a regular file: a trace is read more than once")
+        _check_regular(path)
         with path.open("rb") as file:
             magic = file.peek(len(_ZSTD))
             if magic.startswith(_GZIP):
@@ -47,8 +47,6 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         reason = error.strerror or str(error)  # gzip.BadGzipFile has no strerror
         raise TraceError(f"{shown(path)} cannot be read: {reason}") from error
-    except ValueError as error:
-        raise TraceError(f"{shown(path)!r} is not the name of a file: {error}") from error
     except (EOFError, zlib.error) as error:
         raise TraceError(f"{shown(path)} is truncated or damaged ({error}): copy or compress it again") from error
 
@@ -66,6 +64,22 @@ def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             yield number, None
         elif line := line.strip():
             yield number, line
+
+
+def first_lines(file: BinaryIO) -> list[bytes]:
+    """Return the first lines that are not blank, as far as they are in the size of the longest line."""
+    *lines, last = file.read(LONGEST_LINE).removeprefix(_BOM).split(b"\n", _HEAD_LINES)
+    found = [line for one in lines if (line := one.strip())]
+    return found or [line for line in (last.strip(),) if line]
+
+
+def _check_regular(path: Path) -> None:
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            return
+    except ValueError as error:
+        raise TraceError(f"{shown(path)!r} is not the name of a file: {error}") from error
+    raise TraceError(f"{shown(path)} is not a regular file: a trace is read more than once")
 
 
 @contextmanager
