@@ -46,10 +46,10 @@ class LineFormat(ABC):
 
     def __init__(self, head: Sequence[bytes]) -> None:
         """Take the first lines of the file; raises BrokenLineError if they are in another format."""
-        header = _HEADER.fullmatch(head[0]) if head else None
-        self.block_tokens = BLOCK_TOKENS if header is None else int(header[1])
-        self.headers = frozenset[bytes]() if header is None else frozenset(head[:1])
-        """Lines that are no requests."""
+        found = [match for line in head if (match := _HEADER.fullmatch(line))]
+        self.block_tokens = int(found[0][1]) if found else BLOCK_TOKENS
+        self.headers = frozenset(match[0] for match in found) | {line for line in head if line.startswith(b"#")}
+        """Lines that are no requests: headers, and comments among the first lines."""
 
     @classmethod
     @abstractmethod

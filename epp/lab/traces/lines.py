@@ -7,7 +7,9 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, cast
 
 from epp.framework.messages import printable
@@ -19,6 +21,11 @@ _BOM = b"\xef\xbb\xbf"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MOST_NAME = 200
 _HEAD_LINES = 20
+
+
+def zstd() -> ModuleType:
+    """Return the module for zstd; few traces need it."""
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
 def shown(path: Path) -> str:
@@ -84,12 +91,9 @@ def _check_regular(path: Path) -> None:
 
 @contextmanager
 def _zstd_file(file: BinaryIO) -> Iterator[BinaryIO]:
-    if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415  few traces need it
-    else:
-        from backports import zstd  # noqa: PLC0415  the same
+    module = zstd()
     try:
-        with zstd.ZstdFile(file) as plain:
+        with module.ZstdFile(file) as plain:
             yield cast("BinaryIO", plain)
-    except zstd.ZstdError as error:
+    except module.ZstdError as error:
         raise EOFError(str(error)) from error

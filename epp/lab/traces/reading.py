@@ -50,10 +50,10 @@ def open_trace(path: Path, *, format: str = "", rate: float | None = None, seed:
     if name == conversations.NAME:
         if rate is None or not 0 < rate <= MOST_RATE:
             limit = f"above 0, at most {MOST_RATE:,.0f}"
-            raise TraceError(f"{shown(path)} has no times: give a rate in requests a second, {limit}")
+            raise TraceError(f"{shown(path)} has no times: give --rate, in requests a second, {limit}")
         return ConversationTrace(path, rate=rate, seed=seed)
     if rate is not None:
-        raise TraceError(f"{shown(path)} has times of its own: leave the rate out")
+        raise TraceError(f"{shown(path)} has times of its own: leave --rate out")
     try:
         form = FORMATS[name](head)
     except BrokenLineError as error:
@@ -119,7 +119,7 @@ def _keys(line: bytes) -> tuple[frozenset[str], bool]:
 def _ordered(
     requests: Iterator[tuple[int, TraceRequest]], problems: Problems, *, starts_at_zero: bool
 ) -> Iterator[TraceRequest]:
-    """Yield requests by time from the start of the trace; those that come too late in the file are broken lines."""
+    """Yield requests by time from the start of the trace; a request too late in the file is a broken line."""
     heap: list[tuple[float, int, TraceRequest]] = []
     blocks = 0
     start, latest = (0.0, 0.0) if starts_at_zero else (None, None)

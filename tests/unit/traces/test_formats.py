@@ -63,9 +63,9 @@ def test_own_csv_and_own_json_lines_are_the_same():
 
 
 def test_sharegpt_needs_a_rate():
-    with pytest.raises(TraceError, match="has no times: give a rate"):
+    with pytest.raises(TraceError, match="has no times: give --rate"):
         sample("sharegpt.json")
-    with pytest.raises(TraceError, match="has times of its own: leave the rate out"):
+    with pytest.raises(TraceError, match="has times of its own: leave --rate out"):
         sample("own.csv", rate=1.0)
 
 

@@ -59,6 +59,11 @@ def test_blocks_have_64_tokens_without_a_header(file: Path) -> None:
     assert trace_of(file, line(0)).block_tokens == 64
 
 
+def test_comments_at_the_start_are_left_out(file: Path) -> None:
+    trace = trace_of(file, '# a trace\n{"block_tokens": 32}\n' + line(0) + "# another comment\n" + line(1) * 100)
+    assert (trace.block_tokens, len(times(trace)), trace.problems.broken) == (32, 101, 0)
+
+
 def test_requests_are_sorted_by_time(file: Path) -> None:
     assert times(trace_of(file, line(2) + line(0.5) + line(1))) == [0.5, 1, 2]
 
