@@ -14,7 +14,7 @@ import msgspec
 from epp.explain.record import VERSION, DecisionRecord
 from epp.framework.messages import hint_at, printable
 from epp.framework.request import DEFAULT_FLOW
-from epp.lab.traces.trace import Trace, TraceRequest
+from epp.lab.traces.trace import TraceRequest
 
 MOST_TOKENS = 10_000_000
 """Tokens of a prompt, or of an output."""
@@ -23,6 +23,7 @@ MOST_SECONDS = 366 * 86400.0
 MOST_NAME = 256
 """Characters of a name."""
 MOST_BLOCK_TOKENS = 65_536
+MOST_BLOCK_ID = 2**64 - 1
 BLOCK_TOKENS = 64
 """Tokens of a block where a file does not say it."""
 T = TypeVar("T")
@@ -233,11 +234,11 @@ FORMATS: Mapping[str, type[LineFormat]] = {
 """Formats with one request a line, by name."""
 
 
-def own_lines(trace: Trace | Iterable[TraceRequest], block_tokens: int) -> Iterator[bytes]:
-    """Yield a trace as JSON lines of this program."""
+def own_lines(requests: Iterable[TraceRequest], block_tokens: int) -> Iterator[bytes]:
+    """Yield requests as JSON lines of this program."""
     yield b'{"block_tokens":%d}\n' % block_tokens
     encode = msgspec.json.Encoder().encode
-    for request in trace:
+    for request in requests:
         yield encode(request) + b"\n"
 
 
@@ -250,6 +251,8 @@ def checked(request: TraceRequest, block_tokens: int) -> TraceRequest:
         raise BrokenLineError(
             f"{len(request.blocks)} blocks of {block_tokens} tokens do not fit in {request.prompt_tokens} prompt tokens"
         )
+    if request.blocks and not 0 <= min(request.blocks) <= max(request.blocks) <= MOST_BLOCK_ID:
+        raise BrokenLineError("a block id is negative, or has more than 64 bits")
     for name, seconds in (("ttft_slo", request.ttft_slo), ("tpot_slo", request.tpot_slo)):
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
             raise BrokenLineError(f"{name} is {seconds:g}, and not above 0 seconds and below a year")

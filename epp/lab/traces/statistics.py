@@ -241,7 +241,7 @@ class _Blocks:
 
     def add(self, blocks: tuple[int, ...]) -> None:
         self.total += len(blocks)
-        seen, recent = self._seen, self._recent
+        recent = self._recent
         for block in blocks:
             if block in recent:
                 self._shared_recently += 1
@@ -250,13 +250,13 @@ class _Blocks:
                 recent[block] = None
                 if len(recent) > self._most_recent:
                     recent.popitem(last=False)
-            if block in seen:
-                self._shared += 1 << self._halvings
-            elif not self._halvings or self._is_sampled(block):
-                seen.add(block)
-        while len(seen) > MOST_BLOCKS:
+        sampled = list(filter(self._is_sampled, blocks)) if self._halvings else blocks
+        new = [block for block in sampled if block not in self._seen]
+        self._shared += len(sampled) - len(new) << self._halvings
+        self._seen.update(new)
+        while len(self._seen) > MOST_BLOCKS:
             self._halvings += 1
-            self._seen = seen = set(filter(self._is_sampled, seen))
+            self._seen = set(filter(self._is_sampled, self._seen))
 
     def _is_sampled(self, block: int) -> bool:
         return not (block * _GOLDEN & _MASK) >> (_HASH_BITS - self._halvings)

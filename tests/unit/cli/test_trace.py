@@ -4,12 +4,15 @@
 import gzip
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from typer.testing import CliRunner
 
 from epp.cli.app import application
-from epp.lab.traces.reading import open_trace
+from epp.cli.commands import TraceMake, TraceShow
+from epp.lab.traces.making import WORKLOADS
+from epp.lab.traces.reading import FORMAT_NAMES, open_trace
 
 SAMPLES = Path(__file__).parents[2] / "data" / "traces"
 OWN = SAMPLES / "own.jsonl"
@@ -23,6 +26,13 @@ def run(*arguments: str | Path, expect: int = 0) -> str:
 
 def make(*arguments: str | Path) -> str:
     return run("make", "--like=chat", "--rate=5", "--duration=10s", *arguments)
+
+
+def test_flags_name_every_format_and_every_kind_of_traffic():
+    hints = get_type_hints(TraceShow) | get_type_hints(TraceMake)
+    (formats,) = (each for each in get_args(hints["format"]) if each is not type(None))
+    assert set(get_args(formats)) == set(FORMAT_NAMES)
+    assert set(get_args(hints["like"])) == set(WORKLOADS)
 
 
 def test_show_is_one_screen():

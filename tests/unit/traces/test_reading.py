@@ -98,6 +98,8 @@ def test_two_broken_lines_of_a_hundred_refuse(file: Path) -> None:
         ('{"at": -1, "prompt_tokens": 1, "output_tokens": 1}', "before the start"),
         ('{"at": 1e9, "prompt_tokens": 1, "output_tokens": 1}', "more than 366 days"),
         ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [1, 2]}', "2 blocks of 64 tokens do not fit"),
+        ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [-1]}', "a block id is negative"),
+        ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [18446744073709551616]}', "more than 64 bits"),
         ('{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "ttft_slo": 0}', "ttft_slo is 0"),
         (f'{{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "model": "{"m" * 257}"}}', "model has more than 256"),
         ('{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "colour": 1}', "unknown field `colour`"),
@@ -156,11 +158,16 @@ LINES = st.one_of(
 )
 
 
-@given(lines=st.lists(LINES, max_size=12), form=st.sampled_from(["", *FORMAT_NAMES]), compress=st.booleans())
+@given(
+    lines=st.lists(LINES, max_size=12),
+    form=st.sampled_from(["", *FORMAT_NAMES]),
+    compress=st.sampled_from([bytes, gzip.compress, zstd.compress]),
+    kept=st.floats(0.5, 1),
+)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_are_read_or_refused(file: Path, lines, form, compress) -> None:
-    content = b"\n".join(lines)
-    file.write_bytes(gzip.compress(content)[: len(content) + 10] if compress else content)
+def test_any_bytes_are_read_or_refused(file: Path, lines, form, compress, kept) -> None:
+    content = compress(b"\n".join(lines))
+    file.write_bytes(content[: round(len(content) * kept)])
     with contextlib.suppress(TraceError):
         at = times(open_trace(file, format=form, rate=1.0 if form == "sharegpt" else None))
         assert at == sorted(at)
