@@ -109,7 +109,7 @@ def _rate(rate: float) -> str:
 def _bursts(found: Statistics) -> str:
     if found.gap_variation is None:
         return "-"
-    gaps = f"variation of the gaps {found.gap_variation:.2f}"
+    gaps = f"variation of gaps {found.gap_variation:.2f}"
     if found.dispersion is None:
         return f"{gaps} (Poisson: 1)"
     return f"{gaps}, dispersion in {WINDOW_SECONDS:.0f} s {found.dispersion:.2f} (Poisson: 1 and 1)"

@@ -165,7 +165,7 @@ class CsvFormat(LineFormat):
         """Return the cells of a line that are not empty, by column; raises BrokenLineError."""
         cells = columns_of(line)
         if len(cells) != len(self.columns):
-            raise BrokenLineError(f"{len(cells)} cells, and not {len(self.columns)}")
+            raise BrokenLineError(f"not {len(self.columns)} cells")
         return {column: cell for column, cell in zip(self.columns, cells, strict=True) if cell}
 
 
