@@ -17,9 +17,10 @@ from epp.explain.runs import MOST_LISTED, before_filters, number, profile_run
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, RequestError
-from epp.framework.headers import OBJECTIVE
+from epp.framework.headers import OBJECTIVE, SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.messages import printable, shown_path
 from epp.framework.quotas import TENANT
+from epp.framework.rates import target_seconds
 from epp.framework.request import BYTES_PER_TOKEN, PROMPT_TOKENS, SESSION_ID, Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
@@ -119,6 +120,8 @@ def _asked(request: Request) -> Asked:
         subset_more=max(len(addresses) - MOST_LISTED, 0),
         seed=f"{request.seed:016x}",
         prompt_tokens=request.prompt_tokens,
+        ttft_slo=number(target_seconds(request.headers, SLO_TTFT_MS)),
+        tpot_slo=number(target_seconds(request.headers, SLO_TPOT_MS)),
     )
 
 

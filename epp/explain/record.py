@@ -39,6 +39,10 @@ class Asked(_Part, frozen=True, kw_only=True):
     """Seed of the random numbers, in hexadecimal digits."""
     prompt_tokens: int = 0
     """Counted, or else estimated from its length."""
+    ttft_slo: float | None = None
+    """Wanted seconds to the first token, from a header."""
+    tpot_slo: float | None = None
+    """Wanted seconds between two tokens, likewise."""
 
 
 class Seen(_Part, frozen=True, kw_only=True):

@@ -140,6 +140,8 @@ class Decisions(LineFormat):
             session="" if prefix is None else prefix.session,
             objective=asked.objective,
             blocks=() if prefix is None else prefix.blocks[: max(prompt_tokens, 0) // self.block_tokens],
+            ttft_slo=_target(asked.ttft_slo),
+            tpot_slo=_target(asked.tpot_slo),
         )
 
 
@@ -279,6 +281,11 @@ def _decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
         return decoder.decode(line)
     except (ValueError, RecursionError) as error:
         raise BrokenLineError(str(error)) from error
+
+
+def _target(seconds: float | None) -> float | None:
+    """Return the target of a client, None for one that is out of limits."""
+    return seconds if seconds is not None and 0 < seconds <= MOST_SECONDS else None
 
 
 def _answered(output_tokens: int) -> int:

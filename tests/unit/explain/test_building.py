@@ -195,7 +195,7 @@ def test_no_text_of_the_prompt_and_no_control_characters():
     request = Request(
         "r\n3",
         RequestBody(model="m\x1b[31m" * 99, prompt=b"a secret"),
-        Headers([("x-llm-d-inference-objective", "o\n")]),
+        Headers([("x-llm-d-inference-objective", "o\n"), ("x-slo-ttft-ms", "250")]),
         subset=Subset.parse(f"10.1.0.{number}" for number in range(40)),
     )
     record = recorded(ZONES, zones("a", waiting=[math.nan]), request)
@@ -203,6 +203,7 @@ def test_no_text_of_the_prompt_and_no_control_characters():
     assert "secret" not in text
     assert "\\u001b" not in text
     assert len(record.asked.model) <= 128
+    assert (record.asked.ttft_slo, record.asked.tpot_slo) == (0.25, None)
     assert (len(record.asked.subset), record.asked.subset_more) == (32, 8)
     assert record.seen is not None
     assert record.seen.eligible == 0

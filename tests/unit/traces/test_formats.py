@@ -105,10 +105,19 @@ def test_broken_conversations_are_refused(tmp_path: Path, text: str, problem: st
         list(open_trace(file, rate=1.0))
 
 
-def record(number: int, kind: str = "routed", ending: Ending | None = None, **more) -> DecisionRecord:
-    asked = Asked(model="m", target_model="m2", objective="o", fairness_id="t", prompt_tokens=130)
+def record(number: int, kind: str = "routed", *, ending=None, prefix=None, timings=None, **more) -> DecisionRecord:
+    asked = Asked(model="m", target_model="m2", objective="o", fairness_id="t", prompt_tokens=130, **more)
     at = f"2026-01-01T00:00:{number:02}.500Z"
-    return DecisionRecord(version=1, id=str(number), kind=kind, at=at, asked=asked, ending=ending, **more)
+    return DecisionRecord(
+        version=1,
+        id=str(number),
+        kind=kind,
+        at=at,
+        asked=asked,
+        ending=ending,
+        prefix=prefix,
+        timings=timings or Timings(),
+    )
 
 
 def test_decisions_are_requests_that_ended_with_token_counts(tmp_path: Path):
@@ -120,7 +129,7 @@ def test_decisions_are_requests_that_ended_with_token_counts(tmp_path: Path):
         record(8, ending=ended, prefix=prefix),
         record(10, kind="refused"),
         record(11, ending=Ending(cause="natural")),
-        record(12, ending=Ending(cause="natural", completion_tokens=3)),
+        record(12, ending=Ending(cause="natural", completion_tokens=3), ttft_slo=0.5, tpot_slo=1e300),
     ]
     file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in records))
     trace = open_trace(file)
@@ -130,5 +139,5 @@ def test_decisions_are_requests_that_ended_with_token_counts(tmp_path: Path):
     assert second == TraceRequest(
         at=1.5, prompt_tokens=130, output_tokens=7, model="m2", tenant="t", session="s", objective="o", blocks=(5, 6)
     )
-    assert (third.at, third.prompt_tokens) == (5.5, 130)
+    assert (third.at, third.prompt_tokens, third.ttft_slo, third.tpot_slo) == (5.5, 130, 0.5, None)
     assert trace.problems.skipped == {"not routed": 1, "without token counts": 1}
