@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces that are made: sessions of requests with lengths like those of published traces.
 
-Lengths and pauses are log-normal: a median, and the standard deviation of the logarithm. Where a source publishes
-means, the two are chosen so that they agree with it; numbers without a source are our own choice.
+Lengths and pauses are log-normal: a median, and the standard deviation of the logarithm. They agree with the means of a
+source that publishes means; numbers without a source are our own choice.
 """
 
 from array import array
