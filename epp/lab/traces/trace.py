@@ -7,7 +7,11 @@ from typing import Protocol
 import msgspec
 
 
-class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TraceError(Exception):
+    """A trace cannot be read or made; the message names the file, the place and the remedy."""
+
+
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One request of a trace.
 
     Attributes:
