@@ -33,6 +33,7 @@ SECURITY = "docs/security.md"
 DECISIONS = "docs/decisions.md"
 WHAT_IF = "docs/what-if.md"
 TRACES = "docs/traces.md"
+TUNING = "docs/tuning.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
@@ -58,6 +59,7 @@ NOT_RUN = {
     FILES: ("kubectl ",),
     WHAT_IF: (),
     TRACES: (),
+    TUNING: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
@@ -80,6 +82,7 @@ PROJECT_FILES = {
     FILES: (),
     WHAT_IF: (),
     TRACES: (),
+    TUNING: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -426,6 +429,14 @@ def test_ome_7_pool_in_files_works_as_it_is_written(walk):
     served = re.findall(r"^x-epp-endpoint: (\S+?)\r?$", "".join(walked.values()), re.MULTILINE)
     assert served == ["small-rank-0=127.0.0.1:8002", "big-rank-0=127.0.0.1:8001"]
     assert 'endpoints_without_price{name="default"} 0.0' in output_of(walked, "curl -sf http://127.0.0.1:9090/metrics")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_profile_is_tuned_and_taken_live(walk):
+    walked = walk(TUNING)
+    assert "whole request" in output_of(walked, "epp replay trace.jsonl")
+    assert "10 trials" in output_of(walked, "epp tune trace.jsonl")
 
 
 @pytest.mark.slow
