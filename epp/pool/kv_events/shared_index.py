@@ -76,6 +76,13 @@ class _Write(NamedTuple):
     keys: Sequence[int]
     hashes: Sequence[int]
     is_removal: bool = False
+    epoch: int = 0
+    """Times that the endpoint was cleared before."""
+
+    @property
+    def size(self) -> int:
+        """Changes of fields."""
+        return len(self.keys) * len(self.fields)
 
 
 class SharedIndex(Journal):
@@ -103,6 +110,9 @@ class SharedIndex(Journal):
         self._lookups = Counter(dict.fromkeys(("answered", "partial", "late", "busy", "failed", "unavailable"), 0))
         self._blocks = Counter(dict.fromkeys(("written", "failed", "dropped", "other size"), 0))
         self._cleared = self._running = self._waiting = 0
+        self._waiting_of: Counter[str] = Counter()
+        """Waiting changes by endpoint, without those of writes that are not current."""
+        self._epochs: Counter[str] = Counter()
         self._writes: deque[_Write] = deque()
         self._clearing: set[str] = set()
         """Endpoints to clear before anything is written."""
@@ -274,39 +284,61 @@ class SharedIndex(Journal):
         step = max(1, MOST_KEYS // len(write.fields))
         for start in range(0, len(write.keys), step):
             keys, hashes = write.keys[start : start + step], write.hashes[start : start + step]
-            self._writes.append(write._replace(keys=keys, hashes=hashes))
-        self._waiting += len(write.keys) * len(write.fields)
+            epoch = self._epochs[write.endpoint]
+            self._writes.append(write._replace(keys=keys, hashes=hashes, epoch=epoch))
+        self._waiting += write.size
+        self._waiting_of[write.endpoint] += write.size
         if self._waiting > _MOST_WAITING:
-            self._drop({each.endpoint for each in self._writes})
+            self._drop({endpoint for endpoint, number in self._waiting_of.items() if number})
+            self._writes.clear()
+        elif len(self._writes) > _MOST_WAITING:
+            self._writes = deque(filter(self._is_current, self._writes))
         self._awake.set()
 
     def _drop(self, endpoints: set[str]) -> None:
         """Drop the waiting writes of endpoints, and clear them before the next write."""
-        kept = [each for each in self._writes if each.endpoint not in endpoints]
-        waiting = sum(len(each.keys) * len(each.fields) for each in kept)
-        self._blocks["dropped"] += self._waiting - waiting
-        self._writes, self._waiting = deque(kept), waiting
+        for endpoint in endpoints:
+            dropped = self._waiting_of.pop(endpoint, 0)
+            self._blocks["dropped"] += dropped
+            self._waiting -= dropped
+        self._epochs.update(endpoints)
         self._clearing |= endpoints
         self._awake.set()
+
+    def _is_current(self, write: _Write) -> bool:
+        """Return whether the endpoint was not cleared later."""
+        return write.epoch == self._epochs[write.endpoint]
+
+    def _next_writes(self) -> Sequence[_Write]:
+        """Return writes for one command, which stay in the queue."""
+        while self._writes and not self._is_current(self._writes[0]):
+            self._writes.popleft()
+        taken: list[_Write] = []
+        size = 0
+        for write in self._writes:
+            size += write.size
+            if not self._is_current(write) or (taken and size > MOST_KEYS):
+                break
+            taken.append(write)
+        return taken
 
     async def _write_some(self) -> None:
         """Clear endpoints, or else write the next blocks."""
         if self._clearing:
             await self._clear_all()
             return
-        taken: list[_Write] = []
         fields: dict[bytes, int] = {}
         keys: list[str] = []
         codes: list[str] = []
-        for write in self._writes:
-            if codes and len(codes) + len(write.keys) * len(write.fields) > MOST_KEYS:
-                break
-            taken.append(write)
+        taken = self._next_writes()
+        for write in taken:
             for field in write.fields:
                 number = fields.setdefault(field, len(fields) + 1)
                 codes += [str(-number if write.is_removal else number)] * len(write.keys)
                 for key, engine in zip(write.keys, write.hashes, strict=True):
                     keys += (str(key), f"engine:{engine}")
+        if not taken:
+            return
         answer: bytes = await self._write(keys=keys, args=[" ".join(codes), *fields])
         failed, _, reason = answer.decode(errors="replace").partition(" ")
         if int(failed) == len(codes) and reason.startswith(_LASTING):
@@ -315,7 +347,9 @@ class SharedIndex(Journal):
             if not self._writes or self._writes[0] is not write:
                 break  # an endpoint was cleared meanwhile
             self._writes.popleft()
-            self._waiting -= len(write.keys) * len(write.fields)
+            if self._is_current(write):
+                self._waiting -= write.size
+                self._waiting_of[write.endpoint] -= write.size
         self._refused = reason[:_MOST_REASON]
         self._blocks["failed"] += int(failed)
         self._blocks["written"] += len(codes) - int(failed)

@@ -103,6 +103,10 @@ def test_tokenizers_of_older_configurations_are_ignored_with_a_warning():
             "inMemoryConfig is used",
         ),
         ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://index:6379"}}}}, ""),
+        (
+            {"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://:secret@index"}}}},
+            "use EPP_REDIS_PASSWORD",
+        ),
         ({"indexerConfig": {"kvBlockIndexConfig": {"metricsLoggingInterval": 10**9}}}, "nothing is logged"),
         ({"kvEventsConfig": {"concurrency": 8}}, "one thread receives events"),
         ({}, ""),
