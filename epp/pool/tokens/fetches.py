@@ -56,13 +56,17 @@ class Lookup(msgspec.Struct):
 
 
 class Breaker:
-    """Stops calls to a source that failed several times in a row; after a rest, one call tries it again."""
+    """Stops calls to a source that failed several times in a row; after a rest, one call tries it again.
 
-    def __init__(self, source: str, clock: Clock) -> None:
+    Log lines say what kind of source it is, and what follows while it fails.
+    """
+
+    def __init__(self, source: str, clock: Clock, kind: str, consequence: str) -> None:
         self.problem = ""
         """Why the source is not asked at present; empty while it is."""
         self._source = source
         self._clock = clock
+        self._kind, self._consequence = kind, consequence
         self._failures = 0
         self._rests_until = 0.0
         self._on_trial = False
@@ -79,7 +83,7 @@ class Breaker:
     def succeeded(self) -> None:
         """Ask the source from now on."""
         if self.problem:
-            _log.info("the source of token ids answers again", source=self._source)
+            _log.info(f"{self._kind} answers again", source=self._source)
         self.problem, self._failures, self._on_trial = "", 0, False
 
     def failed(self, problem: str, count: int = 1) -> None:
@@ -90,7 +94,7 @@ class Breaker:
             return
         if not self.problem:
             _log.warning(
-                "the source of token ids fails: prompts in text are routed without them",
+                f"{self._kind} fails: {self._consequence}",
                 source=self._source,
                 problem=problem,
                 next_try_seconds=_REST_SECONDS,
@@ -136,7 +140,7 @@ class Fetches:
     def __init__(self, source: TokenSource, clock: Clock, budget_seconds: float) -> None:
         self.results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
         """Requests by result."""
-        self.breaker = Breaker(source.name, clock)
+        self.breaker = Breaker(source.name, clock, "the source of token ids", "prompts in text are routed without them")
         self.cache = Cache()
         self.source = source
         self._budget = budget_seconds

@@ -102,9 +102,10 @@ def test_tokenizers_of_older_configurations_are_ignored_with_a_warning():
             {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "2GiB"}}}},
             "inMemoryConfig is used",
         ),
+        ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://index:6379"}}}}, ""),
         (
-            {"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://index:6379"}}}},
-            "each picker has its own index",
+            {"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://:secret@index"}}}},
+            "use EPP_REDIS_PASSWORD",
         ),
         ({"indexerConfig": {"kvBlockIndexConfig": {"metricsLoggingInterval": 10**9}}}, "nothing is logged"),
         ({"kvEventsConfig": {"concurrency": 8}}, "one thread receives events"),
