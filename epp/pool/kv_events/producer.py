@@ -191,12 +191,14 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         self.may_read = (PROMPT_TOKENS, self._other_key)
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Subscribe to the events of an endpoint that is new."""
+        """Subscribe to the events of an endpoint, at the ports in its labels."""
         lane = self._lanes.get(endpoint.identity)
         if lane is None:
             lane = self._lanes[endpoint.identity] = self._index.add()
             self._by_id[lane.id] = lane
             self._subscriptions.add(endpoint, lane)
+        else:
+            self._subscriptions.update(endpoint)
         return Report({LANE: lane.id})
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:  # noqa: ARG002  as the role calls it
@@ -341,8 +343,8 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
 
     @property
     def inputs(self) -> InputState:
-        """Why the picker does not listen for engines that connect to it."""
-        return InputState(self._subscriptions.problems)
+        """Why the picker does not listen for engines that connect to it, and invalid ports in labels."""
+        return InputState(self._subscriptions.problems, ignored=self._subscriptions.ignored)
 
     @property
     def samples(self) -> Sequence[Sample]:
