@@ -79,6 +79,13 @@ class _Message(msgspec.Struct, array_like=True, frozen=True):
     events: list[msgspec.Raw]
 
 
+class _RankedMessage(msgspec.Struct, array_like=True, frozen=True):
+    at: float
+    events: msgspec.Raw
+    rank: int | None = None
+
+
+_decode_ranked = msgspec.msgpack.Decoder(_RankedMessage).decode
 _decode_message = msgspec.msgpack.Decoder(_Message).decode
 _decode_maps = msgspec.msgpack.Decoder(list[_StoredMap | BlockRemoved | AllBlocksCleared]).decode
 _decode_arrays = msgspec.msgpack.Decoder(list[_StoredArray | _RemovedArray | _ClearedArray]).decode
@@ -105,6 +112,14 @@ def decode_events(payload: bytes) -> Sequence[Event]:
                 raise msgspec.ValidationError(f"an event has extra keys of more than {_MOST_EXTRA_BYTES} bytes")
             msgspec.structs.force_setattr(event, "extra_keys", _decode_extra_keys(event.extra_keys))
     return found
+
+
+def rank_in(payload: bytes) -> int:
+    """Return the data-parallel rank of the engine that sent a message; 0 if it does not say."""
+    try:
+        return _decode_ranked(payload).rank or 0
+    except msgspec.DecodeError:
+        return 0
 
 
 def hash_of(value: Hash) -> int:

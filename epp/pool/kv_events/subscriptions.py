@@ -66,7 +66,8 @@ class KvEvents(Parameters, frozen=True):
     """Ports of the engines."""
     zmq_endpoint: str = ""
     """Address on which the picker listens for engines that connect to it, such as `tcp://*:5557`; empty for none. The
-    second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint."""
+    second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint. For pods with several endpoints, the
+    picker listens on the next ports, too: data-parallel rank i of vLLM connects to the port i higher."""
 
     def __post_init__(self) -> None:
         port = _LISTENING.fullmatch(self.zmq_endpoint)
@@ -260,7 +261,18 @@ class Subscriptions:
         if self._parameters.zmq_endpoint:
             endpoint = engine.endpoint
             names = frozenset((endpoint.hostport, endpoint.name, endpoint.name.removesuffix("-rank-0"), endpoint.id))
-            self._subscriber.admit(Sender(engine.number, names, endpoint.address, engine.counts))
+            pod = endpoint.id.removesuffix(f"-rank-{rank_of(endpoint)}")
+            self._subscriber.admit(
+                Sender(
+                    engine.number,
+                    names,
+                    endpoint.address,
+                    engine.counts,
+                    pod,
+                    rank_of(endpoint),
+                    engine.addresses.replay,
+                )
+            )
 
     @property
     def problems(self) -> tuple[InputProblem, ...]:
