@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from time import perf_counter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,16 +154,18 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
 
     plugin_type = "precise-prefix-cache-producer"
     parameters_type = PrecisePrefixCacheParameters
-    ignores_tokenizers = False
-    """Whether `tokenizersPoolConfig` is ignored rather than refused."""
-    metrics = (*_INDEX_METRICS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS)
+    has_tokenizers = False
+    """Whether `tokenizersPoolConfig` is used rather than refused."""
+    metrics: ClassVar[tuple[PluginMetric, ...]] = (
+        *_INDEX_METRICS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS,
+    )  # fmt: skip
     namespaces = ()
     reads_response_body = False
 
     def setup(self) -> None:
         """Prepare the index; raises ValueError for blocks without tokens."""
         given = self.parameters
-        if given.indexer_config.tokenizers_pool_config is not None and not self.ignores_tokenizers:
+        if given.indexer_config.tokenizers_pool_config is not None and not self.has_tokenizers:
             raise ValueError(f"indexerConfig.{_TOKENIZERS}")
         processor = given.token_processor_config
         self._block_tokens = processor.block_size_tokens or processor.block_size
@@ -336,7 +338,6 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
                 ),
                 ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
                 ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
-                (_TOKENIZERS, indexer.tokenizers_pool_config is not None),
             )
             if holds
         ]
