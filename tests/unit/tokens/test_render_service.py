@@ -137,8 +137,10 @@ async def test_failing_server_is_left_alone_for_ten_seconds_and_tried_with_one_r
         (problem,) = world.producer.inputs.problems
         assert (problem.file, problem.reason) == (render.url, "no token ids of prompts: answered with status 503")
         world.producer.clock.advance(10)
+        assert not world.producer.inputs.problems  # an idle picker does not know
         assert await world.ids(chat("first trial")) is None
         assert await world.ids(chat("none")) is None
+        assert world.producer.inputs.problems
         assert len(render.asked) == 6
         render.status = 200
         world.producer.clock.advance(10)
