@@ -49,10 +49,11 @@ class Fleet:
         await until(lambda: self.received > before, "the events have arrived")
         await asyncio.sleep(0.02)
 
-    async def join(self, number: int, *, name: str, address: str = "") -> None:
-        """Connect a publisher in place of the engine of that number."""
-        port = (address or self.producer.parameters.kv_events_config.zmq_endpoint).rpartition(":")[2]
-        self.publishers.append(Publisher(f"tcp://127.0.0.{number + 1}:0;127.0.0.1:{port}", name=name, connects=True))
+    async def join(self, number: int, *, name: str, address: str = "", rank: int = 0) -> None:
+        """Connect a publisher in place of the engine of that number; of a rank, as vLLM does, to a higher port."""
+        port = int((address or self.producer.parameters.kv_events_config.zmq_endpoint).rpartition(":")[2]) + rank
+        sockets = f"tcp://127.0.0.{number + 1}:0;127.0.0.1:{port}"
+        self.publishers.append(Publisher(sockets, name=name, connects=True, rank=rank))
         await self.publishers[-1].subscribed(lambda ready: until(ready, "the picker has subscribed"))
 
     @property

@@ -12,6 +12,7 @@ from epp.framework import Count, Name, Natural, NonNegative, Parameters
 from epp.framework.quantities import parse_duration
 from epp.pool.kv_events.accuracy import PredictionCheck
 from epp.pool.kv_events.subscriptions import KvEvents
+from epp.pool.tokens.parameters import UdsTokenizerConfig
 
 _DEFAULT_BLOCK_TOKENS = 16
 _REDIS_PORT = 6379
@@ -130,6 +131,21 @@ class Backend(Parameters, frozen=True):
     """Weight of a block whose best tier this is."""
 
 
+class TokenizersPool(Parameters, frozen=True):
+    """The tokenizer service of llm-d-kv-cache."""
+
+    model_name: str = ""
+    """Model that it is asked about; without it, it is not asked."""
+    workers_count: Count = 5
+    """Without effect."""
+    uds: UdsTokenizerConfig = UdsTokenizerConfig()
+    """Where it is."""
+
+    def __post_init__(self) -> None:
+        if self.model_name:
+            self.uds.tokenizer(self.model_name)
+
+
 class Indexer(Parameters, frozen=True):
     """The index, and the weights of tiers."""
 
@@ -137,8 +153,8 @@ class Indexer(Parameters, frozen=True):
     """Where blocks are indexed."""
     kv_cache_backend_configs: tuple[Backend, ...] = (Backend(name="gpu", weight=1.0), Backend(name="cpu", weight=0.8))
     """Weights of tiers; a tier that is not listed weighs 1."""
-    tokenizers_pool_config: dict[str, object] | None = None
-    """Refused, and without effect in `precise-prefix-cache-scorer`: declare a token-producer."""
+    tokenizers_pool_config: TokenizersPool | None = None
+    """Refused, except in `precise-prefix-cache-scorer`: declare a token-producer with `udsTokenizerConfig`."""
 
 
 class PrecisePrefixCacheParameters(Parameters, frozen=True):

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from secrets import randbits
 from time import perf_counter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,9 +157,9 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
 
     plugin_type = "precise-prefix-cache-producer"
     parameters_type = PrecisePrefixCacheParameters
-    ignores_tokenizers = False
-    """Whether `tokenizersPoolConfig` is ignored rather than refused."""
-    metrics = (
+    has_tokenizers = False
+    """Whether `tokenizersPoolConfig` is used rather than refused."""
+    metrics: ClassVar[tuple[PluginMetric, ...]] = (
         *_INDEX_METRICS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS,
         *SHARED_METRICS,
     )  # fmt: skip
@@ -169,7 +169,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
     def setup(self) -> None:
         """Prepare the index; raises ValueError for blocks without tokens."""
         given = self.parameters
-        if given.indexer_config.tokenizers_pool_config is not None and not self.ignores_tokenizers:
+        if given.indexer_config.tokenizers_pool_config is not None and not self.has_tokenizers:
             raise ValueError(f"indexerConfig.{_TOKENIZERS}")
         processor = given.token_processor_config
         self._block_tokens = processor.block_size_tokens or processor.block_size
@@ -209,7 +209,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         return SharedIndex(index.redis_config, self.clock, block_tokens=self._block_tokens, weights=self._weights)
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Subscribe to the events of an endpoint that is new."""
+        """Subscribe to the events of an endpoint, at the ports in its labels."""
         lane = self._lanes.get(endpoint.identity)
         if lane is None:
             lane = self._lanes[endpoint.identity] = self._index.add()
@@ -217,6 +217,8 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             if self._shared is not None:
                 self._shared.name_lane(lane, endpoint.hostport)
             self._subscriptions.add(endpoint, lane)
+        else:
+            self._subscriptions.update(endpoint)
         return Report({LANE: lane.id})
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:  # noqa: ARG002  as the role calls it
@@ -393,16 +395,15 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                 ),
                 ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
                 ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
-                (_TOKENIZERS, indexer.tokenizers_pool_config is not None),
             )
             if holds
         ]
 
     @property
     def inputs(self) -> InputState:
-        """Why the picker does not listen for engines that connect to it, or does not share its index."""
+        """Why the picker does not listen for engines or share its index, and invalid ports in labels."""
         shared = () if self._shared is None else self._shared.problems
-        return InputState((*self._subscriptions.problems, *shared))
+        return InputState((*self._subscriptions.problems, *shared), ignored=self._subscriptions.ignored)
 
     @property
     def samples(self) -> Sequence[Sample]:

@@ -17,6 +17,7 @@ from epp.framework import (
     KV_USAGE,
     LATENCY_PREDICTION,
     LOAD_INPUTS,
+    MEDIA_MATCH,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     WAITING,
@@ -84,9 +85,10 @@ class PredictedLatencyParameters(Parameters, frozen=True):
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: tokens in flight have one source."""
     use_encoder_cache_features: bool = False
-    """Without effect: the sizes of media in encoder caches are sent as 0."""
+    """Send prediction servers how many media a request has, and how many of them an endpoint has encoded before; with
+    false, both are 0. Predictions from rates do not use it."""
     encoder_cache_match_info_producer_name: str = ""
-    """Without effect."""
+    """Name of the `mm-embeddings-cache-producer` that is read then; empty for the default one."""
     sampling_mean: Natural = 1000
     """Without effect, as in llm-d."""
     max_decode_token_samples_for_prediction: Natural = 0
@@ -171,7 +173,9 @@ class PredictedLatencyProducer(
         self._answer_key: DataKey[_Answer] = DataKey("latency-answer", self.plugin_type, self.name)
         self._sent_key: DataKey[_Sent] = DataKey("latency-sent", self.plugin_type, self.name)
         self.writes = (self._key,)
-        self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
+        self._media_key = MEDIA_MATCH.produced_by(given.encoder_cache_match_info_producer_name)
+        media = (self._media_key,) if given.use_encoder_cache_features else ()
+        self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT, *media)
         self.may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS)
         self.only_streams = given.streaming_mode
         self._running = RunningTargets(_seconds(given.context_ttl))
@@ -187,8 +191,6 @@ class PredictedLatencyProducer(
         """Name parameters without effect."""
         given, default = self.parameters, PredictedLatencyParameters()
         unused = {
-            "useEncoderCacheFeatures": given.use_encoder_cache_features != default.use_encoder_cache_features,
-            "encoderCacheMatchInfoProducerName": bool(given.encoder_cache_match_info_producer_name),
             "samplingMean": given.sampling_mean != default.sampling_mean,
             "maxDecodeTokenSamplesForPrediction": given.max_decode_token_samples_for_prediction != 0,
         }
@@ -324,6 +326,7 @@ class PredictedLatencyProducer(
         shares = np.zeros(snapshot.capacity)
         if match is not None and match.total_blocks:
             shares = np.minimum(match.matched_blocks / match.total_blocks, 1.0)
+        media = request.get(self._media_key) if self.parameters.use_encoder_cache_features else None
         label, endpoints = self.parameters.endpoint_role_label, snapshot.endpoints.values
         columns = [snapshot.column(column)[slots] for column in (KV_USAGE, WAITING, IN_FLIGHT, IN_FLIGHT_TOKENS)]
         usage, waiting, running, tokens = (np.nan_to_num(np.maximum(column, 0.0)).tolist() for column in columns)
@@ -336,8 +339,8 @@ class PredictedLatencyProducer(
                 prefix_cache_score=shares.item(slot),
                 prefill_tokens_in_flight=int(tokens[i]),
                 num_tokens_generated=1,
-                encoder_input_size=0,
-                encoder_matched_size=0,
+                encoder_input_size=0 if media is None else media.total,
+                encoder_matched_size=0 if media is None else media.matched.item(slot),
                 decode_tokens_in_flight=0,
                 pod_type=endpoint.labels.get(label, "") if (endpoint := endpoints[slot]) is not None and label else "",
             )

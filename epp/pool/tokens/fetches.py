@@ -62,8 +62,8 @@ class Breaker:
     """
 
     def __init__(self, source: str, clock: Clock, kind: str, consequence: str) -> None:
-        self.problem = ""
-        """Why the source is not asked at present; empty while it is."""
+        self._problem = ""
+        """Why the source failed last; empty once it answers."""
         self._source = source
         self._clock = clock
         self._kind, self._consequence = kind, consequence
@@ -71,9 +71,14 @@ class Breaker:
         self._rests_until = 0.0
         self._on_trial = False
 
+    @property
+    def problem(self) -> str:
+        """Why the source is not asked now; empty while it is, and after its rest, when the next request tries it."""
+        return self._problem if self._on_trial or self._clock.now() < self._rests_until else ""
+
     def allows(self) -> bool:
         """Return whether the source may be asked now; its outcome must be told."""
-        if not self.problem:
+        if not self._problem:
             return True
         if self._on_trial or self._clock.now() < self._rests_until:
             return False
@@ -82,9 +87,9 @@ class Breaker:
 
     def succeeded(self) -> None:
         """Ask the source from now on."""
-        if self.problem:
+        if self._problem:
             _log.info(f"{self._kind} answers again", source=self._source)
-        self.problem, self._failures, self._on_trial = "", 0, False
+        self._problem, self._failures, self._on_trial = "", 0, False
 
     def failed(self, problem: str, count: int = 1) -> None:
         """Count a failure, and let the source rest after several."""
@@ -92,14 +97,14 @@ class Breaker:
         self._on_trial = False
         if self._failures < _FAILURES:
             return
-        if not self.problem:
+        if not self._problem:
             _log.warning(
                 f"{self._kind} fails: {self._consequence}",
                 source=self._source,
                 problem=problem,
                 next_try_seconds=_REST_SECONDS,
             )
-        self.problem, self._rests_until = problem, self._clock.now() + _REST_SECONDS
+        self._problem, self._rests_until = problem, self._clock.now() + _REST_SECONDS
 
     def cancelled(self) -> None:
         """Let another call try the source."""

@@ -34,10 +34,11 @@ def picked(candidates, position: int) -> SchedulingResult:
 
 
 @asynccontextmanager
-async def central_fleet(count, address=""):
+async def central_fleet(count, address="", replay_port=0):
     """Return a fleet whose engines connect to the picker."""
     with reserved_ports(1) as (port,):
         events = {"discoverPods": False, "zmqEndpoint": address or f"tcp://127.0.0.1:{port}"}
+        events["podDiscoveryConfig"] = {"replaySocketPort": replay_port}
         async with running(Fleet(5557, [], count, kvEventsConfig=events)) as found:
             yield found
 

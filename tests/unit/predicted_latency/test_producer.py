@@ -182,6 +182,6 @@ def test_environment_is_checked(world, variable, value, words):
 
 
 def test_parameters_without_effect_are_warned_of(world):
-    given = {"useEncoderCacheFeatures": True, "samplingMean": 5, "maxDecodeTokenSamplesForPrediction": 1}
+    given = {"samplingMean": 5, "maxDecodeTokenSamplesForPrediction": 1}
     assert world(**given).plugin.warnings == [f"{name} has no effect" for name in given]
     assert world().plugin.warnings == []
