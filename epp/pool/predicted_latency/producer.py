@@ -225,6 +225,12 @@ class PredictedLatencyProducer(
         if sent is not None:
             self._running.remove(sent.slot, sent.number)
 
+    def interrupted(self, request: Request, response: Response) -> None:  # noqa: ARG002  as the role has it
+        """Forget the request; its first token, if it came, has been learned."""
+        sent = request.get(self._sent_key)
+        if sent is not None:
+            self._running.remove(sent.slot, sent.number)
+
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
         """Record the time to the first token of a streamed response."""
         sent = request.get(self._sent_key)

@@ -74,7 +74,7 @@ def test_strictest_target_of_running_requests_counts_until_they_end(world):
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
     world.answer(first, 1)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 30, 40]
-    world.plugin.request_failed(second, None)
+    world.plugin.interrupted(second, None)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
 
 
