@@ -20,7 +20,7 @@ _KINDS: tuple[Kind, ...] = ("ttft", "tpot")
 
 
 class Expected(NamedTuple):
-    """Expected times of one kind, by candidate, and what they are learned by."""
+    """Expected times of one kind, by candidate, with the bases and buckets to learn them by."""
 
     seconds: Floats
     base: Floats
