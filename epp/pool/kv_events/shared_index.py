@@ -12,6 +12,7 @@ import structlog
 
 from epp.framework import Clock
 from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
+from epp.pool.breaker import Breaker
 from epp.pool.kv_events.events import BlockStored, hash_of
 from epp.pool.kv_events.index import Journal, Lane
 from epp.pool.kv_events.matches import SharedMatch
@@ -27,7 +28,6 @@ from epp.pool.kv_events.shared_layout import (
     fields_pattern,
     found_in,
 )
-from epp.pool.tokens.fetches import Breaker
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -45,6 +45,8 @@ _FIRST_KEYS = 64
 """Blocks of a prompt that are looked up first."""
 _MOST_WAITING = 200_000
 """Blocks to be written: 100 bytes each."""
+_MOST_FAILURES, _REST_SECONDS = 5, 10.0
+"""Consecutive lookups that fail, after which requests are routed without the shared index for a while."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _MOST_REASON = 200
 _LASTING = ("READONLY", "MISCONF", "LOADING", "MASTERDOWN", "NOREPLICAS", "NOPERM")
@@ -100,7 +102,7 @@ class SharedIndex(Journal):
         self._block_tokens = block_tokens
         self._weights = weights
         self._endpoints: dict[Lane, str] = {}
-        self._breaker = Breaker(self.name, clock, "the shared index of KV caches", "requests are routed without it")
+        self._breaker = Breaker(_MOST_FAILURES, self._log_change, clock=clock, rest_seconds=_REST_SECONDS)
         self._problem = ""
         """Why nothing is written at present."""
         self._refused = ""
@@ -224,6 +226,17 @@ class SharedIndex(Journal):
         """Remove all blocks of a lane; writes that wait have no effect."""
         if self._is_open and (endpoint := self._endpoints.get(lane)) is not None:
             self._drop({endpoint})
+
+    def _log_change(self) -> None:
+        if self._breaker.is_closed:
+            _log.info("the shared index of KV caches answers again", source=self.name)
+            return
+        _log.warning(
+            "the shared index of KV caches fails: requests are routed without it",
+            source=self.name,
+            problem=self._breaker.problem,
+            next_try_seconds=_REST_SECONDS,
+        )
 
     @property
     def problems(self) -> Iterable[InputProblem]:
