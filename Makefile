@@ -20,7 +20,7 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart overload \
-  overload-ci hostile hostile-ci soak supply operator test-vllm test-kube kube-assets lock clean
+  overload-ci hostile hostile-ci soak supply operator test-redis test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -155,6 +155,12 @@ test-kube: kube-assets
 kube-assets: .venv/test
 	@$(BIN)/python -m tests.kube.build_assets
 
+# Pickers that share an index of KV caches through a genuine Redis. Installs it with apt-get where it is missing; where
+# that is not possible, says so, and fails only where CI is set.
+test-redis: .venv/test
+	$(BIN)/python -m tests.shared_index.install_server
+	$(BIN)/pytest $(IN_TWO) tests/shared_index
+
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
 	$(BIN)/pytest -c pyproject.toml --rootdir . tests/vllm --vllm $(abspath $(VLLM))
@@ -212,7 +218,7 @@ lock: .venv/bin/python
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --no-deps \
 	  --group pyproject.toml:protocol -c .lock/test.txt -o .lock/protocol.txt
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
-	  --extra cel --extra kubernetes --extra tokenizers --extra tracing -c .lock/test.txt -o .lock/image.txt pyproject.toml
+	  --extra cel --extra kubernetes --extra redis --extra tokenizers --extra tracing -c .lock/test.txt -o .lock/image.txt pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -11,7 +11,7 @@ _VENDORS = {
     "nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "google": "Google", "aws": "AWS", "qualcomm": "Qualcomm",
     "huawei": "Huawei",
 }  # fmt: skip
-_HEADS = ("product", "memory, GiB", "GB/s", "fp32", "fp16", "fp8", "int8", "source")
+_HEADS = ("product", "memory, GiB", "GB/s", "host, GB/s", "fp32", "fp16", "fp8", "int8", "source")
 
 
 def hardware_markdown() -> str:
@@ -26,8 +26,9 @@ def _lines() -> Iterator[str]:
         "<!-- Written by `make docs` from the code. -->",
         "",
         "Products that `accelerator-data-source` knows, for what claims, classes and labels leave open. Figures are",
-        "those of one whole device, dense (without sparsity), in TFLOPS, or TOPS for int8. One that no document has is",
-        "left open, and `epp accelerators` says that it is missing. Slices, partitions and cores have their share.",
+        "those of one whole device, dense (without sparsity), in TFLOPS, or TOPS for int8; GB/s are those of its",
+        "memory, and of the link to its host in one direction. One that no document has is left open, and",
+        "`epp accelerators` says that it is missing. Slices, partitions and cores have their share.",
         "",
         "A product that is missing here, or another figure, comes from an `AcceleratorClass`, or from a file of",
         "`gpuCatalogue`; a machine type from `instanceTypes`.",
@@ -40,23 +41,24 @@ def _lines() -> Iterator[str]:
         "",
         "If no label of a node names a product, its machine type gives the product and the number of devices.",
         "",
-        *_table(("product", "devices", "machine types"), _machine_rows()),
+        *_table(("product", "devices", "network, Gbit/s", "machine types"), _machine_rows()),
     )
 
 
 def _row(product: Product) -> tuple[str, ...]:
-    figures = (product.bandwidth_gbps, product.fp32, product.fp16, product.fp8, product.int8)
+    figures = (product.bandwidth_gbps, product.host_gbps, product.fp32, product.fp16, product.fp8, product.int8)
     memory = product.memory_bytes // _GIB if product.memory_bytes else None
     return (f"`{product.name}`", *(_number(figure) for figure in (memory, *figures)), product.source)
 
 
-def _machine_rows() -> Iterator[tuple[str, str, str]]:
-    def alike(item: tuple[str, InstanceType]) -> InstanceType:
-        return item[1]
-
-    for machine, types in groupby(INSTANCE_TYPES.items(), key=alike):
+def _machine_rows() -> Iterator[tuple[str, str, str, str]]:
+    names: dict[InstanceType, list[str]] = {}
+    for name, machine in INSTANCE_TYPES.items():
+        names.setdefault(machine, []).append(name)
+    for machine, types in names.items():
         devices = str(machine.count) if machine.share == 1 else f"1/{round(1 / machine.share)}"
-        yield f"`{machine.product}`", devices, ", ".join(f"`{name}`" for name, _ in types)
+        network = _number(machine.network or None)
+        yield f"`{machine.product}`", devices, network, ", ".join(f"`{name}`" for name in types)
 
 
 def _number(figure: float | None) -> str:

@@ -13,17 +13,15 @@ from google.protobuf.message import DecodeError, Message
 
 from epp.extproc.exchange import Fault, ProtocolError
 from epp.extproc.wire import HttpBody, ProcessingRequest
-from epp.framework.protobuf import varint
+from epp.framework.protobuf import read_varint, varint
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _REMEMBERED = 1024
 """Prefixes of values shorter than this are cached: pieces of event streams are short and frequent."""
-_CONTINUES = 0x80
 _VARINTS = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM, FieldDescriptor.TYPE_INT32)
 _LARGE_BYTES: Final = 4096
 """Below this size decoding is as fast."""
 _NOTHING: Final = ProcessingRequest()
-_LONGEST_LENGTH: Final = 5
 
 
 def tag(message: type[Message], name: str) -> bytes:
@@ -104,13 +102,16 @@ def decode(message: bytes) -> ProcessingRequest | RequestPiece:
 
 def _request_piece(message: bytes) -> RequestPiece | None:
     """Decode a message whose fields come in the usual order; None for any other."""
-    size, at = _length(message, 1)
-    end = at + size
-    if not at < end <= len(message) or message[at] != _BODY:
+    try:
+        size, at = read_varint(message, 1)
+        end = at + size
+        if not at < end <= len(message) or message[at] != _BODY:
+            return None
+        size, at = read_varint(message, at + 1)
+    except ValueError:
         return None
-    size, at = _length(message, at + 1)
     body_end = at + size
-    if size < 0 or not 0 <= end - body_end <= _LONGEST_ENDING:
+    if not 0 <= end - body_end <= _LONGEST_ENDING:
         return None
     last = _ENDINGS.get(message[body_end:end])
     if last is None:
@@ -120,15 +121,3 @@ def _request_piece(message: bytes) -> RequestPiece | None:
     if beside.WhichOneof("request") is not None:
         return None
     return RequestPiece(memoryview(message)[at:body_end], last, beside)
-
-
-def _length(message: bytes, at: int) -> tuple[int, int]:
-    """Return the length that begins at `at` and the index after it; a length of -1 if it is too long."""
-    size = shift = 0
-    for byte in message[at : at + _LONGEST_LENGTH]:
-        at += 1
-        size |= (byte & ~_CONTINUES) << shift
-        if byte < _CONTINUES:
-            return size, at
-        shift += 7
-    return -1, at

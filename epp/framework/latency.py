@@ -11,22 +11,31 @@ from epp.framework.arrays import Floats, Mask, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.request import DataKey
 
-Source: TypeAlias = Literal["server", "rates"]
-"""Where predictions come from: a prediction server, or the rates of endpoints."""
+Source: TypeAlias = Literal["server", "learned", "rates"]
+"""Where predictions come from: a prediction server, rates and what responses taught, or rates only."""
 
 
 class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
     """Arrays by slot, in seconds; NaN for endpoints without a prediction.
 
     A headroom is the target minus the predicted time. Without a target, it is minus the predicted time, so that the
-    largest headroom is always that of the fastest endpoint.
+    largest headroom is always that of the fastest endpoint. Predicted times are p90 where there is a target, else p50.
     """
 
     source: Source
     ttft_seconds: Floats
-    """Time to the first token, or to the end of the response where responses are not streamed."""
+    """Time to the first token, or to the end of the response where responses are not streamed: the median (p50)."""
     tpot_seconds: Floats
-    """Time for each further token."""
+    """Time for each further token, likewise."""
+    ttft_p90_seconds: Floats
+    """Time that nine in ten responses keep, `ttft_seconds` or more; the same where it is not known."""
+    tpot_p90_seconds: Floats
+    """Likewise, for each further token."""
+    sure: Mask
+    """Whether a server predicted the times, or enough responses of the endpoint or its accelerator class taught them.
+    Elsewhere, p50 and p90 are the times by rates."""
+    samples: Floats
+    """Responses of the endpoint under like load that taught the times; those of its class do not count."""
     ttft_headroom: Floats
     """0 where the time to the first token does not count."""
     tpot_headroom: Floats
@@ -45,6 +54,10 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
         """Return the same for the candidates, in their order."""
         slots = candidates.slots
         return LatencyPrediction(self.source, *(getattr(self, name)[slots] for name in self.__struct_fields__[1:]))
+
+    def source_at(self, slot: int) -> Source:
+        """Return where the times of a slot come from."""
+        return "rates" if self.source == "learned" and not self.sure.item(slot) else self.source
 
     @property
     def predicted(self) -> Mask:

@@ -52,15 +52,15 @@ class FieldReader:
             self._left -= 1
             if self._left < 0:
                 raise ValueError("it has too many fields")
-            key, at = _varint(view, at)
+            key, at = read_varint(view, at)
             kind = key & 7
             if kind == _VARINT:
-                number, at = _varint(view, at)
+                number, at = read_varint(view, at)
                 yield key >> 3, number
                 continue
             size = _FIXED.get(kind, 0)
             if kind == _LENGTH_DELIMITED:
-                size, at = _varint(view, at)
+                size, at = read_varint(view, at)
             elif not size:
                 raise ValueError(f"it has a field of the wire type {kind}")
             if size > end - at:
@@ -70,7 +70,7 @@ class FieldReader:
             at += size
 
 
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
+def read_varint(view: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the number that begins at `at`, and the index after it; raises ValueError."""
     found = shift = 0
     for byte in view[at : at + _LONGEST_VARINT]:

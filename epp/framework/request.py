@@ -24,6 +24,7 @@ __all__ = [
     "MEDIA_MATCH",
     "PREFIX_MATCH",
     "PROMPT_TOKENS",
+    "PULLED_TOKENS",
     "SESSION_ID",
     "DataKey",
     "GrpcCounts",
@@ -227,6 +228,11 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
             return self.held_tokens
         return self.matched_blocks.astype(np.int64) * self.block_tokens
 
+    @property
+    def copyable_tokens(self) -> NDArray[np.int64]:
+        """Leading tokens that other endpoints can copy, one number for each slot: those in host memory, if known."""
+        return self.tokens if self.offloaded_tokens is None else self.offloaded_tokens
+
     def tokens_at(self, slot: int) -> int:
         """Leading tokens that one slot holds."""
         if self.held_tokens is not None:
@@ -290,6 +296,8 @@ PROMPT_TOKENS: DataKey[PromptTokens] = DataKey("prompt-tokens", "token-producer"
 """Number of prompt tokens, or the tokens themselves."""
 SESSION_ID: DataKey[str] = DataKey("session-id", "session-id-producer")
 """Identifier of the conversation that the request belongs to."""
+PULLED_TOKENS: DataKey[NDArray[np.int64]] = DataKey("kv-pulled-tokens")
+"""Leading tokens in addition to those held that are worth copying from another endpoint, one number for each slot."""
 FETCH_SECONDS: DataKey[NDArray[np.float64]] = DataKey("kv-fetch-seconds")
 """Seconds to bring the cached prompt from lower tiers to the accelerator, one number for each slot."""
 CACHED_TOKENS_PREDICTED: DataKey[int] = DataKey("cached-tokens-predicted")

@@ -310,6 +310,9 @@ class ResponseTiming(
     def ended(self, request: Request, response: Response, seconds: float) -> None:
         """Record the time from the first byte to the natural end of the response."""
 
+    def interrupted(self, request: Request, response: Response) -> None:
+        """Record that the request ended without `ended`: the client left, or the end of the response was not seen."""
+
 
 MetadataValue: TypeAlias = str | float | bool
 Metadata: TypeAlias = Mapping[str, Mapping[str, MetadataValue]]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
+from epp.framework.accelerators.tag import HOST_GBPS, AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import GIB, NOMINAL_TOLERANCE
 from epp.hardware.facts import Facts, Rank
 
@@ -69,6 +69,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     int8: float | None = None
     int4: float | None = None
     bandwidth_gbps: float | None = None
+    host_gbps: float | None = None
     features: frozenset[str] = frozenset()
     compute_units: int | None = None
     """Multiprocessors (NVIDIA) or compute units (AMD)."""
@@ -97,6 +98,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
             product=self.name,
             memory_bytes=None if self.memory_bytes is None else int(self.memory_bytes * part.memory_fraction),
             features=self.features - {"nvlink", "mig"} if sliced else self.features,
+            attributes={} if self.host_gbps is None else {HOST_GBPS: self.host_gbps},
             **{name: getattr(self, name) for name in _SHARED_FIELDS},
         )
 
@@ -119,7 +121,7 @@ def _products(group: Mapping[str, Any]) -> Iterator[Product]:
     for row in group["products"]:
         given = {"model": row["name"], **derived, **shared, **row}
         given["memoryBytes"] = given.pop("memory") * GIB
-        given["bandwidthGbps"] = given.pop("bandwidth", None)
+        given["bandwidthGbps"], given["hostGbps"] = given.pop("bandwidth", None), given.pop("host", None)
         features = {*shared.get("features", ()), *row.get("features", ())}
         given["features"] = features | (features_of(capability) if capability else set())
         yield msgspec.convert(given, Product)
@@ -230,6 +232,8 @@ class InstanceType(msgspec.Struct, frozen=True):
     """Devices of one machine."""
     share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     """Share of each device, as a virtual GPU."""
+    network: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 0.0
+    """Gbit/s of the network of one machine; 0 for unknown."""
 
     @property
     def partition(self) -> Partition | None:
@@ -242,12 +246,14 @@ class InstanceType(msgspec.Struct, frozen=True):
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: Mapping[str, Mapping[int, tuple[str, ...]]]
     shares: Mapping[str, Mapping[int, tuple[str, ...]]]
+    network: Mapping[int, tuple[str, ...]]
 
 
 def _types(table: _Table) -> Iterator[tuple[str, InstanceType]]:
+    network = {name: speed for speed, names in table.network.items() for name in names}
     for product, by_count in table.devices.items():
         for count, names in by_count.items():
-            yield from ((name.lower(), InstanceType(product, count)) for name in names)
+            yield from ((name.lower(), InstanceType(product, count, network=network.get(name, 0))) for name in names)
     for product, by_sharers in table.shares.items():
         for sharers, names in by_sharers.items():
             yield from ((name.lower(), InstanceType(product, 1, 1 / sharers)) for name in names)

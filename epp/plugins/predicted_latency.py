@@ -118,10 +118,17 @@ def _has_target(request: Request) -> bool:
 
 def _described(there: LatencyPrediction) -> list[str]:
     """Return the reason for each endpoint that is dropped."""
+    times = zip(
+        there.ttft_seconds.tolist(),
+        there.ttft_p90_seconds.tolist(),
+        there.tpot_seconds.tolist(),
+        there.tpot_p90_seconds.tolist(),
+        strict=True,
+    )
     return [
         "has no predicted latency"
         if np.isnan(ttft)
-        else f"is expected to take {ttft * _MS_PER_S:.0f} ms to the first token and {tpot * _MS_PER_S:.1f} ms for each "
-        "further one"
-        for ttft, tpot in zip(there.ttft_seconds.tolist(), there.tpot_seconds.tolist(), strict=True)
+        else f"is expected to take {ttft * _MS_PER_S:.0f} ms (p90: {ttft_p90 * _MS_PER_S:.0f} ms) to the first token "
+        f"and {tpot * _MS_PER_S:.1f} ms (p90: {tpot_p90 * _MS_PER_S:.1f} ms) for each further one"
+        for ttft, ttft_p90, tpot, tpot_p90 in times
     ]

@@ -14,6 +14,7 @@ from epp.framework import (
     LOAD_INPUTS,
     PREFIX_MATCH,
     PROMPT_TOKENS,
+    PULLED_TOKENS,
     Candidates,
     Category,
     Floats,
@@ -85,7 +86,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     - `prefill = (1 + b) * uncached tokens of this prompt / rate`, where `b = requestsBehind * max(1, uncached tokens in
       flight there / prompt tokens)` is the number of prompts expected to follow; or, with `attentionQuadraticTokens` q
       and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
-    - `fetch` is the time to bring cached blocks from lower tiers to the accelerator, by `kv-transfer-cost`;
+    - `fetch` is the time to bring cached blocks from lower tiers, or from other endpoints, to the accelerator, by
+      `kv-transfer-cost`; tokens that are copied are not uncached;
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
@@ -97,7 +99,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
     zero_means = "takes far longer than the best one"
-    may_read = (PROMPT_TOKENS, KV_USAGE, FETCH_SECONDS, *LOAD_INPUTS, *WAKE_UP_INPUTS)
+    may_read = (PROMPT_TOKENS, KV_USAGE, FETCH_SECONDS, PULLED_TOKENS, *LOAD_INPUTS, *WAKE_UP_INPUTS)
 
     def setup(self) -> None:
         given = self.parameters
@@ -137,6 +139,9 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         """Return the tokens of this prompt and of the prompts assumed to follow; `ahead` are the tokens in flight."""
         prompt_tokens, given = request.prompt_tokens, self.parameters
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+        pulled = request.get(PULLED_TOKENS)
+        if pulled is not None:
+            np.maximum(uncached - pulled[candidates.slots], 0.0, out=uncached)
         own = uncached
         if given.attention_quadratic_tokens:
             own = uncached + uncached * (2 * prompt_tokens - uncached) / given.attention_quadratic_tokens

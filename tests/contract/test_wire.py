@@ -17,6 +17,7 @@ PROTOCOL = Path(sys.prefix) / "protocol"
 sys.path.append(str(PROTOCOL))
 envoy.__path__.append(str(PROTOCOL / "envoy"))  # the package of the Envoy binary has the same name
 full = importlib.import_module("envoy.service.ext_proc.v3.external_processor_pb2")
+sys.path.remove(str(PROTOCOL))  # its `opentelemetry` would hide the installed one from modules that are imported later
 PAIRS = [(wire.ProcessingRequest, full.ProcessingRequest), (wire.ProcessingResponse, full.ProcessingResponse)]
 
 

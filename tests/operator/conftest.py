@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.operator.operator_tools import remedy
+from tests.operator.operator_tools import PACKAGES
+from tests.support.debian_programs import remedy
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,7 @@ def program() -> Callable[[str], str]:
     def found(name: str) -> str:
         path = shutil.which(name)
         if path is None:
-            (pytest.fail if os.environ.get("CI") else pytest.skip)(remedy([name]))
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(remedy([name], PACKAGES))
         return path
 
     return found

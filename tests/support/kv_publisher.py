@@ -13,7 +13,9 @@ import zmq
 class Publisher:
     """A ZeroMQ PUB socket with the topic and the sequence numbers of an engine."""
 
-    def __init__(self, address: str, model: str = "m", *, name: str = "engine", connects: bool = False) -> None:
+    def __init__(
+        self, address: str, model: str = "m", *, name: str = "engine", connects: bool = False, rank: int = 0
+    ) -> None:
         """Bind `address`, such as `tcp://127.0.0.1:5557`, or connect to it; a port of `*` is any free one."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.XPUB)
@@ -21,6 +23,7 @@ class Publisher:
         self._socket.connect(address) if connects else self._socket.bind(address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.topic = f"kv@{name}@{model}".encode()
+        self.rank = rank
         self.sequence = 0
         self.history: list[tuple[bytes, bytes, bytes]] = []
         """Messages with events, for replays; a test may remove some."""
@@ -74,7 +77,7 @@ class Publisher:
     def lose(self, *events: Any) -> None:
         """Publish a message that is lost on its way."""
         number = self.sequence.to_bytes(8, "big")
-        self.history.append((self.topic, number, msgspec.msgpack.encode([time.time(), list(events), 0])))
+        self.history.append((self.topic, number, msgspec.msgpack.encode([time.time(), list(events), self.rank])))
         self.sequence += 1
 
     def send_parts(self, parts: Sequence[bytes]) -> None:

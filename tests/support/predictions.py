@@ -20,7 +20,9 @@ def prediction(
     first, further = np.array(headrooms, dtype=np.float64).T / 1e3
     ttft, tpot = np.array(times).T / 1e3 if times else (first * 0.0, further * 0.0)
     count = np.array(dispatched or [1.0] * len(headrooms))
-    return LatencyPrediction("rates", ttft, tpot, first, further, (first > 0) & (further > 0), count)
+    sure, samples = np.zeros(len(count), dtype=np.bool_), np.zeros(len(count))
+    valid = (first > 0) & (further > 0)
+    return LatencyPrediction("rates", ttft, tpot, ttft * 2, tpot * 2, sure, samples, first, further, valid, count)
 
 
 def predicted(found: LatencyPrediction | None, *, priority: int = 0, seed: int = 0, **headers: str) -> Request:

@@ -118,6 +118,8 @@ def test_limits_of_bodies_are_those_of_the_code():
     limits = (
         json_parser.MOST_VALUES,
         json_parser.MOST_TOKEN_IDS,
+        json_parser.MOST_TOKEN_ID_BYTES,
+        json_parser.MOST_LISTED_TOKEN_IDS,
         json_parser.MOST_TEXT,
         json_parser.MOST_ESCAPES,
         json_parser.MOST_MODEL,

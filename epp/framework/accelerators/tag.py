@@ -290,6 +290,10 @@ NO_TAG = AcceleratorTag()
 
 # Names of attributes of a tag that plugins read.
 
+HOST_GBPS = "epp/host-gbps"
+"""Bandwidth between one whole device and the memory of its host, in GB/s in one direction."""
+NETWORK_GBPS = "epp/network-gbps"
+"""Share of one device in the bandwidth of the network of its machine, in GB/s."""
 DRIVER = "device/driver"
 """DRA driver of the devices."""
 CAPACITY = "capacity:"

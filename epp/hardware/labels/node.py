@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from epp.framework.accelerators.tag import Partition
+from epp.framework.accelerators.tag import NETWORK_GBPS, Partition
 from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, find_instance_type
-from epp.hardware.facts import Facts
+from epp.hardware.facts import Facts, Rank
 from epp.hardware.labels.clouds import read_clouds, read_gke_gpu, read_gke_tpu
 from epp.hardware.labels.nvidia import read_nvidia
 from epp.hardware.labels.other_vendors import read_amd, read_ascend, read_gaudi, read_intel
@@ -93,18 +93,21 @@ def _look_up(
     name = next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), "")
     machine = find_instance_type(name, instance_types)
     product = catalogue.find(machine.product) if machine else None
+    speed = machine.network / 8 / machine.count if machine else 0
+    network = Facts(source=f"instance-type/{name}", rank=Rank.CATALOGUE, attributes={NETWORK_GBPS: speed})
+    more = [network] if speed else []
     for reading in readings:
         meant = catalogue.meant(reading.lookup, reading.device_memory_bytes) if reading.lookup else ()
         if len(meant) > 1 and product in meant:
             break
         if meant:
-            return [meant[0].facts(partition=partition)], None
+            return [meant[0].facts(partition=partition), *more], None
     if machine is None or product is None:
         return [], None
     if any(reading.vendor != product.vendor for reading in readings):
         return [], None
     facts = product.facts(f"instance-type/{name}", partition or machine.partition)
     if partition is None:
-        return [msgspec.structs.replace(facts, partition=machine.partition)], machine.count
+        return [msgspec.structs.replace(facts, partition=machine.partition), *more], machine.count
     # a machine type counts GPUs, not slices
-    return [facts], None
+    return [facts, *more], None

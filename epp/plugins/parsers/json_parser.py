@@ -17,6 +17,10 @@ MOST_VALUES = 65_536
 """JSON values in a body: messages, content parts, tools and their members; token ids have their own limit."""
 MOST_TOKEN_IDS = 1024 * 1024
 """Token ids in a body: the longest contexts of models have one million tokens."""
+MOST_TOKEN_ID_BYTES = 10 * MOST_TOKEN_IDS
+"""Bytes of the JSON of token ids: a number of seven digits, a comma and a space have nine."""
+MOST_LISTED_TOKEN_IDS = 384 * 1024
+"""Token ids of several prompts; OpenAI takes 300,000 tokens in one request of embeddings."""
 MOST_TEXT = 8 * 1024 * 1024
 """Characters of text in a prompt, about two million tokens; media have their own limit."""
 MOST_ESCAPES = 2 * 1024 * 1024
@@ -28,30 +32,45 @@ _MOST_QUOTES = 4 * MOST_VALUES
 """Quotes: a value may have four, with its key."""
 
 
-def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None = None) -> None:
-    """Raise MalformedBodyError for a body beyond a limit.
+def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None = None) -> msgspec.Raw | None:
+    """Raise MalformedBodyError for a body beyond a limit; return many token ids, as a part of the body.
 
     `token_ids` returns the JSON of the member that may have token ids; it may raise errors of msgspec.
     """
     if len(body) > MOST_ESCAPES and b"\\" in body and body.count(b"\\") > MOST_ESCAPES:
         raise beyond("escapes in strings", MOST_ESCAPES)
-    commas = np.count_nonzero(np.frombuffer(body, np.uint8) == ord(","))  # those in strings too
+    commas = count_of(",", body)  # those in strings too
     if commas <= MOST_VALUES:
-        return
+        return None
     most = MOST_VALUES if token_ids is None else MOST_VALUES + MOST_TOKEN_IDS
     values = commas if commas <= most else count_values(body, most)
     if values > most:
         raise beyond("JSON values" if token_ids is None else "JSON values and token ids", most)
     if token_ids is None:
-        return
-    ids = bytes(token_ids(body))
-    inside = count_values(ids, MOST_TOKEN_IDS) if b'"' in ids else ids.count(b",")
+        return None
+    raw = token_ids(body)
+    ids = bytes(raw)
+    quotes = count_of('"', ids)
+    inside = count_values(ids, MOST_TOKEN_IDS) if quotes else count_of(",", ids)
     if inside > MOST_TOKEN_IDS:
         raise beyond("token ids", MOST_TOKEN_IDS)
-    if ids.count(b"[") > MOST_VALUES or ids.count(b'"') > 2 * MOST_VALUES:
+    if len(ids) > MOST_TOKEN_ID_BYTES and not quotes:
+        raise beyond("bytes of token ids", MOST_TOKEN_ID_BYTES)
+    lists = count_of("[", ids)
+    if inside > MOST_LISTED_TOKEN_IDS and (lists > 1 or quotes):
+        raise beyond("token ids in several lists", MOST_LISTED_TOKEN_IDS)
+    if lists > MOST_VALUES or quotes > 2 * MOST_VALUES:
         raise beyond("JSON values", MOST_VALUES)
     if values - inside > MOST_VALUES and count_values(body, most) - inside > MOST_VALUES:
         raise beyond("JSON values", MOST_VALUES)
+    return raw
+
+
+def count_of(character: str, text: bytes) -> int:
+    """Return the number of these characters: faster than bytes.count where there are many."""
+    every = np.frombuffer(text, np.uint8)
+    starts = range(0, len(text), _WINDOW_BYTES)
+    return sum(int(np.count_nonzero(every[start : start + _WINDOW_BYTES] == ord(character))) for start in starts)
 
 
 def count_values(text: bytes, most: int) -> int:
@@ -128,14 +147,21 @@ class JsonParser(Parser):
         if decode is None:
             raise NoParserError(suffix)
         try:
-            if len(body) > MOST_VALUES:
-                check_limits(body, self._token_ids.get(suffix))
-            found = decode(body).read()
+            ids = check_limits(body, self._token_ids.get(suffix)) if len(body) > MOST_VALUES else None
+            found = (decode(body) if ids is None else self._without(ids, suffix, body)).read()
         except msgspec.ValidationError as error:
             raise wrong_shape(error) from error
         except _UNREADABLE as error:
             raise not_json(error, body, headers) from error
         return RequestBody(model=found.model, skip_response=True) if suffix in self.not_run else found
+
+    def _without(self, ids: msgspec.Raw, suffix: str, body: bytes) -> ApiBody:
+        """Return the decoded body; token ids are scanned once."""
+        start, end = (int(np.frombuffer(each, np.uint8).__array_interface__["data"][0]) for each in (body, ids))
+        at = end - start
+        found = self._decode[suffix](b"%b[]%b" % (body[:at], body[at + len(memoryview(ids)) :]))
+        setattr(found, self.id_members[suffix], ids)
+        return found
 
 
 def _raw_member(name: str) -> Callable[[bytes], msgspec.Raw]:

@@ -18,7 +18,7 @@ import xxhash
 from epp.framework import RequestBody
 from epp.framework.request import BYTES_PER_TOKEN, Media
 from epp.plugins.parsers.json_errors import empty, within
-from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, TokenId, beyond, request_body
+from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, TokenId, beyond, count_of, request_body
 
 T = TypeVar("T")
 
@@ -284,6 +284,10 @@ def placeholder(digest: bytes, tokens: int) -> bytes:
 
 _decode_ids = msgspec.json.Decoder(list[TokenId] | None).decode
 _MOST_ID = 2**32 - 1
+MOST_READ_IDS = 128 * 1024
+"""Token ids of a prompt that are read, as many as prefix caches look up; of further ones, only the number counts."""
+_ID_BYTES = 12
+"""Of one token id in JSON: ten digits, a comma and a space."""
 _DIGITS_AND_SPACE = b"0123456789, \t\n\r"
 
 
@@ -295,13 +299,21 @@ def pack(ids: Iterable[int]) -> bytes:
     return packed.tobytes()
 
 
-def packed_json(raw: bytes) -> bytes | None:
-    """Return a JSON array of token ids as bytes; None for any other JSON."""
+def packed_json(raw: bytes, most: int = MOST_READ_IDS) -> bytes | None:
+    """Return a JSON array of token ids as bytes; None for any other JSON. Those after the first `most` are zeros."""
     inside = raw[1:-1].strip()
-    if not inside or inside.translate(None, _DIGITS_AND_SPACE):
+    count = count_of(",", inside) + 1
+    head = inside[: most * _ID_BYTES]
+    if len(head) < len(inside):
+        head = head[: max(head.rfind(b","), 0)]
+    if not inside or head.translate(None, _DIGITS_AND_SPACE):
         return None
-    ids = np.fromstring(inside.decode(), np.int64, sep=",")  # numbers beyond 64 bits become the largest int64
-    return ids.astype("<u4").tobytes() if ids.max() <= _MOST_ID else None
+    read = min(most, count if len(head) == len(inside) else count_of(",", head) + 1)
+    # numbers beyond 64 bits become the largest int64
+    ids = np.fromstring(head.decode(), np.int64, count=read, sep=",") if read and head else np.zeros(0, np.int64)
+    if ids.max(initial=0) > _MOST_ID:
+        return None
+    return ids.astype("<u4").tobytes() + bytes((count - len(ids)) * BYTES_PER_TOKEN)
 
 
 def read_ids(raw: msgspec.Raw, field: str) -> bytes:

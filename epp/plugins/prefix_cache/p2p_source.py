@@ -4,16 +4,15 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from epp.framework import (
     PREFIX_MATCH,
+    PULLED_TOKENS,
     WAITING,
     Candidates,
     Count,
     DataKey,
     Parameters,
-    PrefixMatch,
     PreRequest,
     Producer,
     Request,
@@ -43,7 +42,8 @@ class P2PSourceProducer(Producer[P2PSourceParameters], PreRequest[P2PSourceParam
     A source holds the beginning of the prompt in the memory of its host, or anywhere if tiers are unknown. Candidates
     are the endpoints that hold at most one block less than the best one; one of them is chosen by the hash of the
     request's id, with the weight `1 / (1 + waiting)`. There is no header if the source is the computing endpoint
-    itself, or holds less than `minCachedTokenDelta` tokens more than it. Headers of clients of this name are removed.
+    itself, holds less than `minCachedTokenDelta` tokens more than it, or if a copy takes longer than the computation,
+    by `kv-transfer-cost` with `copiesFromPeers`. Headers of clients of this name are removed.
     """
 
     plugin_type = "p2p-source-producer"
@@ -53,14 +53,14 @@ class P2PSourceProducer(Producer[P2PSourceParameters], PreRequest[P2PSourceParam
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self._source_key: DataKey[int] = DataKey("kv-cache-source", self.plugin_type, self.name)
-        self.reads = (self._match_key, WAITING)
+        self.reads, self.may_read = (self._match_key, WAITING), (PULLED_TOKENS,)
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         request.drop(self._source_key)
         match = request.get(self._match_key)
         if match is None or not len(candidates):
             return
-        held = _offloaded(match)[candidates.slots]
+        held = match.copyable_tokens[candidates.slots]
         best = held.max()
         if best:
             near = np.flatnonzero((held > 0) & (held >= best - match.block_tokens))
@@ -74,18 +74,14 @@ class P2PSourceProducer(Producer[P2PSourceParameters], PreRequest[P2PSourceParam
         if source is None or match is None:
             return None
         leg = result.profiles.get(self.parameters.prefill_profile_name) or result.primary
-        gain = _offloaded(match).item(source) - match.tokens_at(leg.slot)
+        pulled = request.get(PULLED_TOKENS)
+        if pulled is not None and not pulled.item(leg.slot):
+            return None
+        gain = match.copyable_tokens.item(source) - match.tokens_at(leg.slot)
         endpoint = leg.candidates.snapshot.endpoints.values[source]
         if endpoint is None or source == leg.slot or gain < self.parameters.min_cached_token_delta:
             return None
         return {KV_CACHE_SOURCE: endpoint.hostport}
-
-
-def _offloaded(match: PrefixMatch) -> NDArray[np.int64]:
-    """Return the leading tokens that others can copy, one number for each slot."""
-    if match.offloaded_tokens is not None:
-        return match.offloaded_tokens
-    return match.matched_blocks.astype(np.int64) * match.block_tokens
 
 
 def fnv1a_32(data: bytes) -> int:

@@ -16,6 +16,8 @@ from epp.runtime.addresses import is_ip
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations with the comma-separated ports that a pod serves on; the current name, then the former one."""
+KV_PORTS = ("llm-d.ai/kv-events-port", "llm-d.ai/kv-replay-port")
+"""Annotations that count as labels of the endpoints: ports of the KV events of the first rank, and of their replay."""
 
 _PORT = re.compile(r"[0-9]{1,5}")
 DEFAULT_PORT = 8000
@@ -54,11 +56,12 @@ def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster
     """Return the endpoints of a pod; none if it cannot serve requests.
 
     The endpoint of the i-th port of the pool is named `<pod>-rank-<i>`, even if the pod does not serve on the ports
-    before it.
+    before it. The annotations `KV_PORTS` count as labels of the endpoints.
     """
     if reason_unused(pod):
         return ()
-    active = _active_ports(pod)
+    active, annotations = _active_ports(pod), pod.metadata.annotations
+    labels = {**pod.metadata.labels, **{name: annotations[name] for name in KV_PORTS if name in annotations}}
     node_address = pod.status.host_ip if is_ip(pod.status.host_ip) else ""
     return tuple(
         Endpoint(
@@ -66,7 +69,7 @@ def endpoints_of(pod: Pod, ports: tuple[int, ...], *, boot_id: str = "", cluster
             address=pod.status.pod_ip,
             port=port,
             namespace=pod.metadata.namespace,
-            labels=pod.metadata.labels,
+            labels=labels,
             node=pod.spec.node_name,
             cluster=cluster,
             uid=pod.metadata.uid,

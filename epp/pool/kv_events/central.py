@@ -4,23 +4,32 @@
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import structlog
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from epp.pool.kv_events.events import rank_in
 from epp.pool.kv_events.order import EngineCounts, EventCounts, EventOrder, Received
+from epp.pool.kv_events.sockets import Context, Replays, Socket, limited
 
+MOST_RANKS = 64
+"""Ports on which the picker listens at most, one for each data-parallel rank of a pod."""
+_LAST_PORT = 65_535
+_MOST_WAITING_BYTES = 64 * 1024 * 1024
+"""Messages of all engines that wait for the end of a replay; further ones are dropped, which is a gap."""
 _BIND_SECONDS = 1.0
 """Time between two attempts to listen."""
 _MOST_LOGGED = 10
 _PARTS = 3
 _REMEDY = "free the port, or choose another one for zmqEndpoint; the picker tries again every second"
 _log = structlog.get_logger()
-_Socket: TypeAlias = "zmq.Socket[bytes]"
 
 
 class Sender(NamedTuple):
@@ -32,53 +41,112 @@ class Sender(NamedTuple):
     host: str
     """IP address from which it connects."""
     counts: EngineCounts
+    pod: str = ""
+    rank: int = 0
+    """Index among the endpoints of its pod."""
+    replay: str = ""
+    """Address at which it repeats messages; empty for none."""
+
+
+@dataclass(slots=True)
+class _Connected:
+    """An engine that sent something."""
+
+    replays: Replays
+    waiting: deque[list[bytes]] = field(default_factory=deque)
+    """Messages that wait for the end of a replay."""
+
+    @property
+    def order(self) -> EventOrder:
+        return self.replays.order
 
 
 class CentralSocket:
-    """A SUB socket that listens.
+    """A SUB socket that listens on the port of the address and, for the data-parallel ranks of pods, on the next ones.
 
     A message is believed if the endpoint that its topic names is in the pool, and if it comes from the address of this
-    endpoint. Without encryption, that is all that can be checked.
+    endpoint. Without encryption, that is all that can be checked. Ranks of a pod may share the topic of the first one.
     """
 
-    def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, topic: bytes, limit: Callable[[_Socket], None]
-    ) -> None:
-        """Prepare to listen; `limit` sets the options of the socket."""
+    def __init__(self, context: Context, address: str, topic: bytes) -> None:
+        """Prepare to listen."""
         self.problem = ""
         """Why it does not listen; empty if it does."""
-        self.orders: dict[int, EventOrder] = {}
-        """Of endpoints that sent something."""
-        self._address = address
+        self._engines: dict[int, _Connected] = {}
+        self._waiting_bytes = 0
+        self._context, self._address = context, address
+        self._wanted, self._bound = 1, 0
+        """Ports, from that of the address."""
+        self._ranks: dict[tuple[str, int, str], Sender] = {}
+        """By pod, rank and address."""
         self._senders: dict[tuple[str, str], Sender] = {}
         """By name and address."""
         self._hosts: dict[int, str] = {}
         """Address of each connection, by its file descriptor; empty for unknown."""
         self._due = 0.0
-        self.socket: _Socket = context.socket(zmq.SUB)
-        limit(self.socket)
+        self.socket = limited(context, zmq.SUB)
         self.socket.subscribe(topic)
-        self.monitor: _Socket = self.socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor: Socket = self.socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 
     def admit(self, sender: Sender) -> None:
         """Believe an endpoint of the pool."""
-        self._senders |= {(name, _canonical(sender.host)): sender for name in sender.names}
+        self.forget(sender.engine)  # its ports may have changed
+        host = _canonical(sender.host)
+        self._senders |= {(name, host): sender for name in sender.names}
+        self._ranks[sender.pod, sender.rank, host] = sender
+        ports = min(sender.rank + 1, MOST_RANKS, _LAST_PORT + 1 - int(self._address.rpartition(":")[2]))
+        if ports > self._wanted:
+            self._wanted, self._due = ports, 0.0
 
     def dismiss(self, engine: int) -> None:
         """Do not believe an endpoint that left the pool."""
         self._senders = {key: each for key, each in self._senders.items() if each.engine != engine}
-        self.orders.pop(engine, None)
+        self._ranks = {key: each for key, each in self._ranks.items() if each.engine != engine}
+        self.forget(engine)
+
+    def forget(self, engine: int) -> list[Received]:
+        """Return that the cache of an endpoint is unknown, if it sent something."""
+        changes = self._disconnected(engine)
+        self._engines.pop(engine, None)
+        return changes
+
+    def _disconnected(self, engine: int) -> list[Received]:
+        found = self._engines.get(engine)
+        if found is None:
+            return []
+        found.replays.end_attempt()
+        self._waiting_bytes -= sum(len(part) for parts in found.waiting for part in parts)
+        found.waiting.clear()
+        return [found.order.disconnected()]
+
+    @property
+    def sockets(self) -> Iterator[Socket]:
+        """The sockets that are read now."""
+        yield self.socket
+        yield self._monitor
+        for each in self._engines.values():
+            if each.replays.socket is not None:
+                yield each.replays.socket
+
+    @property
+    def replaying(self) -> int:
+        """Engines that repeat messages at this moment."""
+        return sum(each.replays.socket is not None for each in self._engines.values())
 
     def listen(self, now: float) -> None:
         """Try to listen, if it is time."""
         if now < self._due:
             return
         self._due = now + _BIND_SECONDS
+        host, _, first = self._address.rpartition(":")
+        problem = ""
         try:
-            self.socket.bind(self._address)
-            self._due, problem = float("inf"), ""
+            while self._bound < self._wanted:
+                self.socket.bind(address := f"{host}:{int(first) + self._bound}")
+                self._bound += 1
+            self._due = float("inf")
         except zmq.ZMQError as error:
-            problem = f"cannot listen on {self._address}: {os.strerror(error.errno or 0)}; {_REMEDY}"
+            problem = f"cannot listen on {address}: {os.strerror(error.errno or 0)}; {_REMEDY}"
         if problem and problem != self.problem:
             _log.error("no KV events of engines that connect", reason=problem)
         self.problem = problem
@@ -97,18 +165,42 @@ class CentralSocket:
             if counts.unknown_senders <= _MOST_LOGGED:
                 _log.warning("KV events of an unknown sender", name=name[:100], address=host)
             return []
+        message = [frame.bytes for frame in frames]
+        if sender.rank == 0 and (rank := rank_in(message[-1])):
+            sender = self._ranks.get((sender.pod, rank, host), sender)
         if ignored(sender.engine):
             return []
-        order = self.orders.get(sender.engine)
-        if order is None:
-            order = self.orders[sender.engine] = EventOrder(sender.engine, name, counts, sender.counts)
-        return order.published([frame.bytes for frame in frames], now)
+        engine = self._engines.get(sender.engine)
+        if engine is None:
+            order = EventOrder(sender.engine, name, counts, sender.counts, can_replay=bool(sender.replay))
+            engine = self._engines[sender.engine] = _Connected(Replays(self._context, sender.replay, order))
+        if engine.order.replay is None and not engine.waiting:
+            return engine.order.published(message, now)
+        size = sum(map(len, message))
+        if self._waiting_bytes + size <= _MOST_WAITING_BYTES:
+            self._waiting_bytes += size
+            engine.waiting.append(message)
+        return []
+
+    def resume(self, ready: Container[object], may_begin: Callable[[], bool], until: float) -> list[Received]:
+        """Return the changes by replays, and by the messages that waited for the end of one."""
+        found: list[Received] = []
+        for each in self._engines.values():
+            if each.order.replay is not None:
+                found += each.replays.resume(ready, may_begin)
+            while each.waiting and each.order.replay is None and time.monotonic() < until:
+                message = each.waiting.popleft()
+                self._waiting_bytes -= sum(map(len, message))
+                found += each.order.published(message, time.monotonic())
+            if time.monotonic() >= until:
+                break
+        return found
 
     def connections(self) -> list[Received]:
         """Return that caches are unknown, for each connection that ended; call it when all messages are read."""
         found: list[Received] = []
-        while self.monitor.poll(0):
-            event = parse_monitor_message(self.monitor.recv_multipart())
+        while self._monitor.poll(0):
+            event = parse_monitor_message(self._monitor.recv_multipart())
             if event["event"] == zmq.EVENT_ACCEPTED:
                 self._hosts[event["value"]] = _peer_of(event["value"])
                 continue
@@ -117,14 +209,16 @@ class CentralSocket:
             for sender in {each.engine: each for each in self._senders.values()}.values():
                 of_sender = _canonical(sender.host)
                 has_ended = of_sender == host if host else of_sender not in connected
-                if has_ended and sender.engine in self.orders:
-                    found.append(self.orders[sender.engine].disconnected())
+                if has_ended:
+                    found += self._disconnected(sender.engine)
         return found
 
     def close(self) -> None:
         """Stop listening."""
+        for each in self._engines.values():
+            each.replays.end_attempt()
         self.socket.disable_monitor()
-        self.monitor.close(0)
+        self._monitor.close(0)
         self.socket.close(0)
 
 

@@ -16,11 +16,15 @@ MOST_BLOCKS = 1_000
 _MOST_TOKENS = 32 * 1024
 """Tokens of these blocks, unless there is only one."""
 _MOST_BLOCK_TOKENS = 16 * 1024
-_EVENTS_AT_A_TIME = 1024
-"""Events that one call decodes; it holds the interpreter lock for up to four milliseconds."""
+_MOST_EVENTS = 16 * 1024
+"""Events of a message: a step of an engine has a few thousand at most."""
+_EVENTS_AT_A_TIME, _BYTES_AT_A_TIME = 1024, 256 * 1024
+"""Events that one call decodes, one at least; it holds the interpreter lock for up to ten milliseconds."""
+_MOST_IN_LIST = 256 * 1024
+"""Token ids of an event, and its hashes."""
 _MOST_NAME = 1024
-_MOST_EXTRA_BYTES = 256 * 1024
-"""Extra keys of an event; lists in lists take 20 milliseconds."""
+_MOST_EXTRA_BYTES = 128 * 1024
+"""Extra keys of an event, of 8,000 blocks with the name of an adapter; lists in lists take 10 milliseconds."""
 _ExtraKeys: TypeAlias = Annotated[list[Any], Meta(max_length=64)] | None
 """Of one block."""
 _INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
@@ -33,9 +37,9 @@ _NO_KEYS = msgspec.Raw(b"\xc0")
 class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
     """Blocks were added to a cache, one after another."""
 
-    block_hashes: list[Hash]
+    block_hashes: Annotated[list[Hash], Meta(max_length=_MOST_IN_LIST)]
     parent_block_hash: Hash | None
-    token_ids: list[TokenId]
+    token_ids: Annotated[list[TokenId], Meta(max_length=_MOST_IN_LIST)]
     block_size: Annotated[int, Meta(gt=0, le=_MOST_BLOCK_TOKENS)]
     lora_id: int | None = None
     medium: str | None = None
@@ -49,7 +53,7 @@ class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
 class BlockRemoved(msgspec.Struct, tag_field="type", frozen=True):
     """Blocks were removed from a cache."""
 
-    block_hashes: list[Hash]
+    block_hashes: Annotated[list[Hash], Meta(max_length=_MOST_IN_LIST)]
     medium: str | None = None
     group_idx: int | None = None
 
@@ -76,9 +80,16 @@ Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 class _Message(msgspec.Struct, array_like=True, frozen=True):
     at: float
-    events: list[msgspec.Raw]
+    events: Annotated[list[msgspec.Raw], Meta(max_length=_MOST_EVENTS)]
 
 
+class _RankedMessage(msgspec.Struct, array_like=True, frozen=True):
+    at: float
+    events: msgspec.Raw
+    rank: int | None = None
+
+
+_decode_ranked = msgspec.msgpack.Decoder(_RankedMessage).decode
 _decode_message = msgspec.msgpack.Decoder(_Message).decode
 _decode_maps = msgspec.msgpack.Decoder(list[_StoredMap | BlockRemoved | AllBlocksCleared]).decode
 _decode_arrays = msgspec.msgpack.Decoder(list[_StoredArray | _RemovedArray | _ClearedArray]).decode
@@ -92,8 +103,7 @@ def decode_events(payload: bytes) -> Sequence[Event]:
     """
     every = _decode_message(payload).events
     found: list[Event] = []
-    for start in range(0, len(every), _EVENTS_AT_A_TIME):
-        some = every[start : start + _EVENTS_AT_A_TIME]
+    for some in _portions(every):
         packed = b"\xdd" + len(some).to_bytes(4, "big") + b"".join(some)
         try:
             found += _decode_maps(packed)
@@ -105,6 +115,23 @@ def decode_events(payload: bytes) -> Sequence[Event]:
                 raise msgspec.ValidationError(f"an event has extra keys of more than {_MOST_EXTRA_BYTES} bytes")
             msgspec.structs.force_setattr(event, "extra_keys", _decode_extra_keys(event.extra_keys))
     return found
+
+
+def _portions(every: Sequence[msgspec.Raw]) -> Iterator[Sequence[msgspec.Raw]]:
+    start = size = 0
+    for end, event in enumerate(every, 1):
+        size += memoryview(event).nbytes
+        if end == len(every) or end - start == _EVENTS_AT_A_TIME or size >= _BYTES_AT_A_TIME:
+            yield every[start:end]
+            start, size = end, 0
+
+
+def rank_in(payload: bytes) -> int:
+    """Return the data-parallel rank of the engine that sent a message; 0 if it does not say."""
+    try:
+        return _decode_ranked(payload).rank or 0
+    except msgspec.DecodeError:
+        return 0
 
 
 def hash_of(value: Hash) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Index of the blocks that the caches of endpoints hold, by tier, as KV events report them."""
 
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ _MOST_GROUPS = 64
 """Groups of layers of one engine, each with a cache of its own."""
 _MOST_COPIES = 1 << 20
 """Blocks whose copies within one cache are counted."""
-_HOST_TIER = "cpu"
+HOST_TIER = "cpu"
 SPECULATIVE = "speculative"
 """Tier of blocks that an engine is expected to store."""
 
@@ -70,6 +71,22 @@ class Held(NamedTuple):
     """Blocks in the tier `cpu`."""
 
 
+class Journal(ABC):
+    """Is told the changes of an index by events, in order."""
+
+    @abstractmethod
+    def stored(self, lane: Lane, tier: str, event: BlockStored, keys: Sequence[int]) -> None:
+        """Note blocks with these keys, the first ones of an event."""
+
+    @abstractmethod
+    def removed(self, lane: Lane, tier: str, keys: Sequence[int], hashes: Sequence[int]) -> None:
+        """Note blocks that the cache has no copy of any more, by key and by the engine's hash."""
+
+    @abstractmethod
+    def cleared(self, lane: Lane) -> None:
+        """Note that a lane is empty."""
+
+
 class _Batch:
     """Changes whose order does not matter: each block is stored or removed once in each cache."""
 
@@ -78,6 +95,8 @@ class _Batch:
         self.stored_in: list[tuple[Lane, str, int]] = []
         """Lane, tier and number of blocks, in the order of `stored`."""
         self.removed_from: list[tuple[Lane, str, int]] = []
+        self.removals: list[tuple[Lane, str, list[int]]] = []
+        """For a journal: lane, tier, and the engine's hashes in the order of `removed_hashes`."""
         self._touched: dict[Lane, set[int]] = {}
         """Hashes by lane."""
 
@@ -97,8 +116,9 @@ class BlockIndex:
     by the engine's hash, for later events. Not thread-safe.
     """
 
-    def __init__(self, block_hash: BlockHash, *, capacity: int, secret: int) -> None:
+    def __init__(self, block_hash: BlockHash, *, capacity: int, secret: int, journal: Journal | None = None) -> None:
         self._hash = block_hash
+        self._journal = journal
         self._first = lru_cache(1024)(block_hash.first)
         self._blocks = RowTable(capacity, secret)
         self._engine_blocks = RowTable(capacity, secret)
@@ -190,6 +210,8 @@ class BlockIndex:
                     batch, writes = _Batch(), writes + 1
                     batch.touch(lane, hashes)
                 if isinstance(event, BlockRemoved):
+                    if self._journal is not None:
+                        batch.removals.append((lane, tier, [hash_of(each) for each in event.block_hashes]))
                     batch.removed_hashes.extend(hashes)
                     _extend(batch.removed_from, lane, tier, len(hashes))
                     continue
@@ -198,10 +220,35 @@ class BlockIndex:
                 batch.stored.extend(keys)
                 batch.stored_hashes.extend(hashes[: len(keys)])
                 _extend(batch.stored_in, lane, tier, len(keys))
+                if self._journal is not None and keys:
+                    self._journal.stored(lane, tier, event, keys)
             if writes >= _MOST_WRITES:
                 break
         self._write(batch, now)
         return applied
+
+    def unknown(self, messages: Sequence[Message]) -> dict[int, int]:
+        """Return hashes in events whose keys are not known, and in the events: scoped, and the engine's."""
+        wanted: dict[int, int] = {}
+        stored: set[int] = set()
+        for _, model, events in messages:
+            scope = self._first(model)
+            for event in events:
+                if isinstance(event, BlockRemoved):
+                    wanted |= {hash_of(each) ^ scope: hash_of(each) for each in event.block_hashes}
+                elif isinstance(event, BlockStored):
+                    stored.update(hash_of(each) ^ scope for each in event.block_hashes)
+                    if event.parent_block_hash is not None:
+                        parent = hash_of(event.parent_block_hash)
+                        wanted[parent ^ scope] = parent
+        hashes = np.fromiter(wanted, dtype=np.uint64, count=len(wanted))
+        missing = hashes[self._engine_blocks.find(hashes) < 0].tolist()
+        return {each: wanted[each] for each in missing if each not in stored}
+
+    def learn(self, keys: Mapping[int, int], now: int) -> None:
+        """Remember keys by scoped hash."""
+        rows = self._engine_blocks.put(np.fromiter(keys, dtype=np.uint64, count=len(keys)), now)
+        self._keys[rows[rows >= 0]] = np.fromiter(keys.values(), dtype=np.uint64, count=len(keys))[rows >= 0]
 
     def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int | None) -> Held:
         """Return the leading blocks in the caches of lanes, given by id; a tier without a weight counts 1.
@@ -222,8 +269,8 @@ class BlockIndex:
             self._blocks.touch(rows, now)
         tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
         held = np.array([[word[rows] for word in self._holders[tier]] for tier in tiers])
-        if _HOST_TIER in self._holders:
-            in_host = np.bitwise_and.accumulate(held[tiers.index(_HOST_TIER)] & self._alive[:, None], axis=1)
+        if HOST_TIER in self._holders:
+            in_host = np.bitwise_and.accumulate(held[tiers.index(HOST_TIER)] & self._alive[:, None], axis=1)
             offloaded[where] = _run_counts(in_host).reshape(-1)[numbers]
         left = np.bitwise_or.reduce(held) & self._alive[:, None]
         np.bitwise_and.accumulate(left, axis=1, out=left)
@@ -309,6 +356,8 @@ class BlockIndex:
         self._alive[lane.word] |= lane.bit
 
     def _retire(self, lane: Lane) -> None:
+        if self._journal is not None:
+            self._journal.cleared(lane)
         self._alive[lane.word] &= ~lane.bit
         self._leaving.append(lane.number)
 
@@ -368,11 +417,26 @@ class BlockIndex:
         removed = np.array(batch.removed_hashes, dtype=np.uint64)
         if len(removed):
             rows = self._engine_blocks.find(removed)
-            copies = self.withdraw(np.where(rows < 0, np.uint64(0), self._keys[rows]), batch.removed_from)
+            keys = np.where(rows < 0, np.uint64(0), self._keys[rows])
+            copies = self.withdraw(keys, batch.removed_from)
+            if self._journal is not None:
+                self._note_removals(self._journal, batch, keys)
             self.removed_copies += copies
             self.removed_hashes += len(removed) - copies
             rows = np.unique(rows[rows >= 0])
             self._engine_blocks.remove(rows[self._blocks.find(self._keys[rows]) < 0])
+
+    def _note_removals(self, journal: Journal, batch: _Batch, keys: Keys) -> None:
+        """Tell a journal the removed blocks that have no copy left."""
+        rows, gone = self._blocks.find(keys), keys != 0
+        for tier, word, at, bits in _by_word(batch.removed_from, rows >= 0):
+            gone[at] &= self._column(tier, word)[rows[at]] & bits == 0
+        start = 0
+        for lane, tier, hashes in batch.removals:
+            chosen = np.flatnonzero(gone[start : start + len(hashes)])
+            if len(chosen):
+                journal.removed(lane, tier, keys[start + chosen].tolist(), [hashes[each] for each in chosen])
+            start += len(hashes)
 
     def _column(self, tier: str, word: int) -> NDArray[np.uint64]:
         if tier not in self._holders:

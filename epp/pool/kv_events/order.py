@@ -51,6 +51,8 @@ class Received(NamedTuple):
     is_current: bool = True
     """Whether the contents are known up to this message; if not, they must not be used, as later messages are known to
     be missing."""
+    is_first: bool = False
+    """Whether it is the first message of an engine, which held nothing before."""
 
 
 class EngineCounts:
@@ -182,7 +184,7 @@ class EventOrder:
             return []
         if last is None:  # the engine may have forgotten the first ones
             replay.is_joined, replay.news = True, 1
-            return [self._applied(message, is_complete=False, is_current=False)]
+            return [self._applied(message, is_current=False)]  # nothing is known that could be wrong
         if message.number == last[0]:
             if hash(message.payload) != last[1]:
                 return [self._restarted(replay)]
@@ -214,7 +216,7 @@ class EventOrder:
             return self.attempt_ended(now)  # the message that asked for the replay is not in it
         self.replay = None
         self._counts.replays["complete"] += 1
-        return [Received(self.engine, is_complete=self._last is not None)]
+        return [Received(self.engine)]
 
     def attempt_ended(self, now: float) -> list[Received]:
         """Return the changes when an attempt ended early; there is another one, if it makes progress."""
@@ -245,6 +247,7 @@ class EventOrder:
         return self._reset("restart", is_current=False)
 
     def _applied(self, message: EventMessage, *, is_complete: bool = True, is_current: bool = True) -> Received:
+        is_first = self._last is None and message.number == 0
         self._last = message.number, hash(message.payload)
         if message.topic:
             model = message.topic.decode(errors="replace").partition("@")[2].partition("@")[2]
@@ -253,7 +256,7 @@ class EventOrder:
             events = decode_events(message.payload)
         except msgspec.DecodeError as error:
             return self.malformed(str(error))._replace(is_current=is_current)
-        return Received(self.engine, self._model, events, is_complete, is_current)
+        return Received(self.engine, self._model, events, is_complete, is_current, is_first)
 
     def _reset(self, cause: str, *, is_current: bool = True) -> Received:
         self._counts.resets[cause] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of an endpoint's KV events: by configuration, or as the model server tells them."""
+"""The ports of an endpoint's KV events: by configuration, by its labels, or as the model server tells them."""
 
 import re
 from typing import NamedTuple
@@ -10,10 +10,12 @@ from epp.framework.datalayer import NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath
 from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
+from epp.pool.discovery.pods import KV_PORTS
 from epp.pool.kv_events.subscriber import Addresses
 
 _RANK = re.compile(r"-rank-(\d+)$")
 _PORT = re.compile(r"tcp://.*:(\d{1,5})")
+_NUMBER = re.compile(r"[0-9]{1,5}")
 _LAST_PORT = 65_535
 
 
@@ -34,6 +36,26 @@ def rank_of(endpoint: Endpoint) -> int:
     """Return the index of the endpoint among those of its pod."""
     found = _RANK.search(endpoint.name)
     return int(found[1]) if found else 0
+
+
+def labelled_ports(endpoint: Endpoint, default: Ports) -> Ports:
+    """Return the ports in the labels of an endpoint, or else the default ones; raises ValueError."""
+    return Ports(
+        *(
+            _labelled_port(endpoint, label, port, lowest)
+            for label, port, lowest in zip(KV_PORTS, default, (1, 0), strict=True)
+        )
+    )
+
+
+def _labelled_port(endpoint: Endpoint, label: str, default: int, lowest: int) -> int:
+    text = endpoint.labels.get(label)
+    if text is None:
+        return default
+    rank = rank_of(endpoint)
+    if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= _LAST_PORT - rank:
+        raise ValueError(f"{label} is {text[:100]!r}; write a port from {lowest} to {_LAST_PORT - rank}")
+    return int(text) and int(text) + rank
 
 
 class _Source(msgspec.Struct):

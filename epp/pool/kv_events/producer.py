@@ -3,10 +3,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from secrets import randbits
 from time import perf_counter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from epp.framework import (
     CACHED_TOKENS_PREDICTED,
     PREFIX_MATCH,
     PROMPT_TOKENS,
+    Admitter,
     Candidates,
     DataKey,
     Endpoint,
@@ -37,17 +38,17 @@ from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
 from epp.pool.kv_events.accuracy import Accuracy
-from epp.pool.kv_events.block_keys import TOKEN_BYTES, XxHash
-from epp.pool.kv_events.events import DEFAULT_TIER, MOST_BLOCKS, BlockRemoved, BlockStored, pieces_of
+from epp.pool.kv_events.block_keys import TOKEN_BYTES, CborFnv, XxHash
+from epp.pool.kv_events.events import MOST_BLOCKS, BlockRemoved, BlockStored, pieces_of
 from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
+from epp.pool.kv_events.matches import FAST_TIERS, Matched, SharedMatch
 from epp.pool.kv_events.order import Received
 from epp.pool.kv_events.parameters import DEFAULT_SIZE, PrecisePrefixCacheParameters
+from epp.pool.kv_events.shared_index import SHARED_METRICS, SharedIndex
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 
 _MOST_BLOCKS = 10_000_000
 """Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
-_MOST_TOKENS = 128 * 1024
-"""Tokens of a request that are looked up, if blocks have 16 tokens or more."""
 _MOST_BLOCKS_LOOKED_UP = 12 * 1024
 """Blocks of a request that are looked up, of all block sizes of the engines: 20 ms for 1,000 endpoints."""
 _MOST_PROMPTS = 32
@@ -58,7 +59,6 @@ _TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer p
 _DEFAULT_TTL_SECONDS = 2.0
 _SWEEP_SECONDS = 0.1
 _PREFILL = "prefill"
-_FAST_TIERS = {DEFAULT_TIER, SPECULATIVE}
 _ROUNDING = 1e-9
 LANE = Column("kv_event_lane", "id")
 """Id of the lane of an endpoint in the index."""
@@ -139,7 +139,7 @@ class _Expected(NamedTuple):
 PP = TypeVar("PP", bound=PrecisePrefixCacheParameters, default=PrecisePrefixCacheParameters)
 
 
-class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[PP], FollowingTagger[PP]):
+class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], ResponseReporter[PP], FollowingTagger[PP]):
     """Publishes, for each endpoint, the leading blocks of the prompt that its engine reports to hold in its KV cache.
 
     Subscribes to the KV events of each endpoint of the pool. The prompt must be known as token ids: those of the
@@ -150,20 +150,26 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
     The match of the picked endpoint is compared with the `cached_tokens` of its response, if the engine reports them
     (vLLM: `--enable-prompt-tokens-details`) and the gateway shows the body. While the matches of an endpoint are wrong
     too often (`predictionCheck`), those of another producer replace them, and `/healthz` names the endpoint.
+
+    With `redisConfig`, pickers share their indexes, also with llm-d-router. A request waits 50 ms at most for the
+    shared index; the longer match of both counts. While the server fails, this picker uses its own index.
     """
 
     plugin_type = "precise-prefix-cache-producer"
     parameters_type = PrecisePrefixCacheParameters
-    ignores_tokenizers = False
-    """Whether `tokenizersPoolConfig` is ignored rather than refused."""
-    metrics = (*_INDEX_METRICS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS)
+    has_tokenizers = False
+    """Whether `tokenizersPoolConfig` is used rather than refused."""
+    metrics: ClassVar[tuple[PluginMetric, ...]] = (
+        *_INDEX_METRICS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS,
+        *SHARED_METRICS,
+    )  # fmt: skip
     namespaces = ()
     reads_response_body = False
 
     def setup(self) -> None:
         """Prepare the index; raises ValueError for blocks without tokens."""
         given = self.parameters
-        if given.indexer_config.tokenizers_pool_config is not None and not self.ignores_tokenizers:
+        if given.indexer_config.tokenizers_pool_config is not None and not self.has_tokenizers:
             raise ValueError(f"indexerConfig.{_TOKENIZERS}")
         processor = given.token_processor_config
         self._block_tokens = processor.block_size_tokens or processor.block_size
@@ -173,10 +179,15 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         self._ttl = parse_duration(given.speculative_ttl or "0") or _DEFAULT_TTL_SECONDS
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._prompts_key: DataKey[_Prompts] = DataKey("kv-event-blocks", self.plugin_type, self.name)
-        self._hash = XxHash(processor.hash_seed)
+        self._shared = self._shared_index()
+        is_fast = self._shared is None or processor.hash_algorithm == "xxh64"
+        self._hash = XxHash(processor.hash_seed) if is_fast else CborFnv(processor.hash_seed)
         size = given.indexer_config.kv_block_index_config.in_memory_config.size
-        self._index = BlockIndex(self._hash, capacity=min(size, _MOST_BLOCKS), secret=randbits(63))
+        self._index = BlockIndex(
+            self._hash, capacity=min(size, _MOST_BLOCKS), secret=randbits(63), journal=self._shared
+        )
         self._lanes: dict[Identity, Lane] = {}
+        self._by_hostport: dict[str, Lane] = {}
         self._by_id: dict[int, Lane] = {}
         self._subscriptions = Subscriptions(given.kv_events_config)
         self._expected: deque[_Expected] = deque()
@@ -184,19 +195,30 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         self._accuracy = Accuracy(given.prediction_check, self._block_tokens)
         self._held_key: DataKey[NDArray[np.int64]] = DataKey("kv-event-tokens", self.plugin_type, self.name)
         """Matches as the index has them, also those of endpoints that are distrusted."""
+        self._shared_key: DataKey[SharedMatch] = DataKey("kv-event-shared-blocks", self.plugin_type, self.name)
         self._sent_key: DataKey[_Sent] = DataKey("kv-event-prediction", self.plugin_type, self.name)
         self._other_key = PREFIX_MATCH.produced_by(given.prediction_check.prefix_match_info_producer_name)
         self._latency = Distribution(_LATENCY.bounds)
         self.writes = (self._match_key, LANE)
         self.may_read = (PROMPT_TOKENS, self._other_key)
 
+    def _shared_index(self) -> SharedIndex | None:
+        index = self.parameters.indexer_config.kv_block_index_config
+        if index.redis_config is None or index.cost_aware_memory_config is not None:
+            return None
+        return SharedIndex(index.redis_config, self.clock, block_tokens=self._block_tokens, weights=self._weights)
+
     def tag(self, endpoint: Endpoint) -> Report:
-        """Subscribe to the events of an endpoint that is new."""
+        """Subscribe to the events of an endpoint, at the ports in its labels."""
         lane = self._lanes.get(endpoint.identity)
         if lane is None:
             lane = self._lanes[endpoint.identity] = self._index.add()
-            self._by_id[lane.id] = lane
+            self._by_id[lane.id] = self._by_hostport[endpoint.hostport] = lane
+            if self._shared is not None:
+                self._shared.name_lane(lane, endpoint.hostport)
             self._subscriptions.add(endpoint, lane)
+        else:
+            self._subscriptions.update(endpoint)
         return Report({LANE: lane.id})
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:  # noqa: ARG002  as the role calls it
@@ -208,7 +230,11 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         lane = self._lanes.pop(endpoint.identity, None)
         if lane is not None:
             del self._by_id[lane.id]
+            if self._by_hostport[endpoint.hostport] is lane:
+                del self._by_hostport[endpoint.hostport]
             self._index.remove(lane)
+            if self._shared is not None:
+                self._shared.forget_lane(lane)
             self._accuracy.forget(lane.id)
             self._subscriptions.remove(endpoint)
 
@@ -219,6 +245,8 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._subscriptions.ask())
                 tasks.create_task(self._sweep())
+                if self._shared is not None:
+                    tasks.create_task(self._shared.run())
         finally:
             for lane in self._lanes.values():
                 self._index.clear(lane)
@@ -239,34 +267,63 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         snapshot = candidates.snapshot
         lanes = self._subscriptions.current(_lane_ids(snapshot))
         started = perf_counter()
+        matched = self._matched(prompts, lanes, None if request.dry_run else int(self.clock.now()) + 1)
+        if (shared := request.get(self._shared_key)) is not None:
+            slots = {lane: slot for slot, lane in enumerate(lanes.tolist())}
+            known = {name: slots[lane.id] for name, lane in self._by_hostport.items() if lane.id in slots}
+            other = shared.matched(known, len(lanes), self._block_tokens)
+            matched = matched.replaced(other.tokens > matched.tokens, other)
+        request.put(self._held_key, matched.tokens)
+        if self._accuracy.distrusted:
+            given = request.get(self._other_key)
+            tokens = np.zeros(len(lanes), dtype=np.int64) if given is None else given.tokens.astype(np.int64)
+            other = Matched(tokens, tokens.astype(np.float64), np.zeros_like(tokens), {})
+            matched = matched.replaced(np.isin(lanes, tuple(self._accuracy.distrusted)), other)
+        blocks = np.floor(matched.weighted / self._block_tokens + _ROUNDING).astype(np.int32)
+        if not request.dry_run:
+            self._latency.observe(perf_counter() - started)
+            before = None if shared is None else request.get(self._match_key)
+            self._lookups += before is None
+            self._hits += int(blocks.max(initial=0)) - (
+                0 if before is None else int(before.matched_blocks.max(initial=0))
+            )
+        match = PrefixMatch(
+            blocks,
+            prompts.total_blocks,
+            self._block_tokens,
+            matched.tokens,
+            offloaded_tokens=matched.offloaded,
+            tier_tokens=matched.tiers,
+        )
+        request.put(self._match_key, match)
+
+    def _matched(self, prompts: _Prompts, lanes: NDArray[np.intp], now: int | None) -> Matched:
+        """Look up the blocks in the index of this picker."""
         tokens, weighted = np.zeros(len(lanes), dtype=np.int64), np.zeros(len(lanes))
         offloaded = tokens.copy()
         tiers: dict[str, NDArray[np.int64]] = {}
-        now = None if request.dry_run else int(self.clock.now()) + 1
         for size, chains in prompts.keys.items():
             for keys in chains:
                 held = self._index.match(keys, self._weights, lanes, now)
                 tokens += held.blocks.astype(np.int64) * size
                 weighted += held.weighted * size
                 offloaded += held.offloaded.astype(np.int64) * size
-                for tier in held.by_tier.keys() - _FAST_TIERS:
+                for tier in held.by_tier.keys() - FAST_TIERS:
                     tiers[tier] = tiers.get(tier, 0) + held.by_tier[tier].astype(np.int64) * size
-        request.put(self._held_key, tokens)
-        if self._accuracy.distrusted:
-            distrusted = np.isin(lanes, tuple(self._accuracy.distrusted))
-            other = request.get(self._other_key)
-            tokens = np.where(distrusted, 0 if other is None else other.tokens, tokens)
-            weighted, offloaded = np.where(distrusted, tokens, weighted), np.where(distrusted, 0, offloaded)
-            tiers = {tier: np.where(distrusted, 0, each) for tier, each in tiers.items()}
-        blocks = np.floor(weighted / self._block_tokens + _ROUNDING).astype(np.int32)
-        if not request.dry_run:
-            self._latency.observe(perf_counter() - started)
-            self._lookups += 1
-            self._hits += int(blocks.max(initial=0))
-        match = PrefixMatch(
-            blocks, prompts.total_blocks, self._block_tokens, tokens, offloaded_tokens=offloaded, tier_tokens=tiers
-        )
-        request.put(self._match_key, match)
+        return Matched(tokens, weighted, offloaded, tiers)
+
+    def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:  # noqa: ARG002  as the role calls it
+        """Hold the request until the shared index has answered, or for 50 ms; then `produce` publishes both matches."""
+        prompts = request.get(self._prompts_key)
+        if self._shared is None or prompts is None or request.dry_run or request.get(self._shared_key) is not None:
+            return None
+        chains = [keys for keys in prompts.keys[self._block_tokens] if len(keys)]
+        found = self._shared.look_up(chains, self._by_hostport) if chains else None
+        if found is None:
+            return None
+        match, held = found
+        request.put(self._shared_key, match)
+        return held
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         """Note the prediction for the target, and expect the blocks of the request at the targets."""
@@ -329,20 +386,24 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
                 ),
                 ("costAwareMemoryConfig has no effect: inMemoryConfig is used", index.cost_aware_memory_config),
                 (
-                    "redisConfig has no effect: each picker has its own index, of the events of all endpoints",
-                    index.redis_config is not None,
+                    "redisConfig has no effect beside costAwareMemoryConfig, as in llm-d-router",
+                    index.redis_config is not None and self._shared is None,
+                ),
+                (
+                    "the password in redisConfig.address is shown with the configuration; use EPP_REDIS_PASSWORD",
+                    index.redis_config is not None and index.redis_config.has_password,
                 ),
                 ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
                 ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
-                (_TOKENIZERS, indexer.tokenizers_pool_config is not None),
             )
             if holds
         ]
 
     @property
     def inputs(self) -> InputState:
-        """Why the picker does not listen for engines that connect to it."""
-        return InputState(self._subscriptions.problems)
+        """Why the picker does not listen for engines or share its index, and invalid ports in labels."""
+        shared = () if self._shared is None else self._shared.problems
+        return InputState((*self._subscriptions.problems, *shared), ignored=self._subscriptions.ignored)
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -363,6 +424,7 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
             Sample(_UNTOLD, self._untold),
             *self._subscriptions.samples,
             *self._accuracy.samples,
+            *(() if self._shared is None else self._shared.samples),
         ]
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
@@ -379,8 +441,8 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         now = int(self.clock.now()) + 1
         batch: list[Message] = []
         blocks = 0
-        for engine, model, events, is_complete, is_current in received:
-            if not is_complete:
+        for engine, model, events, is_complete, is_current, is_first in received:
+            if is_first or not is_complete:
                 await self._write(batch, now)
                 batch = []
                 if (lane := self._subscriptions.lane_of(engine)) is not None:
@@ -406,6 +468,9 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
     async def _write(self, batch: Sequence[Message], now: int) -> None:
         """Apply a batch; half of the time is for requests."""
         while batch:
+            if self._shared is not None and (unknown := self._index.unknown(batch)):
+                keys = await self._shared.keys_of(tuple(unknown.values()))
+                self._index.learn({each: key for each, key in zip(unknown, keys, strict=False) if key}, now)
             started = perf_counter()
             left = [each for each in batch if self._by_id.get(each.lane.id) is each.lane]
             batch = left[self._index.apply(left, now) :]
@@ -422,16 +487,19 @@ class PrecisePrefixCacheProducer(Producer[PP], PreRequest[PP], ResponseReporter[
         """Return the blocks of the request, computed once; None without token ids."""
         found = request.get(self._prompts_key)
         if found is None:
-            prompts = _token_ids(request, _MOST_TOKENS)
+            most = self._hash.most_tokens
+            prompts = _token_ids(request, most)
             if prompts is None:
                 return None
             counted = request.get(PROMPT_TOKENS)
             media = () if counted is None else counted.media
             first = self._hash.first(request.model)
             sizes = self._index.block_sizes or {self._block_tokens}
+            if self._shared is not None:
+                sizes = sizes | {self._block_tokens}
             left, keys = _MOST_BLOCKS_LOOKED_UP, {}
             for size in sorted(sizes, reverse=True):
-                some = _token_ids(request, min(_MOST_TOKENS, left * size)) or ()
+                some = _token_ids(request, min(most, left * size)) or ()
                 extras = _extras(media, request.body.cache_salt, size)
                 keys[size] = [np.array(self._hash.chain(first, ids, size, extras), dtype=np.uint64) for ids in some]
                 left -= sum(map(len, keys[size]))

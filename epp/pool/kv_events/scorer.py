@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producer and scorer in one, as older configurations have it."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,6 +11,8 @@ import numpy as np
 
 from epp.framework import (
     PREFIX_MATCH,
+    PROMPT_TOKENS,
+    Admitter,
     Candidates,
     Category,
     Endpoint,
@@ -21,9 +25,11 @@ from epp.framework import (
 from epp.framework.datalayer import AffectedEndpoints, Report
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Plugin
-from epp.framework.plugin_status import Sample
-from epp.pool.kv_events.parameters import PrecisePrefixCacheParameters
+from epp.framework.plugin_status import InputState, Sample
+from epp.pool.kv_events.parameters import PrecisePrefixCacheParameters, TokenizersPool
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
+from epp.pool.tokens.parameters import TokenProducerParameters
+from epp.pool.tokens.producer import TokenProducer
 
 
 class PrecisePrefixCacheScorerParameters(PrecisePrefixCacheParameters, frozen=True):
@@ -35,19 +41,23 @@ class PrecisePrefixCacheScorerParameters(PrecisePrefixCacheParameters, frozen=Tr
 
 
 class PrecisePrefixCacheScorer(
-    PrecisePrefixCacheProducer[PrecisePrefixCacheScorerParameters], Scorer[PrecisePrefixCacheScorerParameters]
+    PrecisePrefixCacheProducer[PrecisePrefixCacheScorerParameters],
+    Admitter[PrecisePrefixCacheScorerParameters],
+    Scorer[PrecisePrefixCacheScorerParameters],
 ):
     """`matched_blocks / total_blocks`, by the KV events of engines; 0 for all without token ids.
 
     Deprecated: declare a precise-prefix-cache-producer, and a prefix-cache-scorer with its name. If one producer is
-    declared before, its matches are used; two are refused.
+    declared before, its matches are used; two are refused. With `tokenizersPoolConfig`, the tokenizer service of
+    llm-d-kv-cache supplies token ids, as for a token-producer with `udsTokenizerConfig`.
     """
 
     plugin_type = "precise-prefix-cache-scorer"
     stability = Stability.DEPRECATED
     category = Category.AFFINITY
     zero_means = "holds nothing of the prompt"
-    ignores_tokenizers = True
+    has_tokenizers = True
+    metrics = (*PrecisePrefixCacheProducer.metrics, *TokenProducer.metrics)
 
     @classmethod
     def parameters_beside(
@@ -71,6 +81,12 @@ class PrecisePrefixCacheScorer(
         """Prepare an index of its own, if there is no producer."""
         super().setup()
         self._is_bound = bool(self.parameters.prefix_match_info_producer_name)
+        self._tokens: TokenProducer | None = None
+        pool = self.parameters.indexer_config.tokenizers_pool_config
+        if pool is not None and pool.model_name and not self._is_bound:
+            service = TokenProducerParameters(model_name=pool.model_name, uds_tokenizer_config=pool.uds)
+            self._tokens = TokenProducer(service, name=self.name, clock=self.clock)
+            self.reads_content = True
         if self._is_bound:
             self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
             self.reads, self.may_read, self.writes = (self._match_key,), (), ()
@@ -89,26 +105,53 @@ class PrecisePrefixCacheScorer(
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         """Receive events until cancelled, if there is no producer."""
         if not self._is_bound:
-            await super().follow(changed)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(super().follow(changed))
+                if self._tokens is not None:
+                    tasks.create_task(self._tokens.follow())
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         """Publish the match, if there is no producer."""
         if not self._is_bound:
+            counted = request.get(PROMPT_TOKENS)
+            if self._tokens is not None and (counted is None or counted.ids is None):
+                self._tokens.produce(request, candidates)
+                if (counted := request.get(PROMPT_TOKENS.produced_by(self.name))) is not None:
+                    request.put(PROMPT_TOKENS, counted)
             super().produce(request, candidates)
+
+    def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
+        """Hold the request until its token ids are here, if the tokenizer service is asked."""
+        return None if self._tokens is None else self._tokens.admit(request, candidates)
+
+    @property
+    def inputs(self) -> InputState:
+        """Why no engine can connect, and the tokenizer service, while it is not asked."""
+        found = super().inputs
+        if self._tokens is None:
+            return found
+        return replace(found, problems=found.problems + self._tokens.inputs.problems)
 
     @property
     def warnings(self) -> Sequence[str]:
         """Parameters without effect."""
         used = self.parameters.prefix_match_info_producer_name
         plain = type(self.parameters)(prefix_match_info_producer_name=used)
+        pool = self.parameters.indexer_config.tokenizers_pool_config
         if not used:
-            return super().warnings
+            ignored = {
+                "tokenizersPoolConfig has no effect without modelName": pool is not None and not pool.model_name,
+                "workersCount has no effect": pool is not None and pool.workers_count != TokenizersPool().workers_count,
+            }
+            return [*super().warnings, *(text for text, holds in ignored.items() if holds)]
         return [f"the matches of {used!r} are used; the other parameters have no effect"] * (self.parameters != plain)
 
     @property
     def samples(self) -> Sequence[Sample]:
         """Metrics of its own index."""
-        return () if self._is_bound else super().samples
+        if self._is_bound:
+            return ()
+        return (*super().samples, *(() if self._tokens is None else self._tokens.samples))
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
         """Return the state of its own index."""

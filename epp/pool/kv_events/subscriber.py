@@ -7,22 +7,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import wait
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import structlog
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from epp.pool.kv_events.central import CentralSocket, Sender
-from epp.pool.kv_events.order import SEQUENCE_BYTES, EngineCounts, EventCounts, EventOrder, Received, message_of
+from epp.pool.kv_events.order import EngineCounts, EventCounts, EventOrder, Received
+from epp.pool.kv_events.sockets import (
+    MESSAGES_AT_A_TIME,
+    Context,
+    Replays,
+    Socket,
+    discard,
+    frames_of,
+    limited,
+    parts_of,
+)
 
-MOST_MESSAGE_BYTES = 1024 * 1024
-"""A prompt of 180,000 tokens or more, stored in one step of the engine; ZeroMQ ends the connection of an engine that
-sends a longer message. Decoding holds the interpreter lock for 10 ms of CPU time, for 20 ms with unusual extra keys."""
-_QUEUED_MESSAGES = 32
-"""Messages of one engine that wait here; further ones wait in the engine, which drops some if there are too many."""
-_MESSAGES_AT_A_TIME = 32
-_MOST_BYTES_AT_A_TIME = 1024 * 1024
 _READING_SECONDS = 0.02
 """Time in which messages are decoded before they are handed over; then, there is a pause of the same length."""
 MOST_WAITING_MESSAGES = 256
@@ -30,15 +33,8 @@ MOST_WAITING_MESSAGES = 256
 _PAUSE_SECONDS = 0.01
 """Events are collected for so long, so that many are applied at once."""
 _POLL_MILLISECONDS = 200
-_RECONNECT_MILLISECONDS, _LONGEST_RECONNECT_MILLISECONDS = 100, 5_000
-_END = b"\xff" * SEQUENCE_BYTES
-"""Number of the message that ends a replay."""
 _MOST_REPLAYS = 8
-_SILENCE_SECONDS = 2.0
-"""Time without a message after which an attempt of a replay ends."""
 _log = structlog.get_logger()
-_Socket: TypeAlias = "zmq.Socket[bytes]"
-_Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 
 class Addresses(NamedTuple):
@@ -49,36 +45,14 @@ class Addresses(NamedTuple):
     """Empty if the engine does not repeat events."""
 
 
-def _limit(socket: _Socket) -> None:
-    """Bound the memory of a socket, and find out when a peer has vanished."""
-    for option, value in (
-        (zmq.LINGER, 0),
-        (zmq.IPV6, 1),
-        (zmq.RCVHWM, _QUEUED_MESSAGES),
-        (zmq.MAXMSGSIZE, MOST_MESSAGE_BYTES),
-        (zmq.TCP_KEEPALIVE, 1),
-        (zmq.TCP_KEEPALIVE_IDLE, 30),
-        (zmq.TCP_KEEPALIVE_INTVL, 10),
-        (zmq.TCP_KEEPALIVE_CNT, 3),
-        (zmq.RECONNECT_IVL, _RECONNECT_MILLISECONDS),
-        (zmq.RECONNECT_IVL_MAX, _LONGEST_RECONNECT_MILLISECONDS),
-    ):
-        socket.setsockopt(option, value)
-
-
 class _Subscription:
     """One engine: its sockets, and the order of its messages."""
 
-    def __init__(self, context: _Context, addresses: Addresses, topic: bytes, order: EventOrder) -> None:
-        self._context, self._addresses = context, addresses
-        self.order = order
-        self.replaying: _Socket | None = None
-        self.heard = 0.0
-        """Time of the last message of the replay."""
-        self.socket: _Socket = context.socket(zmq.SUB)
-        _limit(self.socket)
+    def __init__(self, context: Context, addresses: Addresses, topic: bytes, order: EventOrder) -> None:
+        self.replays = Replays(context, addresses.replay, order)
+        self.socket = limited(context, zmq.SUB)
         self.socket.subscribe(topic)
-        self.monitor: _Socket = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self.monitor: Socket = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         try:
             self.socket.connect(addresses.events)
         except zmq.ZMQError:
@@ -86,34 +60,21 @@ class _Subscription:
             raise
 
     @property
-    def sockets(self) -> Iterator[_Socket]:
+    def order(self) -> EventOrder:
+        """The order of its messages."""
+        return self.replays.order
+
+    @property
+    def sockets(self) -> Iterator[Socket]:
         """The sockets that are read now: live messages wait for the end of a replay."""
         yield self.monitor
         if self.order.replay is None:
             yield self.socket
-        elif self.replaying is not None:
-            yield self.replaying
-
-    def ask(self, now: float) -> None:
-        """Begin an attempt of a replay."""
-        self.heard = now
-        self.replaying = self._context.socket(zmq.DEALER)
-        _limit(self.replaying)
-        start = self.order.attempt(now)
-        try:
-            self.replaying.connect(self._addresses.replay)
-            self.replaying.send_multipart([b"", start.to_bytes(SEQUENCE_BYTES, "big")], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            self.order.own.errors["replay-connect"] += 1
-
-    def end_attempt(self) -> None:
-        """Close the socket of a replay."""
-        if self.replaying is not None:
-            self.replaying.close(0)
-            self.replaying = None
+        elif self.replays.socket is not None:
+            yield self.replays.socket
 
     def close(self) -> None:
-        self.end_attempt()
+        self.replays.end_attempt()
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(0)
@@ -150,7 +111,7 @@ class Subscriber:
         self._read_seconds = 0.0
         self._ended: list[Received] = []
         """Subscriptions that were replaced."""
-        self._orders: deque[Callable[[_Context], None]] = deque()
+        self._orders: deque[Callable[[Context], None]] = deque()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
@@ -158,7 +119,7 @@ class Subscriber:
     def connect(self, engine: int, addresses: Addresses, counts: EngineCounts) -> None:
         """Subscribe to the events of an engine, under a number of its own; a former subscription of it ends."""
 
-        def follow(context: _Context) -> None:
+        def follow(context: Context) -> None:
             if (former := self._found.pop(engine, None)) is not None:
                 counts.is_connected = False
                 self._ended.append(former.order.disconnected())
@@ -175,7 +136,7 @@ class Subscriber:
     def admit(self, sender: Sender) -> None:
         """Believe an engine that connects."""
 
-        def follow(_context: _Context) -> None:
+        def follow(_context: Context) -> None:
             if self.central is not None:
                 self.central.admit(sender)
 
@@ -184,7 +145,7 @@ class Subscriber:
     def disconnect(self, engine: int) -> None:
         """End the subscription of an engine, and do not believe it when it connects."""
 
-        def follow(_context: _Context) -> None:
+        def follow(_context: Context) -> None:
             if self.central is not None:
                 self.central.dismiss(engine)
             if (former := self._found.pop(engine, None)) is not None:
@@ -198,11 +159,11 @@ class Subscriber:
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        context: _Context = zmq.Context()
+        context: Context = zmq.Context()
         context.set(zmq.MAX_SOCKETS, 65_535)
         try:
             if self._listen:
-                self.central = CentralSocket(context, self._listen, self._topic, _limit)
+                self.central = CentralSocket(context, self._listen, self._topic)
             while not self._is_ending:
                 while self._orders:
                     self._orders.popleft()(context)
@@ -218,20 +179,24 @@ class Subscriber:
                 self.central.close()
             context.destroy(0)
 
+    @property
+    def _sockets(self) -> Iterator[Socket]:
+        for subscription in self._found.values():
+            yield from subscription.sockets
+        if self.central is not None:
+            yield from self.central.sockets
+
     def _receive(self) -> list[Received]:
         """Return what engines have sent, those first that were not read last time."""
         poller = zmq.Poller()
-        for subscription in self._found.values():
-            for socket in subscription.sockets:
-                poller.register(socket, zmq.POLLIN)
-        if self.central is not None:
-            poller.register(self.central.socket, zmq.POLLIN)
-            poller.register(self.central.monitor, zmq.POLLIN)
+        for socket in self._sockets:
+            poller.register(socket, zmq.POLLIN)
         ready = {socket for socket, _ in poller.poll(_POLL_MILLISECONDS)}
         started = time.monotonic()
         batch, self._ended = self._ended, []
         if self.central is not None:
             batch += self._from_central(self.central)
+            batch += self.central.resume(ready, self._may_begin_replay, started + _READING_SECONDS)
         for engine, subscription in tuple(self._found.items()):
             if len(batch) >= MOST_WAITING_MESSAGES or time.monotonic() - started >= _READING_SECONDS:
                 break
@@ -239,7 +204,7 @@ class Subscriber:
             if subscription.monitor in ready:
                 batch += self._connections(subscription)
             if subscription.order.replay is not None:
-                batch += self._replayed(subscription, ready)
+                batch += subscription.replays.resume(ready, self._may_begin_replay)
             elif subscription.socket in ready:
                 batch += self._messages(subscription)
         self._read_seconds = time.monotonic() - started
@@ -249,24 +214,24 @@ class Subscriber:
         """Return that the engine's cache is unknown, for a connection that ended: messages may be lost."""
         found: list[Received] = []
         while subscription.monitor.poll(0):
-            subscription.end_attempt()
+            subscription.replays.end_attempt()
             ended = recv_monitor_message(subscription.monitor)["event"] == zmq.EVENT_DISCONNECTED
             subscription.order.own.is_connected = not ended
             if ended:
-                _discard(subscription.socket)
+                discard(subscription.socket)
                 found.append(subscription.order.disconnected())
                 continue
             subscription.order.connected(time.monotonic())
-            if self.central is not None and (other := self.central.orders.pop(subscription.order.engine, None)):
-                found.append(other.disconnected())
+            if self.central is not None:
+                found += self.central.forget(subscription.order.engine)
         return found
 
     def _from_central(self, central: CentralSocket) -> list[Received]:
         """Return what engines that connected have sent; not if they are subscribed to as well."""
         found: list[Received] = []
-        for number, frames in enumerate(_frames(central.socket), 1):
+        for number, frames in enumerate(frames_of(central.socket), 1):
             found += central.message(frames, self.counts, time.monotonic(), self._is_connected)
-            if number == _MESSAGES_AT_A_TIME:
+            if number == MESSAGES_AT_A_TIME:
                 return found  # the messages of connections that ended are read first
         return found + central.connections()
 
@@ -275,39 +240,15 @@ class Subscriber:
 
     def _messages(self, subscription: _Subscription) -> list[Received]:
         found: list[Received] = []
-        for parts in _parts(subscription.socket):
+        for parts in parts_of(subscription.socket):
             found += subscription.order.published(parts, time.monotonic())
             if subscription.order.replay is not None:
                 break
         return found
 
-    def _replayed(self, subscription: _Subscription, ready: set[Any]) -> list[Received]:
-        """Begin, continue or end an attempt of a replay; return the changes."""
-        order, now = subscription.order, time.monotonic()
-        assert order.replay is not None  # noqa: S101  the caller looks
-        if subscription.replaying is None:
-            if now < order.replay.due:
-                return []
-            if sum(each.replaying is not None for each in self._found.values()) < _MOST_REPLAYS:
-                subscription.ask(now)
-            return []
-        found: list[Received] = []
-        if subscription.replaying in ready:
-            subscription.heard = now
-            for parts in _parts(subscription.replaying):
-                if parts[-1] == b"" or parts[-2:-1] == [_END]:
-                    subscription.end_attempt()
-                    return found + order.reply_ended(now)
-                topic = parts[-3:-2] or [b""]  # older versions of vLLM repeat a message without it
-                if (message := message_of([*topic, *parts[-2:]])) is not None:
-                    found += order.replayed(message)
-                else:
-                    order.own.errors["replay-incomplete"] += 1
-                    order.break_off()
-        if now - subscription.heard >= _SILENCE_SECONDS or now >= order.replay.until:
-            subscription.end_attempt()
-            found += order.attempt_ended(now)
-        return found
+    def _may_begin_replay(self) -> bool:
+        asked = sum(each.replays.socket is not None for each in self._found.values())
+        return asked + (0 if self.central is None else self.central.replaying) < _MOST_REPLAYS
 
     def _hand_over(self, batch: Sequence[Received]) -> None:
         """Have the event loop apply a batch, and wait until it has."""
@@ -322,29 +263,3 @@ class Subscriber:
         while not (self._is_ending or applied.done()):
             wait((applied,), _POLL_MILLISECONDS / 1000)
         self.waiting = 0
-
-
-def _frames(socket: _Socket) -> Iterator[list[zmq.Frame]]:
-    """Yield messages that are there, up to the limits."""
-    size = 0
-    for _ in range(_MESSAGES_AT_A_TIME):
-        try:
-            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return
-        yield frames
-        size += sum(map(len, frames))
-        if size >= _MOST_BYTES_AT_A_TIME:
-            return
-
-
-def _parts(socket: _Socket) -> Iterator[list[bytes]]:
-    for frames in _frames(socket):
-        yield [frame.bytes for frame in frames]
-
-
-def _discard(socket: _Socket) -> None:
-    """Drop the messages of a connection that ended, so that they are not taken for those of the next one."""
-    for _ in range(2 * _QUEUED_MESSAGES):
-        if not any(True for _ in _parts(socket)):
-            return

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from epp.framework import Count, Endpoint, Parameters
 from epp.framework.endpoint import Identity
-from epp.framework.plugin_status import MOST_ENDPOINTS, InputProblem, PluginMetric, Sample
+from epp.framework.plugin_status import MOST_ENDPOINTS, IgnoredValue, InputProblem, PluginMetric, Sample
+from epp.pool.discovery.pods import KV_PORTS
 from epp.pool.kv_events.central import Sender
 from epp.pool.kv_events.index import Lane
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
-from epp.pool.kv_events.ports import EventSources, Ports, rank_of
+from epp.pool.kv_events.ports import EventSources, Ports, labelled_ports, rank_of
 from epp.pool.kv_events.subscriber import MOST_WAITING_MESSAGES, Addresses, Subscriber
 
 _LISTENING = re.compile(r"tcp://(?:\*|[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
@@ -35,14 +36,15 @@ class PodDiscovery(Parameters, frozen=True):
     """Sockets of engines."""
 
     socket_port: Annotated[int, Meta(ge=1, le=65535)] = 5557
-    """Port of the first rank's events; rank i has the port i higher."""
+    """Port of the first rank's events; rank i has the port i higher. The label or
+    annotation `llm-d.ai/kv-events-port` of a pod replaces it."""
     replay_socket_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Port on which the first rank repeats events, after a gap, say; rank i has the port i higher. 0 for none: after a
-    gap, the cache counts as empty."""
+    gap, the cache counts as empty. The label or annotation `llm-d.ai/kv-replay-port` of a pod replaces it."""
     ask_endpoints: bool = False
     """Ask each endpoint at `/kv_event_sources` for the ports of its events, which vLLM 0.32 and newer tell: before it
-    is subscribed to, and every 30 seconds while it is not connected. Without an answer, `socketPort` and
-    `replaySocketPort` are used."""
+    is subscribed to, and every 30 seconds while it is not connected. Without an answer, the ports
+    above are used."""
     pod_label_selector: str = ""
     """Without effect: the endpoints of the pool are used."""
     pod_namespace: str = ""
@@ -64,7 +66,8 @@ class KvEvents(Parameters, frozen=True):
     """Ports of the engines."""
     zmq_endpoint: str = ""
     """Address on which the picker listens for engines that connect to it, such as `tcp://*:5557`; empty for none. The
-    second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint."""
+    second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint. For pods with several endpoints, the
+    picker listens on the next ports, too: data-parallel rank i of vLLM connects to the port i higher."""
 
     def __post_init__(self) -> None:
         port = _LISTENING.fullmatch(self.zmq_endpoint)
@@ -110,6 +113,8 @@ class _Engine:
     counts: EngineCounts = field(default_factory=EngineCounts)
     asked: float = -math.inf
     """Time when it was asked for its ports."""
+    invalid_label: str = ""
+    """Why the ports in its labels are not used; empty if they are, or there are none."""
 
     @property
     def addresses(self) -> Addresses:
@@ -133,10 +138,19 @@ class Subscriptions:
 
     def add(self, endpoint: Endpoint, lane: Lane) -> None:
         """Subscribe to an endpoint, whose blocks are in this lane."""
-        engine = _Engine(next(self._numbers), lane, endpoint, self._configured_ports(endpoint))
+        engine = _Engine(next(self._numbers), lane, endpoint, Ports(0))
+        self._configure(engine)
         self._engines[engine.number] = self._by_identity[endpoint.identity] = engine
         self._doubted = np.append(self._doubted, np.zeros(max(0, lane.id + 1 - len(self._doubted)), dtype=bool))
         self._connect(engine)
+
+    def update(self, endpoint: Endpoint) -> None:
+        """Follow the labels of an endpoint."""
+        engine = self._by_identity[endpoint.identity]
+        before, engine.endpoint = engine.endpoint, endpoint
+        if any(endpoint.labels.get(label) != before.labels.get(label) for label in KV_PORTS):
+            self._configure(engine)
+            self._connect(engine)
 
     def remove(self, endpoint: Endpoint) -> None:
         """End the subscription of an endpoint."""
@@ -247,7 +261,18 @@ class Subscriptions:
         if self._parameters.zmq_endpoint:
             endpoint = engine.endpoint
             names = frozenset((endpoint.hostport, endpoint.name, endpoint.name.removesuffix("-rank-0"), endpoint.id))
-            self._subscriber.admit(Sender(engine.number, names, endpoint.address, engine.counts))
+            pod = endpoint.id.removesuffix(f"-rank-{rank_of(endpoint)}")
+            self._subscriber.admit(
+                Sender(
+                    engine.number,
+                    names,
+                    endpoint.address,
+                    engine.counts,
+                    pod,
+                    rank_of(endpoint),
+                    engine.addresses.replay,
+                )
+            )
 
     @property
     def problems(self) -> tuple[InputProblem, ...]:
@@ -257,6 +282,18 @@ class Subscriptions:
             return ()
         return (InputProblem(self._parameters.zmq_endpoint, "zmqEndpoint", central.problem),)
 
-    def _configured_ports(self, endpoint: Endpoint) -> Ports:
-        given, rank = self._parameters.pod_discovery_config, rank_of(endpoint)
-        return Ports(given.socket_port + rank, given.replay_socket_port and given.replay_socket_port + rank)
+    @property
+    def ignored(self) -> tuple[IgnoredValue, ...]:
+        """Labels of endpoints that are no ports."""
+        found = ((each.endpoint.id, each.invalid_label) for each in self._engines.values() if each.invalid_label)
+        return tuple(IgnoredValue("labels", "endpoint", name, reason) for name, reason in islice(found, MOST_ENDPOINTS))
+
+    def _configure(self, engine: _Engine) -> None:
+        """Set the ports by its labels or by the configuration; it is asked for them afterwards."""
+        given, rank = self._parameters.pod_discovery_config, rank_of(engine.endpoint)
+        engine.ports = Ports(given.socket_port + rank, given.replay_socket_port and given.replay_socket_port + rank)
+        engine.asked, engine.invalid_label = -math.inf, ""
+        try:
+            engine.ports = labelled_ports(engine.endpoint, engine.ports)
+        except ValueError as error:
+            engine.invalid_label = str(error)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted latency of requests, from the rates of endpoints or from a prediction server."""
+"""Predicted latency of requests, from rates of endpoints and measured responses, or from a prediction server."""

@@ -2,6 +2,7 @@
 """Metrics of predicted and measured latency, under the names of llm-d, by model."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite, nan
 
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample
 from epp.pool.predicted_latency.messages import Kind
@@ -52,7 +53,13 @@ _LATEST = PluginMetric(
     (*_MODELS, "type"),
     legacy=Legacy("inference_objective_inference_request_metric", (*_MODELS, "type")),
 )
-METRICS = (*_PREDICTED.values(), *_DURATION.values(), _VIOLATIONS, _LATEST)
+_COVERAGE = PluginMetric(
+    "request_p90_predictions",
+    "Responses with a learned p90, by target, and by whether the measured time was within it.",
+    (*_MODELS, "type", "result"),
+    is_counter=True,
+)
+METRICS = (*_PREDICTED.values(), *_DURATION.values(), _VIOLATIONS, _LATEST, _COVERAGE)
 
 
 class _OfModel:
@@ -62,6 +69,7 @@ class _OfModel:
         self.distributions = {metric: Distribution(metric.bounds) for metric in METRICS if metric.bounds}
         self.violations: dict[Kind, int] = {"ttft": 0, "tpot": 0}
         self.latest: dict[str, float] = {}
+        self.coverage: dict[tuple[Kind, str], int] = {}
 
 
 class LatencyMetrics:
@@ -80,6 +88,8 @@ class LatencyMetrics:
             yield from (Sample(metric, values, labels) for metric, values in model.distributions.items())
             yield from (Sample(_VIOLATIONS, count, (*labels, kind)) for kind, count in model.violations.items())
             yield from (Sample(_LATEST, value, (*labels, name)) for name, value in [*model.latest.items()])
+            coverage = [*model.coverage.items()]
+            yield from (Sample(_COVERAGE, count, (*labels, *of_kind)) for of_kind, count in coverage)
 
     def record(
         self,
@@ -90,8 +100,9 @@ class LatencyMetrics:
         predicted: tuple[float, float] | None,
         target: float,
         since_arrival: float,
+        p90: float = nan,
     ) -> None:
-        """Record a measured time; `predicted` and how long the prediction took, if there was one.
+        """Record a measured time; `predicted` and how long the prediction took, if there was one, and a learned p90.
 
         The target, infinite for none, is held against the time since the arrival of the request.
         """
@@ -102,6 +113,9 @@ class LatencyMetrics:
             model.distributions[_PREDICTED[kind]].observe(expected)
             model.distributions[_DURATION[kind]].observe(took)
             model.latest |= {f"predicted_{kind}": expected, f"{kind}_prediction_duration": took}
+        if isfinite(p90):
+            result = kind, "within" if seconds <= p90 else "beyond"
+            model.coverage[result] = model.coverage.get(result, 0) + 1
         missed = since_arrival > target
         model.violations[kind] += missed
         model.latest[f"{kind}_slo_violation"] = float(missed)

@@ -2,21 +2,23 @@
 """Publish the predicted latency of a request at each endpoint, and learn from responses."""
 
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf, isfinite, nan
-from typing import Annotated, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from epp.framework import (
+    ACCELERATOR,
     ENDPOINT_RATES,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     KV_USAGE,
     LATENCY_PREDICTION,
     LOAD_INPUTS,
+    MEDIA_MATCH,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     WAITING,
@@ -27,10 +29,7 @@ from epp.framework import (
     EndpointObserver,
     Floats,
     LatencyPrediction,
-    Natural,
-    Parameters,
     Positions,
-    Positive,
     PreRequest,
     Producer,
     Records,
@@ -39,16 +38,17 @@ from epp.framework import (
     ResponseTiming,
     SchedulingResult,
     Snapshot,
-    Tunable,
 )
 from epp.framework.datalayer import Follower
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.latency import Source
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
-from epp.framework.quantities import parse_duration
 from epp.framework.rates import batch_sizes, target_seconds, uncached_tokens, waited_seconds
+from epp.pool.predicted_latency.learner import Expected, LatencyLearner, Lesson, Outlook
 from epp.pool.predicted_latency.messages import Entry, Kind, Row
 from epp.pool.predicted_latency.metrics import METRICS, LatencyMetrics
+from epp.pool.predicted_latency.parameters import PredictedLatencyParameters, duration_seconds
+from epp.pool.predicted_latency.quantiles import QuantilePrediction, load_buckets
 from epp.pool.predicted_latency.running_targets import RunningTargets
 from epp.pool.predicted_latency.server import FAILED, READY, TRAINED, PredictionClient, ServerSettings
 
@@ -56,55 +56,10 @@ _OK = 200
 _PREFILL = "prefill"
 _EVENTS_WITHOUT_TOKEN = 2
 """Events of a stream without a token: the role of the answer, and `[DONE]`."""
-_NS_PER_S = 1e9
 _MS_PER_S = 1e3
 _PREDICTIONS = PluginMetric(
     "latency_predictions", "Requests that were sent, by the source of their predictions.", ("source",), is_counter=True
 )
-
-
-class PredictedLatencyParameters(Parameters, frozen=True):
-    """Times that are predicted, and limits."""
-
-    streaming_mode: bool = False
-    """Whether responses are streamed: the time to the first token and that for each further token are predicted. With
-    false, the time to the end of the response stands for that to the first token, and the other does not count."""
-    slo_buffer_factor: Annotated[Positive, Tunable(0.5, 2)] = 1.0
-    """Factor of targets for further tokens; below 1 to keep a reserve."""
-    predict_in_produce: bool = True
-    """Publish predictions; with false, only training entries are collected."""
-    endpoint_role_label: str = ""
-    """Endpoint label whose value is sent as `pod_type`; further tokens do not count where it is `prefill`."""
-    context_ttl: int | str = msgspec.field(default="5m", name="contextTTL")
-    """Time after which a request without an end no longer counts as running: a duration, or nanoseconds."""
-    prediction_timeout: int | str = "50ms"
-    """Longest time that a request waits for the prediction server, before rates are used: a duration, or
-    nanoseconds."""
-    prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read; empty for the default one."""
-    in_flight_load_producer_name: str = ""
-    """Accepted for compatibility: tokens in flight have one source."""
-    use_encoder_cache_features: bool = False
-    """Without effect: the sizes of media in encoder caches are sent as 0."""
-    encoder_cache_match_info_producer_name: str = ""
-    """Without effect."""
-    sampling_mean: Natural = 1000
-    """Without effect, as in llm-d."""
-    max_decode_token_samples_for_prediction: Natural = 0
-    """Without effect, as in llm-d."""
-
-    def __post_init__(self) -> None:
-        for name, value in (("contextTTL", self.context_ttl), ("predictionTimeout", self.prediction_timeout)):
-            try:
-                seconds = _seconds(value)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
-            if not 0.0 < seconds < inf:
-                raise ValueError(f"{name} is {value!r}; it must be above 0")
-
-
-def _seconds(value: int | str) -> float:
-    return value / _NS_PER_S if isinstance(value, int) else parse_duration(value)
 
 
 class _Answer(NamedTuple):
@@ -126,6 +81,8 @@ class _Sent:
         """Seconds from its arrival to the pick."""
         self.predicted: dict[Kind, tuple[float, float]] = {}
         """Seconds, and how long their prediction took."""
+        self.lessons: dict[Kind, Lesson] = {}
+        """Predictions that the response is compared with."""
         self.rows: dict[Kind, Row] = {}
         """Features at the pick, of the endpoint that computes the prompt and of the one that generates."""
         self.number = 0
@@ -149,10 +106,14 @@ class PredictedLatencyProducer(
     of the requests running there) * sloBufferFactor - TPOT`. Without any target, both targets are 0; if only one is
     given, the other headroom is 0 and does not count.
 
-    Times come from the rates of an `endpoint-rates-producer`, as `slo-fit-filter` computes them; endpoints whose rates
-    neither a profile nor any response supports have no prediction. If the environment variable `PREDICTION_SERVER_URL`
+    Expected times come from the rates of an `endpoint-rates-producer`, as `slo-fit-filter` computes them; endpoints
+    whose rates neither a profile nor any response supports have no prediction. Measured times teach the distribution of
+    measured over expected time: for each model, accelerator class and endpoint, and by prompt and load. From it, p50
+    and p90 are predicted once ten responses of the endpoint or its class are known under like load; p50 stays the
+    expected time while that has been closer. Until then, both are the expected time. Headrooms are those of p90 where
+    the request has the target, else of p50. If the environment variable `PREDICTION_SERVER_URL`
     names prediction servers of llm-d, these are asked: a request is held for their answer, at most `predictionTimeout`,
-    and the rates are used if it does not come, or while a server is not ready. Measured times are sent to
+    and the above is used if it does not come, or while a server is not ready. Measured times are sent to
     `TRAINING_SERVER_URL`. Simulated requests and shadow profiles use rates only.
 
     Environment, with defaults: `LATENCY_MAX_SAMPLE_SIZE` 1000, `LATENCY_FLUSH_INTERVAL_SEC` 1,
@@ -170,16 +131,20 @@ class PredictedLatencyProducer(
         self._key = LATENCY_PREDICTION.produced_by(self.name)
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self._answer_key: DataKey[_Answer] = DataKey("latency-answer", self.plugin_type, self.name)
+        self._outlook_key: DataKey[Mapping[Kind, Outlook]] = DataKey("latency-outlook", self.plugin_type, self.name)
         self._sent_key: DataKey[_Sent] = DataKey("latency-sent", self.plugin_type, self.name)
         self.writes = (self._key,)
-        self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
-        self.may_read = (PROMPT_TOKENS, KV_USAGE, *LOAD_INPUTS)
+        self._media_key = MEDIA_MATCH.produced_by(given.encoder_cache_match_info_producer_name)
+        media = (self._media_key,) if given.use_encoder_cache_features else ()
+        self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT, *media)
+        self.may_read = (PROMPT_TOKENS, KV_USAGE, ACCELERATOR, *LOAD_INPUTS)
         self.only_streams = given.streaming_mode
-        self._running = RunningTargets(_seconds(given.context_ttl))
+        self._running = RunningTargets(duration_seconds(given.context_ttl))
         self._metrics = LatencyMetrics()
-        self._sources = {"server": 0, "rates": 0, "none": 0}
+        self._learner = LatencyLearner()
+        self._sources: dict[Source | Literal["none"], int] = {"server": 0, "learned": 0, "rates": 0, "none": 0}
         settings = ServerSettings.of(os.environ)
-        limit = _seconds(given.prediction_timeout)
+        limit = duration_seconds(given.prediction_timeout)
         self._client = None if settings is None else PredictionClient(settings, limit_seconds=limit)
         self._learns = settings is not None and bool(settings.training_url)
 
@@ -188,8 +153,6 @@ class PredictedLatencyProducer(
         """Name parameters without effect."""
         given, default = self.parameters, PredictedLatencyParameters()
         unused = {
-            "useEncoderCacheFeatures": given.use_encoder_cache_features != default.use_encoder_cache_features,
-            "encoderCacheMatchInfoProducerName": bool(given.encoder_cache_match_info_producer_name),
             "samplingMean": given.sampling_mean != default.sampling_mean,
             "maxDecodeTokenSamplesForPrediction": given.max_decode_token_samples_for_prediction != 0,
         }
@@ -237,14 +200,18 @@ class PredictedLatencyProducer(
         first = primary.slot if prefill is None else prefill.slot
         sent = _Sent(primary.slot, result.targets[0], waited_seconds(request, primary.candidates))
         prediction = request.get(self._key)
-        self._sources["none" if prediction is None else prediction.source] += 1
+        self._sources["none" if prediction is None else prediction.source_at(first)] += 1
         if prediction is not None:
             answer = request.get(self._answer_key)
-            took = 0.0 if answer is None or prediction.source == "rates" else answer.took_seconds
+            took = answer.took_seconds if answer is not None and prediction.source == "server" else 0.0
             sent.predicted = {
                 "ttft": (prediction.ttft_seconds.item(first), took),
                 "tpot": (prediction.tpot_seconds.item(primary.slot), took),
             }
+        for kind, outlook in (request.get(self._outlook_key) or {}).items():
+            lesson = self._learner.lesson(outlook, snapshot, first if kind == "ttft" else primary.slot)
+            if lesson is not None:
+                sent.lessons[kind] = lesson
         if self._learns:
             rows = self._rows(request, snapshot, np.array([first, primary.slot], dtype=np.intp))
             sent.rows = {"ttft": rows[0], "tpot": rows[1]}
@@ -255,6 +222,12 @@ class PredictedLatencyProducer(
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:  # noqa: ARG002  as the role has it
         """Forget the request."""
+        sent = request.get(self._sent_key)
+        if sent is not None:
+            self._running.remove(sent.slot, sent.number)
+
+    def interrupted(self, request: Request, response: Response) -> None:  # noqa: ARG002  as the role has it
+        """Forget the request; its first token, if it came, has been learned."""
         sent = request.get(self._sent_key)
         if sent is not None:
             self._running.remove(sent.slot, sent.number)
@@ -286,6 +259,11 @@ class PredictedLatencyProducer(
     def slots_removed(self, slots: Sequence[int]) -> None:
         """Forget the requests that run there."""
         self._running.forget(slots)
+        self._learner.forget(slots)
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        """Return how much of each model is learned, and how well."""
+        return {"models": self._learner.dump(snapshot)}
 
     def _measured(self, kind: Kind, request: Request, response: Response, sent: _Sent, seconds: float) -> None:
         """Record a time, that to the first token from the arrival of the request."""
@@ -300,7 +278,10 @@ class PredictedLatencyProducer(
             predicted=predicted if predicted is not None and isfinite(predicted[0]) else None,
             target=target_seconds(request.headers, SLO_TTFT_MS if kind == "ttft" else SLO_TPOT_MS),
             since_arrival=seconds,
+            p90=lesson.p90 if (lesson := sent.lessons.get(kind)) is not None else nan,
         )
+        if lesson is not None:
+            self._learner.learn(kind, lesson, at_endpoint)
         row = sent.rows.get(kind)
         if row is not None and self._client is not None:
             milliseconds = at_endpoint * _MS_PER_S
@@ -325,6 +306,7 @@ class PredictedLatencyProducer(
         shares = np.zeros(snapshot.capacity)
         if match is not None and match.total_blocks:
             shares = np.minimum(match.matched_blocks / match.total_blocks, 1.0)
+        media = request.get(self._media_key) if self.parameters.use_encoder_cache_features else None
         label, endpoints = self.parameters.endpoint_role_label, snapshot.endpoints.values
         columns = [snapshot.column(column)[slots] for column in (KV_USAGE, WAITING, IN_FLIGHT, IN_FLIGHT_TOKENS)]
         usage, waiting, running, tokens = (np.nan_to_num(np.maximum(column, 0.0)).tolist() for column in columns)
@@ -337,8 +319,8 @@ class PredictedLatencyProducer(
                 prefix_cache_score=shares.item(slot),
                 prefill_tokens_in_flight=int(tokens[i]),
                 num_tokens_generated=1,
-                encoder_input_size=0,
-                encoder_matched_size=0,
+                encoder_input_size=0 if media is None else media.total,
+                encoder_matched_size=0 if media is None else media.matched.item(slot),
                 decode_tokens_in_flight=0,
                 pod_type=endpoint.labels.get(label, "") if (endpoint := endpoints[slot]) is not None and label else "",
             )
@@ -355,48 +337,90 @@ class PredictedLatencyProducer(
         times[answer.slots] = answer.times
         if snapshot.endpoints is not answer.endpoints:
             times[list(snapshot.endpoints.changed_since(answer.endpoints.values))] = nan
-        times = times[candidates.slots]
-        return self._prediction("server", request, candidates, times[:, 0], times[:, 1])
+        first, further = times[candidates.slots].T
+        count = np.zeros(len(candidates))
+        found = [QuantilePrediction(each, each, ~np.isnan(each), count, each) for each in (first, further)]
+        return self._prediction("server", request, candidates, *found)
 
     def _from_rates(self, request: Request, candidates: Candidates) -> LatencyPrediction | None:
+        """Return the expected times by rates, or what responses taught beyond them."""
         rates = request.get(ENDPOINT_RATES)
         if rates is None:
             return None
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
         batch = batch_sizes(candidates) + 1
+        further = rates.itl_seconds(candidates, batch)
         if self.parameters.streaming_mode:
             first = rates.profiled_ttft_seconds(candidates, uncached, batch)
         else:
             wanted = request.body.max_output_tokens
             tokens = rates.output_tokens if wanted is None else min(float(wanted), rates.output_tokens)
             first = rates.seconds(candidates, uncached + candidates.values(IN_FLIGHT_TOKENS), tokens)
-        known = rates.known[candidates.slots]
-        further = rates.itl_seconds(candidates, batch)
-        return self._prediction("rates", request, candidates, np.where(known, first, nan), further)
+        first = np.where(rates.known[candidates.slots], first, nan)
+        ahead, waiting = candidates.values(IN_FLIGHT_TOKENS), candidates.values(WAITING)
+        first_buckets, further_buckets = load_buckets(uncached, ahead, waiting, batch)
+        expected: dict[Kind, Expected] = {
+            "ttft": Expected(first, first + further, first_buckets),  # a prompt waits for the step that runs
+            "tpot": Expected(further, further, further_buckets),
+        }
+        now = self.clock.now()
+        outlooks = {
+            kind: self._learner.predict(kind, request.model, candidates, each, now) for kind, each in expected.items()
+        }
+        if not request.dry_run:
+            request.put(self._outlook_key, outlooks)
+        found, further_found = outlooks["ttft"].found, outlooks["tpot"].found
+        return self._prediction("learned" if found.sure.any() else "rates", request, candidates, found, further_found)
 
     def _prediction(
-        self, source: Source, request: Request, candidates: Candidates, first: Floats, further: Floats
+        self,
+        source: Source,
+        request: Request,
+        candidates: Candidates,
+        first: QuantilePrediction,
+        further: QuantilePrediction,
     ) -> LatencyPrediction | None:
         """Return the headrooms that these times leave; None if all are unknown."""
-        if np.isnan(first).all():
+        if np.isnan(first.p50).all():
             return None
         given, slots, capacity = self.parameters, candidates.slots, candidates.snapshot.capacity
         target, further_target = (_target(request, names) for names in (SLO_TTFT_MS, SLO_TPOT_MS))
         left = target - waited_seconds(request, candidates) if target else 0.0
         strictest = np.minimum(further_target, self._running.strictest(slots))
-        headroom, further_headroom = left - first, strictest * given.slo_buffer_factor - further
-        counts = np.isnan(first) | (target > 0 or not further_target)
+        headroom = left - (first.p90 if target else first.p50)
+        further_headroom = strictest * given.slo_buffer_factor - (further.p90 if further_target else further.p50)
+        counts = np.isnan(first.p50) | (target > 0 or not further_target)
         further_counts = np.full(len(slots), given.streaming_mode and (further_target > 0 or not target))
         if given.endpoint_role_label:
             further_counts &= ~candidates.where_label(given.endpoint_role_label, (_PREFILL,))
 
-        columns = np.full((4, capacity), nan)
-        headrooms = np.where(counts, headroom, 0.0), np.where(further_counts, further_headroom, 0.0)
-        columns[:, slots] = (first, further, *headrooms)
-        valid = np.zeros(capacity, dtype=np.bool_)
-        valid[slots] = (~counts | (headroom > 0)) & (~further_counts | (further_headroom > 0))
-        in_flight = candidates.snapshot.column(IN_FLIGHT)
-        return LatencyPrediction(source, columns[0], columns[1], columns[2], columns[3], valid, in_flight.copy())
+        columns = np.full((7, capacity), nan)
+        columns[:, slots] = (
+            first.p50,
+            further.p50,
+            first.p90,
+            further.p90,
+            np.minimum(first.samples, further.samples) if given.streaming_mode else first.samples,
+            np.where(counts, headroom, 0.0),
+            np.where(further_counts, further_headroom, 0.0),
+        )
+        masks = np.zeros((2, capacity), dtype=np.bool_)
+        masks[0, slots] = first.sure & (further.sure if given.streaming_mode else True)
+        masks[1, slots] = (~counts | (headroom > 0)) & (~further_counts | (further_headroom > 0))
+        ttft, tpot, ttft_p90, tpot_p90, samples, ttft_headroom, tpot_headroom = columns
+        return LatencyPrediction(
+            source,
+            ttft_seconds=ttft,
+            tpot_seconds=tpot,
+            ttft_p90_seconds=ttft_p90,
+            tpot_p90_seconds=tpot_p90,
+            sure=masks[0],
+            samples=samples,
+            ttft_headroom=ttft_headroom,
+            tpot_headroom=tpot_headroom,
+            valid=masks[1],
+            dispatched=candidates.snapshot.column(IN_FLIGHT).copy(),
+        )
 
 
 def _target(request: Request, names: tuple[str, ...]) -> float:

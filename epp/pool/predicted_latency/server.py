@@ -13,6 +13,7 @@ import structlog
 from epp.framework.arrays import Floats
 from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.kube.objects.dynamic_scoring import is_url
+from epp.pool.breaker import Breaker
 from epp.pool.collectors.dynamic_scores.scorer import FetchError
 from epp.pool.predicted_latency.messages import (
     AnswerError,
@@ -109,43 +110,24 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
 
 class _Server:
-    """A prediction server, and its state."""
+    """A prediction server, and its state: it is asked once its status is good, until its calls fail."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.ready = False
-        self.problem = ""
-        """Why it is not asked; empty while it is, and until its status is known."""
+        self.model = ""
         self.broke = asyncio.Event()
-        self._failures = 0
-        self._reported: bool | None = None
+        self.breaker = Breaker(_MOST_FAILURES, self._changed, is_closed=False)
 
-    def succeeded(self) -> None:
-        """Record a call with an answer."""
-        self._failures = 0
-
-    def failed(self, problem: str) -> None:
-        """Record a call without an answer in time, or with one that is of no use."""
-        self._failures += 1
-        if self._failures >= _MOST_FAILURES:
-            self.set(ready=False, detail=problem)
-
-    def set(self, *, ready: bool, detail: str) -> None:
-        """Change the state; each change is logged once."""
-        self.ready, self._failures, self.problem = ready, 0, "" if ready else detail
-        if not ready:
-            self.broke.set()
-        if self._reported == ready:
+    def _changed(self) -> None:
+        if self.breaker.is_closed:
+            _log.info("prediction server is used", server=self.url, model=self.model)
             return
-        self._reported = ready
-        if ready:
-            _log.info("prediction server is used", server=self.url, model=detail)
-        else:
-            _log.warning(
-                "prediction server is not used: latencies are predicted from the rates of endpoints",
-                server=self.url,
-                reason=detail,
-            )
+        self.broke.set()
+        _log.warning(
+            "prediction server is not used: latencies are predicted from the rates of endpoints",
+            server=self.url,
+            reason=self.breaker.problem,
+        )
 
 
 class _Call:
@@ -180,7 +162,7 @@ class PredictionClient:
     def samples(self) -> Sequence[Sample]:
         """State of the servers, and counts."""
         return [
-            *(Sample(READY, float(server.ready), (server.url,)) for server in self._servers),
+            *(Sample(READY, float(server.breaker.is_closed), (server.url,)) for server in self._servers),
             *(Sample(FAILED, count, (reason,)) for reason, count in [*self._failed.items()]),
             *(Sample(TRAINED, count, (result,)) for result, count in self._trained.items()),
         ]
@@ -189,9 +171,9 @@ class PredictionClient:
     def problems(self) -> tuple[InputProblem, ...]:
         """The prediction servers that are not asked."""
         return tuple(
-            InputProblem(server.url, reason=f"not asked for predictions: {server.problem}")
+            InputProblem(server.url, reason=f"not asked for predictions: {server.breaker.problem}")
             for server in self._servers
-            if server.problem
+            if server.breaker.problem
         )
 
     def takes(self, rows: int) -> bool:
@@ -199,7 +181,7 @@ class PredictionClient:
         if not self._servers:
             return False
         reason = ""
-        if self._fetcher is None or not any(server.ready for server in self._servers):
+        if self._fetcher is None or not any(server.breaker.is_closed for server in self._servers):
             reason = "not ready"
         elif rows > self.settings.max_bulk_size:
             reason = "too many endpoints"
@@ -271,7 +253,7 @@ class PredictionClient:
         task.add_done_callback(self._calls.discard)
 
     async def _ask(self, call: _Call) -> None:
-        ready = [server for server in self._servers if server.ready]
+        ready = [server for server in self._servers if server.breaker.is_closed]
         times = None
         try:
             if ready and self._fetcher is not None:
@@ -279,9 +261,9 @@ class PredictionClient:
                 try:
                     body = await self._fetcher.post(f"{server.url}/predict/bulk/strict", question(call.rows))
                     times = read_answer(body, len(call.rows))
-                    server.succeeded()
+                    server.breaker.succeeded()
                 except (FetchError, AnswerError) as error:
-                    server.failed(str(error))
+                    server.breaker.failed(str(error))
         finally:
             call.times.set_result(times)
 
@@ -292,10 +274,14 @@ class PredictionClient:
             server.broke.clear()
             try:
                 status = read_status(await client.get(f"{server.url}/status"))
-                server.set(ready=status.is_ready, detail=status.model_type if status.is_ready else "has no model yet")
+                server.model = status.model_type
+                if status.is_ready:
+                    server.breaker.succeeded()
+                else:
+                    server.breaker.failed("has no model yet", _MOST_FAILURES)
             except (FetchError, AnswerError) as error:
-                server.set(ready=False, detail=str(error))
-            if server.ready and await self._stays_ready(server):
+                server.breaker.failed(str(error), _MOST_FAILURES)
+            if server.breaker.is_closed and await self._stays_ready(server):
                 pause = _FIRST_PAUSE
             else:
                 await asyncio.sleep(pause)
@@ -306,7 +292,7 @@ class PredictionClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.status_seconds):
                 await server.broke.wait()
-        return server.ready
+        return server.breaker.is_closed
 
     async def _train(self, client: "Fetcher") -> None:
         url = f"{self.settings.training_url}/add_training_data_bulk"

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from epp.framework import Clock
+from epp.pool.breaker import Breaker
 from epp.pool.tokens.source import Api, Prompt, PromptRefusedError, SourceFailedError, Tokens, TokenSource
 
 _CACHE_BYTES = 64 * 1024 * 1024
@@ -55,53 +56,6 @@ class Lookup(msgspec.Struct):
     """None until the source was asked."""
 
 
-class Breaker:
-    """Stops calls to a source that failed several times in a row; after a rest, one call tries it again."""
-
-    def __init__(self, source: str, clock: Clock) -> None:
-        self.problem = ""
-        """Why the source is not asked at present; empty while it is."""
-        self._source = source
-        self._clock = clock
-        self._failures = 0
-        self._rests_until = 0.0
-        self._on_trial = False
-
-    def allows(self) -> bool:
-        """Return whether the source may be asked now; its outcome must be told."""
-        if not self.problem:
-            return True
-        if self._on_trial or self._clock.now() < self._rests_until:
-            return False
-        self._on_trial = True
-        return True
-
-    def succeeded(self) -> None:
-        """Ask the source from now on."""
-        if self.problem:
-            _log.info("the source of token ids answers again", source=self._source)
-        self.problem, self._failures, self._on_trial = "", 0, False
-
-    def failed(self, problem: str, count: int = 1) -> None:
-        """Count a failure, and let the source rest after several."""
-        self._failures += count
-        self._on_trial = False
-        if self._failures < _FAILURES:
-            return
-        if not self.problem:
-            _log.warning(
-                "the source of token ids fails: prompts in text are routed without them",
-                source=self._source,
-                problem=problem,
-                next_try_seconds=_REST_SECONDS,
-            )
-        self.problem, self._rests_until = problem, self._clock.now() + _REST_SECONDS
-
-    def cancelled(self) -> None:
-        """Let another call try the source."""
-        self._on_trial = False
-
-
 class Cache:
     """Token ids by the digest of a request; of too many bytes, the least recently used go."""
 
@@ -136,7 +90,7 @@ class Fetches:
     def __init__(self, source: TokenSource, clock: Clock, budget_seconds: float) -> None:
         self.results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
         """Requests by result."""
-        self.breaker = Breaker(source.name, clock)
+        self.breaker = Breaker(_FAILURES, self._log_change, clock=clock, rest_seconds=_REST_SECONDS)
         self.cache = Cache()
         self.source = source
         self._budget = budget_seconds
@@ -223,6 +177,17 @@ class Fetches:
         self.breaker.succeeded()
         self.cache.put(prompt.key, tokens)
         return tokens
+
+    def _log_change(self) -> None:
+        if self.breaker.is_closed:
+            _log.info("the source of token ids answers again", source=self.source.name)
+            return
+        _log.warning(
+            "the source of token ids fails: prompts in text are routed without them",
+            source=self.source.name,
+            problem=self.breaker.problem,
+            next_try_seconds=_REST_SECONDS,
+        )
 
     def _settled(self, lookup: Lookup, result: Result, *, count: bool = True) -> Lookup:
         lookup.result = result

@@ -10,22 +10,36 @@ import aiohttp
 import msgspec
 import numpy as np
 from msgspec import Raw
+from numpy.typing import NDArray
 
 from epp.framework import MediaTokens
 from epp.framework.errors import MalformedBodyError
+from epp.plugins.parsers.json_parser import count_of
 from epp.plugins.parsers.prompt import packed_json
-from epp.pool.tokens.source import Api, Features, Prompt, PromptRefusedError, SourceFailedError, Tokens, TokenSource
+from epp.pool.tokens.source import (
+    MOST_TOKENS,
+    Api,
+    Features,
+    Prompt,
+    PromptRefusedError,
+    SourceFailedError,
+    Tokens,
+    TokenSource,
+)
 from epp.routing.bodies import with_model
 
 _MOST_CONTENT_BYTES = 8 * 1024 * 1024
 _ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
 """Of 131,072 tokens, the ids take one MiB; with media, there is more that is not read."""
 _MOST_ID_BYTES = 2 * 1024 * 1024
-"""Text of token ids, and without media the whole answer: 15 milliseconds."""
+"""Text of token ids, and without media the whole answer."""
+_MOST_LISTS, _MOST_COMMAS = 16 * 1024, 5 * 256 * 1024
+"""JSON lists and objects of an answer, and its commas, also those that are not read: 15 milliseconds."""
 _MOST_FEATURE_BYTES = 128 * 1024
 _CONNECTIONS = 32
 _IDLE_SECONDS = 90.0
-_MOST_PROMPTS = 4096
+_MOST_PROMPTS = 1024
+"""Prompts in an answer: each takes ten microseconds."""
 _SERVICE_AT_FAULT = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 )
@@ -117,18 +131,24 @@ async def _body_of(answer: aiohttp.ClientResponse, most: int) -> bytes:
 
 def _read(answer: bytes) -> Tokens:
     """Return the tokens of an answer: one object, or for completions a list with one for each prompt."""
+    if count_of("{", answer) + count_of("[", answer) > _MOST_LISTS or count_of(",", answer) > _MOST_COMMAS:
+        raise PromptRefusedError  # clients choose the number of prompts and media
     try:
         found = _decode(answer)
         every = found if isinstance(found, list) else [found]
         media = every[0].features.media() if len(every) == 1 and every[0].features is not None else ()
     except (ValueError, RecursionError):
         raise SourceFailedError("the answer is not one of the render API") from None
-    if not 0 < len(every) <= _MOST_PROMPTS:
-        raise SourceFailedError(f"answered for {len(every)} prompts; 1 to {_MOST_PROMPTS} are possible")
-    if sum(memoryview(each.token_ids).nbytes for each in every) > _MOST_ID_BYTES:
+    if not every:
+        raise SourceFailedError("answered for no prompt")
+    if len(every) > _MOST_PROMPTS or sum(memoryview(each.token_ids).nbytes for each in every) > _MOST_ID_BYTES:
         raise PromptRefusedError
-    packed = [packed_json(bytes(each.token_ids)) for each in every]
-    prompts = [np.frombuffer(ids, "<u4") for ids in packed if ids is not None]
-    if len(prompts) < len(packed):
-        raise SourceFailedError("the answer has token_ids that are not whole numbers of 32 bits")
+    prompts: list[NDArray[np.uint32]] = []
+    left = MOST_TOKENS
+    for each in every:
+        packed = packed_json(bytes(each.token_ids), left)
+        if packed is None:
+            raise SourceFailedError("the answer has token_ids that are not whole numbers of 32 bits")
+        prompts.append(np.frombuffer(packed, "<u4"))
+        left = max(left - len(prompts[-1]), 0)
     return Tokens.joined(prompts, media)

@@ -114,6 +114,8 @@ class Routing:
     _last_piece_at: float = 0.0
     _completed: bool = False
     _awaits_token: bool = True
+    _is_timed: bool = False
+    """Whether plugins know the time of its end."""
     _is_unseen: bool = False
     _on_end: "tuple[Callable[[Routing], None], ...]" = ()
     _evict: Callable[[], None] | None = None
@@ -315,6 +317,7 @@ class Routing:
             self._tell_interval(at - self._last_piece_at)
             self._last_piece_at = at
         if last and self.first_byte_at is not None and not self._awaits_token:
+            self._is_timed = True
             self._time("ended", now() - self.first_byte_at)
 
     def response_unseen(self, now: float, *, event_stream: bool) -> None:
@@ -342,6 +345,9 @@ class Routing:
         if cause is not Cause.CLIENT_DISCONNECT or not self.status or not self._inquire():
             self.observer.completed(self, cause)
         self._tell_end()
+        if not self._is_timed:
+            for plugin in self.pipeline.of(ResponseTiming):
+                self.guard.call(ResponseTiming.role, plugin, plugin.interrupted, self.request, self._response())
 
     def _inquire(self) -> bool:
         """Probe whether the model server has gone; return False if probes are impossible."""

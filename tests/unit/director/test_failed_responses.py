@@ -29,6 +29,9 @@ class Timings(ResponseTiming):
     def ended(self, request, response, seconds):
         self.told.append("ended")
 
+    def interrupted(self, request, response):
+        self.told.append(f"interrupted with status {response.status}")
+
 
 class World:
     def __init__(self) -> None:
@@ -95,7 +98,7 @@ def test_failed_response_leaves_no_prefix_no_timing_and_counts_against_the_endpo
         if routing.served is bad:
             answer(routing, *pieces, **how)
             assert not world.is_cached(f"prompt {number}")
-            assert world.timings == []
+            assert not {"first token", "ended"} & {*world.timings}
         else:
             answer(routing, TOKEN, DONE)
             assert world.is_cached(f"prompt {number}")
@@ -124,3 +127,9 @@ def test_client_that_leaves_before_the_response_says_nothing_about_the_endpoint(
     world.route().complete(Cause.CLIENT_DISCONNECT)
     assert world.director.outliers.is_clean
     assert world.is_cached("hello")  # the endpoint was at work on it
+
+
+def test_plugins_are_told_of_a_client_that_leaves_after_the_first_token():
+    world = World()
+    answer(world.route(), TOKEN, TOKEN, cause=Cause.CLIENT_DISCONNECT)
+    assert world.timings == ["first token", "interrupted with status 200"]

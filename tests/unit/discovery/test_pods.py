@@ -32,6 +32,14 @@ def addresses(one: Pod, ports: tuple[int, ...] = PORTS) -> dict[str, str]:
     return {endpoint.name: endpoint.hostport for endpoint in endpoints_of(one, ports)}
 
 
+def test_annotations_with_ports_of_kv_events_are_labels_of_the_endpoint():
+    annotations = {"llm-d.ai/kv-events-port": "6000", "llm-d.ai/kv-replay-port": "x", "other": "1"}
+    labels = {"app": "vllm", "llm-d.ai/kv-events-port": "7000"}
+    (endpoint,) = endpoints_of(pod(metadata={"annotations": annotations, "labels": labels}), (8000,))
+    expected = {"app": "vllm", "llm-d.ai/kv-events-port": "6000", "llm-d.ai/kv-replay-port": "x"}
+    assert endpoint.labels == expected
+
+
 def test_port_of_the_pool_is_an_endpoint_of_its_own():
     assert addresses(pod()) == {"a-rank-0": "10.0.0.1:8000", "a-rank-1": "10.0.0.1:8001", "a-rank-2": "10.0.0.1:8002"}
 

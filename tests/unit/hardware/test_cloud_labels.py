@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
+from epp.framework.accelerators.tag import HOST_GBPS, NETWORK_GBPS, AcceleratorKind, AcceleratorTag
 from epp.hardware.facts import merge
 from epp.hardware.labels import facts_from_labels
 
@@ -25,6 +25,14 @@ def test_labels_of_clouds_name_product_number_and_memory():
     assert tag.bandwidth_gbps == 2039
     alibaba = {"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-16GB", "aliyun.accelerator/nvidia_mem": "16280MiB"}
     assert tag_of(alibaba).memory_bytes == 16280 * MIB
+
+
+def test_links_of_a_device_are_those_of_its_product_and_of_its_share_of_the_machine():
+    machine = {"node.kubernetes.io/instance-type": "p5.48xlarge"}
+    links = {HOST_GBPS: 64.0, NETWORK_GBPS: 50.0}  # 3200 Gbit/s for 8 GPUs
+    assert tag_of(machine).attributes.items() >= links.items()
+    tag = tag_of({**machine, "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
+    assert tag.attributes.items() >= links.items()
 
 
 @pytest.mark.parametrize("memory", ["-5", "lots", "1", "9" * 20])

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
 import pytest
 
-from epp.hardware.catalogue import CATALOGUE, INSTANCE_TYPES, InstanceType, find_instance_type
+from epp.hardware.catalogue import CATALOGUE, INSTANCE_TYPES, InstanceType, find_instance_type, read_table
 
 
 @pytest.mark.parametrize(
@@ -43,8 +45,8 @@ def test_every_product_of_the_table_is_in_the_catalogue(name):
 
 
 def test_sizes_of_a_model_are_told_apart():
-    assert find_instance_type("p4d.24xlarge") == InstanceType("a100-sxm-40gb", 8)
-    assert find_instance_type("p4de.24xlarge") == InstanceType("a100-sxm-80gb", 8)
+    assert find_instance_type("p4d.24xlarge") == InstanceType("a100-sxm-40gb", 8, network=400)
+    assert find_instance_type("p4de.24xlarge") == InstanceType("a100-sxm-80gb", 8, network=400)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,8 @@ def test_ome_14_overrides_go_first_and_add_types():
     assert find_instance_type("p5.48xlarge", overrides) == InstanceType("h200", 8)
     assert find_instance_type("our-box", overrides) == InstanceType("l4", 2)
     assert find_instance_type("m7i.4xlarge", overrides) is None
+
+
+def test_every_machine_type_with_a_network_has_accelerators():
+    table = read_table("instance_types.yaml", dict[str, dict[str | int, Any]])
+    assert {name.lower() for names in table["network"].values() for name in names} <= INSTANCE_TYPES.keys()

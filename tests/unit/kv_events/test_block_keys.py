@@ -38,6 +38,15 @@ def test_blocks_after_a_parent_do_not_depend_on_the_model():
     assert CborFnv().chain(12345, tokens(4), 4) == [14909468060733642680]
 
 
+def test_token_ids_of_any_size_are_hashed_in_their_shortest_form():
+    ids = array("I", [0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1])
+    block = "8800 17 1818 18ff 190100 19ffff 1a00010000 1affffffff"
+    expected = 0xCBF29CE484222325
+    for byte in bytes.fromhex(f"83 00 {block} f6"):
+        expected = (expected ^ byte) * 0x100000001B3 % 2**64
+    assert CborFnv().chain(0, ids.tobytes(), 8) == [expected]
+
+
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=40), st.integers(1, 7), st.integers(0, 40))
 def test_keys_of_a_longer_prompt_begin_with_those_of_its_beginning(ids, size, cut):
     """And a rest that is shorter than a block has no key."""

@@ -5,6 +5,7 @@ import pytest
 import zmq
 
 from epp.app.servers import inputs_health
+from epp.framework import Endpoint
 from epp.pool.kv_events.subscriptions import KvEvents
 from tests.support.kv_publisher import stored
 from tests.support.ports import reserved_ports
@@ -52,6 +53,34 @@ async def test_endpoint_that_left_is_not_believed():
 
         await until(is_unknown, "it is an unknown sender")
         assert world.scores() == [0]
+
+
+async def test_ranks_of_a_pod_share_its_topic_and_connect_to_ports_one_after_another():
+    async with central_fleet(0) as world:
+        world.store.replace([Endpoint(f"p-rank-{rank}", "127.0.0.1", 8000 + rank) for rank in range(2)])
+        for rank in range(2):
+            await world.join(0, name="p", rank=rank)
+        await world.tell(1, stored(HASHES, PROMPT))
+        assert world.scores() == [0, 1.0]
+        await world.tell(0, stored(HASHES[:2], PROMPT[:32]))
+        assert world.scores() == [0.5, 1.0]
+
+
+async def test_engine_that_connects_repeats_what_is_missing_and_later_messages_wait():
+    with reserved_ports(1) as (replay_port,):
+        async with central_fleet(1, replay_port=replay_port) as world:
+            await world.join(0, name="p0")
+            (one,) = world.publishers
+            one.repeat(f"tcp://127.0.0.1:{replay_port}").silent_replays = 1
+            one.lose(stored(HASHES[:2], PROMPT[:32]))
+            one.send(stored(HASHES[2:3], PROMPT[32:48], parent=HASHES[1]))
+            await until(lambda: one.asked, "a replay is asked for")
+            assert world.scores() == [0]
+            one.send(stored(HASHES[3:], PROMPT[48:], parent=HASHES[2]))
+            del one.history[-1]  # it is not repeated
+            await until(lambda: world.scores() == [1.0], "all blocks are known")
+            assert one.asked == [0, 0]
+            assert world.value("kv_cache_events_replays", "complete") == 1
 
 
 async def test_subscription_takes_precedence_over_the_same_engine_that_connects():

@@ -68,7 +68,10 @@ def test_sglang_leaves_out_fields_at_the_end_and_newer_engines_add_some():
         msgspec.msgpack.encode([1.5, [stored([1], [2**64 - 1], size=1)], 0]),
         msgspec.msgpack.encode([1.5, [["BlockStored", [1]]], 0]),
         msgspec.msgpack.encode([1.5, [removed(["a"])], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, extra_keys=[[]] * 262_144)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, extra_keys=[[]] * 131_072)], 0]),
+        msgspec.msgpack.encode([1.5, [stored([1], [1] * 262_145, size=1)], 0]),
+        msgspec.msgpack.encode([1.5, [removed([1] * 262_145)], 0]),
+        msgspec.msgpack.encode([1.5, [CLEARED] * 16_385, 0]),
         msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, extra_keys=[["a"] * 65])], 0]),
         msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, lora_name="a" * 1025)], 0]),
         b"\x93" * 5_000,
@@ -124,7 +127,7 @@ def test_long_event_is_split_into_pieces_that_follow_one_another():
 def test_pieces_have_no_more_tokens_than_can_be_applied_at_a_time():
     (event,) = decoded(stored(range(8), range(8 * 16_384), size=16_384))
     assert [len(piece.token_ids) for piece in pieces_of(event)] == [2 * 16_384] * 4
-    (event,) = decoded(stored([1], range(1_000_000), size=16))
+    (event,) = decoded(stored([1], range(200_000), size=16))
     assert [len(piece.token_ids) for piece in pieces_of(event)] == [16]
     (event,) = decoded(removed(range(2_500)))
     assert [len(piece.block_hashes) for piece in pieces_of(event)] == [1_000, 1_000, 500]

@@ -6,6 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
+from epp.app.servers import inputs_health
 from epp.framework import Endpoint
 from epp.pool.kv_events.ports import Ports, rank_of, read_ports
 from tests.support.kv_publisher import stored
@@ -55,6 +56,33 @@ def test_ports_of_a_rank(answer, rank, expected):
 def test_answer_without_ports_is_refused(answer):
     with pytest.raises(ValueError, match=r".+"):
         read_ports(json.dumps(answer).encode(), 0)
+
+
+async def test_label_has_the_port_of_the_first_rank_and_a_change_takes_effect(publisher):
+    one, label = publisher(), "llm-d.ai/kv-events-port"
+    world = Fleet(5557, [one], 1)
+
+    def subscriptions(**labels: str) -> list[str]:
+        world.store.replace([Endpoint("p-rank-2", "127.0.0.1", 8002, labels=labels)])
+        return world.producer.dump_state(world.store.snapshot())["subscriptions"]
+
+    assert subscriptions(**{label: "6000"}) == ["tcp://127.0.0.1:6002"]
+    async with running(world):
+        assert subscriptions(**{label: str(one.port - 2)}) == [one.address]
+        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await world.tell(0, stored(HASHES, PROMPT))
+        assert world.scores() == [1.0]
+    assert subscriptions() == ["tcp://127.0.0.1:5559"]
+
+
+@pytest.mark.parametrize("port", ["", "0", "65535", "999999", "10.9.9.9:5557", "²"])
+def test_label_without_a_port_is_ignored_and_said(port):
+    world = Fleet(5557, [], 1)
+    world.store.replace([Endpoint("p-rank-1", "127.0.0.1", 8001, labels={"llm-d.ai/kv-events-port": port})])
+    assert world.producer.dump_state(world.store.snapshot())["subscriptions"] == ["tcp://127.0.0.1:5558"]
+    (ignored,) = inputs_health([world.producer])["ignored_values"]
+    reason = f"llm-d.ai/kv-events-port is {port!r}; write a port from 1 to 65534"
+    assert (ignored["object"], ignored["reason"]) == ("default/p-rank-1", reason)
 
 
 @pytest.mark.parametrize("status", [200, 404])

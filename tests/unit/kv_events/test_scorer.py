@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The older scorer, which is a producer too, in configurations; and warnings about parameters without effect."""
 
+import json
+
 import numpy as np
 import pytest
 
 from epp.config import Assembly, Builder, assemble, load_text
-from epp.framework import Endpoint, ManualClock
+from epp.framework import Endpoint, ManualClock, Request, RequestBody
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
 from epp.pool.kv_events.scorer import PrecisePrefixCacheScorer
 from tests.support.kv_publisher import stored
+from tests.support.uds_tokenizer import uds_tokenizer
 from tests.support.waiting import until
 from tests.unit.kv_events.test_producer import HASHES, PROMPT, Fleet, running
 
@@ -85,9 +88,37 @@ def test_scorer_keeps_its_index_in_the_next_configuration_unless_its_producer_ch
     assert scorer_of(assembled(PRODUCER.replace("NAME", "a"), previous=previous)) is not scorer_of(first)
 
 
-def test_tokenizers_of_older_configurations_are_ignored_with_a_warning():
-    assembly = assembled(parameters="{indexerConfig: {tokenizersPoolConfig: {modelName: m}}}")
-    assert "tokenizersPoolConfig is not supported; declare a token-producer" in warnings(assembly)
+async def test_tokenizer_service_of_older_configurations_supplies_token_ids(publisher, tmp_path):
+    one, path = publisher(), f"{tmp_path}/s"
+    pool = f"tokenizersPoolConfig: {{modelName: base, uds: {{socketFile: {path}}}}}"
+    events = f"kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {one.port}}}}}"
+    scorer = scorer_of(assembled(parameters=f"{{indexerConfig: {{{pool}}}, {events}}}"))
+    world = Fleet(one.port, [one], 1)
+    world.producer = scorer
+    world.tagging.replace([scorer])
+    async with uds_tokenizer(path) as service, running(world):
+        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        text = "x" * 32
+        await world.tell(0, stored(HASHES[:1], text.encode()[:16]))
+        request, candidates = world.request()
+        request = Request("r", RequestBody(prompt=text.encode()), target_model="m", path="/v1/completions")
+        request.content = json.dumps({"prompt": text}).encode()
+        await until(lambda: service.loaded, "the tokenizer is loaded")
+        for _ in range(2):
+            scorer.produce(request, candidates)
+            if (held := scorer.admit(request, candidates)) is not None:
+                await held
+        assert np.asarray(scorer.score(request, candidates)).tolist() == [0.5]
+        assert [each.prompt for each in service.asked] == [text]
+
+
+def test_tokenizer_service_is_not_asked_without_a_model_or_beside_a_producer():
+    assert "has no effect without modelName" in warnings(
+        assembled(parameters="{indexerConfig: {tokenizersPoolConfig: {}}}")
+    )
+    for producers, pool in (("", "{}"), (PRODUCER.replace("NAME", "mine"), "{modelName: m}")):
+        scorer = scorer_of(assembled(producers, f"{{indexerConfig: {{tokenizersPoolConfig: {pool}}}}}"))
+        assert not scorer.reads_content
 
 
 @pytest.mark.parametrize(
@@ -102,9 +133,10 @@ def test_tokenizers_of_older_configurations_are_ignored_with_a_warning():
             {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "2GiB"}}}},
             "inMemoryConfig is used",
         ),
+        ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://index:6379"}}}}, ""),
         (
-            {"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://index:6379"}}}},
-            "each picker has its own index",
+            {"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://:secret@index"}}}},
+            "use EPP_REDIS_PASSWORD",
         ),
         ({"indexerConfig": {"kvBlockIndexConfig": {"metricsLoggingInterval": 10**9}}}, "nothing is logged"),
         ({"kvEventsConfig": {"concurrency": 8}}, "one thread receives events"),

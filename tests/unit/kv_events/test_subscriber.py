@@ -8,7 +8,8 @@ import pytest
 
 from epp.pool.kv_events.events import BlockRemoved, BlockStored
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
-from epp.pool.kv_events.subscriber import MOST_MESSAGE_BYTES, MOST_WAITING_MESSAGES, Addresses, Subscriber
+from epp.pool.kv_events.sockets import MOST_MESSAGE_BYTES
+from epp.pool.kv_events.subscriber import MOST_WAITING_MESSAGES, Addresses, Subscriber
 from tests.support.kv_publisher import removed, stored
 from tests.support.waiting import until
 

@@ -43,7 +43,7 @@ def test_reason_is_the_predicted_time():
     request = predicted(prediction([(-20, -5), UNKNOWN], times=[(120, 35), UNKNOWN]))
     why = built(HeadroomTierFilter).why_dropped(request, candidates(waiting=[0, 0]))
     assert why == [
-        "is expected to take 120 ms to the first token and 35.0 ms for each further one",
+        "is expected to take 120 ms (p90: 240 ms) to the first token and 35.0 ms (p90: 70.0 ms) for each further one",
         "has no predicted latency",
     ]
 

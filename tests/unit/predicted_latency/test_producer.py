@@ -74,7 +74,7 @@ def test_strictest_target_of_running_requests_counts_until_they_end(world):
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
     world.answer(first, 1)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 30, 40]
-    world.plugin.request_failed(second, None)
+    world.plugin.interrupted(second, None)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
 
 
@@ -182,6 +182,72 @@ def test_environment_is_checked(world, variable, value, words):
 
 
 def test_parameters_without_effect_are_warned_of(world):
-    given = {"useEncoderCacheFeatures": True, "samplingMean": 5, "maxDecodeTokenSamplesForPrediction": 1}
+    given = {"samplingMean": 5, "maxDecodeTokenSamplesForPrediction": 1}
     assert world(**given).plugin.warnings == [f"{name} has no effect" for name in given]
     assert world().plugin.warnings == []
+
+
+def answered(world, count, slot=1, **targets):
+    for _ in range(count):
+        world.clock.advance(1)
+        world.answer(world.send(slot, **targets), slot, first=1.0, total=1.4, tokens=11)
+
+
+def test_responses_teach_p50_and_p90_and_targets_are_held_against_p90(world):
+    world = world(streamingMode=True)
+    answered(world, 40)  # 1 s and 40 ms where rates say 0.5 s and 20 ms
+    world.clock.advance(1)
+    found = world.predict(ttft=1000)
+    assert found.sure.tolist() == [True] * 3  # all are of one class
+    assert found.samples.tolist() == [0, 40, 0]
+    assert found.ttft_seconds[1] == pytest.approx(1.0, rel=0.15)
+    assert found.tpot_seconds[1] == pytest.approx(0.04, rel=0.15)
+    assert (found.ttft_p90_seconds >= found.ttft_seconds).all()
+    assert found.ttft_headroom.tolist() == pytest.approx((1.0 - found.ttft_p90_seconds).tolist())
+    assert world.predict().ttft_headroom.tolist() == pytest.approx((-found.ttft_seconds).tolist())
+    assert found.source == "learned"
+
+
+def test_times_are_those_by_rates_until_enough_was_measured(world):
+    world = world(streamingMode=True)
+    answered(world, 9)
+    world.clock.advance(1)
+    found = world.predict()
+    assert milliseconds(found.ttft_seconds) == milliseconds(found.ttft_p90_seconds) == [100, 500, 2000]
+    assert not found.sure.any()
+    assert found.source == "rates"
+
+
+def test_coverage_of_p90_is_counted(world):
+    world = world(streamingMode=True)
+    answered(world, 60)
+    counts = [world.metric("request_p90_predictions", *NAMES, "ttft", result) for result in ("within", "beyond")]
+    assert counts == [50, None]  # the first ten were predicted by rates
+    world.clock.advance(1)
+    world.answer(world.send(1), 1, first=5.0, total=9.0)
+    assert world.metric("request_p90_predictions", *NAMES, "ttft", "beyond") == 1
+    assert world.metric("latency_predictions", "learned") == 51
+
+
+def test_response_of_an_endpoint_that_was_replaced_meanwhile_teaches_nothing(world):
+    world = world(streamingMode=True)
+    requests = [world.send(1) for _ in range(20)]
+    world.plugin.slots_removed([1])
+    for request in requests:
+        world.answer(request, 1, first=1.0, total=1.4)
+    world.clock.advance(1)
+    assert not world.predict().sure.any()
+
+
+def test_state_shows_samples_and_errors_of_a_bounded_number_of_models(world):
+    world = world(streamingMode=True)
+    for number in range(20):
+        request = world.request()
+        request.target_model = f"m{number}"
+        world.answer(world.send(1, request=request), 1, first=1.0, total=1.4)
+    answered(world, 30)
+    models = world.plugin.dump_state(world.pool.snapshot)["models"]
+    assert list(models) == [*(f"m{number}" for number in range(8)), "other models"]
+    shown = models["other models"]
+    assert [each["ttft"] for each in shown["samples"]["endpoints"] if each["ttft"]] == [42]
+    assert shown["meanErrorSeconds"]["ttft"]["rates"] > shown["meanErrorSeconds"]["ttft"]["learned"]

@@ -5,9 +5,10 @@ import asyncio
 import contextlib
 
 import msgspec
+import numpy as np
 import pytest
 
-from epp.framework import LATENCY_PREDICTION, Candidates, Endpoint, Records
+from epp.framework import LATENCY_PREDICTION, MEDIA_MATCH, Candidates, Endpoint, MediaMatch, Records
 from epp.framework.testing import candidates
 from tests.support.ports import reserved_ports
 from tests.support.prediction_server import PredictionServer
@@ -91,6 +92,17 @@ async def test_requests_of_one_window_share_a_call(world, server):
         assert [len(rows) for rows in server.calls] == [15]
         assert {prediction.source for prediction in found} == {"server"}
         assert all((each.ttft_seconds * 1e3).round(6).tolist() == [100, 200, 300] for each in found)
+
+
+async def test_server_gets_the_numbers_of_media_and_of_encoded_ones_if_that_is_wanted(world, server):
+    async with asking(world, server, useEncoderCacheFeatures=True, encoderCacheMatchInfoProducerName="mm") as asked:
+        request = asked.request()
+        request.put(MEDIA_MATCH.produced_by("mm"), MediaMatch(np.array([0, 3, 1], dtype=np.int32), 3))
+        await held(asked, request)
+        await held(asked)  # without media
+    sizes = [[(row["encoder_input_size"], row["encoder_matched_size"]) for row in rows] for rows in server.calls]
+    assert sizes == [[(3, 0), (3, 3), (3, 1)], [(0, 0)] * 3]
+    assert not asked.plugin.warnings
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,17 @@ async def test_answer_of_another_form_is_a_failure_of_the_server(render, answer)
         assert world.results == {"failed": 1}
 
 
-async def test_prompt_with_too_many_tokens_says_nothing_about_the_server(render):
-    render.answer = lambda _: {"token_ids": [1000000] * 300_000}
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"token_ids": [1000000] * 300_000},
+        [{"token_ids": [1]}] * 1025,
+        {"token_ids": [1], "unread": [[]] * 20_000},
+        {"token_ids": [1], "unread": [1] * 1_000_000, "more": [1] * 400_000},
+    ],
+)
+async def test_answer_that_takes_too_long_to_read_says_nothing_about_the_server(render, answer):
+    render.answer = lambda _: answer
     async with asked(vllm(render)) as world:
         assert (await world.tokens(chat("hello")))[0].no_ids == "refused"
 
@@ -137,8 +146,10 @@ async def test_failing_server_is_left_alone_for_ten_seconds_and_tried_with_one_r
         (problem,) = world.producer.inputs.problems
         assert (problem.file, problem.reason) == (render.url, "no token ids of prompts: answered with status 503")
         world.producer.clock.advance(10)
+        assert not world.producer.inputs.problems  # an idle picker does not know
         assert await world.ids(chat("first trial")) is None
         assert await world.ids(chat("none")) is None
+        assert world.producer.inputs.problems
         assert len(render.asked) == 6
         render.status = 200
         world.producer.clock.advance(10)

@@ -17,6 +17,7 @@ from epp.plugins.parsers.json_parser import (
     MOST_VALUES,
     count_values,
 )
+from epp.plugins.parsers.prompt import MOST_READ_IDS
 from tests.support.apis import parse
 
 VALUES, IDS = "more than 65536 JSON values", "more than 1048576 token ids"
@@ -43,6 +44,12 @@ def chat(messages: bytes) -> bytes:
         ("responses", b'{"model":"m","input":' + array(b"{}", 65_538) + b"}", VALUES),
         ("completions", b'{"model":"m","prompt":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}", IDS),
         ("completions", b'{"model":"m","prompt":' + array(b"[1]", 65_538) + b"}", VALUES),
+        (
+            "completions",
+            b'{"prompt":' + array(b"1234567890", MOST_TOKEN_IDS) + b"}",
+            "more than 10485760 bytes of token",
+        ),
+        ("embeddings", b'{"input":' + array(array(b"1", 4096), 97) + b"}", "393216 token ids in several lists"),
         ("completions", b'{"model":"m","prompt":[1],"x":' + array(b"1", 65_538) + b"}", VALUES),
         ("embeddings", b'{"model":"m","input":' + array(b'""', 65_538) + b"}", VALUES),
         ("embeddings", b'{"model":"m","input":"a","messages":' + array(b"{}", 65_538) + b"}", VALUES),
@@ -74,7 +81,19 @@ def test_longest_context_of_token_ids_is_read():
         body = json.dumps({"model": "m", field: list(range(MOST_TOKEN_IDS))}).encode()
         found = parse(suffix, body)
         assert found.prompt_tokens == MOST_TOKEN_IDS
-        assert found.prompt[-4:] == (MOST_TOKEN_IDS - 1).to_bytes(4, "little")
+        read = (MOST_READ_IDS - 1).to_bytes(4, "little")
+        assert found.prompt[MOST_READ_IDS * 4 - 4 : MOST_READ_IDS * 4 + 4] == read + bytes(4)  # zeros follow
+
+
+def test_many_token_ids_do_not_change_the_rest_of_the_body():
+    ids = array(b"7", 100_000)
+    for body in (
+        b'{"model":"m","prompt": ' + ids + b' ,"max_tokens":5}',
+        b'{"prompt":[1],"max_tokens":5,"model":"m","prompt":' + ids + b"}",  # the last one counts
+    ):
+        found = parse("completions", body)
+        assert (found.model, found.max_output_tokens, found.prompt_tokens) == ("m", 5, 100_000)
+        assert (found.is_token_ids, found.prompt) == (True, (7).to_bytes(4, "little") * 100_000)
 
 
 def test_numbers_and_quotes_inside_of_a_text_do_not_count():

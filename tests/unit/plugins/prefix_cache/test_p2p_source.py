@@ -7,20 +7,22 @@ import numpy as np
 import pytest
 
 from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
-from epp.framework.request import PREFIX_MATCH
+from epp.framework.request import PREFIX_MATCH, PULLED_TOKENS
 from epp.framework.testing import candidates
 from epp.plugins.prefix_cache.p2p_source import P2PSourceParameters, P2PSourceProducer, fnv1a_32
 
 BLOCK = 16
 
 
-def source_for(target, offloaded, held=None, *, waiting=None, prefill=None, request_id="a", **parameters):
+def source_for(target, offloaded, held=None, *, waiting=None, prefill=None, request_id="a", pulled=None, **parameters):
     """Return the header's value for prompts of which endpoints hold so many blocks in the host's memory, and in all."""
     pool = candidates(waiting=waiting or [0] * len(offloaded))
     blocks = np.array(offloaded if held is None else held, dtype=np.int32)
     tiers = None if held is None else np.array(offloaded, dtype=np.int64) * BLOCK
     producer = P2PSourceProducer(P2PSourceParameters(**parameters))
     request = Request(request_id)
+    if pulled is not None:
+        request.put(PULLED_TOKENS, np.array(pulled))
     request.put(PREFIX_MATCH, PrefixMatch(blocks, 100, BLOCK, None, tiers))
     producer.produce(request, pool)
     legs = {"decode": target} | ({} if prefill is None else {"prefill": prefill})
@@ -46,6 +48,11 @@ def test_there_is_no_source_for_the_endpoint_that_is_the_source_or_holds_as_much
     assert source_for(2, [0, 5, 0], held=[0, 5, 4]) == "10.0.0.2:8000"  # 80 tokens, 16 more than 64
     assert source_for(2, [0, 5, 0], held=[0, 5, 4], min_cached_token_delta=16) == "10.0.0.2:8000"
     assert source_for(2, [0, 5, 0], held=[0, 5, 4], min_cached_token_delta=17) is None
+
+
+def test_there_is_no_source_if_a_copy_takes_longer_than_the_computation():
+    assert source_for(0, [0, 5, 0], pulled=[80, 0, 0]) == "10.0.0.2:8000"
+    assert source_for(2, [0, 5, 0], pulled=[80, 0, 0]) is None
 
 
 def test_target_of_the_prefill_profile_computes_the_prompt_if_there_is_one():

@@ -9,14 +9,14 @@ from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request,
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
-from epp.framework.request import FETCH_SECONDS, PREFIX_MATCH
+from epp.framework.request import FETCH_SECONDS, PREFIX_MATCH, PULLED_TOKENS
 from epp.framework.testing import candidates, endpoint_rates
 from tests.support.documents import blocks
 from tests.support.wheels import REPOSITORY
 
 MATCH = PREFIX_MATCH.produced_by("precise-prefix-cache-producer")
-A100 = AcceleratorTag(vendor="nvidia", compute_capability=(8, 0), count=1)
-H100 = AcceleratorTag(vendor="nvidia", compute_capability=(9, 0), count=2)
+A100 = AcceleratorTag(attributes={"epp/host-gbps": 32.0, "epp/network-gbps": 6.25}, count=1)
+H100 = AcceleratorTag(attributes={"epp/host-gbps": 64.0, "epp/network-gbps": 50.0}, count=2)
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -55,6 +55,38 @@ def test_bandwidth_and_size_may_be_given():
     request = request_of([1000], cpu=[1000], disk=[5000])
     build(kvBytesPerToken=1_000_000, efficiency=1, tiers=tiers).produce(request, candidates(accelerators=[A100]))
     assert request.get(FETCH_SECONDS) == pytest.approx([0.1])  # 1 GB at 10 GB/s; the disk is not listed
+
+
+def copied(accelerators, rates=None, **parameters) -> tuple[list[int], list[float]]:
+    """Return tokens to copy and seconds; 8,000, 2,000 and 0 tokens are held, of 131,072 bytes: 1.05 GB of the first."""
+    request = request_of([8000, 2000, 0])
+    if rates:
+        request.put(ENDPOINT_RATES, endpoint_rates(rates))
+    build(copiesFromPeers=True, efficiency=1, **parameters).produce(request, candidates(accelerators=accelerators))
+    return request.get(PULLED_TOKENS).tolist(), request.get(FETCH_SECONDS).tolist()
+
+
+def test_copy_from_the_peer_that_holds_most_takes_the_slower_network_of_both():
+    tokens, seconds = copied([H100, H100, A100])
+    assert tokens == [0, 6000, 8000]
+    assert seconds == pytest.approx([0, 0.786432 / 100, 1.048576 / 6.25])
+    _, seconds = copied([H100, H100, A100], peerGigabytesPerSecond=10)
+    assert seconds == pytest.approx([0, 0.0786432, 0.1048576])
+
+
+def test_copy_that_takes_longer_than_the_computation_or_an_unknown_time_is_not_made():
+    # at 10,000 tokens a second, 0.6 s and 0.8 s; at 1 GB/s, 0.79 s and 1.05 s
+    assert copied([H100] * 3, [1e4, 1e4, 5e3], peerGigabytesPerSecond=1)[0] == [0, 0, 8000]
+    assert copied([H100, AcceleratorTag(), A100])[0] == [0, 0, 8000]
+
+
+def test_expected_time_counts_copied_tokens_as_cached():
+    request = request_of([8000, 0])
+    request.put(ENDPOINT_RATES, endpoint_rates([10_000, 10_000]))
+    pool = candidates(accelerators=[H100, H100], running=[0, 0], waiting=[0, 0], kv_usage=[0, 0])
+    build(copiesFromPeers=True, efficiency=1, peerGigabytesPerSecond=10).produce(request, pool)
+    scorer = build("work-seconds-scorer", outputTokens=0, prefixMatchInfoProducerName="precise-prefix-cache-producer")
+    assert scorer.seconds(request, pool) == pytest.approx([0.2, 0.2 + 0.1048576])
 
 
 def test_matches_without_tiers_cost_nothing():

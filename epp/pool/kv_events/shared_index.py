@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An index of blocks in Redis or Valkey, which pickers share."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from epp.framework import Clock
+from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
+from epp.pool.breaker import Breaker
+from epp.pool.kv_events.events import BlockStored, hash_of
+from epp.pool.kv_events.index import Journal, Lane
+from epp.pool.kv_events.matches import SharedMatch
+from epp.pool.kv_events.parameters import RedisParameters
+from epp.pool.kv_events.rows import Keys
+from epp.pool.kv_events.shared_layout import (
+    CLEAR,
+    FIND,
+    MOST_KEYS,
+    RESOLVE,
+    WRITE,
+    field_of,
+    fields_pattern,
+    found_in,
+)
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_BUDGET_SECONDS = 0.05
+"""Time that a request waits."""
+_ANSWER_SECONDS = 1.0
+"""Time after which the server counts as failed."""
+_RESOLVE_SECONDS = 0.1
+"""Time that events wait for the keys of blocks that this picker does not know."""
+_CLOSING_SECONDS = 1.0
+"""Time for the last writes."""
+_MOST_LOOKUPS = 32
+_FIRST_KEYS = 64
+"""Blocks of a prompt that are looked up first."""
+_MOST_WAITING = 200_000
+"""Blocks to be written: 100 bytes each."""
+_MOST_FAILURES, _REST_SECONDS = 5, 10.0
+"""Consecutive lookups that fail, after which requests are routed without the shared index for a while."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+_MOST_REASON = 200
+_LASTING = ("READONLY", "MISCONF", "LOADING", "MASTERDOWN", "NOREPLICAS", "NOPERM")
+"""Errors of single writes that are those of the server."""
+
+_LOOKUPS = PluginMetric(
+    "kv_cache_shared_index_lookups", "Requests looked up in the shared index, by result.", ("result",), is_counter=True
+)
+_BLOCKS = PluginMetric(
+    "kv_cache_shared_index_blocks",
+    "Blocks stored in or removed from the shared index, by result.",
+    ("result",),
+    is_counter=True,
+)
+_CLEARED = PluginMetric(
+    "kv_cache_shared_index_cleared_endpoints", "Endpoints whose blocks were removed at once.", is_counter=True
+)
+_WAITING = PluginMetric("kv_cache_shared_index_waiting_blocks", "Blocks that are not written yet.")
+_UNAVAILABLE = PluginMetric("kv_cache_shared_index_unavailable", "1 while the shared index is not used, as it failed.")
+SHARED_METRICS = (_LOOKUPS, _BLOCKS, _CLEARED, _WAITING, _UNAVAILABLE)
+_log = structlog.get_logger()
+
+
+class _Write(NamedTuple):
+    """Blocks to store in one cache, or to remove from it."""
+
+    endpoint: str
+    fields: Sequence[bytes]
+    keys: Sequence[int]
+    hashes: Sequence[int]
+    is_removal: bool = False
+    epoch: int = 0
+    """Times that the endpoint was cleared before."""
+
+    @property
+    def size(self) -> int:
+        """Changes of fields."""
+        return len(self.keys) * len(self.fields)
+
+
+class SharedIndex(Journal):
+    """Writes the blocks of engines that this picker hears, and looks up those that any picker wrote.
+
+    Writes wait in a queue. If it is full, or an endpoint is cleared, all blocks of the endpoint are removed from the
+    shared index, so that none stays there that the engine does not hold any more.
+    """
+
+    def __init__(
+        self, given: RedisParameters, clock: Clock, *, block_tokens: int, weights: Mapping[str, float]
+    ) -> None:
+        self.name = given.name
+        self._given = given
+        self._block_tokens = block_tokens
+        self._weights = weights
+        self._endpoints: dict[Lane, str] = {}
+        self._breaker = Breaker(_MOST_FAILURES, self._log_change, clock=clock, rest_seconds=_REST_SECONDS)
+        self._problem = ""
+        """Why nothing is written at present."""
+        self._refused = ""
+        """Why some of the latest writes failed."""
+        self._other_sizes: set[int] = set()
+        """Tokens of blocks that are not shared."""
+        self._lookups = Counter(dict.fromkeys(("answered", "partial", "late", "busy", "failed", "unavailable"), 0))
+        self._blocks = Counter(dict.fromkeys(("written", "failed", "dropped", "other size"), 0))
+        self._cleared = self._running = self._waiting = 0
+        self._waiting_of: Counter[str] = Counter()
+        """Waiting changes by endpoint, without those of writes that are not current."""
+        self._epochs: Counter[str] = Counter()
+        self._writes: deque[_Write] = deque()
+        self._clearing: set[str] = set()
+        """Endpoints to clear before anything is written."""
+        self._awake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_open = self._is_checked = False
+        self._client = _client(given)
+        register = self._client.register_script
+        self._find, self._write = register(FIND), register(WRITE)
+        self._clear, self._resolve = register(CLEAR), register(RESOLVE)
+
+    def name_lane(self, lane: Lane, endpoint: str) -> None:
+        """Write the blocks of this lane as those of an endpoint."""
+        self._endpoints[lane] = endpoint
+
+    def forget_lane(self, lane: Lane) -> None:
+        """Write nothing more of this lane."""
+        self._endpoints.pop(lane, None)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        self._is_open, self._is_checked = True, False
+        pause = _FIRST_PAUSE_SECONDS
+        try:
+            while True:
+                has_work = bool(self._clearing or self._writes)
+                try:
+                    if not self._is_checked:
+                        await self._client.ping()
+                    elif has_work:
+                        await self._write_some()
+                except Exception as error:  # noqa: BLE001  of a library, or of what answers there
+                    self._failed(error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                    continue
+                if self._is_checked or not has_work:
+                    pause = _FIRST_PAUSE_SECONDS
+                    if self._problem:
+                        _log.info("the KV caches are shared again", index=self.name)
+                    self._problem = ""
+                self._is_checked = True
+                if not has_work:
+                    await self._awake.wait()
+                self._awake.clear()
+        finally:
+            self._is_open = False
+            with suppress(Exception):  # it is the end: what is left is lost
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    while self._clearing or self._writes:
+                        await self._write_some()
+            for task in (tasks := tuple(self._tasks)):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(Exception):
+                await self._client.aclose()
+
+    def look_up(self, chains: Sequence[Keys], known: Collection[str]) -> tuple[SharedMatch, Awaitable[None]] | None:
+        """Begin to look up the blocks of prompts in the caches of known endpoints; None if that is not possible now.
+
+        The awaitable ends when the match is complete, or with the time that a request waits.
+        """
+        if not self._is_open or not self._breaker.allows():
+            self._lookups["unavailable"] += 1
+            return None
+        if self._running >= _MOST_LOOKUPS:
+            self._breaker.cancelled()
+            self._lookups["busy"] += 1
+            return None
+        match = SharedMatch(self._weights)
+        self._running += 1
+        task = asyncio.create_task(self._match(match, chains, known))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._looked_up, match))
+        return match, asyncio.ensure_future(_end_of(task))
+
+    async def keys_of(self, hashes: Sequence[int]) -> Sequence[int]:
+        """Return the keys of blocks by the engine's names; 0 for unknown ones, and for all after a failure."""
+        if self._problem or not self._is_open:
+            return ()
+        found: list[int] = []
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                for start in range(0, len(hashes), MOST_KEYS):
+                    names = [f"engine:{each}" for each in hashes[start : start + MOST_KEYS]]
+                    answer: bytes = await self._resolve(keys=names)
+                    found += [int(each) % 2**64 if each.isdigit() else 0 for each in answer.split()]
+        except Exception as error:  # noqa: BLE001  of a library, or of what answers there
+            self._failed(error)
+        return found if len(found) == len(hashes) else ()
+
+    def stored(self, lane: Lane, tier: str, event: BlockStored, keys: Sequence[int]) -> None:
+        """Store blocks; those of another size are not shared."""
+        if event.block_size != self._block_tokens:
+            self._blocks["other size"] += len(keys)
+            self._other_sizes.add(event.block_size)
+            return
+        if (endpoint := self._endpoints.get(lane)) is not None:
+            fields = (field_of(endpoint, tier, event.group_idx),)
+            self._enqueue(_Write(endpoint, fields, keys, [hash_of(each) for each in event.block_hashes[: len(keys)]]))
+
+    def removed(self, lane: Lane, tier: str, keys: Sequence[int], hashes: Sequence[int]) -> None:
+        """Remove blocks that the cache has no copy of, in any group."""
+        if (endpoint := self._endpoints.get(lane)) is not None:
+            fields = [field_of(endpoint, tier, group) for group in dict.fromkeys((None, *lane.kinds))]
+            self._enqueue(_Write(endpoint, fields, keys, hashes, is_removal=True))
+
+    def cleared(self, lane: Lane) -> None:
+        """Remove all blocks of a lane; writes that wait have no effect."""
+        if self._is_open and (endpoint := self._endpoints.get(lane)) is not None:
+            self._drop({endpoint})
+
+    def _log_change(self) -> None:
+        if self._breaker.is_closed:
+            _log.info("the shared index of KV caches answers again", source=self.name)
+            return
+        _log.warning(
+            "the shared index of KV caches fails: requests are routed without it",
+            source=self.name,
+            problem=self._breaker.problem,
+            next_try_seconds=_REST_SECONDS,
+        )
+
+    @property
+    def problems(self) -> Iterable[InputProblem]:
+        """Why the server is not used, or not for all blocks."""
+        if problem := self._problem or self._breaker.problem or self._refused:
+            yield InputProblem(self.name, reason=f"the KV caches of this picker are not shared: {problem}")
+        if self._other_sizes:
+            sizes = ", ".join(map(str, sorted(self._other_sizes)))
+            remedy = "set tokenProcessorConfig.blockSizeTokens to the block size of the engines"
+            yield InputProblem(self.name, reason=f"blocks of {sizes} tokens are not shared; {remedy}")
+
+    @property
+    def samples(self) -> Iterable[Sample]:
+        """Lookups, writes, and the state of the server."""
+        for result, number in self._lookups.items():
+            yield Sample(_LOOKUPS, number, (result,))
+        for result, number in self._blocks.items():
+            yield Sample(_BLOCKS, number, (result,))
+        yield Sample(_CLEARED, self._cleared)
+        yield Sample(_WAITING, self._waiting)
+        yield Sample(_UNAVAILABLE, bool(self._problem or self._breaker.problem))
+
+    async def _match(self, match: SharedMatch, chains: Sequence[Keys], known: Collection[str]) -> None:
+        async with asyncio.timeout(_BUDGET_SECONDS):
+            for keys in chains:
+                match.begin()
+                start, size = 0, _FIRST_KEYS
+                while start < len(keys):
+                    some = keys[start : start + size].tolist()
+                    found = found_in(await self._find(keys=some))
+                    is_whole = match.add(found.read, [each for each in found.runs if each[0] in known])
+                    if not is_whole or (found.read < len(some) and not found.has_more):
+                        break
+                    start, size = start + found.read, MOST_KEYS
+
+    def _looked_up(self, match: SharedMatch, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._running -= 1
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            self._breaker.cancelled()
+        elif error is None:
+            self._lookups["answered"] += 1
+            self._breaker.succeeded()
+        elif isinstance(error, TimeoutError) and match.blocks:
+            self._lookups["partial"] += 1
+            self._breaker.succeeded()
+        elif isinstance(error, TimeoutError):
+            self._lookups["late"] += 1
+            self._breaker.failed(f"no answer in {_BUDGET_SECONDS * 1000:.0f} ms")
+        else:
+            self._lookups["failed"] += 1
+            self._breaker.failed(_text(error))
+
+    def _enqueue(self, write: _Write) -> None:
+        if not self._is_open:
+            return
+        step = max(1, MOST_KEYS // len(write.fields))
+        for start in range(0, len(write.keys), step):
+            keys, hashes = write.keys[start : start + step], write.hashes[start : start + step]
+            epoch = self._epochs[write.endpoint]
+            self._writes.append(write._replace(keys=keys, hashes=hashes, epoch=epoch))
+        self._waiting += write.size
+        self._waiting_of[write.endpoint] += write.size
+        if self._waiting > _MOST_WAITING:
+            self._drop({endpoint for endpoint, number in self._waiting_of.items() if number})
+            self._writes.clear()
+        elif len(self._writes) > _MOST_WAITING:
+            self._writes = deque(filter(self._is_current, self._writes))
+        self._awake.set()
+
+    def _drop(self, endpoints: set[str]) -> None:
+        """Drop the waiting writes of endpoints, and clear them before the next write."""
+        for endpoint in endpoints:
+            dropped = self._waiting_of.pop(endpoint, 0)
+            self._blocks["dropped"] += dropped
+            self._waiting -= dropped
+        self._epochs.update(endpoints)
+        self._clearing |= endpoints
+        self._awake.set()
+
+    def _is_current(self, write: _Write) -> bool:
+        """Return whether the endpoint was not cleared later."""
+        return write.epoch == self._epochs[write.endpoint]
+
+    def _next_writes(self) -> Sequence[_Write]:
+        """Return writes for one command, which stay in the queue."""
+        while self._writes and not self._is_current(self._writes[0]):
+            self._writes.popleft()
+        taken: list[_Write] = []
+        size = 0
+        for write in self._writes:
+            size += write.size
+            if not self._is_current(write) or (taken and size > MOST_KEYS):
+                break
+            taken.append(write)
+        return taken
+
+    async def _write_some(self) -> None:
+        """Clear endpoints, or else write the next blocks."""
+        if self._clearing:
+            await self._clear_all()
+            return
+        fields: dict[bytes, int] = {}
+        keys: list[str] = []
+        codes: list[str] = []
+        taken = self._next_writes()
+        for write in taken:
+            for field in write.fields:
+                number = fields.setdefault(field, len(fields) + 1)
+                codes += [str(-number if write.is_removal else number)] * len(write.keys)
+                for key, engine in zip(write.keys, write.hashes, strict=True):
+                    keys += (str(key), f"engine:{engine}")
+        if not taken:
+            return
+        answer: bytes = await self._write(keys=keys, args=[" ".join(codes), *fields])
+        failed, _, reason = answer.decode(errors="replace").partition(" ")
+        if int(failed) == len(codes) and reason.startswith(_LASTING):
+            raise ConnectionError(reason[:_MOST_REASON])
+        for write in taken:
+            if not self._writes or self._writes[0] is not write:
+                break  # an endpoint was cleared meanwhile
+            self._writes.popleft()
+            if self._is_current(write):
+                self._waiting -= write.size
+                self._waiting_of[write.endpoint] -= write.size
+        self._refused = reason[:_MOST_REASON]
+        self._blocks["failed"] += int(failed)
+        self._blocks["written"] += len(codes) - int(failed)
+
+    async def _clear_all(self) -> None:
+        """Remove the fields of endpoints from all hashes."""
+        endpoints, self._clearing = self._clearing, set()
+        patterns = [fields_pattern(each) for each in sorted(endpoints)]
+        cursor = 0
+        try:
+            while True:
+                cursor, keys = await self._client.scan(cursor, count=MOST_KEYS, _type="hash")
+                for start in range(0, len(keys), MOST_KEYS):
+                    await self._clear(keys=keys[start : start + MOST_KEYS], args=patterns)
+                if not cursor:
+                    break
+        except BaseException:
+            self._clearing |= endpoints
+            raise
+        self._cleared += len(endpoints)
+
+    def _failed(self, error: BaseException) -> None:
+        problem = _text(error)
+        if not self._problem:
+            _log.warning("the KV caches are not shared", index=self.name, problem=problem)
+        self._problem, self._is_checked = problem, False
+        self._awake.set()
+
+
+async def _end_of(task: asyncio.Task[None]) -> None:
+    """Wait for a task, which goes on if the waiting is cancelled."""
+    await asyncio.wait((task,))
+
+
+def _client(given: RedisParameters) -> "Redis":
+    """Return a client, which is not connected yet; raises ValueError without the library."""
+    try:
+        from redis.asyncio import Redis  # noqa: PLC0415  loaded only where it is used
+        from redis.asyncio.retry import Retry  # noqa: PLC0415  the same
+        from redis.backoff import NoBackoff  # noqa: PLC0415  the same
+    except ModuleNotFoundError as error:
+        raise ValueError("redisConfig needs the extra redis: pip install 'inference-epp[redis]'") from error
+    return Redis(
+        **given.connection(),
+        protocol=2,
+        driver_info=None,
+        socket_timeout=_ANSWER_SECONDS,
+        socket_connect_timeout=_ANSWER_SECONDS,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def _text(error: BaseException) -> str:
+    """Return why an operation failed, in one short line."""
+    return " ".join(str(error).split())[:_MOST_REASON] or type(error).__name__

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout of an index that pickers share in Redis or Valkey, as llm-d-router has it, and the scripts that use it.
+
+The hash at `<key>`, in decimal, has a field for each cache that holds the block, an `Entry` as JSON, with empty values.
+The sorted set at `engine:<hash>` has the keys of the block that an engine names so. Nothing expires.
+
+Scripts count other kinds of values at these names as failures, and go on. They read and write many keys in one command,
+and answer in one string, so that the event loop spends little time on the protocol.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from epp.pool.kv_events.index import SPECULATIVE
+
+MOST_KEYS = 512
+"""Keys that one script reads or writes: it holds the server for a millisecond."""
+_MOST_FIELDS = 1024
+"""Caches of one block that are read; a block with more ends the match."""
+_MOST_WORK = 4096
+"""Fields that one script reads: it holds the server for some milliseconds."""
+
+
+class Entry(msgspec.Struct, frozen=True, rename="pascal"):
+    """A cache that holds a block."""
+
+    pod_identifier: str
+    """Address and port of the endpoint."""
+    device_tier: str = ""
+    speculative: bool = False
+    """Whether it is only expected to hold the block."""
+    has_group: bool = False
+    group_idx: int = 0
+    """Group of layers, if the engine told one."""
+
+
+@lru_cache(8192)
+def field_of(endpoint: str, tier: str, group: int | None) -> bytes:
+    """Return the field of a cache."""
+    return msgspec.json.encode(Entry(endpoint, tier, has_group=group is not None, group_idx=group or 0))
+
+
+@lru_cache(8192)
+def cache_of(field: bytes) -> tuple[str, str] | None:
+    """Return endpoint and tier of a field; None for one that is no entry."""
+    try:
+        entry = msgspec.json.decode(field, type=Entry)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return entry.pod_identifier, SPECULATIVE if entry.speculative else entry.device_tier.lower()
+
+
+def fields_pattern(endpoint: str) -> bytes:
+    """Return the pattern of all fields of an endpoint."""
+    named = b'{"PodIdentifier":' + msgspec.json.encode(endpoint) + b","
+    return named.replace(b"[", b"\\[").replace(b"]", b"\\]") + b"*"
+
+
+class Found(NamedTuple):
+    """An answer of `FIND`."""
+
+    read: int
+    """Number of keys that were read."""
+    has_more: bool
+    """Whether the next key was not read for lack of time."""
+    runs: list[tuple[str, str, list[int]]]
+    """Endpoint, tier, and the first and the last number of each run of blocks, from 1."""
+
+
+def found_in(answer: bytes) -> Found:
+    """Return what an answer of `FIND` says; raises ValueError for one that is none."""
+    first, *lines = answer.split(b"\n")
+    count, has_more = first.split()
+    runs = []
+    for line in lines:
+        numbers, _, field = line.partition(b"\t")
+        cache = cache_of(field)
+        if cache is not None:
+            runs.append((*cache, [int(each) for each in numbers.split()]))
+    return Found(int(count), has_more == b"1", runs)
+
+
+FIND = f"""
+local runs, known, work, count, more = {{}}, {{}}, 0, 0, 0
+for i, key in ipairs(KEYS) do
+  local size = redis.pcall('HLEN', key)
+  if type(size) ~= 'number' or size == 0 or size > {_MOST_FIELDS} then break end
+  if work > {_MOST_WORK} then
+    more = 1
+    break
+  end
+  local held = {{}}
+  if known[1] then
+    local values = redis.call('HMGET', key, unpack(known))
+    for at, field in ipairs(known) do
+      if values[at] then held[#held + 1] = field end
+    end
+  end
+  work = work + #known
+  if #held < size then
+    held = redis.call('HKEYS', key)
+    work = work + 4 * size
+  end
+  known = held
+  for _, field in ipairs(held) do
+    local run = runs[field]
+    if not run then runs[field] = {{i, i}}
+    elseif run[#run] == i - 1 then run[#run] = i
+    else
+      run[#run + 1] = i
+      run[#run + 1] = i
+    end
+  end
+  count = i
+end
+local answer = {{count .. ' ' .. more}}
+for field, run in pairs(runs) do answer[#answer + 1] = table.concat(run, ' ') .. '\\t' .. field end
+return table.concat(answer, '\\n')
+"""
+"""Returns, for each cache, the blocks at KEYS that it holds, up to the first block that none holds.
+
+A block is mostly held by caches that hold the one before it, and to ask for these is fast: HKEYS reads those of others.
+"""
+
+WRITE = """
+local failed, reason = 0, ''
+local i = 0
+for code in string.gmatch(ARGV[1], '%S+') do
+  i = i + 1
+  local key, engine, field = KEYS[2 * i - 1], KEYS[2 * i], ARGV[1 + math.abs(code)]
+  local done
+  if tonumber(code) > 0 then
+    done = redis.pcall('HSET', key, field, '')
+    if type(done) == 'number' then done = redis.pcall('ZADD', engine, 0, key) end
+  else
+    done = redis.pcall('HDEL', key, field)
+    if type(done) == 'number' and redis.call('EXISTS', key) == 0 then done = redis.pcall('ZREM', engine, key) end
+  end
+  if type(done) ~= 'number' then
+    failed = failed + 1
+    reason = done.err
+  end
+end
+return failed .. ' ' .. reason
+"""
+"""Adds or removes fields of pairs of KEYS, a block and an engine's name for it; returns the failures and their reason.
+
+The first argument has a number for each pair: that of the field among the other arguments, negative to remove it.
+"""
+
+CLEAR = """
+for _, key in ipairs(KEYS) do
+  for _, pattern in ipairs(ARGV) do
+    local cursor = '0'
+    repeat
+      local page = redis.pcall('HSCAN', key, cursor, 'MATCH', pattern, 'COUNT', 10000)
+      if page.err then break end
+      cursor = page[1]
+      for i = 1, #page[2], 2 do redis.call('HDEL', key, page[2][i]) end
+    until cursor == '0'
+  end
+end
+return 0
+"""
+"""Removes the fields that match one of the arguments from the hashes at KEYS."""
+
+RESOLVE = """
+local answer = {}
+for i, key in ipairs(KEYS) do
+  local keys = redis.pcall('ZRANGE', key, 0, 1)
+  answer[i] = not keys.err and #keys == 1 and keys[1] or '0'
+end
+return table.concat(answer, ' ')
+"""
+"""Returns the key of each block at KEYS, which are an engine's names; 0 where it has none, or several."""

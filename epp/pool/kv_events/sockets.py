@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sockets to engines, with limits, and the replays that engines send over them."""
+
+import time
+from collections.abc import Callable, Container, Iterator
+from typing import TypeAlias
+
+import zmq
+
+from epp.pool.kv_events.order import SEQUENCE_BYTES, EventOrder, Received, message_of
+
+MOST_MESSAGE_BYTES = 1024 * 1024
+"""A prompt of 180,000 tokens or more, stored in one step of the engine; ZeroMQ ends the connection of an engine that
+sends a longer message. Decoding holds the interpreter lock for 10 ms of CPU time, for 20 ms with unusual extra keys."""
+_QUEUED_MESSAGES = 32
+"""Messages of one engine that wait here; further ones wait in the engine, which drops some if there are too many."""
+MESSAGES_AT_A_TIME = 32
+_MOST_BYTES_AT_A_TIME = 1024 * 1024
+_RECONNECT_MILLISECONDS, _LONGEST_RECONNECT_MILLISECONDS = 100, 5_000
+_END = b"\xff" * SEQUENCE_BYTES
+"""Number of the message that ends a replay."""
+_SILENCE_SECONDS = 2.0
+"""Time without a message after which an attempt of a replay ends."""
+Socket: TypeAlias = "zmq.Socket[bytes]"
+Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
+
+
+def limited(context: Context, kind: int) -> Socket:
+    """Return a socket with bounded memory, which finds out when a peer has vanished."""
+    socket: Socket = context.socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.IPV6, 1),
+        (zmq.RCVHWM, _QUEUED_MESSAGES),
+        (zmq.MAXMSGSIZE, MOST_MESSAGE_BYTES),
+        (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, 30),
+        (zmq.TCP_KEEPALIVE_INTVL, 10),
+        (zmq.TCP_KEEPALIVE_CNT, 3),
+        (zmq.RECONNECT_IVL, _RECONNECT_MILLISECONDS),
+        (zmq.RECONNECT_IVL_MAX, _LONGEST_RECONNECT_MILLISECONDS),
+    ):
+        socket.setsockopt(option, value)
+    return socket
+
+
+def frames_of(socket: Socket) -> Iterator[list[zmq.Frame]]:
+    """Yield messages that are there, up to the limits."""
+    size = 0
+    for _ in range(MESSAGES_AT_A_TIME):
+        try:
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return
+        yield frames
+        size += sum(map(len, frames))
+        if size >= _MOST_BYTES_AT_A_TIME:
+            return
+
+
+def parts_of(socket: Socket) -> Iterator[list[bytes]]:
+    """Yield the parts of messages that are there, up to the limits."""
+    for frames in frames_of(socket):
+        yield [frame.bytes for frame in frames]
+
+
+def discard(socket: Socket) -> None:
+    """Drop the messages of a connection that ended, so that they are not taken for those of the next one."""
+    for _ in range(2 * _QUEUED_MESSAGES):
+        if not any(True for _ in parts_of(socket)):
+            return
+
+
+class Replays:
+    """Has an engine repeat the messages that its `order` misses."""
+
+    def __init__(self, context: Context, address: str, order: EventOrder) -> None:
+        """Prepare to ask at `address`, which is empty if the engine does not repeat messages."""
+        self.order = order
+        self.socket: Socket | None = None
+        """Open during an attempt."""
+        self._context, self._address = context, address
+        self._heard = 0.0
+        """Time of the last message of the attempt."""
+
+    def resume(self, ready: Container[object], may_begin: Callable[[], bool]) -> list[Received]:
+        """Begin, continue or end an attempt of a replay; return the changes."""
+        order, now = self.order, time.monotonic()
+        assert order.replay is not None  # noqa: S101  the caller looks
+        if self.socket is None:
+            if now >= order.replay.due and may_begin():
+                self._ask(now)
+            return []
+        found: list[Received] = []
+        if self.socket in ready:
+            self._heard = now
+            for parts in parts_of(self.socket):
+                if parts[-1] == b"" or parts[-2:-1] == [_END]:
+                    self.end_attempt()
+                    return found + order.reply_ended(now)
+                topic = parts[-3:-2] or [b""]  # older versions of vLLM repeat a message without it
+                if (message := message_of([*topic, *parts[-2:]])) is not None:
+                    found += order.replayed(message)
+                else:
+                    order.own.errors["replay-incomplete"] += 1
+                    order.break_off()
+        if now - self._heard >= _SILENCE_SECONDS or now >= order.replay.until:
+            self.end_attempt()
+            found += order.attempt_ended(now)
+        return found
+
+    def _ask(self, now: float) -> None:
+        self._heard = now
+        self.socket = limited(self._context, zmq.DEALER)
+        start = self.order.attempt(now)
+        try:
+            self.socket.connect(self._address)
+            self.socket.send_multipart([b"", start.to_bytes(SEQUENCE_BYTES, "big")], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self.order.own.errors["replay-connect"] += 1
+
+    def end_attempt(self) -> None:
+        """Close the socket of an attempt."""
+        if self.socket is not None:
+            self.socket.close(0)
+            self.socket = None
