@@ -18,7 +18,6 @@ from tests.support.world import FAST
 LIMITED = "llm_d_epp_datalayer_page_limits_total"
 LAG = "llm_d_epp_event_loop_lag_seconds_bucket"
 MANY = HONEST + series("vllm:prefix_cache_hits_total", 60, lambda number: f'engine="{number}"')
-A_LINE = HONEST + b'vllm:prefix_cache_hits_total{engine="%b"} 1\n' % (b"x" * 400)
 
 
 @dataclass
