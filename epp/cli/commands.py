@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from epp.cli.options import (
     Endpoints,
@@ -27,7 +27,7 @@ from epp.cli.options import (
     experimental_flag,
 )
 from epp.cli.picker_flags import POOL_GROUP, Gateway, Serve
-from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, flag
+from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, Kind, flag
 from epp.telemetry.settings import admin_port_flag, metrics_port_flag
 
 
@@ -150,13 +150,23 @@ class Simulate:
     allow_plugin_modules: PluginModules = ""
 
 
+def _presets() -> list[str]:
+    from epp.lab.sim import PRESETS  # noqa: PLC0415  heavy
+
+    return list(PRESETS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimServer:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
 
     host: str = flag("127.0.0.1", "Address to listen on.", "HOST")
     port: int = flag(8000, "Port to listen on; 0 for any free one.", PORT)
-    preset: Literal["h100", "a100", "a100-3g.20gb", "t4"] = flag("a100", "The simulated machine.")
+    preset: str = flag(
+        "a100",
+        "The simulated machine: h100, a100, a100-3g.20gb, t4, or a file that epp calibrate wrote.",
+        Kind("NAME|FILE", autocompletion=_presets),
+    )
     name: str | None = flag(None, "Value of x-sim-server in every answer; the preset by default.", "NAME")
     model: str | None = flag(None, "Name of the model.", "MODEL")
     lora: list[str] | None = flag(None, "Name of a LoRA adapter; may be repeated.", "NAME")
