@@ -180,6 +180,17 @@ class SimServer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Calibrate:
+    """Measure a model server and write a server profile, which `epp sim-server --preset` reads."""
+
+    url: str = argument(..., "Address of the server, such as http://server:8000.", "URL")
+    model: str = flag(..., "Name of the model.", "MODEL")
+    budget: float = flag(60.0, "Longest time to measure, such as 60s.", DURATION)
+    api_key_file: Path | None = flag(None, "File with a key, sent as a bearer token.", "FILE")
+    output: Path | None = flag(None, "File to write; standard output by default.", "FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Demo:
     """Watch LLM requests reach simulated servers of different speed and price, behind a real Envoy."""
 
@@ -214,6 +225,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "explain": Explain,
     "simulate": Simulate,
     "sim-server": SimServer,
+    "calibrate": Calibrate,
     "demo": Demo,
 }
 """The flags of each command, by name; a name of two words begins with its group."""
