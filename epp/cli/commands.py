@@ -28,7 +28,7 @@ from epp.cli.options import (
     experimental_flag,
 )
 from epp.cli.picker_flags import POOL_GROUP, Gateway, Serve
-from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, flag
+from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, Kind, flag
 from epp.telemetry.settings import admin_port_flag, metrics_port_flag
 
 
@@ -151,6 +151,12 @@ class Simulate:
     allow_plugin_modules: PluginModules = ""
 
 
+def _presets() -> list[str]:
+    from epp.lab.sim import PRESETS  # noqa: PLC0415  heavy
+
+    return list(PRESETS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replay:
     """Replay a trace with one or several configurations, in virtual time and on simulated servers: latency, goodput,
@@ -263,7 +269,11 @@ class SimServer:
 
     host: str = flag("127.0.0.1", "Address to listen on.", "HOST")
     port: int = flag(8000, "Port to listen on; 0 for any free one.", PORT)
-    preset: Literal["h100", "a100", "a100-3g.20gb", "t4"] = flag("a100", "The simulated machine.")
+    preset: str = flag(
+        "a100",
+        "The simulated machine: h100, a100, a100-3g.20gb, t4, or a file that epp calibrate wrote.",
+        Kind("NAME|FILE", autocompletion=_presets),
+    )
     name: str | None = flag(None, "Value of x-sim-server in every answer; the preset by default.", "NAME")
     model: str | None = flag(None, "Name of the model.", "MODEL")
     lora: list[str] | None = flag(None, "Name of a LoRA adapter; may be repeated.", "NAME")
@@ -274,6 +284,17 @@ class SimServer:
     seed: int | None = flag(None, "Equal seeds give equal answers to equal prompts.", "NUMBER")
     no_metrics: bool = flag(False, "Answer /metrics with 404.", SWITCH)
     v: Verbosity = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate:
+    """Measure a model server and write a server profile, which `epp sim-server --preset` reads."""
+
+    url: str = argument(..., "Address of the server, such as http://server:8000.", "URL")
+    model: str = flag(..., "Name of the model.", "MODEL")
+    budget: float = flag(60.0, "Longest time to measure, such as 60s.", DURATION)
+    api_key_file: Path | None = flag(None, "File with a key, sent as a bearer token.", "FILE")
+    output: Path | None = flag(None, "File to write; standard output by default.", "FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +336,7 @@ COMMANDS: Mapping[str, type[Any]] = {
     "trace show": TraceShow,
     "trace make": TraceMake,
     "sim-server": SimServer,
+    "calibrate": Calibrate,
     "demo": Demo,
 }
 """The flags of each command, by name; a name of two words begins with its group."""

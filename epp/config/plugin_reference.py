@@ -7,6 +7,7 @@ import textwrap
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from itertools import groupby, pairwise
 from types import ModuleType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -175,16 +176,21 @@ def _field_texts(cls: type[msgspec.Struct]) -> dict[str, str]:
     """Return the docstring below each field, of the class and its bases."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if not issubclass(base, msgspec.Struct) or base in {Parameters, msgspec.Struct}:
-            continue
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        body = definition.body if isinstance(definition, ast.ClassDef) else []
-        for field, below in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                match below:
-                    case ast.Expr(value=ast.Constant(value=str(text))):
-                        texts[field.target.id] = " ".join(text.split())
+        if issubclass(base, msgspec.Struct) and base not in {Parameters, msgspec.Struct}:
+            texts |= _own_field_texts(base)
     return texts
+
+
+@cache  # looking for the source of a class parses the whole file: nearly all of the time of a reference
+def _own_field_texts(cls: type[msgspec.Struct]) -> Mapping[str, str]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    return {
+        field.target.id: " ".join(below.value.value.split())
+        for field, below in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    }
 
 
 def plugin_markdown(entries: Sequence[PluginEntry]) -> str:

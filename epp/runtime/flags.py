@@ -4,6 +4,7 @@
 Nothing is imported that takes time: `--help` needs all flags.
 """
 
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ class Kind(NamedTuple):
     metavar: str | None
     min: float | None = None
     max: float | None = None
+    autocompletion: Callable[[], list[str]] | None = None
+    """Returns values that a shell may offer."""
 
 
 SWITCH = Kind("[true|false]")

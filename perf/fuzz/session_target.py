@@ -157,7 +157,7 @@ def _with_subset(drawn: _Bytes, _end: object) -> ProcessingRequest:
 
 _KINDS: tuple[Callable[[_Bytes, bool], ProcessingRequest], ...] = (
     lambda drawn, end: request_headers(_PATHS[drawn.number(len(_PATHS))], end=end),
-    lambda drawn, _: request_headers(**{drawn.piece().decode(errors="replace").lower(): "1"}),
+    lambda drawn, _: request_headers(**{drawn.piece().decode(errors="replace").lower(): "1"}),  # type: ignore[arg-type]
     _with_subset,
     lambda _, end: request_body(BODY, end=end),
     lambda drawn, end: request_body(drawn.piece(), end=end),

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from epp.extproc.wire import ProcessingRequest
+from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from perf.hostile.scene import STALL_SECONDS, Campaign, scene
 from tests.support.exchanges import header_map, request_body, request_headers, response_body, response_headers
 from tests.support.serving import APART, exchange, first_message
@@ -76,13 +76,11 @@ async def _exchanged(channel: grpc.aio.Channel, message: ProcessingRequest, body
         await call.write(message)
         for at in range(0, len(body), _PIECE):
             await call.write(request_body(body[at : at + _PIECE], end=at + _PIECE >= len(body)))
-        answer = await call.read()
-        while answer != grpc.aio.EOF:
+        while isinstance(answer := await call.read(), ProcessingResponse):
             if answer.HasField("immediate_response"):
                 return str(answer.immediate_response.status.code)
             if answer.request_body.response.body_mutation.streamed_response.end_of_stream:
                 break
-            answer = await call.read()
         else:
             return (await call.code()).name
         await call.write(response_headers())

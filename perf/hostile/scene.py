@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -221,7 +221,7 @@ def counted_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]
     }
 
 
-async def settled(under_way: Callable[[], Any]) -> dict[str, float]:
+async def settled(under_way: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
     """Return the requests under way: as soon as there are none, or after a timeout."""
     end = time.monotonic() + _SETTLE_SECONDS
     while (left := await under_way()) and time.monotonic() < end:  # noqa: ASYNC110  a page has no event

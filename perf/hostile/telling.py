@@ -121,7 +121,7 @@ async def tell(host: str, port: int, picker: int) -> dict[str, Any]:
         (h2.grpc_message(SECRET.encode()),),
         (FIRST, h2.grpc_message(b"\x12" + in_order.SerializeToString()[1:-5])),
         (FIRST, h2.grpc_message(in_order.SerializeToString()), h2.grpc_message(in_order.SerializeToString())),
-        (h2.grpc_message(request_headers(**{"x-prompt": "plain"}).SerializeToString() + SECRET.encode()),),
+        (h2.grpc_message(request_headers(x="plain").SerializeToString() + SECRET.encode()),),
     ]
     async with connected(picker) as connection:
         calls = []

@@ -76,14 +76,14 @@ async def open_stage(folder: Path) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         servers = []
         for _ in range(SERVERS):
-            flags = ("--port", "0", "--preset", "h100", "--max-num-seqs", str(PLACES), "--time-scale", str(_TIME_SCALE))
-            process = await stack.enter_async_context(_running(folder, "sim-server", *flags))
+            simulated = ("sim-server", "--port", "0", "--preset", "h100", "--max-num-seqs", str(PLACES))
+            process = await stack.enter_async_context(_running(folder, *simulated, "--time-scale", str(_TIME_SCALE)))
             while (said := _SERVER.search(await _line(process))) is None:
                 pass
             servers.append(said[1])
         ports = ",".join(url.rsplit(":", 1)[1] for url in servers)
-        flags = ("--endpoints", ports, "--config-file", "config.yaml", "--objects", "objectives.yaml", "-v", "0")
-        flags += ("--listen", "127.0.0.1:0", "--metrics-port", "0")
+        flags = ["--endpoints", ports, "--config-file", "config.yaml", "--objects", "objectives.yaml", "-v", "0"]
+        flags += ["--listen", "127.0.0.1:0", "--metrics-port", "0"]
         gateway = await stack.enter_async_context(_running(folder, "gateway", *flags))
         while (found := _GATEWAY.search(await _line(gateway))) is None:
             pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every budget of a picker is reached over the wire: what is too much is refused with a reason, as long as it is."""
+"""Budgets of a picker are reached over the wire: what is too much is refused with a reason, as long as it is."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import grpc
-import pytest
 
 from epp.extproc.wire import ProcessingResponse
 from tests.e2e.test_command_gateway import url_of
@@ -60,16 +59,6 @@ async def complete(call: Exchange) -> None:
         whole = (await call.read()).request_body.response.body_mutation.streamed_response.end_of_stream
 
 
-async def is_served(channel: grpc.aio.Channel) -> bool:
-    """Try a request of which a large part comes at first."""
-    try:
-        call = await begun(channel, b" " * 400_000)
-        await call.write(request_body(BODY, end=True))
-        return (await call.read()).HasField("request_headers")
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # refused before all was sent
-        return False
-
-
 async def refusal_of(call: Exchange) -> tuple[int, str, str | None]:
     """Return status, reason and seconds to wait of the answer that ends an exchange."""
     said = await call.read()
@@ -110,32 +99,6 @@ async def test_bodies_that_are_too_much_together_are_refused_and_those_before_th
 
 async def gathered(served: Served, size: int) -> bool:
     return await used(served, "gathered_bytes") == size
-
-
-@pytest.mark.slow
-async def test_body_that_has_been_coming_for_long_gives_way_to_those_that_come(simulated):
-    async with (
-        picker(simulated, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served,
-        served.channel() as channel,
-    ):
-        slow = [await begun(channel, b" " * 800_000) for _ in range(2)]
-
-        assert not await is_served(channel)
-        await until(lambda: is_served(channel), "the oldest has given way", seconds=40)
-        assert await refusal_of(slow[0]) == (503, "rejected-gathered-bytes", "1")
-        await complete(slow[1])
-
-
-async def test_requests_that_stall_give_way_to_those_that_come(simulated):
-    async with picker(simulated, "--max-pending-streams=3") as served, served.channel() as channel:
-        stalled = [await begun(channel, BODY[:1]) for _ in range(3)]
-        await until(lambda: pending(served, 3), "all wait")
-        await until(lambda: is_served(channel), "the first has stalled for a second, and gives way")
-        assert await refusal_of(stalled[0]) == (503, "rejected-pending-streams", "1")
-        for _ in range(5):
-            assert await is_served(channel)  # in the place that is free now
-        assert await pending(served, 2)
-        assert await refusals(served, "pending_streams") >= 1
 
 
 async def pending(served: Served, count: int) -> bool:
@@ -211,61 +174,6 @@ async def test_body_of_which_nothing_more_comes_is_given_up(simulated):
         assert (await served.metrics())["llm_d_epp_request_body_timeouts_total"] == {frozenset(): 2}
         assert await pending(served, 0)
         assert await destination_of(channel)
-
-
-@over_asyncio
-async def test_message_of_which_nothing_more_comes_is_given_up_and_a_slow_one_is_not(simulated):
-    async with picker(simulated, "--body-timeout=1s") as served, connected(served.grpc_port) as connection:
-        peer = connection.peer
-        (silent, first), (slow, second) = peer.call(PATH, REQUEST[:5]), peer.call(PATH, REQUEST[:5])
-        await connection.send(first, second)
-        at = 5
-        while not silent.closed:  # the slow one goes on all the while
-            await connection.send(peer.send(slow, REQUEST[at : at + 1]))
-            at += 1
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await connection.read()
-        assert silent.status == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-        await connection.send(peer.send(slow, REQUEST[at:], end=True))
-        await connection.until(lambda: slow.closed, "the slow one is answered")
-        assert slow.status == 0
-
-
-@pytest.mark.slow
-@over_asyncio
-async def test_answers_that_are_not_read_count_and_their_streams_give_way(simulated):
-    """The gateway opens no window: bodies that were routed go back to it, and wait in the picker."""
-    body = b'{"model":"m","messages":[{"role":"user","content":"' + b"x" * 900_000 + b'"}]}'
-    whole = h2.grpc_message(first_message().SerializeToString())
-    whole += h2.grpc_message(request_body(body, end=True).SerializeToString())
-    async with (
-        picker(simulated, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served,
-        connected(served.grpc_port, {h2.Setting.INITIAL_WINDOW_SIZE: 0}) as connection,
-        served.channel() as channel,
-    ):
-        peer = connection.peer
-        calls = []
-        for _ in range(2):
-            call, opened = peer.call(PATH)
-            await connection.send(opened)
-            left = whole
-            while left:
-                await connection.until(lambda call=call: peer.room(call), "there is room")
-                room = peer.room(call)
-                await connection.send(peer.send(call, left[:room], end=room >= len(left)))
-                left = left[room:]
-            calls.append(call)
-
-        async def unread() -> bool:
-            return await used(served, "gathered_bytes") > 1_800_000
-
-        await until(unread, "both answers wait")
-        late = await begun(channel, b" " * 400_000)
-        assert await refusal_of(late) == (503, "rejected-gathered-bytes", "1")
-
-        await until(lambda: is_served(channel), "one has given way", seconds=40)
-        await connection.until(lambda: any(call.reset is not None for call in calls), "it is told")
 
 
 async def test_client_of_a_gateway_is_told_to_come_again_where_bodies_are_too_much(simulated):

@@ -57,14 +57,6 @@ async def test_renewed_secret_that_is_no_pair_is_not_taken(sim, tmp_path):
         assert sum("certificate rejected" in line for line in served.command.err) == 1
 
 
-async def test_without_reload_the_first_certificate_stays(sim, tmp_path):
-    old, new = new_pair(), new_pair()
-    mount(tmp_path, "2026_01", *old)
-    async with serving(sim, f"--cert-path={tmp_path}", "--enable-cert-reload=false") as served:
-        mount(tmp_path, "2026_02", *new)
-        assert shown(served) == old[1]
-
-
 async def test_pair_that_is_none_is_named_at_the_start(tmp_path):
     write(tmp_path, new_pair()[0], new_pair()[1])
     exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", f"--cert-path={tmp_path}", "--grpc-port=0")
@@ -92,13 +84,6 @@ async def test_tls_1_2_is_the_oldest_that_is_spoken(sim):
         assert spoken(served, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
         with pytest.raises(ssl.SSLError):
             spoken(served, ssl.TLSVersion.TLSv1_1)
-
-
-async def test_tls_1_3_may_be_insisted_on(sim):
-    async with serving(sim, "--tls-min-version=VersionTLS13", "--transport=asyncio") as served:
-        assert spoken(served, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
-        with pytest.raises(ssl.SSLError):
-            spoken(served, ssl.TLSVersion.TLSv1_2)
 
 
 async def test_cipher_suites_of_tls_1_2_may_be_chosen(sim):

@@ -34,6 +34,7 @@ DECISIONS = "docs/decisions.md"
 WHAT_IF = "docs/what-if.md"
 TRACES = "docs/traces.md"
 TUNING = "docs/tuning.md"
+CALIBRATION = "docs/calibration.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
@@ -60,6 +61,7 @@ NOT_RUN = {
     WHAT_IF: (),
     TRACES: (),
     TUNING: (),
+    CALIBRATION: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
@@ -83,6 +85,7 @@ PROJECT_FILES = {
     WHAT_IF: (),
     TRACES: (),
     TUNING: (),
+    CALIBRATION: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -393,6 +396,13 @@ def test_observability_works_as_it_is_written(walk):
     assert {"gateway.request", "gateway.request_orchestration", "run_scheduler_profile", "pick_endpoints"} <= names
     state = json.loads(output_of(walked, "curl -sf http://127.0.0.1:9090/debug/plugins/state"))
     assert state["plugins"]["approx-prefix-cache-producer"]["state"]["totalEndpoints"] == 1
+
+
+@pytest.mark.slow
+def test_calibration_works_as_it_is_written(walk):
+    walked = walk(CALIBRATION)
+    assert "held-out requests" in output_of(walked, "epp calibrate")
+    assert output_of(walked, "grep prefill").startswith("prefill_tokens_per_second: ")
 
 
 def test_commands_that_are_not_run_are_in_the_documents():

@@ -65,20 +65,6 @@ async def lines_of(gateway: Gateway, outcome: str) -> list[dict[str, object]]:
     return [line for line in lines if line.get("outcome") == outcome]
 
 
-async def test_without_retries_hardly_any_request_is_sent_to_a_dead_server():
-    """Counted are requests sent once the kernel has reported the death; those before then go down with the server.
-
-    By a poll in each second alone, one of twenty was lost so.
-    """
-    async with mortals(4) as servers, gateway_before(servers, "--refresh-metrics-interval=1s") as gateway:
-        campaign = await killed_in_turn(
-            gateway.url, servers, Load(rate=60), kills=6, is_back=lambda server: is_used(gateway, server)
-        )
-        assert len(campaign.deaths) == 6
-        assert len(campaign.sent) > 300
-        assert 1000 * len(campaign.lost_long_after()) < len(campaign.sent), str(campaign)
-
-
 async def test_with_the_list_of_fallbacks_and_retries_none_is_lost():
     flags = (OVERRIDE_HOST, "--retry-on-reset", FALLBACKS)
     async with mortals(4) as servers, gateway_before(servers, *flags) as gateway:

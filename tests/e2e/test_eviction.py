@@ -134,18 +134,6 @@ async def test_tf_11_one_request_of_low_priority_is_ended_before_its_first_token
         assert value("llm_d_epp_flow_control_pending_reclaim", pool) == 0
 
 
-async def test_tf_11_request_of_the_same_priority_is_not_ended(simulated, tmp_path):
-    async with servers(simulated, tmp_path) as world:
-        asking = await full_of(world, "low", "low", "low", "low")
-        waiting = asyncio.create_task(ask(world, "low", 2))
-        await asyncio.sleep(0.5)
-        assert not any(each.done() for each in (*asking, waiting))
-        asking[0].cancel()
-        assert (await waiting)[0] == 200
-        assert not any(each.done() for each in asking[1:])
-        await ended(world, *asking)
-
-
 @asynccontextmanager
 async def streams(world: World, count: int) -> AsyncIterator[list[aiohttp.ClientResponse]]:
     """Fill the servers with streams of low priority that have had their first token."""
@@ -163,18 +151,6 @@ async def streams(world: World, count: int) -> AsyncIterator[list[aiohttp.Client
     finally:
         for response in opened:
             response.close()
-
-
-async def test_tf_11_stream_that_has_begun_is_spared(simulated, tmp_path):
-    async with servers(simulated, tmp_path) as world, streams(world, 4) as opened:
-        waiting = asyncio.create_task(ask(world, "high", 2))
-        await asyncio.sleep(0.5)
-        assert not waiting.done()
-        for response in opened:
-            assert await response.content.readline()
-        opened[0].close()
-        assert (await waiting)[0] == 200
-        assert under_way(world) == 3
 
 
 async def test_tf_11_stream_that_has_begun_is_cut_where_the_configuration_says_so(simulated, tmp_path):

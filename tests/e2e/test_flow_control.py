@@ -30,7 +30,6 @@ from tests.support.world import MODEL, until
 
 FLOW = "x-llm-d-inference-fairness-id"
 FLOWS = ("greedy", "modest")
-FAIR = {"type": "round-robin-fairness-policy", "name": "fair"}
 SECONDS = 60.0
 """More than anything takes."""
 
@@ -185,19 +184,6 @@ async def test_order_is_that_of_the_objectives_and_operators_see_who_waited(sett
         assert await front.counted("Dispatched") == 6
 
 
-async def test_flows_take_turns(setting):
-    setting.configure(FAIR, defaultPriorityBand={"fairnessPolicyRef": "fair"})
-    async with setting.front() as front:
-        async with taken(front):
-            asked = []
-            for number, flow in enumerate(("flood", "flood", "flood", "flood", "calm", "calm"), 1):
-                asked.append(front.ask(f"{number}-{flow}", **{FLOW: flow}))
-                await front.waiting(number)
-        assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 6
-        flows = [name.partition("-")[2] for name in (await setting.served())[1:]]
-        assert flows == ["flood", "calm", "flood", "calm", "flood", "flood"]
-
-
 async def test_program_that_has_had_least_service_is_next_and_operators_see_what_each_has_had(setting):
     aware = {"type": "program-aware-fairness", "parameters": {"lasHalfLifeSeconds": 3600}}
     setting.configure(aware, defaultPriorityBand={"fairnessPolicyRef": "program-aware-fairness"})
@@ -219,27 +205,6 @@ async def test_program_that_has_had_least_service_is_next_and_operators_see_what
         assert service["greedy"] > service["modest"] > 0
 
 
-@pytest.mark.slow
-async def test_flood_that_fills_the_queue_refuses_none_of_a_calm_tenant(setting):
-    setting.configure(FAIR, defaultPriorityBand={"fairnessPolicyRef": "fair", "maxRequests": 100})
-    async with setting.front() as front:
-        async with taken(front):
-            flood = [front.ask(f"flood-{number}", **{FLOW: "flood"}) for number in range(160)]
-            await front.waiting(100)
-            calm = [front.ask(f"calm-{number}", **{FLOW: "calm"}) for number in range(20)]
-
-            async def gave_way() -> bool:
-                return await front.counted("EvictedOther") == 20 and await front.counted("RejectedCapacity") == 60
-
-            await until(gave_way, "the flood gives way", seconds=SECONDS)
-        assert [status for status, *_ in await asyncio.gather(*calm)] == [200] * 20
-        answers = await asyncio.gather(*flood)
-        refused = [headers for status, headers, _ in answers if status == 429]
-        assert len(refused) == 80
-        assert {headers[DROPPED] for headers in refused} == {"rejected-saturated"}
-        assert all(int(headers["retry-after"]) >= 1 for headers in refused)
-
-
 async def test_full_queue_refuses_with_the_reason_and_when_to_come_back(setting):
     setting.configure(defaultPriorityBand={"maxRequests": 1})
     async with setting.front() as front:
@@ -252,17 +217,6 @@ async def test_full_queue_refuses_with_the_reason_and_when_to_come_back(setting)
             assert answer["error"]["code"] == "rate_limit_exceeded"
         assert (await waits)[0] == 200
         assert await front.counted("RejectedCapacity") == 1
-
-
-async def test_request_that_waits_too_long_is_told_so(setting):
-    setting.configure(defaultRequestTTL="1s")
-    async with setting.front() as front, taken(front):
-        status, headers, _ = await front.ask("late")
-        assert (status, headers[DROPPED]) == (429, "rejected-ttl-expired")
-        assert int(headers["retry-after"]) >= 1
-        line = await front.line("late")
-        assert line["queue_outcome"] == "EvictedTTL"
-        assert line["queue_seconds"] >= 1.0
 
 
 async def test_client_that_leaves_makes_way(setting):
@@ -292,16 +246,6 @@ async def test_what_waits_goes_on_under_the_next_configuration(setting):
         await front.waiting(0)
 
 
-async def test_all_go_when_flow_control_is_switched_off(setting):
-    async with setting.front() as front, taken(front):
-        asked = [front.ask(f"r{number}") for number in range(40)]
-        await front.waiting(40)
-        setting.configure(on=False)
-        assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 40
-        _, health = await front.gateway.health()
-        assert "queued" not in health
-
-
 async def test_empty_pool_is_a_waiting_room(setting):
     setting.pool()
     async with setting.front() as front:
@@ -310,15 +254,6 @@ async def test_empty_pool_is_a_waiting_room(setting):
         setting.pool("b")
         assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 3
         assert sorted(await setting.served("b")) == ["r0", "r1", "r2"]
-
-
-async def test_nobody_waits_for_ever_for_an_empty_pool(setting):
-    setting.pool()
-    setting.configure(noEndpointRequestTTL="1s")
-    async with setting.front() as front:
-        status, headers, _ = await front.ask("r")
-        assert (status, headers[DROPPED]) == (503, "rejected-no-endpoints")
-        assert (await front.line("r"))["queue_outcome"] == "EvictedNoEndpoints"
 
 
 async def test_drain_serves_what_waits_while_there_is_room(setting):

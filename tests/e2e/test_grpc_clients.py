@@ -2,7 +2,6 @@
 """gRPC's own client in Python against `epp serve`: long, large, cancelled, late, compressed and refused calls."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 import grpc
@@ -123,7 +122,7 @@ async def test_three_thousand_messages_on_one_stream_come_back_in_order(served):
         assert await call.code() is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("piece_bytes", [20 * MIB, 16_384, 65_535, 100_001])
+@pytest.mark.parametrize("piece_bytes", [20 * MIB, 16_384])
 async def test_twenty_mebibytes_come_back_however_they_were_cut(served, piece_bytes):
     body = filler(20 * MIB)
     async with grpc.aio.insecure_channel(
@@ -166,27 +165,6 @@ async def test_call_past_its_deadline_ends_at_both_ends(served, module_sim):
         assert await destination_of(channel) == module_sim.address
 
 
-async def test_client_that_sends_keepalive_pings_keeps_its_stream(served):
-    often = [("grpc.keepalive_time_ms", 1_000), ("grpc.http2.max_pings_without_data", 0)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{served.grpc_port}", options=[*APART, *often]) as channel:
-        call = exchange(channel)
-        await ask(call)
-        await asyncio.sleep(4)  # silence in which only pings go to and fro
-        await answer(call)
-
-
-async def test_message_over_the_limit_is_resource_exhausted_and_the_connection_goes_on(module_sim):
-    async with serving(module_sim, PLAIN, "--grpc-max-recv-msg-size=64Ki") as served, served.channel() as channel:
-        kept = exchange(channel)
-        await ask(kept)
-        call = exchange(channel)
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await call.write(first_message())
-            await call.write(request_body(bytes(200_000), end=True))
-        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        await answer(kept)
-
-
 async def test_method_that_is_not_there_is_unimplemented(served):
     async with served.channel() as channel:
         for path in ("/nonsense", f"/{SERVICE}/Nonsense", "/nonsense/Process"):
@@ -223,13 +201,3 @@ async def test_client_comes_back_to_a_picker_that_was_replaced(module_sim):
         async with serving(module_sim, *flags, f"--grpc-port={first.grpc_port}"):
             await channel.channel_ready()
             assert await destination_of(channel) == module_sim.address
-
-
-async def test_watches_of_health_on_one_connection_hear_the_same(served):
-    async with served.channel() as channel:
-        stub = HealthStub(channel)
-        watches = [stub.Watch(HealthCheckRequest(service=name)) for name in ("", SERVICE, "readiness", "nonsense")]
-        heard = [(await watch.read()).status for watch in watches]
-        assert heard == [*[HealthCheckResponse.SERVING] * 3, HealthCheckResponse.SERVICE_UNKNOWN]
-        for watch in watches:
-            watch.cancel()

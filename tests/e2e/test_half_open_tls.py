@@ -190,15 +190,6 @@ async def test_more_half_open_clients_than_descriptors_take_nothing_for_good(tmp
         await assert_let_go(watched, at_rest)
 
 
-async def test_latest_of_very_many_half_open_clients_does_not_lock_others_out(tmp_path):
-    async with picker(tmp_path) as watched:
-        await watched.still_serves()
-        async with clients("silent", "half a ClientHello", port=watched.port, count=1_000):
-            assert watched.descriptors < 500
-            await watched.still_serves()
-        assert len(warnings(watched)) < MOST_WARNINGS
-
-
 async def test_tls_clients_of_a_plaintext_port_are_sent_away():
     async with under_attack() as watched:
         await watched.still_serves()

@@ -76,15 +76,6 @@ async def test_tf_9_requests_over_a_quota_wait_while_those_of_others_go(setting)
         await running(front, QUOTA)
 
 
-async def test_all_that_wait_for_a_quota_are_served_in_the_end(setting):
-    setting.limit({"a": {"total": {"concurrentRequests": 2}}})
-    async with setting.front() as front:
-        asked = [front.ask(f"{number}", **{FLOW: "a"}) for number in range(MANY)]
-        assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * MANY
-        assert len(await setting.served()) == MANY
-        await running(front, 0)
-
-
 async def test_tf_9_a_request_beyond_what_one_may_take_is_refused_for_good(setting):
     setting.limit({"a": {"single": {"promptTokens": 5, "outputTokens": 10}}}, places=None)
     async with setting.front() as front:
@@ -97,17 +88,6 @@ async def test_tf_9_a_request_beyond_what_one_may_take_is_refused_for_good(setti
         assert "single.max.outputTokens of 'a' is 10, and with this request 11" in answer["error"]["message"]
         assert (await front.ask("fits", tokens=10, **{FLOW: "a"}))[0] == 200
         assert (await front.ask("anybody's", tokens=11))[0] == 200
-
-
-@pytest.mark.slow
-async def test_tokens_a_minute_are_refused_with_a_time_to_come_back(setting):
-    setting.limit({"a": {"total": {"tokensPerMinute": 600}, "whenExceeded": "Refuse"}})
-    async with setting.front() as front:
-        assert (await front.ask("first", tokens=590, **{FLOW: "a"}))[0] == 200
-        status, headers, answer = await front.ask("second", tokens=110, **{FLOW: "a"})
-        assert (status, headers[DROPPED]) == (429, "rejected-quota")
-        assert 5 <= int(headers["retry-after"]) <= 12  # ten tokens a second come back
-        assert "total.max.tokensPerMinute" in answer["error"]["message"]
 
 
 async def test_a_larger_quota_counts_for_those_that_wait_once_the_file_says_so(setting):

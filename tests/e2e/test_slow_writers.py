@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of streams that send a byte now and then: others are served, memory has a bound and is used again.
+"""Thousands of streams that send a byte now and then: others are served, and memory has a bound.
 
 `under_attack` checks that; a stream took less than 2 KiB.
 """
@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
 
 import grpc
 import pytest
@@ -75,23 +74,15 @@ async def write_slowly(picker: Watched, writers: dict[RawConnection, list[SlowWr
             await picker.still_serves()
 
 
-async def begun(picker: Watched, stack: AsyncExitStack, connections: int) -> dict[RawConnection, list[SlowWriter]]:
-    opened = [await stack.enter_async_context(connected(picker.port)) for _ in range(connections)]
-    for connection in opened:
+async def test_slow_writers_are_answered_when_they_are_done():
+    async with under_attack() as picker, connected(picker.port) as connection:
         await connection.send(connection.peer.grant(h2.MOST_WINDOW - h2.DEFAULT_WINDOW))
-    return {connection: await slow_writers(connection, STREAMS // connections) for connection in opened}
-
-
-@pytest.mark.parametrize("connections", [1, pytest.param(25, marks=pytest.mark.slow)])
-async def test_slow_writers_are_answered_when_they_are_done(connections):
-    async with under_attack() as picker, AsyncExitStack() as stack:
-        writers = await begun(picker, stack, connections)
-        await write_slowly(picker, writers)
-        for connection, streams in writers.items():
-            await connection.send(*(stream.rest() for stream in streams))
-            calls = [stream.call for stream in streams]
-            await connection.until(lambda calls=calls: all(call.closed for call in calls), "all have ended")
-            assert {(call.status, len(call.messages)) for call in calls} == {(0, 2)}
+        streams = await slow_writers(connection, STREAMS)
+        await write_slowly(picker, {connection: streams})
+        await connection.send(*(stream.rest() for stream in streams))
+        calls = [stream.call for stream in streams]
+        await connection.until(lambda: all(call.closed for call in calls), "all have ended")
+        assert {(call.status, len(call.messages)) for call in calls} == {(0, 2)}
 
 
 async def test_slow_writers_end_with_their_deadlines():
@@ -106,15 +97,3 @@ async def test_slow_writers_end_with_their_deadlines():
         await connection.send(after.rest())
         await connection.until(lambda: after.call.closed, "the connection goes on")
         assert after.call.status == 0
-
-
-@pytest.mark.slow
-async def test_memory_of_slow_writers_that_left_is_used_again():
-    grown = []
-    async with under_attack() as picker:
-        for _ in range(6):
-            async with AsyncExitStack() as stack:
-                await write_slowly(picker, await begun(picker, stack, 25))
-            await picker.still_serves()
-            grown.append(picker.grown_mib)
-        assert grown[-1] < 4 * grown[0], grown  # and not six times; some of a round leave while the next one begins

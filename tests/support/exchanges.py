@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from epp.config import Builder, assemble, load_text
 from epp.config.load import sample_texts
 from epp.extproc.budgets import Budgets, Claim
+from epp.extproc.codec import RequestPiece
 from epp.extproc.exchange import Answer, ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings
@@ -66,7 +67,7 @@ class Exchange:
     def silence_timeout(self) -> float | None:
         return self._session.silence_timeout
 
-    def receive(self, message: ProcessingRequest) -> list[ProcessingResponse | PendingRequest]:
+    def receive(self, message: ProcessingRequest | RequestPiece) -> list[ProcessingResponse | PendingRequest]:
         return decoded(self._session.receive(message))
 
     def resume(self) -> list[ProcessingResponse | PendingRequest]:

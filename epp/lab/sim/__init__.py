@@ -12,15 +12,20 @@ In addition to the API of vLLM, every answer has the header `x-sim-server: <name
 from epp.lab.sim.machine import Emission, Machine, Occupation, OccupationError, SimRequest
 from epp.lab.sim.profile import PRESETS, SimProfile
 from epp.lab.sim.server import RunningSim, running
+from epp.lab.sim.server_profile import FitError, ProfileSource, dump_server_profile, load_server_profile
 
 __all__ = [
     "PRESETS",
     "Emission",
+    "FitError",
     "Machine",
     "Occupation",
     "OccupationError",
+    "ProfileSource",
     "RunningSim",
     "SimProfile",
     "SimRequest",
+    "dump_server_profile",
+    "load_server_profile",
     "running",
 ]

@@ -146,9 +146,9 @@ class Machine:
     """One server without its network. Time is that of the last `advance`, and never runs back.
 
     A step computes one token for every request that decodes, and chunks of prompts, oldest request first, up to
-    `max_num_batched_tokens`. It takes `uncached prompt tokens / prefill_tokens_per_second`, plus
-    `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, plus `lora_load_seconds` for
-    each adapter that is loaded for a request that joins, times `time_scale`.
+    `max_num_batched_tokens`. It takes `prefill_step_seconds + uncached prompt tokens / prefill_tokens_per_second`
+    if it computes any, plus `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, plus
+    `lora_load_seconds` for each adapter that is loaded for a request that joins, times `time_scale`.
     Requests join only between steps, in order of arrival: one whose prompt does not fit in the KV cache blocks those
     behind it, one whose adapter has no slot does not. When an answer needs a block and none is free, the request that
     joined last loses its blocks, and is the first to join again: its prompt and its answer so far are then computed
@@ -350,6 +350,8 @@ class Machine:
         if not tokens:
             return None
         seconds = prefilled / self.profile.prefill_tokens_per_second + loads * self.profile.lora_load_seconds
+        if prefilled:
+            seconds += self.profile.prefill_step_seconds
         if decoding:
             batch = len(decoding) + self._occupation.running
             seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))

@@ -18,6 +18,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         model: the base model, as clients write it in `model`.
         lora_adapters: names of adapters of `model`, each served as a model of its own.
         prefill_tokens_per_second: uncached prompt tokens computed per second.
+        prefill_step_seconds: duration of a step that computes prompt tokens, besides that of the tokens.
         seconds_per_output_token: duration of a decode step that carries one request.
         batch_slope: relative growth of that duration with each further request in the batch:
             a step with `n` requests takes `seconds_per_output_token * (1 + batch_slope * (n - 1))`.
@@ -37,6 +38,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     model: str = "meta-llama/Llama-3.1-8B-Instruct"
     lora_adapters: tuple[str, ...] = ()
     prefill_tokens_per_second: float = 25_000.0
+    prefill_step_seconds: float = 0.0
     seconds_per_output_token: float = 0.0068
     batch_slope: float = 0.008
     max_num_seqs: int = 256
@@ -61,7 +63,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             *("num_gpu_blocks", "max_lora", "default_output_tokens"),
         ):
             self._check(getattr(self, field) >= 1, f"{field} must be at least 1")
-        for field in ("batch_slope", "lora_load_seconds"):
+        for field in ("batch_slope", "lora_load_seconds", "prefill_step_seconds"):
             self._check(0 <= getattr(self, field) < infinity, f"{field} must be 0 or more")
         self._check(
             self.max_num_batched_tokens >= self.max_num_seqs,

@@ -1,25 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server profiles in YAML files: the fields of SimProfile."""
+"""Server profiles as YAML files: the fields of `SimProfile`, and `source`, which says where the figures come from."""
 
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from epp.framework import ConfigurationError
+from epp.framework.files import read_regular
+from epp.framework.input_errors import ParameterError, read_struct
 from epp.lab.sim.profile import SimProfile
 
 _MOST_BYTES = 64 * 1024
 
 
+class FitError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative errors of the model on requests that it was not fitted to: 0.1 is 10 %."""
+
+    requests: int
+    ttft_median: float
+    ttft_p90: float
+    time_per_token_median: float
+    time_per_token_p90: float
+
+
+class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Origin of the figures of a server profile."""
+
+    kind: Literal["measured", "published", "derived"]
+    server: str = ""
+    """URL of the measured server."""
+    at: datetime | None = None
+    requests: int = 0
+    """Requests that were measured."""
+    errors: FitError | None = None
+    notes: tuple[str, ...] = ()
+    """Fields that were not measured, and whatever makes the figures less certain."""
+
+
 def load_server_profile(path: Path) -> SimProfile:
-    """Return the profile in a YAML file; raises ConfigurationError."""
+    """Return the profile in a YAML file; raises ConfigurationError that names file, field and remedy."""
+    where = f"server profile {str(path)!r}"
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES >> 10} KiB")  # noqa: TRY301  one message for all
-        return msgspec.yaml.decode(content, type=SimProfile)
+        content = read_regular(path, _MOST_BYTES).data
     except OSError as error:
-        raise ConfigurationError(f"server profile {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"server profile {path}: {error}") from error
+        raise ConfigurationError(f"{where} cannot be read: {error.strerror or error}") from error
+    if len(content) > _MOST_BYTES:
+        raise ConfigurationError(f"{where} has more than {_MOST_BYTES} bytes: name a file of `epp calibrate`")
+    try:
+        found = msgspec.yaml.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{where} is not YAML: {error}") from error
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+        raise ConfigurationError(f"{where} is no mapping: write `field: value` lines, as `epp calibrate` does")
+    fields = dict(found)
+    source = fields.pop("source", None)
+    try:
+        if source is not None:
+            read_struct(_Sourced, {"source": source})
+        return read_struct(SimProfile, fields)
+    except ParameterError as error:
+        raise ConfigurationError(f"{where}: {error.at('') if error.path else error}") from error
+
+
+def dump_server_profile(profile: SimProfile, source: ProfileSource) -> str:
+    """Return the YAML that `load_server_profile` reads; fields at their defaults are written too."""
+    content = {"source": msgspec.to_builtins(source), **msgspec.to_builtins(profile)}
+    return msgspec.yaml.encode(content).decode()
+
+
+class _Sourced(msgspec.Struct, frozen=True):
+    source: ProfileSource

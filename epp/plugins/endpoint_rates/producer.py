@@ -39,6 +39,7 @@ from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.plugins.endpoint_rates.estimate import InitialRates, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner
+from epp.plugins.endpoint_rates.measured import ServerProfile
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, model_key
 
 
@@ -49,6 +50,8 @@ class EndpointRatesParameters(Parameters, frozen=True):
     """Path of a YAML or JSON file with a list of profiles, as in `profiles`; read with the configuration."""
     profiles: tuple[RateProfile, ...] = ()
     """Profiles with precedence over those of the file."""
+    server_profiles: tuple[ServerProfile, ...] = ()
+    """Files of `epp calibrate`, with precedence over `profiles`."""
     base_model: str = ""
     """Model whose profiles apply to models without profiles, such as the base model of LoRA adapters."""
     engine_label_key: str = "llm-d.ai/engine-type"
@@ -147,7 +150,8 @@ class EndpointRatesProducer(
     def setup(self) -> None:
         given = self.parameters
         from_file = read_list("profilePath", given.profile_path, RateProfile) if given.profile_path else ()
-        self._table = RateTable((*given.profiles, *from_file))
+        measured = [each.rates() for each in given.server_profiles]
+        self._table = RateTable((*measured, *given.profiles, *from_file))
         self._base_model = model_key(given.base_model)
         self._last_model: tuple[str, str] | None = None
         """The model of the last request, and its key in the profiles."""

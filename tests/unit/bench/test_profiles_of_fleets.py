@@ -50,11 +50,11 @@ def test_long_context_profile_sends_no_document_where_it_is_refused():
     assert sum(one.refused for one in default.served) > 0.3 * len(default.of_group("long").served)
 
 
-@pytest.mark.parametrize("other", OTHERS)
-def test_lora_profile_loads_fewer_adapters_and_requests_do_not_wait_for_them(other):
-    special, against = (run(name, "many-adapters", "adapters", 0.5) for name in ("lora-dense", other))
-    assert special.ttft(0.9) < 0.1 * against.ttft(0.9)
-    assert special.adapter_loads < 0.5 * against.adapter_loads
+def test_lora_profile_loads_fewer_adapters_and_requests_do_not_wait_for_them():
+    special, *others = (run(name, "many-adapters", "adapters", 0.5) for name in ("lora-dense", *OTHERS))
+    for other in others:
+        assert special.ttft(0.9) < 0.1 * other.ttft(0.9)
+        assert special.adapter_loads < 0.5 * other.adapter_loads
     assert not special.timeouts
 
 

@@ -69,3 +69,13 @@ async def test_impossible_machine_is_one_line():
     assert errors.decode().startswith(
         "error: sim profile 'a100': max_model_len 8192 must be 2 to 160, the size of the KV"
     )
+
+
+async def test_preset_is_a_name_or_a_file(tmp_path):
+    (tmp_path / "mine.yaml").write_text("name: mine\nmodel: tiny\n")
+    async with sim_server(f"--preset={tmp_path / 'mine.yaml'}") as process:
+        assert (await process.stdout.readline()).decode().startswith("mine: tiny on http://")
+    async with sim_server("--preset=h1oo") as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert "--preset 'h1oo' is neither a file nor a preset: name one of h100, a100" in errors.decode()

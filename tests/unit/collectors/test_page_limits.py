@@ -111,14 +111,14 @@ async def test_server_that_mends_its_page_is_well_again(collecting, until, store
 
 
 async def test_server_that_is_well_every_other_time_is_not_logged_each_time(collecting, until, store):
-    good, bad = whole(HONEST), answers()["too large"]()
+    good, bad = whole(HONEST), whole(HONEST * 10)
 
     async def write(writer: asyncio.StreamWriter) -> None:
         await (bad if server.asked % 2 else good)(writer)
 
     with capture_logs() as logs:
         async with answering(write) as server:
-            await settled(collecting, until, store, server.port)
+            await settled(collecting, until, store, server.port, page_bytes=len(HONEST))
             await until(lambda: server.asked >= 40)
     assert 1 <= sum(entry["event"] == "endpoint not read" for entry in logs) <= 6
 

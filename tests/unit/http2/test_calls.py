@@ -2,6 +2,7 @@
 """Calls on a connection: messages in, answers and status out."""
 
 import zlib
+from urllib.parse import unquote
 
 import pytest
 
@@ -199,8 +200,8 @@ def test_bomb_is_refused_by_its_size_once_it_is_decompressed():
 
 @pytest.mark.parametrize(
     ("encoding", "content"),
-    [("gzip", b"no gzip"), ("gzip", b""), ("gzip", squeezed(b"x" * 5000)[:20]), (None, b"squeezed")],
-    ids=["no gzip", "nothing", "half", "no name"],
+    [("gzip", b"no gzip"), ("gzip", b""), ("gzip", squeezed(b"x" * 5000)[:20]), (None, b"x"), ("identity", b"x")],
+    ids=["no gzip", "nothing", "half", "no name", "identity"],
 )
 def test_broken_compression_is_an_error_of_the_client(client, encoding, content):
     stream = client.open(*[("grpc-encoding", encoding)] if encoding else [])
@@ -208,15 +209,27 @@ def test_broken_compression_is_an_error_of_the_client(client, encoding, content)
     assert client.answers(stream)[1]["grpc-status"] == "13"
 
 
-def test_unknown_compression_is_refused_with_the_encodings_that_are_not(client):
-    stream = client.open(("grpc-encoding", "snappy"))
+@pytest.mark.parametrize("encoding", ["snappy", "identity,gzip", "identityidentity", "GZIP", "x" * 5_000])
+def test_unknown_compression_is_refused_with_the_encodings_that_are_not(client, encoding):
+    stream = client.open(("grpc-encoding", encoding))
     client.say(stream, b"plain")
     client.send(data(stream, message(b"squeezed", compressed=1)))
     received, trailers = client.answers(stream)
     assert received == [b"plain"]
     assert trailers["grpc-status"] == "12"
     assert trailers["grpc-accept-encoding"] == "identity,deflate,gzip"
-    assert "snappy" in trailers["grpc-message"]
+    assert encoding[:40] in unquote(trailers["grpc-message"])
+    assert len(trailers["grpc-message"]) < 200
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("flag", [2, 3, 128, 255])
+def test_message_with_an_unknown_flag_is_an_error_of_the_client(client, encoding, flag):
+    stream = client.open(("grpc-encoding", encoding))
+    client.send(data(stream, message(b"hello", compressed=flag)))
+    received, trailers = client.answers(stream)
+    assert (received, trailers["grpc-status"]) == ([], "13")
+    assert "flag" in trailers["grpc-message"]
 
 
 def test_message_above_the_limit_is_refused_by_its_prefix():

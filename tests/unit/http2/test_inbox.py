@@ -39,10 +39,10 @@ def test_waiting_bytes_take_little_more_memory_than_they_are():
             inbox = Inbox(10**6, "")
             inbox.feed(message(bytes(10**6))[:5])
             before = tracemalloc.get_traced_memory()[0]
-            for _ in range(400_000 // size):
+            for _ in range(100_000 // size):
                 inbox.feed(bytes(size))
             assert inbox.next() is None
-            assert tracemalloc.get_traced_memory()[0] - before < 600_000
+            assert tracemalloc.get_traced_memory()[0] - before < 150_000
     finally:
         tracemalloc.stop()
 

@@ -297,6 +297,22 @@ def test_smaller_header_table_of_the_client_is_acknowledged_in_the_next_block(cl
         assert client.answers(stream) == ([b"hello"], None)
 
 
+@pytest.mark.parametrize("size", [2**20, 2**31 - 1])
+def test_larger_header_table_of_the_client_is_not_filled(client, size):
+    client.send(frames.settings_frame({Setting.HEADER_TABLE_SIZE: size}))
+    for _ in range(200):
+        stream = client.open(*((f"x-{number}", str(client.now)) for number in range(20)))
+        client.say(stream, b"hello")
+        assert client.answers(stream) == ([b"hello"], None)
+    assert client.decoder.header_table_size <= 4096
+
+
+def test_header_values_that_are_no_utf_8_are_accepted(client):
+    stream = client.open(("x-bytes", b"\xff\xfe\x80"), ("x-latin", "é".encode("latin-1")))
+    client.say(stream, b"hello")
+    assert client.answers(stream) == ([b"hello"], None)
+
+
 @pytest.mark.parametrize("changes", [b"\x20", b"\x20\x3f\xe1\x1f"])
 def test_header_block_may_change_the_size_of_the_table(client, changes):
     client.send(frame(frames.HEADERS, frames.END_HEADERS, 1, changes + client.block()))

@@ -27,7 +27,7 @@ MESSAGE = b'{"role":"user","content":"x"}'
 
 
 def array(element: bytes, count: int) -> bytes:
-    return b"[" + b",".join([element] * count) + b"]"
+    return b"[" + ((element + b",") * count)[:-1] + b"]"
 
 
 def chat(messages: bytes) -> bytes:
