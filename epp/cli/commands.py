@@ -189,6 +189,32 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TraceShow:
+    """Show the content of a trace: rate, burstiness, lengths, shared prefixes, sessions, models and tenants."""
+
+    trace: Path = argument(..., "A trace of requests, plain or compressed with gzip or zstd.", "TRACE")
+    format: Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"] | None = flag(
+        None, "Format of the trace; by default, its first lines tell it."
+    )
+    rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
+    seed: int = flag(0, "Seed of the times for --rate.", "NUMBER")
+    output: OutputFormat = Output.TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceMake:
+    """Make a trace with the statistics of published ones: JSON lines, on standard output."""
+
+    like: Literal["azure-code", "azure-conv", "mooncake", "agents", "batch", "chat"] = flag(
+        ..., "The kind of traffic, as docs/traces.md describes it."
+    )
+    rate: float = flag(..., "Requests a second, in the mean.", "RATE")
+    duration: float = flag(600.0, "Length of the trace.", DURATION)
+    seed: int = flag(0, "Equal seeds give equal traces.", "NUMBER")
+    output: Path | None = flag(None, "Write into this file; compressed if its name ends in .gz or .zst.", "FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimServer:
     """Run a simulated vLLM server: its API, its metrics and its timing, without a GPU."""
 
@@ -242,10 +268,15 @@ COMMANDS: Mapping[str, type[Any]] = {
     "explain": Explain,
     "simulate": Simulate,
     "replay": Replay,
+    "trace show": TraceShow,
+    "trace make": TraceMake,
     "sim-server": SimServer,
     "demo": Demo,
 }
 """The flags of each command, by name; a name of two words begins with its group."""
 
-GROUPS: Mapping[str, str] = {"config": "Print ready-made configurations, or the schema of configurations."}
+GROUPS: Mapping[str, str] = {
+    "config": "Print ready-made configurations, or the schema of configurations.",
+    "trace": "Show or make traces of requests.",
+}
 """The help of each group."""

@@ -104,6 +104,8 @@ def log_style(flags: PickerFlags) -> logs.LogStyle:
 def _decisions(flags: PickerFlags) -> DecisionSettings | None:
     """Return the settings of decision records; None if they could not be read. Raises ConfigurationError."""
     decisions = flags.decisions
+    if decisions.prefixes and decisions.file is None:
+        raise ConfigurationError("--decision-file-prefixes has no effect without --decision-file: add it")
     if decisions.file is None and (flags.admin.port is None or not decisions.buffer):
         if decisions.sample_rate:
             raise ConfigurationError(

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, Literal
 from uuid import uuid4
@@ -11,15 +12,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from epp.admission.flow_control import QUEUEING_OUTCOME
-from epp.explain.record import VERSION, Asked, DecisionRecord, Failure, Pick, ProfileRun, Seen, Timings
+from epp.explain.record import VERSION, Asked, DecisionRecord, Failure, Pick, Prefix, ProfileRun, Seen, Timings
 from epp.explain.runs import MOST_LISTED, before_filters, number, profile_run
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, RequestError
-from epp.framework.headers import OBJECTIVE
+from epp.framework.headers import OBJECTIVE, SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.messages import printable, shown_path
 from epp.framework.quotas import TENANT
-from epp.framework.request import Request
+from epp.framework.rates import target_seconds
+from epp.framework.request import BYTES_PER_TOKEN, PROMPT_TOKENS, SESSION_ID, Request
 from epp.framework.result import FailedScheduling, ProfileAttempt, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.director import Decision, Simulated, Simulation
@@ -28,6 +30,10 @@ from epp.routing.scheduling import Profile
 MOST_NAME = 128
 """Longest name, in characters: clients may choose names."""
 _MOST_TEXT = 300
+PREFIX_BLOCK_TOKENS = 64
+_MOST_PREFIX_BLOCKS = 2048
+_UNSAFE_BITS = 11
+"""Of 64: other programs read JSON numbers as doubles, which are exact up to 53 bits."""
 _NO_TIMINGS = Timings()
 
 
@@ -43,11 +49,13 @@ def record_of(
     recorded_for: str = "",
     config_generation: int = 0,
     timings: Timings = _NO_TIMINGS,
+    prefix_key: bytes = b"",
 ) -> DecisionRecord:
     """Return the record of a request that was routed, or refused with an error.
 
     `profiles` are those that ran; their plugins give the reasons. `at` is the time of the decision, in seconds since
-    1970. `snapshot` is used if no profile ran. The time in a queue is taken from the request.
+    1970. `snapshot` is used if no profile ran. The time in a queue is taken from the request. With `prefix_key`, the
+    record has hashes of the prompt.
     """
     pick, failure = None, None
     if isinstance(outcome, RequestError):
@@ -74,6 +82,7 @@ def record_of(
         failure=failure,
         timings=_with_queue(request, timings),
         why=why,
+        prefix=_prefix(request, prefix_key) if prefix_key else None,
     )
 
 
@@ -110,7 +119,24 @@ def _asked(request: Request) -> Asked:
         subset=tuple(printable(address) for address in addresses[:MOST_LISTED]),
         subset_more=max(len(addresses) - MOST_LISTED, 0),
         seed=f"{request.seed:016x}",
+        prompt_tokens=request.prompt_tokens,
+        ttft_slo=number(target_seconds(request.headers, SLO_TTFT_MS)),
+        tpot_slo=number(target_seconds(request.headers, SLO_TPOT_MS)),
     )
+
+
+def _prefix(request: Request, key: bytes) -> Prefix:
+    tokens, session = request.get(PROMPT_TOKENS), request.get(SESSION_ID)
+    prompt = request.body.prompt if tokens is None or tokens.ids is None else tokens.ids.astype("<u4").tobytes()
+    size = PREFIX_BLOCK_TOKENS * BYTES_PER_TOKEN
+    name = f"{request.model}\0{request.body.cache_salt}".encode(errors="surrogatepass")
+    running = blake2b(name, key=key, digest_size=8)
+    blocks = []
+    for end in range(size, min(len(prompt), _MOST_PREFIX_BLOCKS * size) + 1, size):
+        running.update(prompt[end - size : end])
+        blocks.append(int.from_bytes(running.copy().digest()) >> _UNSAFE_BITS)
+    hashed = blake2b(session.encode(errors="surrogatepass"), key=key, digest_size=8).hexdigest() if session else ""
+    return Prefix(block_tokens=PREFIX_BLOCK_TOKENS, blocks=tuple(blocks), session=hashed)
 
 
 def _seen(request: Request, snapshot: Snapshot, considered: Candidates | None) -> Seen:

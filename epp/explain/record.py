@@ -37,6 +37,12 @@ class Asked(_Part, frozen=True, kw_only=True):
     subset_more: int = 0
     seed: str = ""
     """Seed of the random numbers, in hexadecimal digits."""
+    prompt_tokens: int = 0
+    """Counted, or else estimated from its length."""
+    ttft_slo: float | None = None
+    """Wanted seconds to the first token, from a header."""
+    tpot_slo: float | None = None
+    """Wanted seconds between two tokens, likewise."""
 
 
 class Seen(_Part, frozen=True, kw_only=True):
@@ -188,6 +194,8 @@ class Timings(_Part, frozen=True, kw_only=True):
     """From the complete request."""
     total: float | None = None
     """From the complete request to the end of the response, or to the refusal."""
+    decision: float = 0.0
+    """From the complete request to `at`, if it was routed."""
 
 
 class ShadowRun(_Part, frozen=True, kw_only=True):
@@ -203,6 +211,17 @@ class ShadowRun(_Part, frozen=True, kw_only=True):
     seconds: float = 0.0
     problem: str = ""
     """Reason for a missing pick."""
+
+
+class Prefix(_Part, frozen=True, kw_only=True):
+    """Identity of the prompt without its text: keyed hashes, comparable only within one run of one process."""
+
+    block_tokens: int = 0
+    """Tokens of a block; estimated from its bytes if the picker has no tokens of the prompt."""
+    blocks: tuple[int, ...] = ()
+    """A hash for each full block: of model, cache salt and prompt up to the end of the block. The first ones only."""
+    session: str = ""
+    """Hash of the session id, if a plugin knows it."""
 
 
 class DecisionRecord(_Part, frozen=True, kw_only=True):
@@ -228,3 +247,5 @@ class DecisionRecord(_Part, frozen=True, kw_only=True):
     shadows: tuple[ShadowRun, ...] = ()
     why: str = ""
     """Summary of the decision."""
+    prefix: Prefix | None = None
+    """Only with `--decision-file-prefixes`."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -81,6 +82,7 @@ class Recorder(DirectorObserver):
         self._setup = setup
         self._threshold = int(settings.sample_rate * _SEEDS)
         self._prefix = secrets.token_hex(3)
+        self._prefix_key = secrets.token_bytes(32) if settings.prefixes else b""
         self._number = 0
         self._open = 0
         self._allowance = _MOST_FAILURES
@@ -186,6 +188,8 @@ class Recorder(DirectorObserver):
     ) -> Recording:
         record_id, at = self.next_id(), self._clock.utc()
         is_refused = isinstance(outcome, RequestError)
+        if not is_refused:
+            timings = replace(timings, decision=round(self._clock.now() - request.received_at, 6))
         build = partial(
             record_of,
             request,
@@ -198,6 +202,7 @@ class Recorder(DirectorObserver):
             recorded_for=recorded_for,
             config_generation=self._setup.generation(),
             timings=timings,
+            prefix_key=self._prefix_key,
         )
         return Recording(record_id, request.id, request.received_at, at, recorded_for, is_refused, build)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from epp.runtime.flags import COUNT, SIZE, flag
+from epp.runtime.flags import COUNT, SIZE, SWITCH, flag
 
 _MIB: Final = 1024 * 1024
 
@@ -38,6 +38,14 @@ class DecisionSettings:
     )
     file_count: int = flag(
         5, "Number of decision files, including the current one.", COUNT, name="--decision-file-count"
+    )
+
+    prefixes: bool = flag(
+        False,
+        "Add hashes of the blocks of each prompt to the records, with a key that only this process knows, so that a "
+        "trace has the shared prefixes.",
+        SWITCH,
+        name="--decision-file-prefixes",
     )
 
     @property

@@ -32,6 +32,7 @@ TENANTS = "docs/tenants.md"
 SECURITY = "docs/security.md"
 DECISIONS = "docs/decisions.md"
 WHAT_IF = "docs/what-if.md"
+TRACES = "docs/traces.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
@@ -56,6 +57,7 @@ NOT_RUN = {
     SHADOWS: (),
     FILES: ("kubectl ",),
     WHAT_IF: (),
+    TRACES: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
@@ -77,6 +79,7 @@ PROJECT_FILES = {
     SHADOWS: (),
     FILES: (),
     WHAT_IF: (),
+    TRACES: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -423,3 +426,15 @@ def test_ome_7_pool_in_files_works_as_it_is_written(walk):
     served = re.findall(r"^x-epp-endpoint: (\S+?)\r?$", "".join(walked.values()), re.MULTILINE)
     assert served == ["small-rank-0=127.0.0.1:8002", "big-rank-0=127.0.0.1:8001"]
     assert 'endpoints_without_price{name="default"} 0.0' in output_of(walked, "curl -sf http://127.0.0.1:9090/metrics")
+
+
+@pytest.mark.slow
+def test_traces_are_made_recorded_and_shown(walk):
+    walked = walk(TRACES)
+    assert "(jsonl)" in output_of(walked, "epp trace show chat.jsonl.gz")
+    assert "3 requests in 4.0 s (csv)" in output_of(walked, "epp trace show requests.csv")
+    assert "tenants    team-a 67%, team-b 33%" in output_of(walked, "epp trace show requests.jsonl")
+    recorded = output_of(walked, "epp trace show decisions.jsonl")
+    assert "decisions.jsonl: 40 requests in " in recorded
+    # Four prompts of ten requests each: 36 of 40 have a prompt that was there before, of 16 full blocks of 64 tokens.
+    assert 0.75 < float(re.search(r"([\d.]+)% of the prompt tokens were in an earlier", recorded)[1]) / 100 < 0.95

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formats of traces with one request a line: each turns a line into a request."""
 
+import csv
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from math import inf
+from typing import TypeVar
 
 import msgspec
 
-from epp.lab.traces.trace import Trace, TraceRequest
+from epp.explain.record import VERSION, DecisionRecord
+from epp.framework.messages import hint_at, printable
+from epp.framework.request import DEFAULT_FLOW
+from epp.lab.traces.trace import TraceRequest
 
 MOST_TOKENS = 10_000_000
 """Tokens of a prompt, or of an output."""
@@ -17,8 +23,10 @@ MOST_SECONDS = 366 * 86400.0
 MOST_NAME = 256
 """Characters of a name."""
 MOST_BLOCK_TOKENS = 65_536
+MOST_BLOCK_ID = 2**64 - 1
 BLOCK_TOKENS = 64
 """Tokens of a block where a file does not say it."""
+T = TypeVar("T")
 _HEADER = re.compile(rb'(?:\{\s*"block_tokens"\s*:|#\s*block_tokens\s*=)\s*(\d{1,9})\s*\}?')
 
 
@@ -34,16 +42,15 @@ class LineFormat(ABC):
     """A format with one request a line."""
 
     name: str
-    description: str
     starts_at_zero = False
     """Whether times count from the start of the trace; otherwise, the first request is the start."""
 
     def __init__(self, head: Sequence[bytes]) -> None:
-        """Take the first lines of the file."""
-        header = _HEADER.fullmatch(head[0]) if head else None
-        self.block_tokens = BLOCK_TOKENS if header is None else int(header[1])
-        self.headers = frozenset[bytes]() if header is None else frozenset(head[:1])
-        """Lines that are no requests."""
+        """Take the first lines of the file; raises BrokenLineError if they are in another format."""
+        found = [match for line in head if (match := _HEADER.fullmatch(line))]
+        self.block_tokens = int(found[0][1]) if found else BLOCK_TOKENS
+        self.headers = frozenset(match[0] for match in found) | {line for line in head if line.startswith(b"#")}
+        """Lines that are no requests: headers, and comments among the first lines."""
 
     @classmethod
     @abstractmethod
@@ -59,29 +66,181 @@ class OwnLines(LineFormat):
     """Objects with the fields of TraceRequest; the first line may be `{"block_tokens": 64}`."""
 
     name = "jsonl"
-    description = "JSON lines of this program"
     starts_at_zero = True
-
-    def __init__(self, head: Sequence[bytes]) -> None:
-        super().__init__(head)
-        self._decoder = msgspec.json.Decoder(TraceRequest)
+    _decoder = msgspec.json.Decoder(TraceRequest)
 
     @classmethod
     def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
         return not is_csv and (keys == {"block_tokens"} or keys >= {"at", "prompt_tokens", "output_tokens"})
 
     def request(self, line: bytes) -> TraceRequest:
+        return _decoded(self._decoder, line)
+
+
+class _MooncakeRequest(msgspec.Struct):
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...] = ()
+
+
+class Mooncake(LineFormat):
+    """JSON lines of the Mooncake traces: milliseconds, and an id for each block of 512 tokens, the last one in part."""
+
+    name = "mooncake"
+    _decoder = msgspec.json.Decoder(_MooncakeRequest)
+
+    def __init__(self, head: Sequence[bytes]) -> None:
+        super().__init__(head)
+        self.block_tokens = 512
+
+    @classmethod
+    def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
+        return not is_csv and keys >= {"timestamp", "input_length", "output_length"}
+
+    def request(self, line: bytes) -> TraceRequest:
+        found = _decoded(self._decoder, line)
+        return TraceRequest(
+            at=found.timestamp / 1000,
+            prompt_tokens=found.input_length,
+            output_tokens=_answered(found.output_length),
+            blocks=found.hash_ids[: max(found.input_length, 0) // self.block_tokens],
+        )
+
+
+class Decisions(LineFormat):
+    """Records of `--decision-file`: requests that ended with a known number of output tokens."""
+
+    name = "decisions"
+    _decoder = msgspec.json.Decoder(DecisionRecord)
+
+    @classmethod
+    def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
+        return not is_csv and keys >= {"version", "id", "kind", "at", "asked"}
+
+    def request(self, line: bytes) -> TraceRequest:
+        record = _decoded(self._decoder, line)
+        if record.version > VERSION:
+            raise BrokenLineError(f"version {_shown(record.version)} is newer than this program")
+        asked, ending = record.asked, record.ending
+        if record.kind != "routed" or ending is None:
+            raise SkippedLineError("not routed")
+        if ending.completion_tokens is None:
+            raise SkippedLineError("without token counts")
+        prompt_tokens = asked.prompt_tokens if ending.prompt_tokens is None else ending.prompt_tokens
+        prefix, tenant = record.prefix, asked.fairness_id
+        if prefix is not None and prefix.block_tokens != self.block_tokens:
+            raise BrokenLineError(f"blocks do not have {self.block_tokens} tokens")
+        return TraceRequest(
+            at=_seconds(record.at) - record.timings.decision,
+            prompt_tokens=prompt_tokens,
+            output_tokens=_answered(ending.completion_tokens),
+            model=asked.target_model or asked.model,
+            tenant="" if tenant == DEFAULT_FLOW else tenant,
+            session="" if prefix is None else prefix.session,
+            objective=asked.objective,
+            blocks=() if prefix is None else prefix.blocks[: max(prompt_tokens, 0) // self.block_tokens],
+            ttft_slo=_target(asked.ttft_slo),
+            tpot_slo=_target(asked.tpot_slo),
+        )
+
+
+class CsvFormat(LineFormat):
+    """A CSV file with a header, and one request a line."""
+
+    required: frozenset[str]
+    """Columns of this format."""
+
+    def __init__(self, head: Sequence[bytes]) -> None:
+        super().__init__(head)
+        header = next((line for line in head if line not in self.headers), b"")
+        self.columns = columns_of(header)
+        for column in sorted(self.required.difference(self.columns)):
+            raise BrokenLineError(f"no column {column}")
+        self.headers |= {header}
+
+    @classmethod
+    def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
+        return is_csv and keys >= cls.required
+
+    def cells(self, line: bytes) -> dict[str, str]:
+        """Return the cells of a line that are not empty, by column; raises BrokenLineError."""
+        cells = columns_of(line)
+        if len(cells) != len(self.columns):
+            raise BrokenLineError(f"not {len(self.columns)} cells")
+        return {column: cell for column, cell in zip(self.columns, cells, strict=True) if cell}
+
+
+class OwnCsv(CsvFormat):
+    """Columns with the names of the fields of TraceRequest; blocks are separated by spaces."""
+
+    name = "csv"
+    starts_at_zero = True
+    required = frozenset({"at", "prompt_tokens", "output_tokens"})
+
+    def __init__(self, head: Sequence[bytes]) -> None:
+        super().__init__(head)
+        for column in sorted(set(self.columns).difference(TraceRequest.__struct_fields__)):
+            hint = hint_at(column, TraceRequest.__struct_fields__)
+            raise BrokenLineError(f"no field is named {printable(column)!r}; {hint}")
+
+    def request(self, line: bytes) -> TraceRequest:
+        cells: dict[str, object] = {**self.cells(line)}
+        cells["blocks"] = str(cells.get("blocks", "")).split()
         try:
-            return self._decoder.decode(line)
-        except (ValueError, RecursionError) as error:
+            return msgspec.convert(cells, TraceRequest, strict=False)
+        except msgspec.ValidationError as error:
             raise BrokenLineError(str(error)) from error
 
 
-def own_lines(trace: Trace | Iterable[TraceRequest], block_tokens: int) -> Iterator[bytes]:
-    """Yield a trace as JSON lines of this program."""
+class Azure(CsvFormat):
+    """The Azure LLM inference traces of 2023 and 2024."""
+
+    name = "azure"
+    required = frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})
+
+    def request(self, line: bytes) -> TraceRequest:
+        cells = self.cells(line)
+        return TraceRequest(
+            at=_seconds(cells.get("TIMESTAMP", "")),
+            prompt_tokens=_count(cells, "ContextTokens"),
+            output_tokens=_answered(_count(cells, "GeneratedTokens")),
+        )
+
+
+class BurstGpt(CsvFormat):
+    """The BurstGPT traces; failed requests have no response tokens. Session ids are in the files since version 2."""
+
+    name = "burstgpt"
+    required = frozenset({"Timestamp", "Model", "Request tokens", "Response tokens"})
+
+    def request(self, line: bytes) -> TraceRequest:
+        cells = self.cells(line)
+        output_tokens = _answered(_count(cells, "Response tokens"))
+        try:
+            at = float(cells.get("Timestamp", ""))
+        except ValueError as error:
+            raise BrokenLineError("Timestamp is not a number") from error
+        return TraceRequest(
+            at=at,
+            prompt_tokens=_count(cells, "Request tokens"),
+            output_tokens=output_tokens,
+            model=cells.get("Model", ""),
+            session=cells.get("Session ID", ""),
+        )
+
+
+FORMATS: Mapping[str, type[LineFormat]] = {
+    one.name: one for one in (OwnLines, OwnCsv, Mooncake, Azure, BurstGpt, Decisions)
+}
+"""Formats with one request a line, by name."""
+
+
+def own_lines(requests: Iterable[TraceRequest], block_tokens: int) -> Iterator[bytes]:
+    """Yield requests as JSON lines of this program."""
     yield b'{"block_tokens":%d}\n' % block_tokens
     encode = msgspec.json.Encoder().encode
-    for request in trace:
+    for request in requests:
         yield encode(request) + b"\n"
 
 
@@ -94,6 +253,8 @@ def checked(request: TraceRequest, block_tokens: int) -> TraceRequest:
         raise BrokenLineError(
             f"{len(request.blocks)} blocks of {block_tokens} tokens do not fit in {request.prompt_tokens} prompt tokens"
         )
+    if request.blocks and not 0 <= min(request.blocks) <= max(request.blocks) <= MOST_BLOCK_ID:
+        raise BrokenLineError("a block id is negative, or has more than 64 bits")
     for name, seconds in (("ttft_slo", request.ttft_slo), ("tpot_slo", request.tpot_slo)):
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
             raise BrokenLineError(f"{name} is {seconds:g}, and not above 0 seconds and below a year")
@@ -105,9 +266,49 @@ def checked(request: TraceRequest, block_tokens: int) -> TraceRequest:
     return request
 
 
+def columns_of(line: bytes) -> list[str]:
+    """Return the cells of a line of CSV; raises BrokenLineError."""
+    try:
+        text = line.decode()
+        cells = next(csv.reader([text])) if '"' in text else text.split(",")
+    except (ValueError, csv.Error) as error:
+        raise BrokenLineError(f"not CSV: {error}") from error
+    return [cell.strip() for cell in cells]
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
+    try:
+        return decoder.decode(line)
+    except (ValueError, RecursionError) as error:
+        raise BrokenLineError(str(error)) from error
+
+
+def _target(seconds: float | None) -> float | None:
+    """Return the target of a client, None for one that is out of limits."""
+    return seconds if seconds is not None and 0 < seconds <= MOST_SECONDS else None
+
+
+def _answered(output_tokens: int) -> int:
+    if output_tokens == 0:
+        raise SkippedLineError("without output tokens")
+    return output_tokens
+
+
+def _count(cells: Mapping[str, str], column: str) -> int:
+    text = cells.get(column, "")
+    if not re.fullmatch(r"[0-9]{1,12}", text):
+        raise BrokenLineError(f"{column} is not a whole number of tokens")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Return a time stamp in seconds since 1970, taken as UTC without a time zone; raises BrokenLineError."""
+    try:
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise BrokenLineError("the time stamp is not like 2024-05-10 00:00:00.009930+00:00") from error
+
+
 def _shown(number: int) -> str:
     return str(number) if abs(number) < 10**12 else "a number of more than 12 digits"
-
-
-FORMATS: Mapping[str, type[LineFormat]] = {one.name: one for one in (OwnLines,)}
-"""Line formats by name."""

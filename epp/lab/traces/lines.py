@@ -7,7 +7,9 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, cast
 
 from epp.framework.messages import printable
@@ -18,6 +20,12 @@ LONGEST_LINE = 4 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MOST_NAME = 200
+_HEAD_LINES = 20
+
+
+def zstd() -> ModuleType:
+    """Return the module for zstd; few traces need it."""
+    return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
 def shown(path: Path) -> str:
@@ -32,8 +40,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     The errors of reading in the context become TraceErrors, too.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise TraceError(f"{shown(path)} is not a regular file: a trace is read more than once")
+        _check_regular(path)
         with path.open("rb") as file:
             magic = file.peek(len(_ZSTD))
             if magic.startswith(_GZIP):
@@ -47,8 +54,6 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         reason = error.strerror or str(error)  # gzip.BadGzipFile has no strerror
         raise TraceError(f"{shown(path)} cannot be read: {reason}") from error
-    except ValueError as error:
-        raise TraceError(f"{shown(path)!r} is not the name of a file: {error}") from error
     except (EOFError, zlib.error) as error:
         raise TraceError(f"{shown(path)} is truncated or damaged ({error}): copy or compress it again") from error
 
@@ -68,14 +73,27 @@ def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             yield number, line
 
 
+def first_lines(file: BinaryIO) -> list[bytes]:
+    """Return the first lines that are not blank, as far as they are in the size of the longest line."""
+    *lines, last = file.read(LONGEST_LINE).removeprefix(_BOM).split(b"\n", _HEAD_LINES)
+    found = [line for one in lines if (line := one.strip())]
+    return found or [line for line in (last.strip(),) if line]
+
+
+def _check_regular(path: Path) -> None:
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            return
+    except ValueError as error:
+        raise TraceError(f"{shown(path)!r} is not the name of a file: {error}") from error
+    raise TraceError(f"{shown(path)} is not a regular file: a trace is read more than once")
+
+
 @contextmanager
 def _zstd_file(file: BinaryIO) -> Iterator[BinaryIO]:
-    if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415  few traces need it
-    else:
-        from backports import zstd  # noqa: PLC0415  the same
+    module = zstd()
     try:
-        with zstd.ZstdFile(file) as plain:
+        with module.ZstdFile(file) as plain:
             yield cast("BinaryIO", plain)
-    except zstd.ZstdError as error:
+    except module.ZstdError as error:
         raise EOFError(str(error)) from error

@@ -39,6 +39,7 @@ def test_flags_are_settings():
             "decision_file": path,
             "decision_file_size": 10,
             "decision_file_count": 2,
+            "decision_file_prefixes": True,
             "decision_sample_rate": 0.5,
             "decision_buffer": 7,
             "decision_buffer_size": 1000,
@@ -46,8 +47,20 @@ def test_flags_are_settings():
         },
     )
     assert decisions(flags) == DecisionSettings(
-        sample_rate=0.5, asked_by_header=True, buffer=7, buffer_bytes=1000, file=path, file_bytes=10, file_count=2
+        sample_rate=0.5,
+        asked_by_header=True,
+        buffer=7,
+        buffer_bytes=1000,
+        file=path,
+        file_bytes=10,
+        file_count=2,
+        prefixes=True,
     )
+
+
+def test_prefixes_without_a_file_are_refused():
+    with pytest.raises(ConfigurationError, match=r"^--decision-file-prefixes has no effect without --decision-file"):
+        decisions(Serve(decisions=DecisionSettings(prefixes=True), admin=ADMIN))
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from epp.admission.flow_control.queued_request import Outcome, QueueingOutcome
 from epp.config import Builder, assemble
 from epp.config.load import load_text
 from epp.explain.building import record_of
-from epp.explain.record import DecisionRecord, Timings
+from epp.explain.record import DecisionRecord, Prefix, Timings
 from epp.framework import Candidates, Filter, FilterParameters, Headers, ManualClock, Mask, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.arrays import Floats
 from epp.framework.errors import RequestError
 from epp.framework.refusals import NoEndpointsError
 from epp.framework.registry import Registry
-from epp.framework.request import RequestBody
+from epp.framework.request import PROMPT_TOKENS, SESSION_ID, PromptTokens, RequestBody
 from epp.framework.testing import candidates
 from epp.routing.director import Pipeline, Subset
 
@@ -195,7 +195,7 @@ def test_no_text_of_the_prompt_and_no_control_characters():
     request = Request(
         "r\n3",
         RequestBody(model="m\x1b[31m" * 99, prompt=b"a secret"),
-        Headers([("x-llm-d-inference-objective", "o\n")]),
+        Headers([("x-llm-d-inference-objective", "o\n"), ("x-slo-ttft-ms", "250")]),
         subset=Subset.parse(f"10.1.0.{number}" for number in range(40)),
     )
     record = recorded(ZONES, zones("a", waiting=[math.nan]), request)
@@ -203,9 +203,48 @@ def test_no_text_of_the_prompt_and_no_control_characters():
     assert "secret" not in text
     assert "\\u001b" not in text
     assert len(record.asked.model) <= 128
+    assert (record.asked.ttft_slo, record.asked.tpot_slo) == (0.25, None)
     assert (len(record.asked.subset), record.asked.subset_more) == (32, 8)
     assert record.seen is not None
     assert record.seen.eligible == 0
+
+
+PROMPT = b"a secret of 256 bytes".ljust(256, b".")
+
+
+def prefix(prompt: bytes, key: bytes = b"k", *, tokens: PromptTokens | None = None, **body) -> Prefix:
+    request = Request("r5", RequestBody(model="m", prompt=prompt, **body))
+    request.put(SESSION_ID, "a session")
+    if tokens is not None:
+        request.put(PROMPT_TOKENS, tokens)
+    found = recorded(ZONES, zones("a"), request, prefix_key=key).prefix
+    assert found is not None
+    return found
+
+
+def test_there_are_no_hashes_without_a_key():
+    assert recorded(ZONES, zones("a"), Request("r5", RequestBody(prompt=PROMPT))).prefix is None
+
+
+def test_hashes_are_of_full_blocks_and_equal_for_equal_prefixes():
+    one, longer, other = prefix(PROMPT * 2), prefix(PROMPT * 3 + b"part of a block"), prefix(b"x" + PROMPT * 2)
+    assert (one.block_tokens, len(one.blocks), len(longer.blocks)) == (64, 2, 3)
+    assert longer.blocks[:2] == one.blocks
+    assert len(set(one.blocks + longer.blocks + other.blocks)) == 5
+    assert all(0 <= block < 2**53 for block in one.blocks)
+
+
+def test_hashes_differ_by_key_salt_and_session():
+    one, foreign, salted = prefix(PROMPT), prefix(PROMPT, b"k2"), prefix(PROMPT, cache_salt="s")
+    assert len({one.blocks, foreign.blocks, salted.blocks}) == 3
+    assert one.session == salted.session != foreign.session
+    assert "session" not in one.session
+
+
+def test_hashes_are_of_the_tokens_if_they_are_known_and_bounded():
+    tokens = PromptTokens(130, np.arange(130, dtype=np.uint32))
+    assert len(prefix(b"", tokens=tokens).blocks) == 2  # of 64 tokens each
+    assert len(prefix(PROMPT * 3000).blocks) == 2048
 
 
 def test_time_in_a_queue_is_in_the_record():

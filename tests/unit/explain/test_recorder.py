@@ -16,6 +16,7 @@ from epp.explain.settings import DecisionSettings
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
+from epp.lab.traces.reading import open_trace
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, DirectorObserver, Observers, Routing, Runtime, Seeds
 
@@ -40,8 +41,8 @@ class World:
         self.recorder = recorder_of(DecisionSettings(file=path, **settings), self.clock, setup)
         self.director = Director(Runtime(store, self.clock, Observers(self.recorder)), pipeline, seeds=Seeds(b"test"))
 
-    def route(self, request_id: str = "r1", **more: str) -> Routing:
-        routing = self.director.route(headers(request_id, **more), BODY, None)
+    def route(self, request_id: str = "r1", *, body: bytes = BODY, **more: str) -> Routing:
+        routing = self.director.route(headers(request_id, **more), body, None)
         assert isinstance(routing, Routing)
         return routing
 
@@ -85,7 +86,7 @@ def test_tf_5_sampled_request_is_recorded_at_its_pick_and_completed_at_its_end()
     assert after.ending is not None
     assert (after.ending.cause, after.ending.status, after.ending.response_bytes) == ("natural", 200, 2)
     assert (after.ending.served_endpoint, after.ending.is_fallback) == (routing.served.name, False)
-    assert (after.timings.first_byte, after.timings.total) == (0.5, 0.75)
+    assert (after.timings.first_byte, after.timings.total, after.timings.decision) == (0.5, 0.75, 0)
     assert after.profiles == record.profiles
 
 
@@ -232,6 +233,29 @@ def test_file_has_each_decision_once_when_it_has_ended(tmp_path):
     world.records()
     (line,) = lines_of(world, path)
     assert line.ending is not None
+
+
+def test_file_with_prefixes_is_a_trace(tmp_path):
+    path = tmp_path / "decisions.jsonl"
+    world = World(sample_rate=1, path=path, prefixes=True)
+    body = b'{"model":"m","prompt":"%s"}' % (b"hello " * 100)
+    usage = b'{"usage":{"prompt_tokens":150,"completion_tokens":7,"total_tokens":157}}'
+    routings = []
+    for _ in range(2):
+        routings.append(world.route(body=body, **{"x-gateway-inference-fairness-id": "t"}))
+        world.clock.advance(1.5)
+    for routing in reversed(routings):  # the first request ends last
+        routing.response_started(200, Headers, event_stream=False)
+        routing.response_piece(usage, last=True, now=world.clock.now)
+        routing.complete(Cause.NATURAL)
+    world.records()
+    lines_of(world, path)
+    first, second = open_trace(path)
+    assert (first.at, second.at) == (0, 1.5)
+    assert (first.prompt_tokens, first.output_tokens, first.model, first.tenant) == (150, 7, "m", "t")
+    assert len(first.blocks) == 2  # of 600 bytes, at 256 each
+    assert first.blocks == second.blocks
+    assert b"hello" not in path.read_bytes()
 
 
 @pytest.mark.parametrize("runs", [[ShadowRun(profile="late")], []])

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of traces: order, broken lines, compression, and bounds."""
 
+import contextlib
 import gzip
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from epp.lab.traces.file_trace import FileTrace
 from epp.lab.traces.formats import own_lines
-from epp.lab.traces.reading import FileTrace, open_trace
+from epp.lab.traces.reading import FORMAT_NAMES, open_trace
 from epp.lab.traces.trace import TraceError, TraceRequest
 
 if sys.version_info >= (3, 14):
@@ -16,6 +21,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+SAMPLES = Path(__file__).parents[2] / "data" / "traces"
 REQUESTS = [
     TraceRequest(at=0.0, prompt_tokens=200, output_tokens=5, model="m", tenant="t", session="s", blocks=(1, 2, 3)),
     TraceRequest(at=0.5, prompt_tokens=10, output_tokens=1, objective="o", ttft_slo=0.5, tpot_slo=0.05),
@@ -53,6 +59,11 @@ def test_blocks_have_64_tokens_without_a_header(file: Path) -> None:
     assert trace_of(file, line(0)).block_tokens == 64
 
 
+def test_comments_at_the_start_are_left_out(file: Path) -> None:
+    trace = trace_of(file, '# a trace\n{"block_tokens": 32}\n' + line(0) + "# another comment\n" + line(1) * 100)
+    assert (trace.block_tokens, len(times(trace)), trace.problems.broken) == (32, 101, 0)
+
+
 def test_requests_are_sorted_by_time(file: Path) -> None:
     assert times(trace_of(file, line(2) + line(0.5) + line(1))) == [0.5, 1, 2]
 
@@ -87,6 +98,8 @@ def test_two_broken_lines_of_a_hundred_refuse(file: Path) -> None:
         ('{"at": -1, "prompt_tokens": 1, "output_tokens": 1}', "before the start"),
         ('{"at": 1e9, "prompt_tokens": 1, "output_tokens": 1}', "more than 366 days"),
         ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [1, 2]}', "2 blocks of 64 tokens do not fit"),
+        ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [-1]}', "a block id is negative"),
+        ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [18446744073709551616]}', "more than 64 bits"),
         ('{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "ttft_slo": 0}', "ttft_slo is 0"),
         (f'{{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "model": "{"m" * 257}"}}', "model has more than 256"),
         ('{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "colour": 1}', "unknown field `colour`"),
@@ -106,9 +119,8 @@ def test_broken_lines_have_a_reason(file: Path, bad: str, reason: str) -> None:
 def test_a_truncated_gzip_file_ends_with_an_error(file: Path) -> None:
     whole = gzip.compress("".join(line(n / 7) for n in range(5000)).encode())
     file.write_bytes(whole[: len(whole) // 2])
-    trace = open_trace(file)
     with pytest.raises(TraceError, match="truncated or damaged"):
-        times(trace)
+        times(open_trace(file))
 
 
 @pytest.mark.parametrize(
@@ -125,11 +137,75 @@ def test_a_file_in_no_format_is_refused(file: Path, content: bytes, problem: str
         open_trace(file)
 
 
+def test_200_mib_are_read_in_little_memory(file: Path) -> None:
+    padded = line(0).encode().rjust(2**20)
+    with gzip.open(file, "wb", compresslevel=1) as packed:
+        for _ in range(200):
+            packed.write(padded)
+    trace = open_trace(file)
+    tracemalloc.start()
+    try:
+        assert len(times(trace)) == 200
+        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+LINES = st.one_of(
+    st.binary(max_size=80),
+    st.sampled_from([b"{", b"[", b'{"at":', b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"]),
+    st.sampled_from([line for path in SAMPLES.iterdir() for line in path.read_bytes().splitlines()[:4]]),
+)
+
+
+@given(
+    lines=st.lists(LINES, max_size=12),
+    form=st.sampled_from(["", *FORMAT_NAMES]),
+    compress=st.sampled_from([bytes, gzip.compress, zstd.compress]),
+    kept=st.floats(0.5, 1),
+)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_read_or_refused(file: Path, lines, form, compress, kept) -> None:
+    content = compress(b"\n".join(lines))
+    file.write_bytes(content[: round(len(content) * kept)])
+    with contextlib.suppress(TraceError):
+        at = times(open_trace(file, format=form, rate=1.0 if form == "sharegpt" else None))
+        assert at == sorted(at)
+
+
+TEXT = st.text(max_size=20)
+TOKENS = st.integers(1, 10_000_000)
+SLO = st.none() | st.floats(0.001, 1000)
+
+
+@st.composite
+def requests(draw) -> TraceRequest:
+    tokens = draw(TOKENS)
+    blocks = draw(st.lists(st.integers(0, 2**64 - 1), max_size=min(tokens // 64, 5)))
+    names = {name: draw(TEXT) for name in ("model", "tenant", "session", "objective")}
+    at, output, ttft, tpot = draw(st.floats(0, 1e6)), draw(TOKENS), draw(SLO), draw(SLO)
+    return TraceRequest(
+        at=at, prompt_tokens=tokens, output_tokens=output, blocks=tuple(blocks), ttft_slo=ttft, tpot_slo=tpot, **names
+    )
+
+
+@given(st.lists(requests(), min_size=1, max_size=8))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_requests_survive_the_own_form(file: Path, given: list[TraceRequest]) -> None:
+    file.write_bytes(b"".join(own_lines(given, 64)))
+    assert list(open_trace(file)) == sorted(given, key=lambda request: request.at)
+
+
 def test_a_missing_file_a_directory_and_an_unknown_format_are_refused(tmp_path: Path, file: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read: No such file"):
         open_trace(file)
     with pytest.raises(TraceError, match="not a regular file"):
         open_trace(tmp_path)
     file.write_text(line(0))
+    with pytest.raises(TraceError, match="is not in the format azure: no column ContextTokens"):
+        open_trace(file, format="azure")
+    file.write_text("at,prompt_tokens,output_tokens,modle")
+    with pytest.raises(TraceError, match="is not in the format csv: no field is named 'modle'; did you mean 'model'"):
+        open_trace(file)
     with pytest.raises(TraceError, match="no trace format 'jsnl': did you mean 'jsonl'"):
         open_trace(file, format="jsnl")
