@@ -176,6 +176,7 @@ class Replay:
         "KEY=PRESET",
     )
     prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
+    objects: str = flag("", "Files or directories of cluster objects: objectives, rewrites, quotas.", "PATH,...")
     trace_format: str = flag("", "Format of the trace; recognised by default.", "FORMAT")
     slo: str = flag(
         "", "Latency targets of requests without their own, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,..."

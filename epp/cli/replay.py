@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -22,6 +23,7 @@ from epp.lab.replay import Fleet, Outcome, ReplayOptions, groups, load_fleet
 from epp.lab.replay.comparison import Comparison, compare
 from epp.lab.replay.jobs import Job, JobProgress, run_jobs
 from epp.lab.replay.outcome import merge
+from epp.lab.replay.replicas import check_config
 from epp.lab.replay.summary import Groups, Quantiles, Summary
 from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import TraceError
@@ -43,6 +45,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
     """Intervals, and differences to the first configuration."""
     adapter_loads: int
     preemptions: int
+    warnings: list[str]
 
 
 def replay(flags: Replay) -> None:
@@ -51,6 +54,10 @@ def replay(flags: Replay) -> None:
         targets = read_latency_targets(flags.slo)
         configs = [read_named_config(name) for name in flags.config]
         fleet = load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices)
+        warnings = [check_config(config, _options(flags, 0)) for config in configs]
+        for name, found in zip(flags.config, warnings, strict=True):
+            for warning in found:
+                typer.echo(f"warning: {name}: {warning}", err=True)
         outcomes = _outcomes(flags, configs, fleet)
         reports = [
             ReplayReport(
@@ -60,8 +67,11 @@ def replay(flags: Replay) -> None:
                 comparison,
                 outcome.adapter_loads,
                 outcome.preemptions,
+                found,
             )
-            for name, outcome, comparison in zip(flags.config, outcomes, compare(outcomes, targets), strict=True)
+            for name, outcome, comparison, found in zip(
+                flags.config, outcomes, compare(outcomes, targets), warnings, strict=True
+            )
         ]
     if flags.output is Output.JSON:
         print_json({"replays": msgspec.to_builtins(reports)})
@@ -98,6 +108,7 @@ def _options(flags: Replay, seed: int) -> ReplayOptions:
         duration=flags.duration,
         timeout_seconds=flags.timeout,
         pickers=flags.pickers,
+        objects=split_list(flags.objects),
         experimental=flags.allow_experimental_plugins,
         plugin_modules=tuple(split_list(flags.allow_plugin_modules)),
     )

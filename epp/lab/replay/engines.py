@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines of simulated servers in virtual time."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Self
 
+from epp.lab.replay.regret import seconds_to_end
 from epp.lab.sim import Emission, Machine, SimProfile, SimRequest
 from epp.lab.sim.kv_cache import BlockHash
 
@@ -50,6 +52,10 @@ class Engine(ABC):
     @abstractmethod
     def gauges(self) -> tuple[int, int, float]:
         """Return requests running and waiting, and the KV usage."""
+
+    def forecast(self, request: SimRequest) -> float:  # noqa: ARG002  to override
+        """Return the seconds until the request would end if it came now, and none after it; NaN for unknown."""
+        return math.nan
 
     @property
     def cached_hashes(self) -> AbstractSet[BlockHash]:
@@ -125,6 +131,9 @@ class Simulated(Engine):
     @property
     def cached_hashes(self) -> AbstractSet[BlockHash]:
         return self.machine.cached_hashes
+
+    def forecast(self, request: SimRequest) -> float:
+        return seconds_to_end(self.machine, request)
 
     def gauges(self) -> tuple[int, int, float]:
         return self.machine.running, self.machine.waiting, self.machine.kv_usage

@@ -16,6 +16,8 @@ from epp.lab.sim.server_profile import load_server_profile
 from epp.pool.discovery.endpoints_file import FileDiscovery, FileDiscoveryParameters
 
 UNKNOWN_CLASS = "unknown"
+ROLE_LABEL = "llm-d.ai/role"
+_OTHER_ROLES = frozenset({"prefill", "encode", "encode-prefill"})
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,16 @@ class Server:
     """To it or back, beyond the network of the local cluster."""
     make: Callable[[SimProfile], Engine] = Simulated
 
+    def may_answer(self, tokens: int) -> bool:
+        """Return whether a request of so many tokens can be answered here: servers for prompts alone answer none."""
+        return tokens <= self.profile.max_model_len and self.endpoint.labels.get(ROLE_LABEL) not in _OTHER_ROLES
+
 
 @dataclass(frozen=True)
 class Fleet:
     """The servers of a pool."""
 
     servers: tuple[Server, ...]
-    objects: str = ""
-    """Objects of the cluster that describe them, in YAML."""
 
     @property
     def endpoints(self) -> list[Endpoint]:

@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +66,8 @@ def run_jobs(jobs: Sequence[Job], report: Callable[[JobProgress], None], *, work
                 number, job = left.pop(0)
                 ours, theirs = _SPAWN.Pipe(duplex=False)
                 process = _SPAWN.Process(target=_work, args=(theirs, job, os.getpid()), daemon=True)
-                process.start()
+                with _interrupts_blocked():
+                    process.start()
                 theirs.close()
                 running[ours] = number, process
             for connection in wait(list(running)):
@@ -87,6 +89,19 @@ def run_jobs(jobs: Sequence[Job], report: Callable[[JobProgress], None], *, work
     return [outcomes[number] for number in range(len(jobs))]
 
 
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Have processes that start here inherit that SIGINT is blocked: Ctrl-C is handled by their parent."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _received(connection: Connection) -> Outcome | Exception | tuple[float, int]:
     try:
         found: Outcome | Exception | tuple[float, int] = connection.recv()
@@ -105,8 +120,7 @@ def _run(job: Job, report: Callable[[float, int], None]) -> Outcome:
 
 
 def _work(connection: Connection, job: Job, parent: int) -> None:
-    """Run a job and send progress and outcome; Ctrl-C is left to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run a job and send progress and outcome."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:

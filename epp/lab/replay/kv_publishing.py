@@ -63,7 +63,9 @@ class Publisher:
 def deliver(replica: Replica, endpoint: Endpoint, events: Sequence[Published]) -> None:
     """Write events to the indexes of a picker."""
     for producer in replica.kv_event_readers:
-        lane = producer._lanes[endpoint.identity]  # noqa: SLF001  as messages of its engine are
+        lane = producer._lanes.get(endpoint.identity)  # noqa: SLF001  as messages of its engine are
+        if lane is None:  # it reads the matches of another one
+            continue
         left = [Message(lane, model, (event,)) for model, event in events]
         while left:
             applied = producer._index.apply(left, int(producer.clock.now()) + 1)  # noqa: SLF001  the same

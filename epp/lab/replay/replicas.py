@@ -2,30 +2,32 @@
 """Pickers in virtual time: the real pipeline, datastore and director of each, and its polls of every server."""
 
 import math
-import tempfile
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any
 
 from epp.app.running import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly, Builder, LoadedConfig, assemble
-from epp.framework import ManualClock
+from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectReader
-from epp.framework.datalayer import Report
+from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.hardware.tagger import AcceleratorTagger
 from epp.lab.replay.engines import Page
 from epp.lab.replay.fleet import Fleet, Server
 from epp.lab.replay.settings import ReplayOptions
+from epp.lab.replay.virtual_time import VirtualClock
 from epp.pool.collectors import Tagging
 from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, slowest_interval
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
+from epp.pool.tokens.producer import TokenProducer
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, Runtime
 from epp.routing.director.incoming_request import Seeds
+from epp.routing.policies import PolicyFiles
 
 _LOAD = (RUNNING, WAITING, KV_USAGE)
 
@@ -33,14 +35,14 @@ _LOAD = (RUNNING, WAITING, KV_USAGE)
 class Watch:
     """The polls of one server by one picker."""
 
-    def __init__(self, replica: "Replica", server: Server, clock: ManualClock, interval: float) -> None:
-        self._store = replica.store
+    def __init__(self, store: Datastore, metrics: Feed, server: Server, clock: Clock, interval: float) -> None:
+        self._store = store
         self._server = server
         self._clock = clock
         endpoint = server.endpoint
         self._poll = Poll(
             self._store,
-            replica.metrics,
+            metrics,
             Reachability(self._store, endpoint),
             clock=clock,
             interval_seconds=interval,
@@ -77,23 +79,21 @@ class Watch:
 class Replica:
     """One picker."""
 
-    def __init__(
-        self, config: LoadedConfig, fleet: Fleet, clock: ManualClock, seed: bytes, options: ReplayOptions
-    ) -> None:
+    def __init__(self, config: LoadedConfig, fleet: Fleet, clock: Clock, seed: bytes, options: ReplayOptions) -> None:
         """Start it; raises InvalidConfigError for a configuration that cannot be assembled."""
-        registry = Registry(modules=options.plugin_modules)
-        self.assembly = assemble(config, Builder(registry, clock, experimental=options.experimental))
-        _read_objects(self.assembly, fleet.objects)
+        self.assembly = _assemble(config, clock, options)
         self.store = Datastore(clock)
         self.director = Director(Runtime(self.store, clock), self.assembly.pipeline, seeds=Seeds(seed))
         Tagging(self.store, self.assembly.taggers)
         self.store.update(fleet.endpoints)
-        self.metrics = next(
-            feed
-            for feed in self.assembly.feeds
-            if any(isinstance(extractor, CoreMetricsExtractor) for extractor in feed.extractors)
-        )
-        self.watches = [Watch(self, server, clock, options.poll_seconds) for server in fleet.servers]
+        if options.objects:
+            self.director.use_policies(PolicyFiles(options.objects, clock).policies)
+        metrics = next(filter(_reads_load, self.assembly.feeds), None)
+        self.watches = [
+            None if metrics is None else Watch(self.store, metrics, server, clock, options.poll_seconds)
+            for server in fleet.servers
+        ]
+        """Of each server; None if the configuration reads no load."""
         self.kv_event_readers = tuple(
             plugin for plugin in self.assembly.plugins if isinstance(plugin, PrecisePrefixCacheProducer)
         )
@@ -108,13 +108,31 @@ class Replica:
         )
 
 
-def _read_objects(assembly: Assembly, objects: str) -> None:
-    """Have the plugins read objects of the cluster, as with `--objects`."""
-    if not objects:
-        return
-    with tempfile.TemporaryDirectory(prefix="epp-replay-") as directory:
-        path = Path(directory) / "objects.yaml"
-        path.write_text(objects)
-        for plugin in assembly.plugins:
-            if isinstance(plugin, ObjectReader):
-                plugin.read_files([str(path)])
+def check_config(config: LoadedConfig, options: ReplayOptions) -> list[str]:
+    """Return what of a configuration has no effect in a replay; raises InvalidConfigError if it cannot be assembled."""
+    assembly = _assemble(config, VirtualClock(0.0), options)
+    found = [
+        f"{feed.source.name}: its pages are not simulated, and their data is unknown"
+        for feed in assembly.feeds
+        if not _reads_load(feed)
+    ]
+    found += [
+        f"{plugin.name}: it follows files or a service, and a replay does not: it knows what it knew at the start"
+        for plugin in assembly.plugins
+        if isinstance(plugin, Follower | FollowingTagger)
+        and not isinstance(plugin, AcceleratorTagger | TokenProducer | PrecisePrefixCacheProducer)
+    ]
+    return found
+
+
+def _assemble(config: LoadedConfig, clock: Clock, options: ReplayOptions) -> Assembly:
+    registry = Registry(modules=options.plugin_modules)
+    assembly = assemble(config, Builder(registry, clock, experimental=options.experimental))
+    for plugin in assembly.plugins if options.objects else ():
+        if isinstance(plugin, ObjectReader):
+            plugin.read_files(options.objects)
+    return assembly
+
+
+def _reads_load(feed: Feed) -> bool:
+    return any(isinstance(extractor, CoreMetricsExtractor) for extractor in feed.extractors)

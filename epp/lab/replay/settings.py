@@ -33,8 +33,12 @@ class ReplayOptions:
     """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
     transfer_seconds_per_token: float = TRANSFER_SECONDS_PER_TOKEN
     """Of the KV cache, from a prefill server to a decode server."""
+    regret_every: int = 4
+    """The regret of every fourth routed request is computed, of fewer on more than 16 servers; 0 for none."""
     report_seconds: float = 10.0
     """Interval of reports of progress."""
+    objects: tuple[str, ...] = ()
+    """Files or directories with objects of the cluster: objectives, rewrites, and those that plugins read."""
     experimental: bool = False
     """Whether plugins may be alpha."""
     plugin_modules: tuple[str, ...] = ()

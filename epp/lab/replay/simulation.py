@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from epp.config import LoadedConfig
-from epp.framework import Endpoint, Headers, ManualClock
+from epp.framework import Endpoint, Headers
 from epp.framework.errors import RequestError
 from epp.framework.headers import PREFILLER, SESSION_TOKEN
 from epp.lab.replay.engines import Engine, Event, Page
@@ -25,7 +25,7 @@ from epp.lab.replay.outcome import Outcome, Recorder, Status
 from epp.lab.replay.replicas import Replica, Watch
 from epp.lab.replay.settings import HOP_SECONDS, PAGE_SECONDS, ReplayOptions
 from epp.lab.replay.traffic import Arrival, Traffic
-from epp.lab.replay.virtual_time import run_virtual
+from epp.lab.replay.virtual_time import VirtualClock, VirtualLoop, run_virtual
 from epp.lab.sim import SimRequest
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
@@ -65,7 +65,6 @@ class _Open:
     number: int
     arrival: Arrival
     sent_at: float
-    patience: asyncio.TimerHandle | None = None
     waiting: "asyncio.Task[None] | None" = None
     place: _Place | None = None
     routing: Routing | None = None
@@ -79,7 +78,7 @@ class Simulation:
     """One fleet, one configuration and one run of the traffic."""
 
     def __init__(self, config: LoadedConfig, fleet: Fleet, traffic: Traffic, options: ReplayOptions) -> None:
-        self._clock = ManualClock(_START)
+        self._clock = VirtualClock(_START)
         self._config = config
         self._fleet = fleet
         self._arrivals: Iterator[Arrival] = iter(traffic)
@@ -96,6 +95,7 @@ class Simulation:
         self._session_tokens: dict[str, str] = {}
         self._all_arrived = False
         self._sample_seconds = 1.0
+        self._regret_every = options.regret_every * max(1, len(self._places) // 16)
         self._stopped = False
 
     def run(self, report: Callable[["Simulation"], bool] | None = None) -> Outcome:
@@ -108,7 +108,7 @@ class Simulation:
     @property
     def now(self) -> float:
         """Seconds since the first request could arrive."""
-        return self._clock.now() - _START - LEAD_SECONDS
+        return self._clock.time - _START - LEAD_SECONDS
 
     @property
     def requests(self) -> int:
@@ -126,7 +126,9 @@ class Simulation:
         )
 
     async def _main(self, report: Callable[["Simulation"], bool] | None) -> Outcome:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)  # noqa: S101  of run_virtual
+        self._loop = loop
         self._done = self._loop.create_future()
         self._loop.set_exception_handler(self._failed)
         seeds = [b"replay %d %d" % (self._options.seed, number) for number in range(self._options.pickers)]
@@ -136,12 +138,13 @@ class Simulation:
                 place.publisher = Publisher(place.server.profile.block_size)
         sweeps = [asyncio.create_task(sweep) for replica in self._replicas for sweep in replica.sweeps()]
         for place in self._places:
-            place.engine.advance(self._clock.now())
+            place.engine.advance(self._clock.time)
         offset = self._draws.random() if self._options.seed else 0.0
         for place in self._places:
             phase = self._options.poll_seconds * ((place.number / len(self._places) + offset) % 1.0)
             for replica in self._replicas:
-                self._after(phase, self._fetch, place, replica.watches[place.number])
+                if (watch := replica.watches[place.number]) is not None:
+                    self._after(phase, self._fetch, place, watch)
         self._next_arrival()
         self._after(LEAD_SECONDS, self._sample)
         if report is not None:
@@ -153,8 +156,8 @@ class Simulation:
                 task.cancel()
         return self.outcome()
 
-    def _after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
-        return self._loop.call_at(self._clock.now() + seconds, action, *arguments)
+    def _after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
+        self._loop.at(self._clock.time + seconds, action, *arguments)
 
     def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not self._done.done():
@@ -184,9 +187,9 @@ class Simulation:
     # Polls
 
     def _fetch(self, place: _Place, watch: Watch) -> None:
-        if place.page is None or self._clock.now() - place.page_at >= self._options.page_seconds:
+        if place.page is None or self._clock.time - place.page_at >= self._options.page_seconds:
             self._advance(place)
-            place.page, place.page_at = Page.of(place.engine, place.server.profile), self._clock.now()
+            place.page, place.page_at = Page.of(place.engine, place.server.profile), self._clock.time
         self._after(PAGE_SECONDS + place.server.network_seconds, self._report, place, watch, place.page)
 
     def _report(self, place: _Place, watch: Watch, page: Page) -> None:
@@ -202,12 +205,12 @@ class Simulation:
             self._all_arrived = True
             self._end_if_over()
             return
-        due = max(self._clock.now(), _START + LEAD_SECONDS + arrival.at)
-        self._loop.call_at(due, self._arrive, arrival)
+        due = max(self._clock.time, _START + LEAD_SECONDS + arrival.at)
+        self._loop.at(due, self._arrive, arrival)
 
     def _arrive(self, arrival: Arrival) -> None:
         number = self._recorder.arrived(arrival)
-        one = self._open[number] = _Open(number, arrival, self._clock.now())
+        one = self._open[number] = _Open(number, arrival, self._clock.time)
         replica = self._replicas[self._draws.randrange(len(self._replicas))]
         parsed = None if isinstance(arrival.body, bytes) else arrival.body
         body = b"" if isinstance(arrival.body, msgspec.Struct) else arrival.body
@@ -216,7 +219,7 @@ class Simulation:
         except RequestError:
             self._close(one, Status.REFUSED)
         else:
-            one.patience = self._after(self._options.timeout_seconds, self._give_up, one)
+            self._after(self._options.timeout_seconds, self._give_up, one)
             if isinstance(outcome, PendingRequest):
                 one.waiting = self._loop.create_task(self._wait(one, outcome))
             else:
@@ -241,7 +244,7 @@ class Simulation:
             return
         one.waiting = None
         if one.number in self._open:
-            self._recorder.queued[one.number] = self._clock.now() - one.sent_at
+            self._recorder.queued[one.number] = self._clock.time - one.sent_at
             self._routed(one, routing)
         else:
             routing.complete(Cause.CLIENT_DISCONNECT)
@@ -255,11 +258,30 @@ class Simulation:
             place.publisher.learn(request, one.arrival.token_ids().tolist(), routing.request.model)
         one.prefiller = self._by_address.get(routing.result.destination.headers.get(PREFILLER, ""))
         routing.let_evict(partial(self._evicted, one))
+        if one.prefiller is None and self._regret_every and one.number % self._regret_every == 0:
+            self._recorder.regret[one.number] = self._regret(one.arrival, place)
         if one.prefiller is None:
             self._after(HOP_SECONDS + place.server.network_seconds, self._submit, place, request)
         else:
             prompt = msgspec.structs.replace(request, output_tokens=1)
             self._after(2 * HOP_SECONDS, self._submit, one.prefiller, prompt)
+
+    def _regret(self, arrival: Arrival, chosen: _Place) -> float:
+        """Return the regret of a choice, as `epp.lab.replay.regret` defines it."""
+        work: dict[tuple[int, tuple[str, ...]], SimRequest] = {}
+        best, its = math.inf, math.nan
+        for place in self._places:
+            profile = place.server.profile
+            if place is not chosen and not place.server.may_answer(arrival.prompt_tokens + arrival.output_tokens):
+                continue
+            key = profile.block_size, profile.lora_adapters
+            if key not in work:
+                work[key] = arrival.work(profile)
+            self._advance(place)
+            seconds = place.engine.forecast(work[key]) + 2 * place.server.network_seconds
+            best = min(best, seconds)
+            its = seconds if place is chosen else its
+        return its - best
 
     def _submit(self, place: _Place, request: SimRequest) -> None:
         one = self._open.get(request.request_id)
@@ -292,8 +314,6 @@ class Simulation:
     def _close(self, one: _Open, status: Status) -> None:
         del self._open[one.number]
         self._recorder.status[one.number] = status
-        if one.patience is not None:
-            one.patience.cancel()
         self._end_if_over()
 
     def _give_up(self, one: _Open) -> None:
@@ -323,9 +343,9 @@ class Simulation:
             self._set_alarm(place)
 
     def _advance(self, place: _Place) -> None:
-        for event in place.engine.advance(self._clock.now()):
+        for event in place.engine.advance(self._clock.time):
             back = HOP_SECONDS + place.server.network_seconds
-            self._loop.call_at(event.at + back, self._answered, place, event)
+            self._loop.at(event.at + back, self._answered, place, event)
         if place.publisher is not None and (events := place.publisher.changes(place.engine.cached_hashes)):
             for replica in self._replicas:
                 self._after(PUBLISH_SECONDS, deliver, replica, place.endpoint, events)
@@ -336,7 +356,7 @@ class Simulation:
             place.alarm = math.inf
         elif due != place.alarm:
             place.alarm = due
-            self._loop.call_at(due, self._tick, place, due)
+            self._loop.at(due, self._tick, place, due)
 
     def _answered(self, place: _Place, event: Event) -> None:
         one = self._open.get(event.request_id)
@@ -347,14 +367,14 @@ class Simulation:
             return
         routing, now = one.routing, self._clock.now
         if one.ttft is None:
-            one.ttft = self._recorder.ttft[one.number] = self._clock.now() - one.sent_at
+            one.ttft = self._recorder.ttft[one.number] = self._clock.time - one.sent_at
             routing.served_by(one.place.endpoint.hostport)
             added = routing.response_started(200, Headers, event_stream=True)
             if one.arrival.session and SESSION_TOKEN in added:
                 self._keep_token(one.arrival.session, added[SESSION_TOKEN])
             routing.response_piece(_FIRST_PIECE, last=False, now=now)
         if event.ended:
-            self._recorder.total[one.number] = self._clock.now() - one.sent_at
+            self._recorder.total[one.number] = self._clock.time - one.sent_at
             self._recorder.cached_tokens[one.number] = event.cached_tokens
             usage = _usage(one.request, event.cached_tokens if one.place.publisher else None)
             self._close(one, Status.SERVED)

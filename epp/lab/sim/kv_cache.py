@@ -68,6 +68,17 @@ class KVCache:
         self.grow(owner, blocks)
         return found
 
+    def matched(self, prefix: Sequence[BlockHash]) -> int:
+        """Return the number of leading hashes that are found, by bisection: ends of prefixes are evicted first."""
+        low, high = 0, len(prefix)
+        while low < high:
+            middle = (low + high) // 2
+            if prefix[middle] in self._block_of:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def grow(self, owner: int, blocks: int) -> bool:
         """Let `owner` hold at least `blocks` blocks; return False, with nothing changed, if too few are free."""
         table = self._tables[owner]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -118,6 +120,29 @@ class _Step(NamedTuple):
         return min(self.repeats - 1, max(0, int((now - self.started_at) / self.seconds)))
 
 
+class Ahead(NamedTuple):
+    """A request that a machine has not finished."""
+
+    tokens: int
+    """Left to compute before its next token."""
+    outputs: int
+    """Tokens of the answer that are left."""
+    blocks: int
+    """Of the cache, if it holds any."""
+
+
+class Workload(NamedTuple):
+    """The requests that a machine has not finished."""
+
+    step_seconds: float
+    """Left of the step in progress."""
+    decoding: Sequence[Ahead]
+    computing: Sequence[Ahead]
+    """Those in the batch whose next token needs more than one to be computed."""
+    waiting: Sequence[Ahead]
+    free_blocks: int
+
+
 class MachineObserver:
     """No-op callbacks of a machine; override those of interest. Times are in seconds."""
 
@@ -177,6 +202,8 @@ class Machine:
         self._step: _Step | None = None
         self._occupation = Occupation()
         self._loaded: dict[str, None] = {}  # adapters, the one used last at the end
+        self._more_blocks: list[int] = []
+        """Blocks that the batch needs more after 1, 2, ... of several equal steps, once that was asked."""
         self.adapter_loads = 0
         """Adapters loaded so far, each time counted."""
         self.preemptions = 0
@@ -209,13 +236,13 @@ class Machine:
         step = self._step
         if step is None or not (done := step.done(self._now)):
             return self._cache.usage
-        size = self.profile.block_size
-        more = sum(
-            (sequence.computed_tokens + done) // size - sequence.computed_tokens // size
-            for sequence in map(self._running.get, (request_id for request_id, _ in step.tokens))
-            if sequence is not None
-        )
-        return self._cache.usage + more / self.profile.num_gpu_blocks
+        size, more = self.profile.block_size, self._more_blocks
+        if not more:
+            remainders = Counter((sequence.computed_tokens + 1) % size or size for sequence in self._running.values())
+            more += accumulate(remainders[size - number] for number in range(size))
+        rounds, rest = divmod(done, size)
+        grown = len(step.tokens) * rounds + (more[rest - 1] if rest else 0)
+        return self._cache.usage + grown / self.profile.num_gpu_blocks
 
     @property
     def cached_hashes(self) -> AbstractSet[BlockHash]:
@@ -238,6 +265,31 @@ class Machine:
         """Adapters of the requests in the queue, sorted."""
         held = [self._occupation.lora_adapter] if self._occupation.waiting else []
         return _sorted_names([*held, *(waiting.request.lora_adapter for waiting in self._waiting.values())])
+
+    def uncached_tokens(self, request: SimRequest) -> int:
+        """Return how many tokens of its prompt would be computed if the request joined now."""
+        size = self.profile.block_size
+        found = size * self._cache.matched(request.block_hashes[: (request.prompt_tokens - 1) // size])
+        return request.prompt_tokens - max(found, min(request.transferred_tokens, request.prompt_tokens - 1))
+
+    def workload(self) -> Workload:
+        """Return the present work."""
+        step = self._step
+        done = 0 if step is None else step.done(self._now)
+        decoding: list[Ahead] = []
+        computing: list[Ahead] = []
+        for sequence in self._running.values():
+            outputs = _outputs(sequence) - done
+            tokens = sequence.known_tokens - sequence.computed_tokens
+            ahead = Ahead(tokens, outputs, self._blocks(sequence.known_tokens + done))
+            (decoding if sequence.decodes else computing).append(ahead)
+        waiting = [
+            Ahead(self.uncached_tokens(one.request) + one.emitted_tokens, _outputs(one), 0)
+            for one in self._waiting.values()
+        ]
+        left = 0.0 if step is None else step.started_at + (done + 1) * step.seconds - self._now
+        free = round((1 - self.kv_usage) * self.profile.num_gpu_blocks)
+        return Workload(left, decoding, computing, waiting, free)
 
     def advance(self, now: float) -> list[Emission]:
         """Let time pass until `now` and return the emissions in order of time; `ValueError` if time runs back."""
@@ -355,6 +407,7 @@ class Machine:
         if decoding:
             batch = len(decoding) + self._occupation.running
             seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))
+        self._more_blocks = []
         repeats = 1 if self._every_token or prefilled or loads else self._equal_steps(decoding)
         return _Step(self._now, seconds * self.profile.time_scale, tuple(tokens), repeats)
 
@@ -479,6 +532,10 @@ class Machine:
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_size)
+
+
+def _outputs(sequence: _Sequence) -> int:
+    return sequence.request.output_tokens - sequence.emitted_tokens
 
 
 def _sorted_names(adapters: Iterable[str | None]) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class Fleet:
             )
             for endpoint, server in zip(self.endpoints, self.servers, strict=True)
         )
-        return replayed.Fleet(tuple(servers), self.objects)
+        return replayed.Fleet(tuple(servers))
 
     @property
     def independent(self) -> bool:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The traffic of workloads in a replay: bodies as clients send them, in virtual time."""
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +54,16 @@ class _Calls:
 
 def simulate(config: LoadedConfig, fleet: Fleet, trace: Trace) -> Outcome:
     """Return what became of the requests."""
+    with tempfile.TemporaryDirectory(prefix="epp-bench-") as directory:
+        path = Path(directory) / "objects.yaml"
+        path.write_text(fleet.objects)
+        return _simulate(config, fleet, trace, (str(path),) if fleet.objects else ())
+
+
+def _simulate(config: LoadedConfig, fleet: Fleet, trace: Trace, objects: tuple[str, ...]) -> Outcome:
     options = ReplayOptions(
+        objects=objects,
+        regret_every=0,
         timeout_seconds=TIMEOUT_SECONDS * trace.slowness,
         pickers=fleet.pickers,
         page_seconds=fleet.page_seconds,

@@ -133,3 +133,34 @@ def test_groups_add_up_to_all_requests_and_dollars():
     assert outcome.dollars.sum() == pytest.approx(outcome.dollars_of_servers.sum())
     assert found.all.fairness == pytest.approx(1.0)
     assert not math.isnan(np.nansum(outcome.columns.total))
+
+
+QUEUES = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- {type: queue-scorer}
+- {type: max-score-picker}
+- {type: concurrency-detector, parameters: {maxConcurrency: 4}}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
+"""
+
+
+def test_requests_wait_in_the_queues_of_the_picker_in_virtual_time():
+    trace = ListTrace([TraceRequest(at=0.0, prompt_tokens=100, output_tokens=100) for _ in range(10)])
+    outcome = replay(config(QUEUES), fleet("a100", "a100"), trace, ReplayOptions())
+    assert (outcome.columns.status == Status.SERVED).all()
+    queued = sorted(outcome.columns.queued)
+    assert queued[:8] == [0.0] * 8  # four at each server
+    # the other two until an answer ends: its prompt, with those of three others, and 99 steps of four
+    assert queued[8] == pytest.approx(400 / 7800 + 99 * 0.0147 * (1 + 3 * 0.008), rel=0.05)
+
+
+def test_requests_leave_the_queues_when_their_clients_do():
+    trace = ListTrace([TraceRequest(at=0.0, prompt_tokens=100, output_tokens=1000) for _ in range(12)])
+    outcome = replay(config(QUEUES), fleet("a100"), trace, ReplayOptions(timeout_seconds=3.0))
+    assert (outcome.columns.status == Status.TIMED_OUT).sum() == 8
+    assert (outcome.columns.server == -1).sum() == 8
