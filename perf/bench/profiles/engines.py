@@ -31,7 +31,7 @@ class Independent(Engine):
         self._now = 0.0
         self._waiting: deque[SimRequest] = deque()
         self._running: dict[int, _Job] = {}
-        self._held: dict[bytes, None] = {}
+        self._held: dict[bytes | int, None] = {}
 
     @property
     def next_event_at(self) -> float | None:
