@@ -14,8 +14,6 @@ from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
-from epp.framework.quantities import parse_duration
-from epp.lab.replay.summary import Targets
 from epp.pool.discovery import PodFileDiscovery, PodTarget, StaticDiscovery, Target, parse_targets
 from epp.pool.discovery.pod_files import PodFileParameters
 from epp.routing.policies import PolicyFiles
@@ -46,20 +44,6 @@ def read_named_config(name: str) -> LoadedConfig:
     if not path.exists() and path.name == name and not path.suffix:
         raise ConfigurationError(f"there is no file {name!r}, nor a ready-made configuration; {hint_at(name, samples)}")
     return load_text(read_file(path), name)
-
-
-def read_latency_targets(text: str) -> Targets:
-    """Return the targets of --slo; raises ConfigurationError."""
-    found: dict[str, float] = {}
-    for part in split_list(text):
-        name, _, value = part.partition("=")
-        if name not in {"ttft", "tpot"}:
-            raise ConfigurationError(f"--slo: {part!r} is not a target: write ttft=500ms,tpot=50ms")
-        try:
-            found[name] = parse_duration(value)
-        except ValueError as error:
-            raise ConfigurationError(f"--slo: {name}: {error}") from error
-    return Targets(**found)
 
 
 def read_endpoints(lists: Sequence[str] | None) -> Discovery[Parameters] | None:

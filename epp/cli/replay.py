@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from epp.cli.commands import Replay
-from epp.cli.inputs import read_latency_targets, read_named_config, split_list
+from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.cli.running import exit_on
@@ -24,7 +24,7 @@ from epp.lab.replay.comparison import Comparison, compare
 from epp.lab.replay.jobs import Job, JobProgress, run_jobs
 from epp.lab.replay.outcome import merge
 from epp.lab.replay.replicas import check_config
-from epp.lab.replay.summary import Groups, Quantiles, Summary
+from epp.lab.replay.summary import Groups, Quantiles, Summary, parse_targets
 from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import TraceError
 
@@ -51,7 +51,7 @@ class ReplayReport(msgspec.Struct, frozen=True):
 def replay(flags: Replay) -> None:
     """Print the figures of all configurations in the requested format."""
     with exit_on(ConfigurationError, TraceError), log_of_errors_only():
-        targets = read_latency_targets(flags.slo)
+        targets = parse_targets(flags.slo)
         configs = [read_named_config(name) for name in flags.config]
         fleet = load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices)
         warnings = [check_config(config, _options(flags, 0)) for config in configs]

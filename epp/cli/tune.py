@@ -12,13 +12,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from epp.cli.commands import Tune
-from epp.cli.inputs import read_latency_targets, read_named_config, split_list
+from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
 from epp.cli.output import log_of_errors_only, new_console, print_json
 from epp.cli.running import exit_on
 from epp.framework import ConfigurationError
 from epp.lab.replay import ReplayOptions, load_fleet
 from epp.lab.replay.jobs import available_cpus
+from epp.lab.replay.summary import parse_targets
 from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import TraceError
 from epp.lab.tuning.objective import condition, figure
@@ -92,7 +93,7 @@ def _problem(flags: Tune) -> "Problem":
         trace_format=flags.trace_format,
         seconds=last,
         options=options,
-        targets=read_latency_targets(flags.slo),
+        targets=parse_targets(flags.slo),
         objectives=objectives,
         conditions=conditions,
         also=tuple(flags.also or ()),

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from epp.framework import ConfigurationError
 from epp.framework.arrays import Floats, Mask
+from epp.framework.quantities import parse_duration
 from epp.lab.replay.outcome import Outcome, Status
 
 _QUANTILES = (0.5, 0.9, 0.99)
@@ -23,6 +25,20 @@ class Targets:
 
 
 NO_TARGETS = Targets()
+
+
+def parse_targets(text: str) -> Targets:
+    """Return the targets of --slo; raises ConfigurationError."""
+    found: dict[str, float] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, _, value = part.partition("=")
+        if name not in {"ttft", "tpot"}:
+            raise ConfigurationError(f"--slo: {part!r} is not a target: write ttft=500ms,tpot=50ms")
+        try:
+            found[name] = parse_duration(value)
+        except ValueError as error:
+            raise ConfigurationError(f"--slo: {name}: {error}") from error
+    return Targets(**found)
 
 
 class Quantiles(msgspec.Struct, frozen=True):

@@ -17,7 +17,6 @@ from epp.cli.options import go_spelling, is_switch
 from epp.cli.picker_flags import Serve
 from epp.cli.settings import log_style
 from epp.lab.gateway import ClusterType, FailureMode
-from epp.lab.sim import PRESETS
 from epp.telemetry.logs import LogStyle
 
 SWITCHES = frozenset({"--secure-serving", "--strict"})
@@ -43,7 +42,12 @@ BOOLEAN_FLAGS = [
 ]
 
 
-REQUIRED = {"check": ["a.yaml"], "simulate": ["--config=a", "--against=b", "--decisions=c"]}
+REQUIRED = {
+    "check": ["a.yaml"],
+    "simulate": ["--config=a", "--against=b", "--decisions=c"],
+    "replay": ["a.jsonl", "--endpoints=b", "--config=c"],
+    "tune": ["a.jsonl", "--endpoints=b", "--config=c", "--objective=p90-ttft"],
+}
 
 
 def parsed(name: str, *arguments: str) -> dict[str, object]:
@@ -79,16 +83,15 @@ def test_another_value_of_a_boolean_flag_is_refused():
 
 
 def test_value_that_is_none_of_the_choices_is_refused_with_the_choices():
-    said = CliRunner().invoke(application(), ["sim-server", "--preset", "abacus"])
+    said = CliRunner().invoke(application(), ["trace", "make", "--like", "abacus", "--rate", "1"])
     assert said.exit_code == 2
-    assert "Invalid value for '--preset': 'abacus' is not one of 'h100', 'a100', 'a100-3g.20gb', 't4'." in said.output
+    assert "Invalid value for '--like': 'abacus' is not one of 'azure-code', " in said.output
 
 
 def test_choices_are_those_of_the_programs_behind():
     choices = {option.name: option.type_descriptor.choices for each in commands().values() for option in each.params}
     assert choices["cluster_type"] == tuple(ClusterType)
     assert choices["failure_mode"] == tuple(FailureMode)
-    assert choices["preset"] == tuple(PRESETS)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_configurations_and_seeds_run_side_by_side(trace_file: Path, endpoints_f
         (("--config", "adaptive", "--slo", "latency=1s"), "--slo: 'latency=1s' is not a target"),
         (("--config", "adaptive", "--profile", "h100=rtx"), "there is no preset and no file 'rtx'"),
         (("--config", "adaptive", "--profile", "b200=h100"), "no endpoint or accelerator class 'b200'"),
-        (("--config", "adaptive", "--trace-format", "csv"), "there is no trace format 'csv'"),
+        (("--config", "adaptive", "--trace-format", "parquet"), "there is no trace format 'parquet'"),
     ],
 )
 def test_errors_name_the_flag(trace_file: Path, endpoints_file: Callable[..., Path], arguments, error):
