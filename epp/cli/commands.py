@@ -171,7 +171,10 @@ class Replay:
     )
     prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
     objects: str = flag("", "Files or directories of cluster objects: objectives, rewrites, quotas.", "PATH,...")
-    trace_format: str = flag("", "Format of the trace; recognised by default.", "FORMAT")
+    trace_format: Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"] | None = flag(
+        None, "Format of the trace; by default, its first lines tell it."
+    )
+    trace_rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     slo: str = flag(
         "", "Latency targets of requests without their own, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,..."
     )

@@ -22,11 +22,10 @@ from epp.framework.messages import printable
 from epp.framework.quantities import parse_duration
 from epp.lab.replay import Fleet, Outcome, ReplayOptions, Targets, groups, load_fleet
 from epp.lab.replay.comparison import Comparison, compare
-from epp.lab.replay.jobs import Job, JobProgress, run_jobs
+from epp.lab.replay.jobs import Job, JobProgress, TraceFile, run_jobs
 from epp.lab.replay.outcome import merge
 from epp.lab.replay.replicas import check_config
 from epp.lab.replay.summary import Groups, Quantiles, Summary
-from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import TraceError
 
 _MOST_REPEATED = 20_000
@@ -90,15 +89,15 @@ def _outcomes(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet) -> l
 
 
 def _run(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet, seeds: range) -> list[list[Outcome]]:
-    jobs = [
-        Job(config, fleet, flags.trace, flags.trace_format, _options(flags, seed))
-        for config in configs
-        for seed in seeds
-    ]
+    jobs = [Job(config, fleet, _trace(flags), _options(flags, seed)) for config in configs for seed in seeds]
     with _progress_bar(flags, len(jobs)) as report:
         outcomes = run_jobs(jobs, report)
     count = len(seeds)
     return [outcomes[start : start + count] for start in range(0, len(outcomes), count)]
+
+
+def _trace(flags: Replay) -> TraceFile:
+    return TraceFile(flags.trace, flags.trace_format or "", flags.trace_rate)
 
 
 def _options(flags: Replay, seed: int) -> ReplayOptions:
@@ -138,7 +137,7 @@ def _progress_bar(flags: Replay, jobs: int) -> Iterator[Callable[[JobProgress], 
 def _trace_seconds(flags: Replay) -> float:
     """Return the length of the replayed part of the trace."""
     last = 0.0
-    for number, request in enumerate(open_trace(flags.trace, format=flags.trace_format)):
+    for number, request in enumerate(_trace(flags).open()):
         last = request.at / flags.rate_scale
         if number == flags.limit or (flags.duration is not None and last > flags.duration):
             break

@@ -33,6 +33,7 @@ SECURITY = "docs/security.md"
 DECISIONS = "docs/decisions.md"
 WHAT_IF = "docs/what-if.md"
 TRACES = "docs/traces.md"
+REPLAY = "docs/replay.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
@@ -58,6 +59,7 @@ NOT_RUN = {
     FILES: ("kubectl ",),
     WHAT_IF: (),
     TRACES: (),
+    REPLAY: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
@@ -80,6 +82,7 @@ PROJECT_FILES = {
     FILES: (),
     WHAT_IF: (),
     TRACES: (),
+    REPLAY: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -426,6 +429,17 @@ def test_ome_7_pool_in_files_works_as_it_is_written(walk):
     served = re.findall(r"^x-epp-endpoint: (\S+?)\r?$", "".join(walked.values()), re.MULTILINE)
     assert served == ["small-rank-0=127.0.0.1:8002", "big-rank-0=127.0.0.1:8001"]
     assert 'endpoints_without_price{name="default"} 0.0' in output_of(walked, "curl -sf http://127.0.0.1:9090/metrics")
+
+
+@pytest.mark.slow
+def test_replay_compares_configurations_and_reads_profiles(walk):
+    walked = walk(REPLAY)
+    table = output_of(walked, "epp replay chat.jsonl --endpoints endpoints.yaml --config llm-d-default")
+    assert re.search(r"^requests +(\d+) +\1$", table, re.MULTILINE)
+    assert re.search(r"^adaptive against llm-d-default ", table, re.MULTILINE)
+    assert re.search(r"^first token, p90 +-.* better *$", table, re.MULTILINE)
+    figures = json.loads(output_of(walked, "epp replay chat.jsonl --endpoints endpoints.yaml --config adaptive"))
+    assert set(figures["replays"][0]["figures"]["classes"]) == {"h100", "a100", "t4"}
 
 
 @pytest.mark.slow

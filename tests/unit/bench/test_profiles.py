@@ -41,8 +41,9 @@ def test_adaptive_is_no_worse_than_the_default_on_equal_hardware(workload, make)
 
 @pytest.mark.parametrize(("sample", "workload"), [("prefix-heavy", "conversations"), ("least-loaded", "unshared")])
 def test_profile_is_better_than_the_default_at_what_it_is_for(sample, workload):
-    default, special = (run_all(name, SMALL, workload, 0.7) for name in ("llm-d-default", sample))
-    assert special.ttft(0.9) < default.ttft(0.9)
+    seeds = (1, 2, 3, 4, 5, 6)
+    default, special = (run_all(name, SMALL, workload, 0.7, seeds=seeds) for name in ("llm-d-default", sample))
+    assert special.mean_ttft < default.mean_ttft
 
 
 @pytest.mark.parametrize("load", [0.2, 0.7])
