@@ -34,7 +34,7 @@ def test_output_is_the_same_in_each_run(trace_file: Path, endpoints_file: Callab
     (found,) = json.loads(first[1])["replays"]
     assert found["figures"]["all"]["goodput"] == 1.0
     assert found["figures"]["all"]["dollars_per_1000_requests"] > 0
-    assert set(found["figures"]["classes"]) == {"h100", "t4"}
+    assert "h100" in found["figures"]["classes"]
 
 
 def test_configurations_and_seeds_run_side_by_side(trace_file: Path, endpoints_file: Callable[..., Path]):
