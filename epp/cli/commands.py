@@ -177,7 +177,10 @@ class Replay:
     )
     prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
     objects: str = flag("", "Files or directories of cluster objects: objectives, rewrites, quotas.", "PATH,...")
-    trace_format: str = flag("", "Format of the trace; recognised by default.", "FORMAT")
+    trace_format: Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"] | None = flag(
+        None, "Format of the trace; by default, its first lines tell it."
+    )
+    trace_rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     slo: str = flag(
         "", "Latency targets of requests without their own, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,..."
     )
@@ -189,6 +192,7 @@ class Replay:
     duration: float | None = flag(None, "Length of the part of the trace that is replayed.", DURATION)
     timeout: float = flag(Seconds(60), "Time after which clients leave without a first token.", DURATION)
     pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
+    report: Path | None = flag(None, "Where to write a report with plots, as one HTML file.", "FILE")
     output: OutputFormat = Output.TEXT
     allow_experimental_plugins: bool = experimental_flag()
     allow_plugin_modules: PluginModules = ""
@@ -229,7 +233,10 @@ class Tune:
     seed: int = flag(0, "Of the random choices.", "NUMBER", min=0)
     profile: list[str] | None = flag(None, "Profile of a simulated server, as of `epp replay`.", "KEY=PRESET")
     prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
-    trace_format: str = flag("", "Format of the trace; recognised by default.", "FORMAT")
+    trace_format: Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"] | None = flag(
+        None, "Format of the trace; by default, its first lines tell it."
+    )
+    trace_rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     slo: str = flag("", "Latency targets, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,...")
     rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
     pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -14,6 +15,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from epp.framework import ConfigurationError
 
 _PIPED_WIDTH = 160
 
@@ -38,6 +41,14 @@ def log_of_errors_only() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file; raises ConfigurationError."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def print_labelled(console: Console, label: str, text: str) -> None:

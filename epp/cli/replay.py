@@ -14,18 +14,18 @@ from rich.text import Text
 from epp.cli.commands import Replay
 from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.output import log_of_errors_only, new_console, print_json, write_text
 from epp.cli.running import exit_on
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
 from epp.framework.messages import printable
 from epp.lab.replay import Fleet, Outcome, ReplayOptions, groups, load_fleet
 from epp.lab.replay.comparison import Comparison, compare
-from epp.lab.replay.jobs import Job, JobProgress, run_jobs
+from epp.lab.replay.jobs import Job, JobProgress, TraceFile, run_jobs
 from epp.lab.replay.outcome import merge
 from epp.lab.replay.replicas import check_config
 from epp.lab.replay.summary import Groups, Quantiles, Summary, parse_targets
-from epp.lab.traces.reading import open_trace
+from epp.lab.report.replays import replay_report
 from epp.lab.traces.trace import TraceError
 
 _MOST_REPEATED = 20_000
@@ -73,6 +73,9 @@ def replay(flags: Replay) -> None:
                 flags.config, outcomes, compare(outcomes, targets), warnings, strict=True
             )
         ]
+        if flags.report is not None:
+            rows = [[label, *(show(report.figures.all) for report in reports)] for label, show in _ROWS]
+            write_text(flags.report, replay_report(flags.trace.name, flags.config, outcomes, rows, targets))
     if flags.output is Output.JSON:
         print_json({"replays": msgspec.to_builtins(reports)})
     else:
@@ -89,15 +92,15 @@ def _outcomes(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet) -> l
 
 
 def _run(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet, seeds: range) -> list[list[Outcome]]:
-    jobs = [
-        Job(config, fleet, flags.trace, flags.trace_format, _options(flags, seed))
-        for config in configs
-        for seed in seeds
-    ]
+    jobs = [Job(config, fleet, _trace(flags), _options(flags, seed)) for config in configs for seed in seeds]
     with _progress_bar(flags, len(jobs)) as report:
         outcomes = run_jobs(jobs, report)
     count = len(seeds)
     return [outcomes[start : start + count] for start in range(0, len(outcomes), count)]
+
+
+def _trace(flags: Replay) -> TraceFile:
+    return TraceFile(flags.trace, flags.trace_format or "", flags.trace_rate)
 
 
 def _options(flags: Replay, seed: int) -> ReplayOptions:
@@ -137,7 +140,7 @@ def _progress_bar(flags: Replay, jobs: int) -> Iterator[Callable[[JobProgress], 
 def _trace_seconds(flags: Replay) -> float:
     """Return the length of the replayed part of the trace."""
     last = 0.0
-    for number, request in enumerate(open_trace(flags.trace, format=flags.trace_format)):
+    for number, request in enumerate(_trace(flags).open()):
         last = request.at / flags.rate_scale
         if number == flags.limit or (flags.duration is not None and last > flags.duration):
             break

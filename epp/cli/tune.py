@@ -14,13 +14,12 @@ from rich.table import Table
 from epp.cli.commands import Tune
 from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.output import log_of_errors_only, new_console, print_json, write_text
 from epp.cli.running import exit_on
 from epp.framework import ConfigurationError
 from epp.lab.replay import ReplayOptions, load_fleet
-from epp.lab.replay.jobs import available_cpus
+from epp.lab.replay.jobs import TraceFile, available_cpus
 from epp.lab.replay.summary import parse_targets
-from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import TraceError
 from epp.lab.tuning.objective import condition, figure
 
@@ -60,7 +59,7 @@ def tune(flags: Tune) -> None:
             raise typer.Exit(_INTERRUPTED) from None
         paths = _write(flags.result, result)
         if flags.report is not None:
-            _write_text(flags.report, tuning_report(tuning, result))
+            write_text(flags.report, tuning_report(tuning, result))
     if flags.output is Output.JSON:
         print_json(_as_json(result, tuning, paths))
     else:
@@ -76,7 +75,8 @@ def _problem(flags: Tune) -> "Problem":
     conditions = tuple(condition(text).text for text in flags.subject_to or ())
     config = read_named_config(flags.config)
     last = 0.0
-    for request in open_trace(flags.trace, format=flags.trace_format):
+    trace = TraceFile(flags.trace, flags.trace_format or "", flags.trace_rate)
+    for request in trace.open():
         last = request.at
     options = ReplayOptions(
         seed=flags.seed,
@@ -89,8 +89,7 @@ def _problem(flags: Tune) -> "Problem":
         text=config.text,
         origin=flags.config,
         fleet=load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices),
-        trace=flags.trace,
-        trace_format=flags.trace_format,
+        trace=trace,
         seconds=last,
         options=options,
         targets=parse_targets(flags.slo),
@@ -127,15 +126,8 @@ def _write(path: Path, result: "Result") -> Sequence[Path]:
     if len(result.candidates) == 1:
         paths = [path] * len(found)
     for each, candidate in zip(paths, found, strict=True):
-        _write_text(each, candidate.text)
+        write_text(each, candidate.text)
     return paths
-
-
-def _write_text(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _show(console: Console, result: "Result", tuning: "Tuning", verdict: str, paths: Sequence[Path]) -> None:

@@ -35,6 +35,7 @@ WHAT_IF = "docs/what-if.md"
 TRACES = "docs/traces.md"
 TUNING = "docs/tuning.md"
 CALIBRATION = "docs/calibration.md"
+REPLAY = "docs/replay.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
@@ -62,6 +63,7 @@ NOT_RUN = {
     TRACES: (),
     TUNING: (),
     CALIBRATION: (),
+    REPLAY: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
@@ -86,6 +88,7 @@ PROJECT_FILES = {
     TRACES: (),
     TUNING: (),
     CALIBRATION: (),
+    REPLAY: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -447,6 +450,17 @@ def test_a_profile_is_tuned_and_taken_live(walk):
     walked = walk(TUNING)
     assert "whole request" in output_of(walked, "epp replay trace.jsonl")
     assert "10 trials" in output_of(walked, "epp tune trace.jsonl")
+
+
+@pytest.mark.slow
+def test_replay_compares_configurations_and_reads_profiles(walk):
+    walked = walk(REPLAY)
+    table = output_of(walked, "epp replay chat.jsonl --endpoints endpoints.yaml --config llm-d-default")
+    assert re.search(r"^requests +(\d+) +\1$", table, re.MULTILINE)
+    assert re.search(r"^adaptive against llm-d-default ", table, re.MULTILINE)
+    assert re.search(r"^first token, p90 +-.* better *$", table, re.MULTILINE)
+    figures = json.loads(output_of(walked, "epp replay chat.jsonl --endpoints endpoints.yaml --config adaptive"))
+    assert "h100" in figures["replays"][0]["figures"]["classes"]
 
 
 @pytest.mark.slow

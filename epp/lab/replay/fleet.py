@@ -75,7 +75,7 @@ def load_fleet(path: Path, profiles: Sequence[str] = (), *, prices: Path | None 
                 endpoint,
                 _profile_of(endpoint, tag, given),
                 tag.cost_per_hour(),
-                tag.primary_class or UNKNOWN_CLASS,
+                next(iter(_keys(endpoint, tag)[1:]), tag.model or UNKNOWN_CLASS),
             )
             for endpoint, tag in zip(endpoints, tags, strict=True)
         )

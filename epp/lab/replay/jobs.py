@@ -19,9 +19,24 @@ from epp.lab.replay.outcome import Outcome
 from epp.lab.replay.run import Progress, replay
 from epp.lab.replay.settings import ReplayOptions
 from epp.lab.traces.reading import open_trace
+from epp.lab.traces.trace import Trace
 
 _SPAWN = multiprocessing.get_context("spawn")
 _PR_SET_PDEATHSIG = 1
+
+
+class TraceFile(NamedTuple):
+    """A file with a trace."""
+
+    path: Path
+    format: str = ""
+    """Empty to recognise it."""
+    rate: float | None = None
+    """Requests a second, for a trace without times."""
+
+    def open(self) -> Trace:
+        """Return the trace; raises TraceError."""
+        return open_trace(self.path, format=self.format, rate=self.rate)
 
 
 class Job(NamedTuple):
@@ -29,9 +44,7 @@ class Job(NamedTuple):
 
     config: LoadedConfig
     fleet: Fleet
-    trace: Path
-    trace_format: str
-    """Empty to recognise it."""
+    trace: TraceFile
     options: ReplayOptions
 
 
@@ -115,8 +128,7 @@ def _run(job: Job, report: Callable[[float, int], None]) -> Outcome:
         report(now.seconds, now.requests)
         return True
 
-    trace = open_trace(job.trace, format=job.trace_format)
-    return replay(job.config, job.fleet, trace, job.options, progress)
+    return replay(job.config, job.fleet, job.trace.open(), job.options, progress)
 
 
 def _work(connection: Connection, job: Job, parent: int) -> None:

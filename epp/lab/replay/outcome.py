@@ -237,7 +237,7 @@ class Recorder:
 
 
 def _shares(columns: Columns, fleet: Fleet) -> Floats:
-    """Return the share of each request in the work of its server; the work is the time that it would take alone."""
+    """Return the share of each request in the work of its server; its work is its duration on an idle server."""
     sent = columns.server >= 0
     place = np.where(sent, columns.server, 0)
     prefill = np.array([server.profile.prefill_tokens_per_second for server in fleet.servers])

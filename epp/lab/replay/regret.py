@@ -2,8 +2,8 @@
 """Regret: the seconds that a request loses because it was not sent to the best server.
 
 An oracle knows the true state of every engine at the time of the decision, and the lengths of all answers. It forecasts
-when the request would end at each server that can answer it, if no other request came after it. The regret of a
-decision is the forecast of the chosen server minus the least one: 0 for the best choice. Forecasts are closed-form:
+the end of the request at each server that can answer it, as if it were the last one to come. The regret of a decision
+is the forecast of the chosen server minus the least one: 0 for the best choice. Forecasts are closed-form:
 
 - the request joins when requests ahead of it have left enough places and blocks;
 - then all prompts ahead of it and its own are computed, in steps of `max_num_batched_tokens` in which others decode;

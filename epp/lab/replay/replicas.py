@@ -66,7 +66,7 @@ class Watch:
         else:
             wait = 0.0
             changed = self._load != page.load
-            if changed:
+            if changed or not self._report.columns:
                 columns = {column: float(value) for column, value in zip(_LOAD, page.load, strict=True)}
                 self._report = Report(columns)
             self._store.report(endpoint, self._report)
@@ -117,7 +117,7 @@ def check_config(config: LoadedConfig, options: ReplayOptions) -> list[str]:
         if not _reads_load(feed)
     ]
     found += [
-        f"{plugin.name}: it follows files or a service, and a replay does not: it knows what it knew at the start"
+        f"{plugin.name}: files or services that it follows are read at the start only"
         for plugin in assembly.plugins
         if isinstance(plugin, Follower | FollowingTagger)
         and not isinstance(plugin, AcceleratorTagger | TokenProducer | PrecisePrefixCacheProducer)

@@ -38,7 +38,7 @@ class ReplayOptions:
     report_seconds: float = 10.0
     """Interval of reports of progress."""
     objects: tuple[str, ...] = ()
-    """Files or directories with objects of the cluster: objectives, rewrites, and those that plugins read."""
+    """Files or directories with objects of the cluster: objectives, rewrites, and inputs of plugins."""
     experimental: bool = False
     """Whether plugins may be alpha."""
     plugin_modules: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """Figures of requests; None for those that cannot be known."""
+    """Figures of requests; None for unknown ones."""
 
     requests: int
     ttft: Quantiles
@@ -85,7 +85,7 @@ class Groups(msgspec.Struct, frozen=True):
     models: dict[str, Summary]
     tenants: dict[str, Summary]
     classes: dict[str, Summary]
-    """By accelerator class of the server; requests that reached none are in no group."""
+    """By accelerator class of the server; without the requests that reached none."""
 
 
 _MOST_GROUPS = 50

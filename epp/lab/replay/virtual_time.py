@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event loop in virtual time: timers end one after the other, and nothing waits."""
+"""An event loop in virtual time: timers end one after the other without a wait."""
 
 import asyncio
 import math
@@ -80,7 +80,7 @@ class _Selector(selectors.SelectSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Run the events of so much time; raises RuntimeError if nothing is left: the loop would wait forever."""
+        """Run the events of so much time; raises RuntimeError if the loop would wait without end."""
         loop, events, clock = self._loop, self._loop.events, self._loop.clock
         until = math.inf if timeout is None else clock.time + timeout
         loop.has_callbacks = False

@@ -35,7 +35,7 @@ def tuning_report(tuning: Tuning, result: Result) -> str:
         parts.append(section("Importance of parameters", figure(bars(rows, "share of the variation between trials"))))
     outcomes = [result.before, *(each.outcome for each in result.candidates)]
     parts += plots([_PRESENT, *names], outcomes, problem.targets)
-    return page(f"Tuning of {problem.origin} on {problem.trace.name}", subtitle, parts)
+    return page(f"Tuning of {problem.origin} on {problem.trace.path.name}", subtitle, parts)
 
 
 def verdict(result: Result) -> str:

@@ -186,7 +186,7 @@ def _candidate(
 
 def _comment(problem: Problem, candidate: Candidate, space: SearchSpace) -> Iterator[str]:
     """Yield the lines of the comment in a tuned configuration."""
-    yield f"Tuned by `epp tune` from {printable(problem.origin)}, on {printable(problem.trace.name)},"
+    yield f"Tuned by `epp tune` from {printable(problem.origin)}, on {printable(problem.trace.path.name)},"
     yield f"for {' and '.join(problem.objectives)}{''.join(f', subject to {text}' for text in problem.conditions)}."
     yield ""
     yield "On the last third of the trace, which no trial saw, with other random choices (95 % intervals):"

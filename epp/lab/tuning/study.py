@@ -25,12 +25,11 @@ from epp.config import LoadedConfig, load_text
 from epp.framework import ConfigurationError
 from epp.framework.registry import Registry
 from epp.lab.replay.fleet import Fleet
-from epp.lab.replay.jobs import Job
+from epp.lab.replay.jobs import Job, TraceFile
 from epp.lab.replay.outcome import Outcome
 from epp.lab.replay.run import Progress, replay
 from epp.lab.replay.settings import ReplayOptions
 from epp.lab.replay.summary import Targets
-from epp.lab.traces.reading import open_trace
 from epp.lab.tuning.objective import Condition, Figure, condition, figure
 from epp.lab.tuning.space import Dimension, SearchSpace, Value
 
@@ -54,9 +53,7 @@ class Problem:
     """The configuration."""
     origin: str
     fleet: Fleet
-    trace: Path
-    trace_format: str
-    """Empty to recognise it."""
+    trace: TraceFile
     seconds: float
     """Length of the trace, from its first request to its last."""
     options: ReplayOptions
@@ -98,12 +95,12 @@ class Problem:
 
     def job(self, config: LoadedConfig, options: ReplayOptions) -> Job:
         """Return a replay of the trace."""
-        return Job(config, self.fleet, self.trace, self.trace_format, options)
+        return Job(config, self.fleet, self.trace, options)
 
     @property
     def fingerprint(self) -> str:
         """A digest of all that makes trials comparable."""
-        parts = (self.text, self.fleet, self.trace.name, self.seconds, self.options, self.targets)
+        parts = (self.text, self.fleet, self.trace, self.seconds, self.options, self.targets)
         rest = (self.objectives, self.conditions, self.also)
         return sha256(repr((parts, rest)).encode()).hexdigest()
 
@@ -269,8 +266,7 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
 
 
 def _replay(problem: Problem, config: LoadedConfig, progress: Callable[[Progress], bool] | None) -> Outcome:
-    trace = open_trace(problem.trace, format=problem.trace_format)
-    return replay(config, problem.fleet, trace, problem.training, progress)
+    return replay(config, problem.fleet, problem.trace.open(), problem.training, progress)
 
 
 def _study(path: Path, problem: Problem, seed: int = 0) -> Study:

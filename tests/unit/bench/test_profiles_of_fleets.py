@@ -100,7 +100,9 @@ def test_cluster_profile_does_not_travel_while_there_is_room():
 
 def test_cluster_profile_has_another_cluster_serve_what_is_too_much_for_the_local_one():
     # 150 % of what the servers here can serve
-    special, default = (run(name, "two-clusters", "conversations", 0.75) for name in ("multi-cluster", "llm-d-default"))
+    special, default = (
+        run_all(name, "two-clusters", "conversations", 0.75) for name in ("multi-cluster", "llm-d-default")
+    )
     assert not special.timeouts
     assert special.ttft(0.9) < default.ttft(0.9)
     assert share_away(ALL_FLEETS["two-clusters"], special) > 0.25

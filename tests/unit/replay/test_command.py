@@ -34,6 +34,7 @@ def test_output_is_the_same_in_each_run(trace_file: Path, endpoints_file: Callab
     (found,) = json.loads(first[1])["replays"]
     assert found["figures"]["all"]["goodput"] == 1.0
     assert found["figures"]["all"]["dollars_per_1000_requests"] > 0
+    assert "h100" in found["figures"]["classes"]
 
 
 def test_configurations_and_seeds_run_side_by_side(trace_file: Path, endpoints_file: Callable[..., Path]):
@@ -53,7 +54,7 @@ def test_configurations_and_seeds_run_side_by_side(trace_file: Path, endpoints_f
         (("--config", "adaptive", "--slo", "latency=1s"), "--slo: 'latency=1s' is not a target"),
         (("--config", "adaptive", "--profile", "h100=rtx"), "there is no preset and no file 'rtx'"),
         (("--config", "adaptive", "--profile", "b200=h100"), "no endpoint or accelerator class 'b200'"),
-        (("--config", "adaptive", "--trace-format", "parquet"), "there is no trace format 'parquet'"),
+        (("--config", "adaptive", "--trace-rate", "2"), "has times of its own"),
     ],
 )
 def test_errors_name_the_flag(trace_file: Path, endpoints_file: Callable[..., Path], arguments, error):

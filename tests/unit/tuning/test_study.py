@@ -10,6 +10,7 @@ import yaml
 from epp.config import load_text
 from epp.framework import ConfigurationError
 from epp.lab.replay import ReplayOptions, Targets
+from epp.lab.replay.jobs import TraceFile
 from epp.lab.report.tuning import tuning_report, verdict
 from epp.lab.traces.formats import own_lines
 from epp.lab.tuning.objective import condition, figure
@@ -43,7 +44,7 @@ def problem(tmp_path: Path) -> Callable[..., Problem]:
         path.write_bytes(b"".join(own_lines(requests(5.0, 12.0), BLOCK)))
         given = {"objectives": ("p90-e2e",), "targets": Targets(ttft=0.5, tpot=0.03), "options": ReplayOptions()}
         return Problem(
-            text=text, origin="config.yaml", fleet=fleet("h100", "t4"), trace=path, trace_format="", seconds=12.0,
+            text=text, origin="config.yaml", fleet=fleet("h100", "t4"), trace=TraceFile(path),  seconds=12.0,
             **{**given, **others},
         )  # fmt: skip
 
