@@ -15,6 +15,8 @@ _TICKS = 5
 _ROW, _LABEL = 26.0, 210.0
 _NEAR_END, _ANCHOR = 0.7, ("start", "end")
 _SAME = 1e-9
+_ROOM = 1.1
+"""Length of axes relative to the largest value, so that labels of points have room."""
 _MOST_POINTS = 400
 """Points of a curve that are drawn; more make the page large and look the same."""
 
@@ -53,7 +55,9 @@ class _Axis(NamedTuple):
     @property
     def ticks(self) -> Sequence[float]:
         if self.is_log:
-            return [10.0**power for power in range(ceil(log10(self.low)), floor(log10(self.high)) + 1)]
+            powers = range(floor(log10(self.low)), floor(log10(self.high)) + 1)
+            found = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+            return [tick for tick in found if self.low <= tick <= self.high]
         step = _step((self.high - self.low) / _TICKS)
         return [step * number for number in range(ceil(self.low / step), floor(self.high / step) + 1)]
 
@@ -87,7 +91,7 @@ def points(series: Sequence[Series], x_label: str, y_label: str, frontier: Seque
                 near_end = x_axis.at(x) > WIDTH * _NEAR_END
                 yield _text(x_axis.at(x) + (-9 if near_end else 9), y_axis.at(y) - 6, each.label, _ANCHOR[near_end])
 
-    return _framed(series, x_label, y_label, marks)
+    return _framed(series, x_label, y_label, marks, room=_ROOM)
 
 
 def bars(rows: Sequence[Bar], unit: str) -> str:
@@ -139,13 +143,14 @@ def _framed(
     draw: Callable[[_Axis, _Axis], Iterator[str]],
     *,
     log_x: bool = False,
+    room: float = 1.0,
 ) -> str:
     found = [point for each in series for point in _finite(each, positive_x=log_x)]
     if not found:
         return '<p class="empty">No data.</p>'
     xs, ys = zip(*found, strict=True)
-    x_axis = _axis(min(xs) if log_x else min(0.0, *xs), max(xs), _LEFT, WIDTH - _RIGHT, is_log=log_x)
-    y_axis = _axis(min(0.0, *ys), max(ys), HEIGHT - _BOTTOM, _TOP)
+    x_axis = _axis(min(xs) if log_x else min(0.0, *xs), room * max(xs), _LEFT, WIDTH - _RIGHT, is_log=log_x)
+    y_axis = _axis(min(0.0, *ys), room * max(ys), HEIGHT - _BOTTOM, _TOP)
     parts = []
     for tick in y_axis.ticks:
         y = y_axis.at(tick)

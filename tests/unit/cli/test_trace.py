@@ -46,6 +46,8 @@ def test_show_is_one_screen():
 
 def test_show_fits_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(output, "_PIPED_WIDTH", 80)  # pipes have more columns
     assert max(map(len, run("show", SAMPLES / "mooncake.jsonl").splitlines()[1:])) <= 80
 
