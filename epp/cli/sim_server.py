@@ -2,7 +2,6 @@
 """`epp sim-server`: a simulated vLLM."""
 
 import asyncio
-from pathlib import Path
 
 import msgspec
 import typer
@@ -10,7 +9,8 @@ import typer
 from epp.cli.commands import SimServer
 from epp.cli.running import run
 from epp.framework import ConfigurationError
-from epp.lab.sim import PRESETS, SimProfile, load_server_profile, running
+from epp.lab.sim import running
+from epp.lab.sim.server_profile import find_server_profile
 from epp.runtime.addresses import HostPort, refusal
 from epp.telemetry import logs
 
@@ -33,7 +33,7 @@ def sim_server(flags: SimServer) -> None:
 
     async def work(stop: asyncio.Event) -> None:
         changes = {key: value for key, value in given.items() if value is not None}
-        profile = msgspec.structs.replace(_profile(flags.preset), **changes)
+        profile = msgspec.structs.replace(find_server_profile(flags.preset, "--preset"), **changes)
         try:
             async with running(profile, flags.host, flags.port, metrics=not flags.no_metrics) as sim:
                 typer.echo(f"{profile.name}: {profile.model} on http://{sim.address}")
@@ -43,12 +43,3 @@ def sim_server(flags: SimServer) -> None:
             raise ConfigurationError(refusal(HostPort(flags.host, flags.port), error)) from error
 
     run(work, ValueError, ConfigurationError)
-
-
-def _profile(preset: str) -> SimProfile:
-    if preset in PRESETS:
-        return PRESETS[preset]
-    if not Path(preset).exists():
-        names = ", ".join(PRESETS)
-        raise ConfigurationError(f"--preset {preset!r} is neither a file nor a preset: name one of {names}, or a file")
-    return load_server_profile(Path(preset))

@@ -12,7 +12,7 @@ from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
 from epp.lab.replay.engines import Engine, Simulated
 from epp.lab.sim import PRESETS, SimProfile
-from epp.lab.sim.server_profile import load_server_profile
+from epp.lab.sim.server_profile import find_preset, find_server_profile
 from epp.pool.discovery.endpoints_file import FileDiscovery, FileDiscoveryParameters
 
 UNKNOWN_CLASS = "unknown"
@@ -94,12 +94,13 @@ def _keys(endpoint: Endpoint, tag: AcceleratorTag) -> list[str]:
 def _profile_of(endpoint: Endpoint, tag: AcceleratorTag, given: Mapping[str, SimProfile]) -> SimProfile:
     keys = _keys(endpoint, tag)
     for key in keys:
-        if (found := given.get(key) or PRESETS.get(key)) is not None:
+        if (found := given.get(key) or find_preset(key)) is not None:
             return found
     known = keys[-1] if len(keys) > 1 else endpoint.name
     raise ConfigurationError(
         f"endpoint {endpoint.name!r} has no server profile",
-        remedy=f"give --profile {known}=PRESET, with one of {', '.join(PRESETS)}, or --profile {known}=FILE",
+        remedy=f"give --profile {known}=PRESET, with {', '.join(PRESETS)} or another accelerator, or "
+        f"--profile {known}=FILE",
     )
 
 
@@ -107,9 +108,4 @@ def _named_profile(text: str) -> tuple[str, SimProfile]:
     key, _, name = text.partition("=")
     if not key or not name:
         raise ConfigurationError(f"--profile: {text!r} is not KEY=PRESET or KEY=FILE")
-    if name in PRESETS:
-        return key, PRESETS[name]
-    path = Path(name)
-    if not path.exists():
-        raise ConfigurationError(f"--profile: there is no preset and no file {name!r}; {hint_at(name, PRESETS)}")
-    return key, load_server_profile(path)
+    return key, find_server_profile(name, "--profile")

@@ -94,7 +94,8 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 #   seconds per token = weight bytes / (0.7 * bandwidth)               3350, 1555, 778 (half of it) and 320 GB/s
 #   batch_slope       = reading the KV of 1,024 tokens (128 KiB each) / reading the weights
 #   KV blocks         = (0.92 * memory - weights - workspace) / (16 * 128 KiB)     80, 40, 20 and 16 GB
-# Weights are 16 GB, on the slice and on the T4, which could not hold them with a cache besides, 8 GB (8 bit).
+# Weights are 16 GB, on the slice and on the T4, which could not hold them with a cache besides, 8 GB (8 bit); the
+# workspace is 3 GB, or 2 GB. `derived` computes those of other accelerators.
 PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
     {
         "h100": SimProfile(name="h100"),

@@ -11,7 +11,8 @@ import msgspec
 from epp.framework import ConfigurationError
 from epp.framework.files import read_regular
 from epp.framework.input_errors import ParameterError, read_struct
-from epp.lab.sim.profile import SimProfile
+from epp.framework.messages import hint_at
+from epp.lab.sim.profile import PRESETS, SimProfile
 
 _MOST_BYTES = 64 * 1024
 
@@ -38,6 +39,31 @@ class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     errors: FitError | None = None
     notes: tuple[str, ...] = ()
     """Fields that were not measured, and whatever makes the figures less certain."""
+
+
+def find_preset(name: str) -> SimProfile | None:
+    """Return the preset of an accelerator, one derived from its data sheet if there is no other; None if unknown."""
+    return PRESETS.get(name) or _derived_presets().get(name)
+
+
+def find_server_profile(name: str, setting: str) -> SimProfile:
+    """Return the preset of this name, or the profile in this file; raises ConfigurationError that names the setting."""
+    if (preset := find_preset(name)) is not None:
+        return preset
+    path = Path(name)
+    if not path.exists():
+        known = [*PRESETS, *_derived_presets()]
+        raise ConfigurationError(
+            f"{setting}: there is no preset and no file {name!r}",
+            remedy=hint_at(name, known, f"the presets are {', '.join(known)}"),
+        )
+    return load_server_profile(path)
+
+
+def _derived_presets() -> Mapping[str, SimProfile]:
+    from epp.lab.sim.derived import derived_presets  # noqa: PLC0415  reads the catalogue, which few servers need
+
+    return derived_presets()
 
 
 def load_server_profile(path: Path) -> SimProfile:

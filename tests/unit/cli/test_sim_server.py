@@ -78,4 +78,4 @@ async def test_preset_is_a_name_or_a_file(tmp_path):
     async with sim_server("--preset=h1oo") as process:
         _, errors = await process.communicate()
     assert process.returncode == 1
-    assert "--preset 'h1oo' is neither a file nor a preset: name one of h100, a100" in errors.decode()
+    assert "--preset: there is no preset and no file 'h1oo'; did you mean 'h100'" in errors.decode()

@@ -64,10 +64,10 @@ def test_errors_name_the_flag(trace_file: Path, endpoints_file: Callable[..., Pa
 
 
 def test_an_endpoint_without_a_profile_is_an_error_with_the_remedy(trace_file: Path, endpoints_file):
-    code, _, text = run(trace_file, "--endpoints", endpoints_file("h100", "mi300x"), "--config", "adaptive")
+    code, _, text = run(trace_file, "--endpoints", endpoints_file("h100", "abacus"), "--config", "adaptive")
     assert code == 1
     assert "endpoint 's1' has no server profile" in text
-    assert "--profile mi300x=" in text
+    assert "--profile abacus=" in text
 
 
 def test_a_profile_in_a_file_counts_for_its_class(trace_file: Path, endpoints_file, tmp_path: Path):
