@@ -46,7 +46,9 @@ def derived_presets() -> Mapping[str, SimProfile]:
     found: dict[str, SimProfile] = {}
     for product in PRODUCTS:
         if product.fp16 and product.bandwidth_gbps and product.memory_bytes:
-            for name in {product.name, product.model} - found.keys() - PRESETS.keys():
+            for name in dict.fromkeys((product.name, product.model)):
+                if name in found or name in PRESETS:
+                    continue
                 preset = derive_preset(
                     name,
                     fp16_tflops=product.fp16,

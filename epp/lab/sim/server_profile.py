@@ -53,9 +53,10 @@ def find_server_profile(name: str, setting: str) -> SimProfile:
     path = Path(name)
     if not path.exists():
         known = [*PRESETS, *_derived_presets()]
+        listed = f"the presets are {', '.join(PRESETS)}, and other accelerators such as l40s, b200 and mi300x"
         raise ConfigurationError(
             f"{setting}: there is no preset and no file {name!r}",
-            remedy=hint_at(name, known, f"the presets are {', '.join(known)}"),
+            remedy=hint_at(name, known, listed),
         )
     return load_server_profile(path)
 

@@ -75,7 +75,7 @@ async def test_preset_is_a_name_or_a_file(tmp_path):
     (tmp_path / "mine.yaml").write_text("name: mine\nmodel: tiny\n")
     async with sim_server(f"--preset={tmp_path / 'mine.yaml'}") as process:
         assert (await process.stdout.readline()).decode().startswith("mine: tiny on http://")
-    async with sim_server("--preset=h1oo") as process:
+    async with sim_server("--preset=l4os") as process:
         _, errors = await process.communicate()
     assert process.returncode == 1
-    assert "--preset: there is no preset and no file 'h1oo'; did you mean 'h100'" in errors.decode()
+    assert "--preset: there is no preset and no file 'l4os'; did you mean 'l40s'" in errors.decode()
