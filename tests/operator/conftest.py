@@ -3,12 +3,23 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+from playwright.async_api import Browser, async_playwright
 
 from tests.operator.operator_tools import PACKAGES
 from tests.support.debian_programs import remedy
+
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+"""Flags for a browser that asks nobody but us."""
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +33,11 @@ def program() -> Callable[[str], str]:
         return path
 
     return found
+
+
+@pytest.fixture
+async def browser(program: Callable[[str], str]) -> AsyncIterator[Browser]:
+    async with async_playwright() as play:
+        browser = await play.chromium.launch(executable_path=program("chromium"), args=list(QUIET))
+        yield browser
+        await browser.close()

@@ -2,23 +2,14 @@
 """The admin page in a real browser, on the demo: a decision and its bars, a dry run, and the keyboard."""
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.support.commands import command
 
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-"""Flags for a browser that asks nobody but us."""
 ROUNDING = 1e-6
 REFUSED = "the server responded with a status of 400"
 """What the browser itself writes of a simulation that is refused."""
@@ -33,14 +24,6 @@ async def admin() -> AsyncIterator[str]:
         yield found[0]
         demo.interrupt()
         await demo.end()
-
-
-@pytest.fixture
-async def browser(program: Callable[[str], str]) -> AsyncIterator[Browser]:
-    async with async_playwright() as play:
-        browser = await play.chromium.launch(executable_path=program("chromium"), args=list(QUIET))
-        yield browser
-        await browser.close()
 
 
 @pytest.fixture
