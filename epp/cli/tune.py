@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from epp.lab.tuning.study import Found, Problem, Tuning
 
 _MOST_OBJECTIVES = 2
+_LEAST_REQUESTS = 50
 _INTERRUPTED = 130
 
 
@@ -74,10 +75,15 @@ def _problem(flags: Tune) -> "Problem":
         raise ConfigurationError(f"--objective: {len(objectives)} figures; choose one, or two for a Pareto front")
     conditions = tuple(condition(text).text for text in flags.subject_to or ())
     config = read_named_config(flags.config)
-    last = 0.0
+    last, requests = 0.0, 0
     trace = TraceFile(flags.trace, flags.trace_format or "", flags.trace_rate)
-    for request in trace.open():
+    for requests, request in enumerate(trace.open(), 1):  # noqa: B007  their number is what counts
         last = request.at
+    if requests < _LEAST_REQUESTS or not last:
+        raise ConfigurationError(
+            f"{flags.trace} has {requests} requests in {last:g} s: too few to tune on",
+            remedy=f"record at least {_LEAST_REQUESTS}, better thousands",
+        )
     options = ReplayOptions(
         seed=flags.seed,
         rate_scale=flags.rate_scale,

@@ -85,7 +85,8 @@ def load_fleet(path: Path, profiles: Sequence[str] = (), *, prices: Path | None 
 def _keys(endpoint: Endpoint, tag: AcceleratorTag) -> list[str]:
     """Return the names by which profiles may be given to an endpoint, the closest first."""
     declared = endpoint.accelerator
-    classes = dict.fromkeys((*tag.classes, tag.primary_class, "" if declared is None else declared.accelerator_class))
+    declared_class = "" if declared is None else declared.accelerator_class
+    classes = dict.fromkeys((*tag.classes, tag.primary_class, declared_class, tag.product, tag.model))
     part = tag.partition.profile
     names = [f"{name}-{part}" for name in classes if name and part]
     return [endpoint.name, *names, *filter(None, classes)]
@@ -96,7 +97,7 @@ def _profile_of(endpoint: Endpoint, tag: AcceleratorTag, given: Mapping[str, Sim
     for key in keys:
         if (found := given.get(key) or find_preset(key)) is not None:
             return found
-    known = keys[-1] if len(keys) > 1 else endpoint.name
+    known = keys[1] if len(keys) > 1 else endpoint.name
     raise ConfigurationError(
         f"endpoint {endpoint.name!r} has no server profile",
         remedy=f"give --profile {known}=PRESET, with {', '.join(PRESETS)} or another accelerator, or "
