@@ -449,7 +449,7 @@ def test_ome_7_pool_in_files_works_as_it_is_written(walk):
 def test_a_profile_is_tuned_and_taken_live(walk):
     walked = walk(TUNING)
     assert "whole request" in output_of(walked, "epp replay trace.jsonl")
-    assert "10 trials" in output_of(walked, "epp tune trace.jsonl")
+    assert "6 trials" in output_of(walked, "epp tune trace.jsonl")
 
 
 @pytest.mark.slow

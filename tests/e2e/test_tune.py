@@ -20,6 +20,15 @@ endpoints:
 - {name: slow, address: 10.0.0.2, port: 8000, accelerator: {class: t4, costPerHour: 0.5}}
 """
 
+PROGRAM = """
+import signal
+from epp.cli.app import main
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for background jobs
+    main()
+"""
+
 
 @pytest.fixture
 def tune(tmp_path: Path):
@@ -28,7 +37,7 @@ def tune(tmp_path: Path):
 
     def start(*flags: object) -> subprocess.Popen[str]:
         arguments = ("trace.jsonl", "--endpoints", "endpoints.yaml", "--config", "llm-d-default", *map(str, flags))
-        command = [sys.executable, "-m", "epp", "tune", *arguments]
+        command = [sys.executable, "-c", PROGRAM, "tune", *arguments]
         return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return start

@@ -19,6 +19,7 @@ HOUR = 3600.0
 ASKS_FOR_THE_TIME_OF_DAY = {
     "pool/collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
     "admin/configuration.py": {"datetime.now"},  # of a page
+    "cli/calibrate.py": {"datetime.now"},  # of a server profile
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
     "pool/tokens/chat_template.py": {"datetime.now"},  # a date in a prompt
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made

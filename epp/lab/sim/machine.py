@@ -493,13 +493,15 @@ class Machine:
     def _finish(self, step: _Step, times: int) -> list[Emission]:
         """Compute the tokens of a step so many times."""
         emissions: list[Emission] = []
+        for request_id, _ in step.tokens if times > 1 else ():
+            if (sequence := self._running.get(request_id)) is not None:
+                # there is room for all of them, before one ends and gives its blocks back
+                self._cache.grow(request_id, self._blocks(sequence.computed_tokens + times))
+                sequence.emitted_tokens += times - 1
         for request_id, tokens in step.tokens:
             sequence = self._running.get(request_id)
             if sequence is None:  # aborted during the step
                 continue
-            if times > 1:  # there is room for all of them
-                self._cache.grow(request_id, self._blocks(sequence.computed_tokens + times))
-                sequence.emitted_tokens += times - 1
             self._compute(sequence, tokens * times)
             if sequence.computed_tokens == sequence.known_tokens:
                 self._emit(sequence, emissions)

@@ -13,8 +13,11 @@ from epp.lab.traces.formats import own_lines
 from tests.unit.replay.conftest import BLOCK, requests
 
 _PROGRAM = """
+import signal
 import sys
 from epp.lab.replay import jobs
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for background jobs
 from epp.cli.app import application
 
 run = jobs.run_jobs
