@@ -147,7 +147,7 @@ def ports(isolated, tmp_path_factory):
 def walk(binaries, isolated, ports, tmp_path):
     """Run a document; return each command with the output from there to the next one."""
 
-    def walk(document: str) -> dict[str, str]:
+    def walk(document: str, seconds: float = SECONDS) -> dict[str, str]:
         script, run = script_of(document)
         for name in PROJECT_FILES[document]:
             shutil.copytree(REPOSITORY / name, tmp_path / name)
@@ -166,7 +166,7 @@ def walk(binaries, isolated, ports, tmp_path):
                 start_new_session=True,
             )
             try:
-                exit_code = process.wait(SECONDS)
+                exit_code = process.wait(seconds)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # what the script left running
@@ -447,9 +447,9 @@ def test_ome_7_pool_in_files_works_as_it_is_written(walk):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_profile_is_tuned_and_taken_live(walk):
-    walked = walk(TUNING)
+    walked = walk(TUNING, 500)
     assert "whole request" in output_of(walked, "epp replay trace.jsonl")
-    assert "6 trials" in output_of(walked, "epp tune trace.jsonl")
+    assert re.match(r"[67] trials, ", output_of(walked, "epp tune trace.jsonl"))
 
 
 @pytest.mark.slow
