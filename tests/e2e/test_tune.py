@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`epp tune` as a user runs it."""
 
+import contextlib
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -35,12 +37,20 @@ def tune(tmp_path: Path):
     (tmp_path / "trace.jsonl").write_bytes(b"".join(own_lines(requests(5.0, 12.0), BLOCK)))
     (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
 
+    started: list[subprocess.Popen[str]] = []
+
     def start(*flags: object) -> subprocess.Popen[str]:
         arguments = ("trace.jsonl", "--endpoints", "endpoints.yaml", "--config", "llm-d-default", *map(str, flags))
         command = [sys.executable, "-c", PROGRAM, "tune", *arguments]
-        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes))
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also what a failed test left
+        process.communicate()
 
 
 def ended(path: Path) -> int:
