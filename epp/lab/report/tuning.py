@@ -6,7 +6,7 @@ import math
 from optuna.trial import TrialState
 
 from epp.lab.report.page import code, figure, page, paragraph, section, table
-from epp.lab.report.plots import Bar, Series, bars, curves, pareto, points, steps_down
+from epp.lab.report.plots import Bar, Series, bars, curves, legend, pareto, points, steps_down
 from epp.lab.report.replays import plots
 from epp.lab.tuning.recommendation import Candidate, Result, shown
 from epp.lab.tuning.study import Tuning
@@ -74,7 +74,7 @@ def _trials(tuning: Tuning) -> str:
     if len(figures) > 1:
         places = [(signs[0] * each.values[0], signs[1] * each.values[1]) for each in complete]
         front = steps_down(pareto(places)) if signs == [1, 1] else []
-        marks = [Series("trials", *zip(*places, strict=True))] if places else []
+        marks = [Series("", *zip(*places, strict=True))] if places else []
         return figure(points(marks, labels[0], labels[1], front))
     best: list[float] = []
     for trial in complete:
@@ -84,4 +84,4 @@ def _trials(tuning: Tuning) -> str:
         Series("trial", numbers, [signs[0] * trial.values[0] for trial in complete]),
         Series("best so far", numbers, [signs[0] * value for value in best]),
     ]
-    return figure(curves(series, "trial", labels[0]))
+    return figure(curves(series, "trial", labels[0]), above=legend([each.label for each in series]))
