@@ -152,6 +152,23 @@ def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
     return ""
 
 
+def read_mapping(path: Path, most_bytes: int, writer: str) -> dict[str, object]:
+    """Return the mapping in a YAML file that the command `writer` writes; raises ValueError that says what is wrong."""
+    try:
+        content = read_regular(path, most_bytes).data
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from error
+    if len(content) > most_bytes:
+        raise ValueError(f"has more than {most_bytes} bytes: name a file of `{writer}`")
+    try:
+        found = msgspec.yaml.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"is not YAML: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise ValueError(f"is no mapping: name a file of `{writer}`, or write `field: value` lines")
+    return found
+
+
 def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
     """Return the entries of the list in a file; raises ValueError that names the parameter, the file and the place."""
     what = f"{parameter} {path!r}"

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from epp.framework import ConfigurationError
-from epp.framework.files import read_regular
+from epp.framework.files import read_mapping
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import hint_at
 from epp.lab.sim.profile import PRESETS, SimProfile
@@ -71,18 +71,9 @@ def load_server_profile(path: Path) -> SimProfile:
     """Return the profile in a YAML file; raises ConfigurationError that names file, field and remedy."""
     where = f"server profile {str(path)!r}"
     try:
-        content = read_regular(path, _MOST_BYTES).data
-    except OSError as error:
-        raise ConfigurationError(f"{where} cannot be read: {error.strerror or error}") from error
-    if len(content) > _MOST_BYTES:
-        raise ConfigurationError(f"{where} has more than {_MOST_BYTES} bytes: name a file of `epp calibrate`")
-    try:
-        found = msgspec.yaml.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{where} is not YAML: {error}") from error
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        raise ConfigurationError(f"{where} is no mapping: write `field: value` lines, as `epp calibrate` does")
-    fields = dict(found)
+        fields = read_mapping(path, _MOST_BYTES, "epp calibrate")
+    except ValueError as error:
+        raise ConfigurationError(f"{where} {error}") from error
     source = fields.pop("source", None)
     try:
         if source is not None:

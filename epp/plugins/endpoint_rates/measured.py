@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from epp.framework import Natural, NonNegative, Parameters, Positive
-from epp.framework.files import read_regular
+from epp.framework.files import read_mapping
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.plugins.endpoint_rates.profiles import RateProfile
 
@@ -33,17 +33,9 @@ class ServerProfile(Parameters, frozen=True):
         """Return the rates in the file; raises ValueError that names the file and the field."""
         where = f"serverProfiles: {self.path!r}"
         try:
-            content = read_regular(Path(self.path), _MOST_BYTES).data
-        except OSError as error:
-            raise ValueError(f"{where} cannot be read: {error.strerror or error}") from error
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"{where} has more than {_MOST_BYTES} bytes: name a file of `epp calibrate`")
-        try:
-            found = msgspec.yaml.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"{where} is not YAML: {error}") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"{where} is no mapping: name a file of `epp calibrate`")  # noqa: TRY004  what plugins raise
+            found = read_mapping(Path(self.path), _MOST_BYTES, "epp calibrate")
+        except ValueError as error:
+            raise ValueError(f"{where} {error}") from error
         try:
             speed = read_struct(_Speed, found)
         except ParameterError as error:
