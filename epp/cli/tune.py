@@ -33,7 +33,7 @@ _INTERRUPTED = 130
 
 
 def tune(flags: Tune) -> None:
-    """Run the study, print what it found, and write the tuned configuration if it is better."""
+    """Run the study, print its result, and write the tuned configuration if it is better."""
     with exit_on(ConfigurationError, TraceError), log_of_errors_only():
         try:
             from epp.lab.report.tuning import tuning_report, verdict  # noqa: PLC0415  optuna is an extra

@@ -22,7 +22,7 @@ class Probe(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What came back; times are in seconds since the batch was sent."""
+    """The response; times are in seconds since the batch was sent."""
 
     prompt_tokens: int
     cached_tokens: int

@@ -25,7 +25,7 @@ _TOKEN_IDS = range(20, 120)
 
 
 class Facts(NamedTuple):
-    """What a server says of itself; None where it does not."""
+    """The facts that a server reports; None for one that it does not report."""
 
     max_model_len: int | None = None
     num_gpu_blocks: int | None = None
@@ -44,7 +44,7 @@ class Server(Protocol):
 
 @dataclass(slots=True)
 class Measurements:
-    """What was measured so far."""
+    """The measurements so far."""
 
     prefills: list[Batch] = field(default_factory=list)
     decodes: list[Batch] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _Plan:
         await self._send(self._probe(self._lengths[0], self._output))
 
     async def lengths(self) -> None:
-        """Measure the time to the first token alone."""
+        """Measure the time to the first token of single requests."""
         for count, length in enumerate(self._lengths, 1):
             if self._is_over(_FIT_SHARE):
                 return
