@@ -38,10 +38,14 @@ class BlockHash(ABC):
         beyond it have none.
         """
         keys: list[int] = []
-        for number, block in enumerate(self._blocks(tokens, block_tokens)):
-            parent = self._block(parent, block, extras[number] if number < len(extras) else ())
-            keys.append(parent)
-        return keys
+        blocks = self._blocks(tokens, block_tokens)
+        for block, extra in zip(blocks, extras, strict=False):
+            keys.append(parent := self._block(parent, block, extra))
+        return keys + self._plain(parent, blocks[len(keys) :])
+
+    def _plain(self, parent: int, blocks: Sequence[bytes]) -> list[int]:
+        """Return the keys of blocks without extra strings."""
+        return [parent := self._block(parent, block, ()) for block in blocks]
 
     @abstractmethod
     def first(self, model: str) -> int:
@@ -83,6 +87,9 @@ class XxHash(BlockHash):
             encoded = text.encode("utf-8", "surrogatepass")
             content += len(encoded).to_bytes(8, "little") + encoded
         return xxhash.xxh64_intdigest(content)
+
+    def _plain(self, parent: int, blocks: Sequence[bytes]) -> list[int]:
+        return [parent := xxhash.xxh64_intdigest(parent.to_bytes(8, "little") + block) for block in blocks]
 
 
 class CborFnv(BlockHash):

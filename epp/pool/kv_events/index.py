@@ -6,12 +6,15 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
+from epp.pool.kv_events.copies import Copies
 from epp.pool.kv_events.events import DEFAULT_TIER, KINDS, BlockRemoved, BlockStored, Event, hash_of, skip_reason
 from epp.pool.kv_events.rows import Keys, Rows, RowTable
 
@@ -27,8 +30,6 @@ _MOST_TIERS = 8
 """Tiers that engines name; blocks of further ones are ignored."""
 _MOST_GROUPS = 64
 """Groups of layers of one engine, each with a cache of its own."""
-_MOST_COPIES = 1 << 20
-"""Blocks whose copies within one cache are counted."""
 HOST_TIER = "cpu"
 SPECULATIVE = "speculative"
 """Tier of blocks that an engine is expected to store."""
@@ -37,17 +38,20 @@ SPECULATIVE = "speculative"
 class Lane:
     """The caches of one engine. Its number is a bit in sets of holders."""
 
-    __slots__ = ("bit", "id", "kinds", "number", "word")
+    __slots__ = ("bit", "id", "kinds", "number", "salt", "word")
 
     def __init__(self, identifier: int) -> None:
         self.id = identifier
         self.number, self.word, self.bit = -1, 0, np.uint64(0)
+        self.salt = 0
+        """Differs from that of any other lane, and from those before it was cleared."""
         self.kinds: dict[int | None, str] = {}
         """Kinds of caches by group, as events of stored blocks tell."""
 
-    def renumber(self, number: int) -> None:
+    def renumber(self, number: int, salt: int) -> None:
         """Use another bit."""
         self.number, self.word, self.bit = number, number // _BITS, np.uint64(1 << number % _BITS)
+        self.salt = salt
 
 
 class Message(NamedTuple):
@@ -139,8 +143,8 @@ class BlockIndex:
         self._clearing: list[int] = []
         """Numbers that the present sweep clears."""
         self._swept = 0
-        self._copies: Counter[tuple[int, int, int, str]] = Counter()
-        """By key, word and bit of the lane, and tier: copies beyond the first one."""
+        self._copies = Copies(secret)
+        self._salts = count(1)
         self._tiers: set[str] = set()
         """Tiers that engines named."""
         self.block_sizes: set[int] = set()
@@ -215,7 +219,7 @@ class BlockIndex:
                     batch.removed_hashes.extend(hashes)
                     _extend(batch.removed_from, lane, tier, len(hashes))
                     continue
-                keys = self._keys_of(event, model, hashes, own, parents)
+                keys = self._keys_of(event, scope, hashes, own, parents)
                 own.update(zip(hashes, keys, strict=False))
                 batch.stored.extend(keys)
                 batch.stored_hashes.extend(hashes[: len(keys)])
@@ -279,8 +283,8 @@ class BlockIndex:
             left ^= held[number]
         counts = _run_counts(held.reshape(-1, len(rows))).reshape(len(tiers), -1)[:, numbers]
         by_tier = {tier: np.zeros(len(lanes), dtype=np.int32) for tier in tiers}
-        for each, count in zip(by_tier.values(), counts, strict=True):
-            each[where] = count
+        for each, blocks_in_tier in zip(by_tier.values(), counts, strict=True):
+            each[where] = blocks_in_tier
         blocks[where] = counts.sum(axis=0)
         weighted[where] = np.array([weights.get(tier, 1.0) for tier in tiers]) @ counts
         return Held(blocks, weighted, by_tier, offloaded)
@@ -301,9 +305,9 @@ class BlockIndex:
         rows = self._blocks.put(keys, now)
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
-            for index in np.flatnonzero(column[at] & bits):
-                if len(self._copies) < _MOST_COPIES:
-                    self._copies[self._blocks.keys.item(at[index]), word, bits.item(index), tier] += 1
+            again = chosen[column[at] & bits != 0]
+            if len(again):
+                self._copies.add(_names(keys, places)[again], now)
             np.bitwise_or.at(column, at, bits)
 
     def withdraw(self, keys: Keys, places: Sequence[tuple[Lane, str, int]]) -> int:
@@ -311,13 +315,11 @@ class BlockIndex:
         rows, copies = self._blocks.find(keys), 0
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
-            if self._copies:
-                named = zip(self._blocks.keys[at].tolist(), bits.tolist(), strict=True)
-                last = np.array([not self._drop_copy((key, word, bit, tier)) for key, bit in named], dtype=bool)
-                np.bitwise_and.at(column, at[last], ~bits[last])
-                copies += len(last) - int(last.sum())
-            else:
-                np.bitwise_and.at(column, at, ~bits)
+            last = np.ones(len(at), dtype=np.bool_)
+            if len(self._copies):
+                last = ~self._copies.drop(_names(keys, places)[chosen])
+            copies += len(last) - int(last.sum())
+            np.bitwise_and.at(column, at[last], ~bits[last])
         self._drop_unheld(np.unique(rows[rows >= 0]))
         return copies
 
@@ -351,7 +353,7 @@ class BlockIndex:
                 for words in self._holders.values():
                     words.append(self._blocks.column(np.uint64))
             self._count += 1
-        lane.renumber(self._free.pop())
+        lane.renumber(self._free.pop(), next(self._salts))
         self._numbers[lane.id] = lane.number
         self._alive[lane.word] |= lane.bit
 
@@ -364,6 +366,9 @@ class BlockIndex:
     def _skips(self, lane: Lane, event: BlockStored | BlockRemoved, tier: str) -> bool:
         """Return whether an event is not for the index, and count it if so."""
         group, skipped = event.group_idx, self.skipped_removals
+        is_usual = group is None and tier in self._tiers
+        if is_usual and (isinstance(event, BlockRemoved) or event.block_size in self.block_sizes):
+            return False
         if isinstance(event, BlockStored):
             skipped = self.skipped_stores
             if group in lane.kinds or len(lane.kinds) < _MOST_GROUPS:
@@ -393,11 +398,10 @@ class BlockIndex:
         return dict(zip(hashes[known].tolist(), self._keys[rows[known]].tolist(), strict=True))
 
     def _keys_of(
-        self, event: BlockStored, model: str, hashes: Sequence[int], own: Mapping[int, int], parents: Mapping[int, int]
+        self, event: BlockStored, scope: int, hashes: Sequence[int], own: Mapping[int, int], parents: Mapping[int, int]
     ) -> list[int]:
         """Return the keys of stored blocks; none if their parent is unknown."""
-        scope = self._first(model)
-        parent: int | None = self._first(event.lora_name or model)
+        parent: int | None = self._first(event.lora_name) if event.lora_name else scope
         if event.parent_block_hash is not None:
             above = hash_of(event.parent_block_hash) ^ scope
             parent = own.get(above, parents.get(above))
@@ -443,15 +447,6 @@ class BlockIndex:
             self._holders[tier] = [self._blocks.column(np.uint64) for _ in self._alive]
         return self._holders[tier][word]
 
-    def _drop_copy(self, copy: tuple[int, int, int, str]) -> bool:
-        """Drop a copy of a block; return false if there is only one."""
-        if copy not in self._copies:
-            return False
-        self._copies[copy] -= 1
-        if not self._copies[copy]:
-            del self._copies[copy]
-        return True
-
     def _drop_unheld(self, rows: Rows) -> None:
         """Forget those of different blocks that no lane holds."""
         held = np.zeros(len(rows), dtype=bool)
@@ -480,6 +475,12 @@ def _extend(places: list[tuple[Lane, str, int]], lane: Lane, tier: str, count: i
     places.append((lane, tier, count))
 
 
+def _names(keys: Keys, places: Sequence[tuple[Lane, str, int]]) -> Keys:
+    """Return a name for each block in its cache."""
+    salts = [xxhash.xxh64_intdigest(tier.encode(), lane.salt) for lane, tier, _ in places]
+    return keys ^ np.repeat(np.array(salts, dtype=np.uint64), [number for *_, number in places])
+
+
 def _by_word(
     places: Sequence[tuple[Lane, str, int]], chosen: NDArray[np.bool_]
 ) -> Iterator[tuple[str, int, NDArray[np.intp], NDArray[np.uint64]]]:
@@ -499,12 +500,17 @@ def _bits(sets: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return np.unpackbits(np.ascontiguousarray(sets).view(np.uint8), axis=-1, bitorder="little")
 
 
-def _run_counts(sets: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _run_counts(sets: NDArray[np.uint64]) -> NDArray[np.float32]:
     """Return how many of the sets each lane is in, for each row; fast where neighbours in a row are equal."""
-    starts = np.append(0, np.flatnonzero((sets[:, 1:] != sets[:, :-1]).any(axis=0)) + 1)
-    lengths = np.diff(starts, append=sets.shape[1]).astype(np.float64)
-    counts: NDArray[np.float64] = lengths @ _bits(sets[:, starts, None]).astype(np.float64)
-    return counts
+    every, size = sets.reshape(-1), sets.shape[1]
+    is_start = np.ones(len(every), dtype=np.bool_)
+    np.not_equal(every[1:], every[:-1], out=is_start[1:])
+    is_start[::size] = True
+    starts = np.flatnonzero(is_start)
+    lengths = np.append(starts[1:], len(every)) - starts
+    bits, lengths = _bits(every[starts, None]).astype(np.float32), lengths.astype(np.float32)
+    rows = np.searchsorted(starts, np.arange(0, len(every) + 1, size)).tolist()
+    return np.array([lengths[first:end] @ bits[first:end] for first, end in pairwise(rows)])
 
 
 def _counts(sets: NDArray[np.uint64]) -> NDArray[np.intp]:

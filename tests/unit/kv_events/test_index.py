@@ -103,6 +103,15 @@ def test_block_that_was_stored_twice_is_gone_with_the_second_removal():
     assert fleet.held(prompt(1, 1)) == [0, 0]
 
 
+def test_copies_from_before_a_cache_was_cleared_do_not_count():
+    fleet = Fleet(lanes=1)
+    fleet.apply(0, stored([1], prompt(1, 1)), stored([1], prompt(1, 1)), AllBlocksCleared())
+    while fleet.index.sweep():
+        pass
+    fleet.apply(0, AllBlocksCleared(), stored([1], prompt(1, 1)), BlockRemoved([1]))  # the first bit is used again
+    assert fleet.held(prompt(1, 1)) == [0]
+
+
 def test_removal_without_a_group_removes_a_block_of_a_group():
     fleet = Fleet()
     fleet.apply(0, stored([1], prompt(1, 1), group_idx=0, kv_cache_spec_kind="full_attention"))
