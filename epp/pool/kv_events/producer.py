@@ -40,7 +40,8 @@ from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
 from epp.pool.kv_events.accuracy import Accuracy
 from epp.pool.kv_events.block_keys import TOKEN_BYTES, CborFnv, XxHash
 from epp.pool.kv_events.events import MOST_BLOCKS, BlockRemoved, BlockStored, pieces_of
-from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
+from epp.pool.kv_events.holders import SPECULATIVE, Lane
+from epp.pool.kv_events.index import BlockIndex, Message
 from epp.pool.kv_events.matches import FAST_TIERS, Matched, SharedMatch
 from epp.pool.kv_events.order import Received
 from epp.pool.kv_events.parameters import DEFAULT_SIZE, PrecisePrefixCacheParameters

@@ -14,7 +14,8 @@ from epp.framework import Clock
 from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.pool.breaker import Breaker
 from epp.pool.kv_events.events import BlockStored, hash_of
-from epp.pool.kv_events.index import Journal, Lane
+from epp.pool.kv_events.holders import Lane
+from epp.pool.kv_events.index import Journal
 from epp.pool.kv_events.matches import SharedMatch
 from epp.pool.kv_events.parameters import RedisParameters
 from epp.pool.kv_events.rows import Keys

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from epp.pool.kv_events.block_keys import XxHash
 from epp.pool.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
-from epp.pool.kv_events.index import BlockIndex, Held, Message
+from epp.pool.kv_events.holders import Held
+from epp.pool.kv_events.index import BlockIndex, Message
 
 SIZE = 4
 HASH = XxHash()
