@@ -46,7 +46,7 @@ async def scored(world, expected, ids=IDS) -> None:
     """Wait for scores; a picker that has just started is not connected yet."""
 
     async def are_there():
-        return await world.shared_scores(ids) == expected
+        return await world.admitted_scores(ids) == expected
 
     await until(are_there, f"the scores are {expected}")
 
@@ -143,7 +143,7 @@ async def test_server_that_dies_disturbs_no_request_and_is_used_again_when_it_is
         shared.kill()
         await world.tell(0, stored([13], [1, 2, 3, 4], parent=12, size=4))
         for _ in range(6):
-            assert await world.shared_scores(IDS) == [1.0]
+            assert await world.admitted_scores(IDS) == [1.0]
         await until(lambda: world.producer.inputs.problems, "/healthz says it")
         assert world.value("kv_cache_shared_index_lookups", "failed") == 5
         assert world.value("kv_cache_shared_index_lookups", "unavailable") == 1
@@ -151,7 +151,7 @@ async def test_server_that_dies_disturbs_no_request_and_is_used_again_when_it_is
         await until(shared.is_up, "the server is back")
         await until(lambda: written(world) == 3, "what waited is written")
         world.clock.advance(10)
-        assert await world.shared_scores(IDS) == [1.0]
+        assert await world.admitted_scores(IDS) == [1.0]
         assert not world.producer.inputs.problems
 
 
@@ -179,7 +179,7 @@ async def test_server_that_refuses_writes_is_named_with_its_reason(server, optio
     async with fleet(1, **sharing(shared)) as world:
         await world.tell(0, stored([11, 12], IDS, size=4))
         await until(lambda: reason in "".join(map(str, world.producer.inputs.problems)), "/healthz says it")
-        assert await world.shared_scores(IDS) == [1.0]
+        assert await world.admitted_scores(IDS) == [1.0]
         assert "secret" not in str(world.producer.inputs)
 
 
@@ -204,7 +204,7 @@ async def test_values_of_another_kind_are_skipped(server):
         await world.tell(0, stored([11, 12], IDS, size=4), stored([13], [1, 2, 3, 4], parent=12, size=4))
         await until(lambda: world.value("kv_cache_shared_index_blocks", "failed") == 2, "two blocks are refused")
         await until(lambda: written(world) == 1, "the third is written")
-        assert await world.shared_scores(IDS) == [1.0]
+        assert await world.admitted_scores(IDS) == [1.0]
         assert "WRONGTYPE" in str(world.producer.inputs.problems[0])
         assert shared.client.get(KEYS[0]) == "text"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The render API of a vLLM server: token ids of a request as the engine would compute them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from io import BytesIO
@@ -16,6 +16,7 @@ from epp.framework import MediaTokens
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.json_parser import count_of
 from epp.plugins.parsers.prompt import packed_json
+from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.tokens.source import (
     MOST_TOKENS,
     Api,
@@ -102,7 +103,7 @@ class RenderService(TokenSource):
             ) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise _refusal(answer.status, prompt.api)
-                return _read(await _body_of(answer, _ANSWER_LIMIT_BYTES if prompt.has_media else _MOST_ID_BYTES))
+                return await _read(await _body_of(answer, _ANSWER_LIMIT_BYTES if prompt.has_media else _MOST_ID_BYTES))
         except MalformedBodyError as error:
             raise PromptRefusedError from error
         except (aiohttp.ClientError, OSError) as error:
@@ -129,7 +130,7 @@ async def _body_of(answer: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def _read(answer: bytes) -> Tokens:
+async def _read(answer: bytes) -> Tokens:
     """Return the tokens of an answer: one object, or for completions a list with one for each prompt."""
     if count_of("{", answer) + count_of("[", answer) > _MOST_LISTS or count_of(",", answer) > _MOST_COMMAS:
         raise PromptRefusedError  # clients choose the number of prompts and media
@@ -144,6 +145,12 @@ def _read(answer: bytes) -> Tokens:
     if len(every) > _MOST_PROMPTS or sum(memoryview(each.token_ids).nbytes for each in every) > _MOST_ID_BYTES:
         raise PromptRefusedError
     prompts: list[NDArray[np.uint32]] = []
+    await run_in_steps(_unpack(every, prompts))
+    return Tokens.joined(prompts, media)
+
+
+def _unpack(every: Sequence[_Rendered], prompts: list[NDArray[np.uint32]]) -> Iterator[None]:
+    """Add the ids of each prompt to `prompts`, in a step of its own."""
     left = MOST_TOKENS
     for each in every:
         packed = packed_json(bytes(each.token_ids), left)
@@ -151,4 +158,4 @@ def _read(answer: bytes) -> Tokens:
             raise SourceFailedError("the answer has token_ids that are not whole numbers of 32 bits")
         prompts.append(np.frombuffer(packed, "<u4"))
         left = max(left - len(prompts[-1]), 0)
-    return Tokens.joined(prompts, media)
+        yield

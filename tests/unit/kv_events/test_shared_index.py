@@ -125,7 +125,7 @@ async def test_request_goes_on_whatever_the_server_answers(answer, result):
     async with answering(answer) as address, fleet(1, **sharing(address)) as world:
         await world.tell(0, stored(HASHES, PROMPT))
         for _ in range(6):
-            assert await world.shared_scores() == [1.0]
+            assert await world.admitted_scores() == [1.0]
         assert world.value("kv_cache_shared_index_lookups", result) == 5
         assert world.value("kv_cache_shared_index_lookups", "unavailable") == 1
         await until(lambda: world.producer.inputs.problems, "/healthz says it")
