@@ -370,10 +370,6 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                     "redisConfig has no effect beside costAwareMemoryConfig, as in llm-d-router",
                     index.redis_config is not None and self._shared is None,
                 ),
-                (
-                    "the password in redisConfig.address is shown with the configuration; use EPP_REDIS_PASSWORD",
-                    index.redis_config is not None and index.redis_config.has_password,
-                ),
                 ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
                 ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
             )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from epp.framework import MediaTokens
 from epp.framework.errors import MalformedBodyError
+from epp.framework.messages import without_credentials
 from epp.plugins.parsers.json_parser import count_of
 from epp.plugins.parsers.prompt import packed_json
 from epp.pool.collectors.tagging import run_in_steps
@@ -75,7 +76,8 @@ class RenderService(TokenSource):
     most_fetches = _CONNECTIONS
 
     def __init__(self, url: str, model: str, *, timeout_seconds: float, media_timeout_seconds: float) -> None:
-        self.name = url.rstrip("/")
+        self.name = without_credentials(url).rstrip("/")
+        self._url = url.rstrip("/")
         self._model = model
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._media_timeout = aiohttp.ClientTimeout(total=media_timeout_seconds)
@@ -99,7 +101,7 @@ class RenderService(TokenSource):
         try:
             body = with_model(prompt.content, self._model)
             async with self._session.post(
-                f"{self.name}/v1/{prompt.api}/render", data=BytesIO(body), timeout=timeout, allow_redirects=False
+                f"{self._url}/v1/{prompt.api}/render", data=BytesIO(body), timeout=timeout, allow_redirects=False
             ) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise _refusal(answer.status, prompt.api)
@@ -109,7 +111,7 @@ class RenderService(TokenSource):
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise SourceFailedError(f"no answer within {timeout.total:g} s") from None
-            raise SourceFailedError(str(error) or type(error).__name__) from None
+            raise SourceFailedError(without_credentials(str(error)) or type(error).__name__) from None
 
 
 def _refusal(status: int, api: Api) -> Exception:
