@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis import Redis
 
-from epp.pool.kv_events import shared_index
+from epp.pool.kv_events import shared_writes
 from tests.support.certificates import new_pair, write
 from tests.support.kv_fleet import Fleet, fleet, running
 from tests.support.kv_publisher import CLEARED, removed, stored
@@ -209,8 +209,9 @@ async def test_values_of_another_kind_are_skipped(server):
         assert shared.client.get(KEYS[0]) == "text"
 
 
-async def test_endpoint_with_too_many_waiting_blocks_is_cleared_as_removals_may_be_lost(server, monkeypatch):
-    monkeypatch.setattr(shared_index, "_MOST_WAITING", 2)
+async def test_endpoint_with_too_many_waiting_blocks_is_cleared_and_written_again(server, monkeypatch):
+    """It is cleared since removals may be lost."""
+    monkeypatch.setattr(shared_writes, "_MOST_WAITING", 2)
     shared = await server()
     async with fleet(2, **sharing(shared)) as world:
         await world.tell(0, stored([11], IDS[:4], size=4))
@@ -222,6 +223,11 @@ async def test_endpoint_with_too_many_waiting_blocks_is_cleared_as_removals_may_
         await until(lambda: world.value("kv_cache_shared_index_blocks", "dropped") == 3, "three changes are dropped")
         shared.client.config_set("min-replicas-to-write", 0)
         await until(lambda: shared.client.hkeys(KEYS[0]) == [field(SECOND)], "the removed block is gone")
+        await until(lambda: world.value("kv_cache_shared_index_blocks", "written again") == 2, "two are written again")
+        await until(lambda: world.value("kv_cache_shared_index_waiting_blocks") == 0, "nothing waits")
+        for engine in ("engine:12", "engine:13"):
+            (key,) = shared.client.zrange(engine, 0, -1)
+            assert shared.client.hkeys(key) == [field(FIRST)]
         await world.tell(0, stored([14], IDS[:4], size=4))
         await until(lambda: len(shared.client.hkeys(KEYS[0])) == 2, "later blocks are written")
 

@@ -10,6 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from epp.pool.kv_events.copies import Copies
+from epp.pool.kv_events.events import INDEXED_KINDS
 from epp.pool.kv_events.rows import Keys, Rows, RowTable
 
 _BITS = 64
@@ -33,6 +34,11 @@ class Lane:
         """Differs from that of any other lane, and from those before it was cleared."""
         self.kinds: dict[int | None, str] = {}
         """Kinds of caches by group, as events of stored blocks tell."""
+
+    @property
+    def group(self) -> int | None:
+        """A group whose blocks the index has; None if events name no groups."""
+        return next((group for group, kind in self.kinds.items() if kind in INDEXED_KINDS), None)
 
     def renumber(self, number: int, salt: int) -> None:
         """Use another bit."""

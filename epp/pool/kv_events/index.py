@@ -4,7 +4,7 @@
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,9 +12,11 @@ import numpy as np
 
 from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
 from epp.pool.kv_events.events import DEFAULT_TIER, KINDS, BlockRemoved, BlockStored, Event, hash_of, skip_reason
-from epp.pool.kv_events.holders import CachedBlocks, Lane
+from epp.pool.kv_events.holders import SPECULATIVE, CachedBlocks, Lane
 from epp.pool.kv_events.rows import Keys, RowTable
 
+_READ = 1024
+"""Rows that `held_by` reads at a time, for 64 lanes."""
 _MOST_BLOCK_SIZES = 4
 """Sizes of blocks of the engines of one pool."""
 _MOST_WRITES = 32
@@ -31,6 +33,16 @@ class Message(NamedTuple):
     lane: Lane
     model: str
     events: Sequence[Event]
+
+
+class HeldBlocks(NamedTuple):
+    """Blocks in one tier of a lane."""
+
+    lane: Lane
+    tier: str
+    keys: Sequence[int]
+    hashes: Sequence[int]
+    """Names in the engine."""
 
 
 class Journal(ABC):
@@ -54,6 +66,8 @@ class _Batch:
 
     def __init__(self) -> None:
         self.stored, self.stored_hashes, self.removed_hashes = array("Q"), array("Q"), array("Q")
+        self.engine_hashes = array("Q")
+        """For a journal: the engine's hashes in the order of `stored`."""
         self.stored_in: list[tuple[Lane, str, int]] = []
         """Lane, tier and number of blocks, in the order of `stored`."""
         self.removed_from: list[tuple[Lane, str, int]] = []
@@ -86,6 +100,7 @@ class BlockIndex(CachedBlocks):
         self._engine_blocks = RowTable(capacity, secret)
         """By the engine's hash."""
         self._keys: Keys = self._engine_blocks.column(np.uint64)
+        self._engine_hashes: Keys | None = None if journal is None else self._engine_blocks.column(np.uint64)
         self._tiers: set[str] = set()
         """Tiers that engines named."""
         self.block_sizes: set[int] = set()
@@ -133,6 +148,7 @@ class BlockIndex(CachedBlocks):
                 batch.stored_hashes.extend(hashes[: len(keys)])
                 _extend(batch.stored_in, lane, tier, len(keys))
                 if self._journal is not None and keys:
+                    batch.engine_hashes.extend([each ^ scope for each in hashes[: len(keys)]])
                     self._journal.stored(lane, tier, event, keys)
             if writes >= _MOST_WRITES:
                 break
@@ -161,6 +177,25 @@ class BlockIndex(CachedBlocks):
         """Remember keys by scoped hash."""
         rows = self._engine_blocks.put(np.fromiter(keys, dtype=np.uint64, count=len(keys)), now)
         self._keys[rows[rows >= 0]] = np.fromiter(keys.values(), dtype=np.uint64, count=len(keys))[rows >= 0]
+
+    def held_by(self, lanes: Sequence[Lane]) -> Iterator[Sequence[HeldBlocks]]:
+        """Yield the blocks that lanes hold by events, some at a time, as they are at that moment; with a journal."""
+        start = 0
+        while start < self._engine_blocks.end:
+            for word in sorted({lane.word for lane in lanes}):
+                yield [*self._held_in([lane for lane in lanes if lane.word == word], word, start)]
+            start += _READ
+
+    def _held_in(self, lanes: Sequence[Lane], word: int, start: int) -> Iterator[HeldBlocks]:
+        assert self._engine_hashes is not None  # noqa: S101  there is a journal
+        hashes, keys = self._engine_hashes[start : start + _READ], self._keys[start : start + _READ]
+        rows = np.where(hashes == 0, -1, self._blocks.find(keys))
+        for tier, words in self._holders.items():
+            held = np.where(rows < 0, np.uint64(0), words[word][rows])
+            for lane in lanes if tier != SPECULATIVE and held.any() else ():
+                chosen = np.flatnonzero(held & lane.bit)
+                if len(chosen):
+                    yield HeldBlocks(lane, tier, keys[chosen].tolist(), hashes[chosen].tolist())
 
     def _skips(self, lane: Lane, event: BlockStored | BlockRemoved, tier: str) -> bool:
         """Return whether an event is not for the index, and count it if so."""
@@ -217,6 +252,8 @@ class BlockIndex(CachedBlocks):
             self.store(keys, batch.stored_in, now)
             rows = self._engine_blocks.put(hashes, now)
             self._keys[rows[rows >= 0]] = keys[rows >= 0]
+            if self._engine_hashes is not None:
+                self._engine_hashes[rows[rows >= 0]] = np.array(batch.engine_hashes, dtype=np.uint64)[rows >= 0]
         removed = np.array(batch.removed_hashes, dtype=np.uint64)
         if len(removed):
             rows = self._engine_blocks.find(removed)

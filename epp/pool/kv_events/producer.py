@@ -141,6 +141,8 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         self._index = BlockIndex(
             self._hash, capacity=min(size, _MOST_BLOCKS), secret=randbits(63), journal=self._shared
         )
+        if self._shared is not None:
+            self._shared.refill_from(self._index)
         self._lanes: dict[Identity, Lane] = {}
         self._by_hostport: dict[str, Lane] = {}
         self._by_id: dict[int, Lane] = {}
