@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
-from epp.pool.kv_events.events import DEFAULT_TIER, KINDS, BlockRemoved, BlockStored, Event, hash_of, skip_reason
+from epp.pool.kv_events.events import (
+    DEFAULT_TIER,
+    KINDS,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    hash_of,
+    skip_reason,
+)
 from epp.pool.kv_events.holders import SPECULATIVE, CachedBlocks, Lane
 from epp.pool.kv_events.rows import Keys, RowTable
 
@@ -123,7 +132,7 @@ class BlockIndex(CachedBlocks):
             applied += 1
             scope = self._first(model)
             for event in events:
-                if not isinstance(event, BlockStored | BlockRemoved):
+                if isinstance(event, AllBlocksCleared):
                     self._write(batch, now)
                     batch, writes = _Batch(), writes + 1
                     self.clear(lane)

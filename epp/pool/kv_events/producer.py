@@ -39,7 +39,7 @@ from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
 from epp.pool.kv_events.accuracy import Accuracy
 from epp.pool.kv_events.block_keys import CborFnv, XxHash
-from epp.pool.kv_events.events import MOST_BLOCKS, BlockRemoved, BlockStored, pieces_of
+from epp.pool.kv_events.events import MOST_BLOCKS, AllBlocksCleared, pieces_of
 from epp.pool.kv_events.holders import SPECULATIVE, Lane
 from epp.pool.kv_events.index import BlockIndex, Message
 from epp.pool.kv_events.index_metrics import (
@@ -427,7 +427,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                     if (lane := self._subscriptions.lane_of(engine)) is not None:
                         batch.append(Message(lane, model, (piece,)))
                     blocks += 1  # an event takes as long as a block
-                    blocks += len(piece.block_hashes) if isinstance(piece, BlockStored | BlockRemoved) else 0
+                    blocks += 0 if isinstance(piece, AllBlocksCleared) else len(piece.block_hashes)
                     if blocks >= MOST_BLOCKS:
                         await self._write(batch, now)
                         batch, blocks = [], 0
