@@ -75,7 +75,7 @@ class SharedIndex(Journal):
 
     Writes wait in a queue. If it is full, or an endpoint is cleared, all blocks of the endpoint are removed from the
     shared index, so that none stays there that the engine does not hold any more. After a full queue, the blocks that
-    the index of this picker has are written again when nothing else waits.
+    the index of this picker has are written again while the queue is empty.
     """
 
     def __init__(

@@ -137,10 +137,6 @@ def test_tokenizer_service_is_not_asked_without_a_model_or_beside_a_producer():
             "inMemoryConfig is used",
         ),
         ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://index:6379"}}}}, ""),
-        (
-            {"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://:secret@index"}}}},
-            "use EPP_REDIS_PASSWORD",
-        ),
         ({"indexerConfig": {"kvBlockIndexConfig": {"metricsLoggingInterval": 10**9}}}, "nothing is logged"),
         ({"kvEventsConfig": {"concurrency": 8}}, "one thread receives events"),
         ({}, ""),
