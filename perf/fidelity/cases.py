@@ -92,7 +92,7 @@ _MIXED = ("a100", "a100", "a100-3g.20gb", "t4", "t4")
 CASES: Mapping[str, Case] = {
     case.name: case
     for case in (
-        Case("conversations", WORKLOADS["azure-conv"], 6.5, ("a100",) * 4, "llm-d-default"),
+        Case("conversations", WORKLOADS["azure-conv"], 6.5, ("a100-3g.20gb",) * 6, "llm-d-default"),
         Case("code", WORKLOADS["azure-code"], 9.0, ("a100",) * 4, "adaptive"),
         Case("agents", _AGENTS, 3.0, ("a100",) * 4, "llm-d-default"),
         Case("bursts", _BURSTS, 6.0, _MIXED, "adaptive"),

@@ -2,9 +2,7 @@
 """Compare replays with real time: `make replay-proof`, or `python -m perf.fidelity.run --help`."""
 
 import argparse
-import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,14 +12,19 @@ import msgspec
 import numpy as np
 import uvloop
 
+from epp.config import load_text
 from epp.explain.record import DecisionRecord
+from epp.lab.replay import ReplayOptions, load_fleet, replay, summarise
+from epp.lab.replay.outcome import merge
 from epp.lab.replay.summary import quantile
+from epp.lab.traces.reading import open_trace
 from perf.fidelity.cases import CASES, Case
 from perf.fidelity.playing import DECISIONS, TRACE, Played, gateway, play
 from perf.rig.processes import BenchError
 
 _FIGURES = {"ttft": "first token", "total": "whole request"}
 _SHARES = {"p50": 0.5, "p90": 0.9}
+_SEEDS = 5
 _LIMITS = {"p50": 0.10, "p90": 0.20}
 """Largest difference between a replay of the trace and the clients."""
 _RECORD_LIMIT = 0.15
@@ -56,15 +59,13 @@ def recorded(path: Path) -> Iterator[tuple[float, float]]:
 
 
 def replayed(case: Case, directory: Path, trace: str) -> Quantiles:
-    """Run `epp replay` on a file."""
-    flags = ["--endpoints", "endpoints.yaml", "--config", "config.yaml", "--output", "json", "--seeds", "3"]
-    flags += [f"--profile={name}={profile.name}.yaml" for name, profile in case.profiles.items()]
-    command = (sys.executable, "-m", "epp", "replay", trace, *flags)
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"epp replay {trace}:\n{done.stderr}")
-    figures = json.loads(done.stdout)["replays"][0]["figures"]["all"]
-    return {name: {share: figures[name][share] or math.inf for share in _SHARES} for name in _FIGURES}
+    """Replay a file as `epp replay` does by default."""
+    profiles = [f"{name}={directory / profile.name}.yaml" for name, profile in case.profiles.items()]
+    fleet = load_fleet(directory / "endpoints.yaml", profiles)
+    config = load_text((directory / "config.yaml").read_text(), case.config)
+    file = open_trace(directory / trace)
+    found = summarise(merge([replay(config, fleet, file, ReplayOptions(seed=seed)) for seed in range(_SEEDS)]))
+    return {name: {share: getattr(getattr(found, name), share) or math.inf for share in _SHARES} for name in _FIGURES}
 
 
 def rows(case: Case, directory: Path, played: Sequence[Played]) -> Iterator[tuple[str, bool]]:
