@@ -12,10 +12,10 @@ from epp.lab.sim.plan import answer_tokens, tokenize
 from epp.lab.traces.making import WORKLOADS, MadeTrace, Workload
 from epp.lab.traces.trace import TraceRequest
 
-SECONDS = 36.0
+SECONDS = 52.0
 """Of each trace."""
 MODEL = SimProfile().model
-_MOST_ANSWER = 400
+_MOST_ANSWER = 300
 """Tokens: the last answers end soon after the last request."""
 _SEED = 1
 _CONTEXT = 32_768
@@ -34,6 +34,8 @@ class Case:
     """Presets."""
     config: str
     """Name of a ready-made one."""
+    slowness: float = 2.0
+    """Factor on the times of the presets: the milliseconds of gateway and sockets then matter less."""
     most_running: int = 256
     """Requests that a server computes at once."""
 
@@ -50,6 +52,7 @@ class Case:
                 PRESETS[preset],
                 name=preset,
                 max_model_len=_CONTEXT,
+                time_scale=self.slowness,
                 max_num_seqs=min(self.most_running, PRESETS[preset].max_num_seqs),
             )
             for number, preset in enumerate(self.servers)
@@ -92,10 +95,10 @@ _MIXED = ("a100", "a100", "a100-3g.20gb", "t4", "t4")
 CASES: Mapping[str, Case] = {
     case.name: case
     for case in (
-        Case("conversations", WORKLOADS["azure-conv"], 6.5, ("a100-3g.20gb",) * 6, "llm-d-default"),
-        Case("code", WORKLOADS["azure-code"], 9.0, ("a100",) * 4, "adaptive"),
-        Case("agents", _AGENTS, 3.0, ("a100",) * 4, "llm-d-default"),
-        Case("bursts", _BURSTS, 6.0, _MIXED, "adaptive"),
-        Case("overload", WORKLOADS["azure-conv"], 6.0, ("a100",) * 2, "priorities", most_running=12),
+        Case("conversations", WORKLOADS["azure-conv"], 3.3, ("a100",) * 4, "llm-d-default"),
+        Case("code", WORKLOADS["azure-code"], 4.5, ("a100",) * 4, "adaptive"),
+        Case("agents", _AGENTS, 1.3, ("a100",) * 5, "llm-d-default"),
+        Case("bursts", _BURSTS, 2.7, _MIXED, "adaptive"),
+        Case("overload", WORKLOADS["azure-conv"], 6.6, ("a100",) * 2, "priorities", slowness=1.0, most_running=12),
     )
 }
