@@ -97,7 +97,7 @@ CASES: Mapping[str, Case] = {
     for case in (
         Case("conversations", WORKLOADS["azure-conv"], 3.3, ("a100",) * 4, "llm-d-default"),
         Case("code", WORKLOADS["azure-code"], 4.5, ("a100",) * 4, "adaptive"),
-        Case("agents", _AGENTS, 1.3, ("a100",) * 5, "llm-d-default"),
+        Case("agents", _AGENTS, 3.0, ("a100",) * 4, "llm-d-default", slowness=1.0),
         Case("bursts", _BURSTS, 2.7, _MIXED, "adaptive"),
         Case("overload", WORKLOADS["azure-conv"], 6.6, ("a100",) * 2, "priorities", slowness=1.0, most_running=12),
     )
