@@ -19,8 +19,8 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart overload \
-  overload-ci hostile hostile-ci soak supply operator test-redis test-vllm test-kube kube-assets lock clean
+.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
+  replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -142,6 +142,11 @@ bench-chart: .venv/test
 	$(BIN)/python -m perf.bench.run_profiles --samples adaptive,llm-d-default,least-loaded,round-robin \
 	  --fleets mixed,equal --workloads conversations --loads 0.7 --seeds 3 --json perf/bench/profiles.json
 	$(BIN)/python tools/generate.py
+
+# Traces in real time, behind a real Envoy and in front of simulated servers, and in `epp replay`: a table of differences, in
+# six minutes; exits with 1 if one is over its limit. One of them: make replay-proof ARGS="--only code"
+replay-proof: .venv/test
+	$(BIN)/python -m perf.fidelity.run $(ARGS)
 
 # Records the picture at the top of README.md.
 picture: .venv/test

@@ -23,7 +23,7 @@ from epp.lab.replay.fleet import Fleet, Server
 from epp.lab.replay.kv_publishing import PUBLISH_SECONDS, Publisher, deliver
 from epp.lab.replay.outcome import Outcome, Recorder, Status
 from epp.lab.replay.replicas import Replica, Watch
-from epp.lab.replay.settings import HOP_SECONDS, PAGE_SECONDS, ReplayOptions
+from epp.lab.replay.settings import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, ReplayOptions
 from epp.lab.replay.traffic import Arrival, Traffic
 from epp.lab.replay.virtual_time import VirtualClock, VirtualLoop, run_virtual
 from epp.lab.sim import SimRequest
@@ -205,7 +205,8 @@ class Simulation:
             self._all_arrived = True
             self._end_if_over()
             return
-        due = max(self._clock.time, _START + LEAD_SECONDS + arrival.at)
+        late = JITTER_SECONDS * self._draws.random() if self._options.seed else 0.0
+        due = max(self._clock.time, _START + LEAD_SECONDS + arrival.at + late)
         self._loop.at(due, self._arrive, arrival)
 
     def _arrive(self, arrival: Arrival) -> None:

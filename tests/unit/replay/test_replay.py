@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from epp.lab.replay import Fleet, Progress, ReplayOptions, Status, Targets, groups, replay, summarise
+from epp.lab.replay.settings import JITTER_SECONDS
 from epp.lab.sim import PRESETS
 from epp.lab.traces.trace import TraceRequest
 from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests
@@ -89,6 +90,18 @@ def test_equal_seeds_give_equal_outcomes_and_other_seeds_others():
     )
     assert one.columns.ttft.tobytes() == same.columns.ttft.tobytes()
     assert one.columns.server.tolist() != other.columns.server.tolist()
+
+
+def test_other_seeds_delay_requests_by_some_milliseconds_without_random_choices_too():
+    trace = ListTrace([TraceRequest(at=at, prompt_tokens=780, output_tokens=2) for at in (0.0, 0.05)])
+    exact, one, other = (
+        replay(config("llm-d-default"), fleet("a100"), trace, ReplayOptions(seed=seed)).columns.ttft
+        for seed in (0, 1, 2)
+    )
+    # the second prompt waits until the first one is computed, 100 ms after that came
+    assert exact == pytest.approx([0.1 + 2 * HOP, 0.15 + 0.0147 + 2 * HOP])
+    assert one[1] != other[1]
+    assert [one[1], other[1]] == pytest.approx([exact[1]] * 2, abs=JITTER_SECONDS)
 
 
 def test_a_faster_trace_takes_longer_to_the_first_token():
