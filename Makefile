@@ -20,7 +20,7 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart overload \
-  overload-ci hostile hostile-ci soak supply operator test-redis test-vllm test-kube kube-assets lock clean
+  overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -164,6 +164,11 @@ test-redis: .venv/test
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
 	$(BIN)/pytest -c pyproject.toml --rootdir . tests/vllm --vllm $(abspath $(VLLM))
+
+# Two genuine vLLM servers of unequal speed: calibrates them, and compares replays of a trace with real time, in ten
+# minutes. It wants a machine that does nothing else: make tuning-vllm VLLM=path/to/venv
+tuning-vllm: .venv/test
+	$(BIN)/python -m perf.vllm.tuning $(abspath $(VLLM)) $(ARGS)
 
 .venv/bin/python:
 	@echo "creating .venv with $$($(PYTHON) --version) ..."
