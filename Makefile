@@ -20,7 +20,7 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
-  replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm test-kube kube-assets lock clean
+  bench-workloads replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -137,6 +137,11 @@ soak: .venv/test
 bench-profiles: .venv/test
 	$(BIN)/python -m perf.bench.run_profiles $(ARGS)
 
+# The profile `adaptive` beside all others on six equal servers, by workload: a table with intervals, in half an hour. Shorter:
+# ARGS="--workloads chats --seeds 1". For flags: ARGS=--help
+bench-workloads: .venv/test
+	$(BIN)/python -m perf.bench.run_workloads $(ARGS)
+
 # The chart and the table at the top of README.md: four profiles on two fleets, in a minute.
 bench-chart: .venv/test
 	$(BIN)/python -m perf.bench.run_profiles --samples adaptive,llm-d-default,least-loaded,round-robin \
@@ -169,6 +174,11 @@ test-redis: .venv/test
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
 	$(BIN)/pytest -c pyproject.toml --rootdir . tests/vllm --vllm $(abspath $(VLLM))
+
+# Two genuine vLLM servers of unequal speed: calibrates them, and compares replays of a trace with real time, in ten
+# minutes. It wants a machine that does nothing else: make tuning-vllm VLLM=path/to/venv
+tuning-vllm: .venv/test
+	$(BIN)/python -m perf.vllm.tuning $(abspath $(VLLM)) $(ARGS)
 
 .venv/bin/python:
 	@echo "creating .venv with $$($(PYTHON) --version) ..."

@@ -262,10 +262,10 @@ class Simulation:
         if one.prefiller is None and self._regret_every and one.number % self._regret_every == 0:
             self._recorder.regret[one.number] = self._regret(one.arrival, place)
         if one.prefiller is None:
-            self._after(HOP_SECONDS + place.server.network_seconds, self._submit, place, request)
+            self._send(place, request, HOP_SECONDS + place.server.network_seconds)
         else:
             prompt = msgspec.structs.replace(request, output_tokens=1)
-            self._after(2 * HOP_SECONDS, self._submit, one.prefiller, prompt)
+            self._send(one.prefiller, prompt, 2 * HOP_SECONDS)
 
     def _regret(self, arrival: Arrival, chosen: _Place) -> float:
         """Return the regret of a choice, as `epp.lab.replay.regret` defines it."""
@@ -284,6 +284,10 @@ class Simulation:
             its = seconds if place is chosen else its
         return its - best
 
+    def _send(self, place: _Place, request: SimRequest, seconds: float) -> None:
+        """Submit a request to an engine after this time on the way, and the overhead of its server."""
+        self._after(seconds + place.server.profile.overhead_seconds, self._submit, place, request)
+
     def _submit(self, place: _Place, request: SimRequest) -> None:
         one = self._open.get(request.request_id)
         if one is None:
@@ -300,7 +304,7 @@ class Simulation:
         size = request.prompt_tokens
         arrived = msgspec.structs.replace(request, transferred_tokens=size)
         seconds = size * self._options.transfer_seconds_per_token
-        self._after(HOP_SECONDS + seconds, self._submit, place, arrived)
+        self._send(place, arrived, HOP_SECONDS + seconds)
 
     def _too_long(self, one: _Open) -> None:
         """Answer as a server does that cannot hold so long a request."""

@@ -32,6 +32,14 @@ def test_a_lone_request_takes_the_time_of_its_prompt_and_its_tokens():
     assert outcome.dollars == pytest.approx((0.1 + 10 * 0.0147) / 3600)
 
 
+def test_overhead_of_a_request_delays_it_and_keeps_no_server_busy():
+    profile = msgspec.structs.replace(PRESETS["a100"], request_overhead_seconds=0.5)
+    trace = ListTrace([TraceRequest(at=2.0, prompt_tokens=780, output_tokens=11)])
+    outcome = replay(config("adaptive"), fleet(profile), trace, ReplayOptions())
+    assert outcome.columns.ttft == pytest.approx([0.5 + 0.1 + 2 * HOP])
+    assert outcome.busy_seconds == pytest.approx([0.1 + 10 * 0.0147])
+
+
 def test_a_prefix_is_computed_once_and_found_by_the_picker():
     blocks = tuple(range(20))
     trace = ListTrace(
