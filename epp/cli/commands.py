@@ -6,10 +6,10 @@ module.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from epp.cli.options import (
     Endpoints,
@@ -134,21 +134,7 @@ class Explain:
     output: OutputFormat = Output.TEXT
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulate:
-    """Take recorded decisions again with another configuration: how many picks differ, by class, cost and load."""
-
-    config: str = flag(
-        ..., "The configuration under which they were recorded: a file, or the name of a ready-made one.", "FILE"
-    )
-    against: str = flag(..., "The other one.", "FILE")
-    decisions: Path = flag(
-        ..., "Output of --decision-file, or an answer of /api/decisions; - for standard input.", "FILE"
-    )
-    limit: int = flag(10_000, "Decisions that are taken again, the last ones.", COUNT)
-    output: OutputFormat = Output.TEXT
-    allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: PluginModules = ""
+TraceFormat: TypeAlias = Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"]
 
 
 def _presets() -> list[str]:
@@ -158,17 +144,9 @@ def _presets() -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
-    """Replay a trace with one or several configurations, in virtual time and on simulated servers: latency, goodput,
-    dollars and cache hits.
-    """  # noqa: D205  one paragraph is the help
+class Replayed:
+    """Flags of all replays of a trace on simulated servers."""
 
-    trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
-    endpoints: Path = flag(..., "The servers: a list as file-discovery reads it.", "FILE")
-    config: list[str] = flag(
-        ..., "A configuration: a file, or the name of a ready-made one; may be repeated. The others are compared "
-        "with the first.", "FILE"
-    )  # fmt: skip
     profile: list[str] | None = flag(
         None,
         "Profile of a simulated server: KEY is the name of an endpoint or an accelerator class, the value a preset of "
@@ -176,22 +154,46 @@ class Replay:
         "KEY=PRESET",
     )
     prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
-    objects: str = flag("", "Files or directories of cluster objects: objectives, rewrites, quotas.", "PATH,...")
-    trace_format: Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"] | None = flag(
-        None, "Format of the trace; by default, its first lines tell it."
-    )
+    trace_format: TraceFormat | None = flag(None, "Format of the trace; by default, its first lines tell it.")
     trace_rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     slo: str = flag(
         "", "Latency targets of requests without their own, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,..."
     )
+    rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
+    pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Replay a trace with one or several configurations, in virtual time and on simulated servers: latency, goodput,
+    dollars and cache hits. Or take recorded decisions again: how many picks differ, by class, cost and load.
+    """  # noqa: D205  one paragraph is the help
+
+    trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
+    endpoints: Path | None = flag(
+        None, "The servers: a list as file-discovery reads it. Required without --decisions.", "FILE"
+    )
+    config: list[str] = flag(
+        ..., "A configuration: a file, or the name of a ready-made one; may be repeated. The others are compared "
+        "with the first.", "FILE"
+    )  # fmt: skip
+    decisions: bool = flag(
+        False,
+        "Take the decisions in TRACE again, with the recorded load: it is output of --decision-file, or an answer of "
+        "/api/decisions; - for standard input. The first of two configurations is the one under which they were "
+        "recorded. Of the other flags, --limit, --output and --allow- ones count.",
+        SWITCH,
+    )
+    replayed: Replayed = field(default_factory=Replayed)
+    objects: str = flag("", "Files or directories of cluster objects: objectives, rewrites, quotas.", "PATH,...")
     seeds: int | None = flag(
         None, "Repetitions with other random choices; 5 by default, and 1 for more than 20,000 requests.", COUNT
     )
-    rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
-    limit: int | None = flag(None, "Most requests, the first ones.", COUNT)
+    limit: int | None = flag(
+        None, "Most requests, the first ones. With --decisions, the last ones; by default 10,000.", COUNT
+    )
     duration: float | None = flag(None, "Length of the part of the trace that is replayed.", DURATION)
     timeout: float = flag(Seconds(60), "Time after which clients leave without a first token.", DURATION)
-    pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
     report: Path | None = flag(None, "Where to write a report with plots, as one HTML file.", "FILE")
     output: OutputFormat = Output.TEXT
     allow_experimental_plugins: bool = experimental_flag()
@@ -231,15 +233,7 @@ class Tune:
     budget: float = flag(Seconds(600), "Longest time for trials.", DURATION)
     jobs: int | None = flag(None, "Processes that run trials; by default one for each CPU.", COUNT, max=256)
     seed: int = flag(0, "Of the random choices.", "NUMBER", min=0)
-    profile: list[str] | None = flag(None, "Profile of a simulated server, as of `epp replay`.", "KEY=PRESET")
-    prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
-    trace_format: Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"] | None = flag(
-        None, "Format of the trace; by default, its first lines tell it."
-    )
-    trace_rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
-    slo: str = flag("", "Latency targets, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,...")
-    rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
-    pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
+    replayed: Replayed = field(default_factory=Replayed)
     output: OutputFormat = Output.TEXT
     allow_experimental_plugins: bool = experimental_flag()
     allow_plugin_modules: PluginModules = ""
@@ -250,9 +244,7 @@ class TraceShow:
     """Show the content of a trace: rate, burstiness, lengths, shared prefixes, sessions, models and tenants."""
 
     trace: Path = argument(..., "A trace of requests, plain or compressed with gzip or zstd.", "TRACE")
-    format: Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"] | None = flag(
-        None, "Format of the trace; by default, its first lines tell it."
-    )
+    format: TraceFormat | None = flag(None, "Format of the trace; by default, its first lines tell it.")
     rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     seed: int = flag(0, "Seed of the times for --rate.", "NUMBER")
     output: OutputFormat = Output.TEXT
@@ -338,7 +330,6 @@ COMMANDS: Mapping[str, type[Any]] = {
     "plugins": Plugins,
     "accelerators": Accelerators,
     "explain": Explain,
-    "simulate": Simulate,
     "replay": Replay,
     "tune": Tune,
     "trace show": TraceShow,

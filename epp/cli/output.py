@@ -3,7 +3,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,27 @@ def log_of_errors_only() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+@contextmanager
+def progress_bar(
+    title: str, total: Callable[[], float], *, shown: bool = True, console: Console | None = None
+) -> Iterator[Callable[[float], None]]:
+    """Show on a terminal, if `shown`, how much of `total` is done, and the time left.
+
+    The context is the function that sets the part that is done. `total` is called only on a terminal.
+    """
+    console = console or Console(stderr=True)
+    if not shown or not console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415  few commands
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+    most = total()
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(title, total=most)
+        yield lambda done: bar.update(task, completed=min(done, most))
 
 
 def write_text(path: Path, text: str) -> None:

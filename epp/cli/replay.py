@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp replay`: a trace, replayed with configurations on simulated servers."""
+"""`epp replay`: a trace, replayed with configurations on simulated servers, or its decisions alone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from epp.cli.commands import Replay
 from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json, write_text
+from epp.cli.output import log_of_errors_only, new_console, print_json, progress_bar, write_text
+from epp.cli.replay_decisions import replay_decisions
 from epp.cli.running import exit_on
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
@@ -50,10 +49,18 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
 def replay(flags: Replay) -> None:
     """Print the figures of all configurations in the requested format."""
+    if flags.decisions:
+        replay_decisions(flags)
+        return
     with exit_on(ConfigurationError, TraceError), log_of_errors_only():
-        targets = parse_targets(flags.slo)
+        if flags.endpoints is None:
+            raise ConfigurationError(
+                "--endpoints is missing",
+                remedy="give the list of servers; to take recorded decisions again without servers, --decisions",
+            )
+        targets = parse_targets(flags.replayed.slo)
         configs = [read_named_config(name) for name in flags.config]
-        fleet = load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices)
+        fleet = load_fleet(flags.endpoints, flags.replayed.profile or (), prices=flags.replayed.prices)
         warnings = [check_config(config, _options(flags, 0)) for config in configs]
         for name, found in zip(flags.config, warnings, strict=True):
             for warning in found:
@@ -93,55 +100,41 @@ def _outcomes(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet) -> l
 
 def _run(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet, seeds: range) -> list[list[Outcome]]:
     jobs = [Job(config, fleet, _trace(flags), _options(flags, seed)) for config in configs for seed in seeds]
-    with _progress_bar(flags, len(jobs)) as report:
+    done = [0.0] * len(jobs)
+    with progress_bar("replay", lambda: len(jobs) * _trace_seconds(flags)) as show:
+
+        def report(now: JobProgress) -> None:
+            done[now.job] = now.seconds
+            show(sum(done))
+
         outcomes = run_jobs(jobs, report)
     count = len(seeds)
     return [outcomes[start : start + count] for start in range(0, len(outcomes), count)]
 
 
 def _trace(flags: Replay) -> TraceFile:
-    return TraceFile(flags.trace, flags.trace_format or "", flags.trace_rate)
+    return TraceFile(flags.trace, flags.replayed.trace_format or "", flags.replayed.trace_rate)
 
 
 def _options(flags: Replay, seed: int) -> ReplayOptions:
     return ReplayOptions(
         seed=seed,
-        rate_scale=flags.rate_scale,
+        rate_scale=flags.replayed.rate_scale,
         limit=flags.limit,
         duration=flags.duration,
         timeout_seconds=flags.timeout,
-        pickers=flags.pickers,
+        pickers=flags.replayed.pickers,
         objects=split_list(flags.objects),
         experimental=flags.allow_experimental_plugins,
         plugin_modules=tuple(split_list(flags.allow_plugin_modules)),
     )
 
 
-@contextmanager
-def _progress_bar(flags: Replay, jobs: int) -> Iterator[Callable[[JobProgress], None]]:
-    """Show the progress of all jobs with the time left, on a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    seconds = _trace_seconds(flags)
-    done = [0.0] * jobs
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("replay", total=seconds * jobs)
-
-        def report(now: JobProgress) -> None:
-            done[now.job] = min(now.seconds, seconds)
-            bar.update(task, completed=sum(done))
-
-        yield report
-
-
 def _trace_seconds(flags: Replay) -> float:
     """Return the length of the replayed part of the trace."""
     last = 0.0
     for number, request in enumerate(_trace(flags).open()):
-        last = request.at / flags.rate_scale
+        last = request.at / flags.replayed.rate_scale
         if number == flags.limit or (flags.duration is not None and last > flags.duration):
             break
     return max(last, 1.0)

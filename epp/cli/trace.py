@@ -14,7 +14,7 @@ from rich.table import Table
 
 from epp.cli.commands import TraceMake, TraceShow
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json, print_labelled
+from epp.cli.output import log_of_errors_only, new_console, print_json, print_labelled, progress_bar
 from epp.cli.running import exit_on
 from epp.framework.messages import printable
 from epp.lab.traces.formats import own_lines
@@ -26,6 +26,8 @@ from epp.lab.traces.trace import TraceError
 
 _SECONDS_OF_MINUTE, _SECONDS_OF_HOUR = 60, 3600
 _MANY = 100.0
+_LARGE_BYTES = 10_000_000
+"""A file of this size takes seconds to read."""
 _MOST_NAME = 24
 
 
@@ -33,7 +35,9 @@ def trace_show(flags: TraceShow) -> None:
     """Print the statistics in the requested format."""
     with exit_on(TraceError), log_of_errors_only():
         trace = open_trace(flags.trace, format=flags.format or "", rate=flags.rate, seed=flags.seed)
-        found = statistics_of(trace)
+        size = flags.trace.stat().st_size
+        with progress_bar("reading", lambda: size, shown=size >= _LARGE_BYTES) as report:
+            found = statistics_of(trace, lambda: report(trace.bytes_read))
         if found is None:
             skipped = "; ".join(f"{count} {reason}" for reason, count in trace.problems.skipped.items())
             raise TraceError(f"{trace.name} has no requests{f': {skipped}' if skipped else ''}")

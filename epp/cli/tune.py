@@ -76,7 +76,7 @@ def _problem(flags: Tune) -> "Problem":
     conditions = tuple(condition(text).text for text in flags.subject_to or ())
     config = read_named_config(flags.config)
     last, requests = 0.0, 0
-    trace = TraceFile(flags.trace, flags.trace_format or "", flags.trace_rate)
+    trace = TraceFile(flags.trace, flags.replayed.trace_format or "", flags.replayed.trace_rate)
     for requests, request in enumerate(trace.open(), 1):  # noqa: B007  their number is what counts
         last = request.at
     if requests < _LEAST_REQUESTS or not last:
@@ -86,19 +86,19 @@ def _problem(flags: Tune) -> "Problem":
         )
     options = ReplayOptions(
         seed=flags.seed,
-        rate_scale=flags.rate_scale,
-        pickers=flags.pickers,
+        rate_scale=flags.replayed.rate_scale,
+        pickers=flags.replayed.pickers,
         experimental=flags.allow_experimental_plugins,
         plugin_modules=tuple(split_list(flags.allow_plugin_modules)),
     )
     return Problem(
         text=config.text,
         origin=flags.config,
-        fleet=load_fleet(flags.endpoints, flags.profile or (), prices=flags.prices),
+        fleet=load_fleet(flags.endpoints, flags.replayed.profile or (), prices=flags.replayed.prices),
         trace=trace,
         seconds=last,
         options=options,
-        targets=parse_targets(flags.slo),
+        targets=parse_targets(flags.replayed.slo),
         objectives=objectives,
         conditions=conditions,
         also=tuple(flags.also or ()),

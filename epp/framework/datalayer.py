@@ -3,25 +3,26 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
 
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import P, Plugin, Role
 from epp.framework.snapshot import Attribute, Column
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Content of one page of an endpoint; values that are absent stay unchanged.
 
     Immutable: an extractor may return the same report again.
     """
 
-    columns: Mapping[Column, float] = field(default_factory=dict)
+    columns: Mapping[Column, float] = msgspec.field(default_factory=dict)
     """Columns that no snapshot has yet are added to all that follow."""
-    attributes: Mapping[Attribute[Any], object] = field(default_factory=dict)
+    attributes: Mapping[Attribute[Any], object] = msgspec.field(default_factory=dict)
     problems: tuple[str, ...] = ()
     """Impossible values of the page; they count as unknown."""
     uid: str = ""

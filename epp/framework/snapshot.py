@@ -69,6 +69,10 @@ class Column:
     declared_producer: str = ""
     """Plugin type that a configuration must declare if a plugin reads this, as it needs a source; empty for none."""
 
+    def __hash__(self) -> int:
+        """Return the hash of the name: reports have columns as keys."""
+        return hash(self.name)
+
 
 WAITING = Column("waiting", "requests")
 """Requests in the engine's queue."""

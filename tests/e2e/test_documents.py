@@ -311,7 +311,7 @@ def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_and_tf_6_says_where_
 @pytest.mark.slow
 def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
     walked = walk(WHAT_IF)
-    report = output_of(walked, "epp simulate")
+    report = output_of(walked, "epp replay")
     differing, replayed = map(int, re.search(r"(\d+) of (\d+) picks differ", report).groups())
     assert 40 <= replayed <= 41  # the list of models may be one more
     assert f"the first configuration reproduces {replayed} of {replayed} recorded picks" in report

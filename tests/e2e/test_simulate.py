@@ -134,19 +134,19 @@ async def test_tf_6_simulations_leave_no_trace_at_a_running_picker(front):
 
 async def test_recorded_decisions_are_taken_again_as_they_were(front, files):
     config = str(files / "config.yaml")
-    arguments = ("--config", config, "--decisions", str(files / "decisions.jsonl"), "--output=json")
+    arguments = (str(files / "decisions.jsonl"), "--decisions", "--config", config, "--output=json")
 
     async def written() -> bool:
         lines = await asyncio.to_thread((files / "decisions.jsonl").read_bytes)
         return lines.count(b"\n") >= ASKED
 
     await until(written, "all decisions are in the file")
-    found = await compared("--against", config, *arguments)
+    found = await compared(*arguments, "--config", config)
     assert (found["replayed"], found["reproduced"], found["differing"]) == (ASKED, ASKED, 0)
-    assert (await compared("--against", "random", *arguments))["differing"] > 0
+    assert (await compared(*arguments, "--config", "random"))["differing"] > 0
 
 
 async def compared(*arguments: str) -> dict:
-    code, said = await outcome("simulate", *arguments)
+    code, said = await outcome("replay", *arguments)
     assert (code, said.err) == (0, [])
     return json.loads("\n".join(said.out))

@@ -4,12 +4,11 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Self
 
 from epp.lab.replay.regret import seconds_to_end
 from epp.lab.sim import Emission, Machine, SimProfile, SimRequest
-from epp.lab.sim.kv_cache import BlockHash
+from epp.lab.sim.kv_cache import KVChanges
 
 
 class Event(NamedTuple):
@@ -57,10 +56,9 @@ class Engine(ABC):
         """Return the seconds until the request would end if it came now, and none after it; NaN for unknown."""
         return math.nan
 
-    @property
-    def cached_hashes(self) -> AbstractSet[BlockHash]:
-        """Hashes of the blocks in its KV cache; none of an engine that publishes none."""
-        return frozenset()
+    def take_kv_changes(self) -> KVChanges | None:
+        """Return how its KV cache has changed since the last call; None if it has not, or if it publishes no events."""
+        return None
 
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the running and the waiting adapters."""
@@ -80,6 +78,13 @@ class Page(NamedTuple):
     def of(cls, engine: Engine, profile: SimProfile) -> Self:
         """Return the present page of an engine."""
         return cls(profile, engine.gauges(), *(map(tuple, engine.adapters()) if profile.lora_adapters else ()))
+
+    def renewed(self, engine: Engine) -> "Page":
+        """Return the present page; the same object if nothing on it has changed."""
+        if self.profile.lora_adapters:
+            return Page.of(engine, self.profile)
+        load = engine.gauges()
+        return self if load == self.load else Page(self.profile, load)
 
     @property
     def text(self) -> bytes:
@@ -115,12 +120,7 @@ class Simulated(Engine):
         return self.machine.next_event_at
 
     def advance(self, now: float) -> Sequence[Event]:
-        before = self.machine.now
-        was_busy = self.machine.next_event_at is not None
-        emissions = self.machine.advance(now)
-        if was_busy:
-            self.busy_seconds += now - before
-        return [_event(one) for one in emissions]
+        return [_event(one) for one in self.machine.advance(now)]
 
     def submit(self, request: SimRequest) -> None:
         self.machine.submit(request)
@@ -128,15 +128,18 @@ class Simulated(Engine):
     def abort(self, request_id: int) -> None:
         self.machine.abort(request_id)
 
-    @property
-    def cached_hashes(self) -> AbstractSet[BlockHash]:
-        return self.machine.cached_hashes
+    def take_kv_changes(self) -> KVChanges | None:
+        return self.machine.take_kv_changes()
 
     def forecast(self, request: SimRequest) -> float:
         return seconds_to_end(self.machine, request)
 
     def gauges(self) -> tuple[int, int, float]:
         return self.machine.running, self.machine.waiting, self.machine.kv_usage
+
+    @property
+    def busy_seconds(self) -> float:  # type: ignore[override]
+        return self.machine.busy_seconds
 
     @property
     def adapter_loads(self) -> int:  # type: ignore[override]

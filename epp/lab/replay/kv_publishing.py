@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV events of simulated engines: what their caches store and evict, as they would publish it."""
 
-from collections.abc import Collection, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from epp.framework import Endpoint
 from epp.lab.replay.replicas import Replica
 from epp.lab.sim import SimRequest
-from epp.lab.sim.kv_cache import BlockHash
+from epp.lab.sim.kv_cache import KVChanges
 from epp.pool.kv_events.events import BlockRemoved, BlockStored, Event
 from epp.pool.kv_events.index import Message
 
@@ -23,41 +22,41 @@ class Published(NamedTuple):
     event: Event
 
 
-class _Block(NamedTuple):
-    parent: BlockHash | None
-    depth: int
+class _Submitted(NamedTuple):
+    request: SimRequest
     token_ids: Sequence[int]
+    """Those of its answer included."""
     model: str
 
 
 class Publisher:
-    """The changes in the cache of one engine."""
+    """Describes the changes in the cache of one engine by the requests that fill it."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._blocks: dict[BlockHash, _Block] = {}
-        self._told: AbstractSet[BlockHash] = frozenset()
+        self._submitted: dict[int, _Submitted] = {}
 
     def learn(self, request: SimRequest, token_ids: Sequence[int], model: str) -> None:
-        """Remember the token ids of the blocks of a request, those of its answer included."""
-        parent: BlockHash | None = None
-        size, ids = self._block_size, token_ids
-        for depth, block in enumerate(request.block_hashes):
-            if block not in self._blocks:
-                self._blocks[block] = _Block(parent, depth, ids[depth * size : (depth + 1) * size], model)
-            parent = block
+        """Remember a request that is submitted to the engine."""
+        self._submitted[request.request_id] = _Submitted(request, token_ids, model)
 
-    def changes(self, cached: AbstractSet[BlockHash]) -> Sequence[Published]:
-        """Return the events since the last call; parents are stored before their children."""
-        gone, new = self._told - cached, cached - self._told
-        self._told = frozenset(cached)
-        events = [Published("", BlockRemoved(sorted(gone)))] if gone else []
-        return [*events, *self._stored(new)]
+    def forget(self, request_id: int) -> None:
+        """Forget a request that the engine has no longer."""
+        self._submitted.pop(request_id, None)
 
-    def _stored(self, new: Collection[BlockHash]) -> Iterator[Published]:
-        for block in sorted(new, key=lambda each: (self._blocks[each].depth, each)):
-            parent, _, ids, model = self._blocks[block]
-            yield Published(model, BlockStored([block], parent, list(ids), self._block_size))
+    def events(self, changes: KVChanges) -> Sequence[Published]:
+        """Return the events of changes; parents are stored before their children."""
+        gone = [Published("", BlockRemoved(sorted(changes.evicted)))] if changes.evicted else []
+        return [*gone, *self._stored(changes)]
+
+    def _stored(self, changes: KVChanges) -> Iterator[Published]:
+        size = self._block_size
+        places = sorted((place, block, owner) for block, (owner, place) in changes.stored.items())
+        for place, block, owner in places:
+            request, ids, model = self._submitted[owner]
+            parent = request.block_hashes[place - 1] if place else None
+            own = list(ids[place * size : (place + 1) * size])
+            yield Published(model, BlockStored([block], parent, own, size))
 
 
 def deliver(replica: Replica, endpoint: Endpoint, events: Sequence[Published]) -> None:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 
 from epp.lab.sim import Machine, SimProfile, SimRequest
-from epp.lab.sim.machine import Ahead, Workload
+from epp.lab.sim.machine import Workload
 
 
 def seconds_to_end(machine: Machine, request: SimRequest) -> float:
@@ -24,11 +24,12 @@ def seconds_to_end(machine: Machine, request: SimRequest) -> float:
     profile, load = machine.profile, machine.workload()
     wait, left = _wait(profile, load, request)
     ahead = (*load.computing, *load.waiting)
-    tokens = sum(one.tokens for one in ahead) + machine.uncached_tokens(request)
+    tokens = sum([each for each, _ in ahead]) + machine.uncached_tokens(request)
     chunks = math.ceil(tokens / max(1, profile.max_num_batched_tokens - len(left)))
     prefill = tokens / profile.prefill_tokens_per_second + chunks * _decode_seconds(profile, len(left))
     own = request.output_tokens - 1
-    beside = sum(min(max(0, outputs - chunks), own) for outputs in left) + sum(min(one.outputs, own) for one in ahead)
+    beside = sum([min(outputs - chunks, own) for outputs in left if outputs > chunks])
+    beside += sum([min(outputs, own) for _, outputs in ahead])
     answer = profile.seconds_per_output_token * (own + profile.batch_slope * beside)
     return load.step_seconds + profile.time_scale * (wait + prefill + answer)
 
@@ -36,17 +37,19 @@ def seconds_to_end(machine: Machine, request: SimRequest) -> float:
 def _wait(profile: SimProfile, load: Workload, request: SimRequest) -> tuple[float, Sequence[int]]:
     """Return the seconds until there is room for the request and those ahead, and the tokens of answers left then."""
     blocks = -(-request.prompt_tokens // profile.block_size)
-    blocks += sum(-(-one.tokens // profile.block_size) for one in load.waiting)
+    blocks += sum([-(-tokens // profile.block_size) for tokens, _ in load.waiting])
     places = len(load.decoding) + len(load.computing) + len(load.waiting) + 1
     free, seconds, past = load.free_blocks, 0.0, 0
-    left: list[Ahead] = sorted(load.decoding, key=lambda one: -one.outputs)
+    if places <= profile.max_num_seqs and blocks <= free:
+        return 0.0, [outputs for outputs, _ in load.decoding]
+    left: list[tuple[int, int]] = sorted(load.decoding, key=lambda one: -one[0])
     while left and (places > profile.max_num_seqs or blocks > free):
-        seconds += (left[-1].outputs - past) * _decode_seconds(profile, len(left))
-        one = left.pop()
-        past = one.outputs
+        outputs, held = left.pop()
+        seconds += (outputs - past) * _decode_seconds(profile, len(left) + 1)
+        past = outputs
         places -= 1
-        free += one.blocks
-    return seconds, [one.outputs - past for one in left]
+        free += held
+    return seconds, [outputs - past for outputs, _ in left]
 
 
 def _decode_seconds(profile: SimProfile, count: int) -> float:

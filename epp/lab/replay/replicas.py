@@ -29,8 +29,6 @@ from epp.routing.director import Director, Runtime
 from epp.routing.director.incoming_request import Seeds
 from epp.routing.policies import PolicyFiles
 
-_LOAD = (RUNNING, WAITING, KV_USAGE)
-
 
 class Watch:
     """The polls of one server by one picker."""
@@ -49,8 +47,8 @@ class Watch:
             observer=CollectorObserver(),
         )
         self._cadence = Cadence(interval, slowest_interval(interval, math.inf), clock.now())
-        self._load: tuple[int, int, float] | None = None
-        """As of the last page, once pages have been read."""
+        self._page: Page | None = None
+        """The last one, once pages have been read."""
         self._report = Report()
 
     def take(self, page: Page) -> float:
@@ -59,18 +57,17 @@ class Watch:
         The first page is read as text. Later ones differ only in the load, unless they have adapters: text that the
         reader of pages would find the same numbers in is not written.
         """
-        now, endpoint, changed = self._clock.now(), self._server.endpoint, True
-        if self._load is None or self._server.profile.lora_adapters:
+        now, endpoint, before = self._clock.now(), self._server.endpoint, self._page
+        self._page, wait = page, 0.0
+        if before is None or page.profile.lora_adapters:
             wait = self._poll.settle(endpoint, page.text)
             changed = self._poll.changed
         else:
-            wait = 0.0
-            changed = self._load != page.load
+            changed = page is not before and page.load != before.load
             if changed or not self._report.columns:
-                columns = {column: float(value) for column, value in zip(_LOAD, page.load, strict=True)}
-                self._report = Report(columns)
+                running, waiting, kv_usage = page.load
+                self._report = Report({RUNNING: float(running), WAITING: float(waiting), KV_USAGE: float(kv_usage)})
             self._store.report(endpoint, self._report)
-        self._load = page.load
         if changed or self._store.in_flight(endpoint.id):
             self._cadence.event(now)
         return max(wait, self._cadence.interval(now))

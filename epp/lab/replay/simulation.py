@@ -50,12 +50,17 @@ class _Place:
     server: Server
     endpoint: Endpoint
     engine: Engine
-    page: Page | None = None
+    page: Page
     page_at: float = -math.inf
     alarm: float = math.inf
     """When its next event is in the timetable."""
     publisher: Publisher | None = None
     """Of KV events, where a plugin reads them."""
+
+
+def _place(number: int, server: Server) -> _Place:
+    engine = server.make(server.profile)
+    return _Place(number, server, server.endpoint, engine, Page.of(engine, server.profile))
 
 
 @dataclass(slots=True, eq=False)
@@ -85,10 +90,7 @@ class Simulation:
         self._options = options
         self._draws = random.Random(options.seed)  # noqa: S311  it is no secret
         self._replicas: list[Replica] = []
-        self._places = [
-            _Place(number, server, server.endpoint, server.make(server.profile))
-            for number, server in enumerate(fleet.servers)
-        ]
+        self._places = [_place(number, server) for number, server in enumerate(fleet.servers)]
         self._by_address = {place.endpoint.hostport: place for place in self._places}
         self._open: dict[int, _Open] = {}
         self._recorder = Recorder(fleet)
@@ -136,6 +138,7 @@ class Simulation:
         if any(replica.kv_event_readers for replica in self._replicas):
             for place in self._places:
                 place.publisher = Publisher(place.server.profile.block_size)
+                place.engine.take_kv_changes()
         sweeps = [asyncio.create_task(sweep) for replica in self._replicas for sweep in replica.sweeps()]
         for place in self._places:
             place.engine.advance(self._clock.time)
@@ -144,20 +147,17 @@ class Simulation:
             phase = self._options.poll_seconds * ((place.number / len(self._places) + offset) % 1.0)
             for replica in self._replicas:
                 if (watch := replica.watches[place.number]) is not None:
-                    self._after(phase, self._fetch, place, watch)
+                    self._loop.after(phase, self._fetch, place, watch)
         self._next_arrival()
-        self._after(LEAD_SECONDS, self._sample)
+        self._loop.after(LEAD_SECONDS, self._sample)
         if report is not None:
-            self._after(LEAD_SECONDS + self._options.report_seconds, self._report_progress, report)
+            self._loop.after(LEAD_SECONDS + self._options.report_seconds, self._report_progress, report)
         try:
             await self._done
         finally:
             for task in sweeps:
                 task.cancel()
         return self.outcome()
-
-    def _after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
-        self._loop.at(self._clock.time + seconds, action, *arguments)
 
     def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not self._done.done():
@@ -170,7 +170,7 @@ class Simulation:
 
     def _report_progress(self, report: Callable[["Simulation"], bool]) -> None:
         if report(self):
-            self._after(self._options.report_seconds, self._report_progress, report)
+            self._loop.after(self._options.report_seconds, self._report_progress, report)
         else:
             self._stopped = True
             if not self._done.done():
@@ -182,18 +182,18 @@ class Simulation:
             self._advance(place)
         self._recorder.load(self.now, [place.engine.gauges() for place in self._places])
         self._sample_seconds = max(self._sample_seconds, self.now / TIMELINE_SAMPLES)
-        self._after(self._sample_seconds, self._sample)
+        self._loop.after(self._sample_seconds, self._sample)
 
     # Polls
 
     def _fetch(self, place: _Place, watch: Watch) -> None:
-        if place.page is None or self._clock.time - place.page_at >= self._options.page_seconds:
+        if self._clock.time - place.page_at >= self._options.page_seconds:
             self._advance(place)
-            place.page, place.page_at = Page.of(place.engine, place.server.profile), self._clock.time
-        self._after(PAGE_SECONDS + place.server.network_seconds, self._report, place, watch, place.page)
+            place.page, place.page_at = place.page.renewed(place.engine), self._clock.time
+        self._loop.after(PAGE_SECONDS + place.server.network_seconds, self._report, place, watch, place.page)
 
     def _report(self, place: _Place, watch: Watch, page: Page) -> None:
-        self._after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
+        self._loop.after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
 
     # Requests
 
@@ -220,7 +220,7 @@ class Simulation:
         except RequestError:
             self._close(one, Status.REFUSED)
         else:
-            self._after(self._options.timeout_seconds, self._give_up, one)
+            self._loop.after(self._options.timeout_seconds, self._give_up, one)
             if isinstance(outcome, PendingRequest):
                 one.waiting = self._loop.create_task(self._wait(one, outcome))
             else:
@@ -255,21 +255,20 @@ class Simulation:
         one.routing = routing
         self._recorder.server[one.number] = place.number
         one.request = request = msgspec.structs.replace(one.arrival.work(place.server.profile), request_id=one.number)
-        if place.publisher is not None:
-            place.publisher.learn(request, one.arrival.token_ids().tolist(), routing.request.model)
         one.prefiller = self._by_address.get(routing.result.destination.headers.get(PREFILLER, ""))
         routing.let_evict(partial(self._evicted, one))
         if one.prefiller is None and self._regret_every and one.number % self._regret_every == 0:
-            self._recorder.regret[one.number] = self._regret(one.arrival, place)
+            self._recorder.regret[one.number] = self._regret(one.arrival, place, request)
         if one.prefiller is None:
             self._send(place, request, HOP_SECONDS + place.server.network_seconds)
         else:
             prompt = msgspec.structs.replace(request, output_tokens=1)
             self._send(one.prefiller, prompt, 2 * HOP_SECONDS)
 
-    def _regret(self, arrival: Arrival, chosen: _Place) -> float:
+    def _regret(self, arrival: Arrival, chosen: _Place, request: SimRequest) -> float:
         """Return the regret of a choice, as `epp.lab.replay.regret` defines it."""
-        work: dict[tuple[int, tuple[str, ...]], SimRequest] = {}
+        profile = chosen.server.profile
+        work = {(profile.block_size, profile.lora_adapters): request}
         best, its = math.inf, math.nan
         for place in self._places:
             profile = place.server.profile
@@ -286,7 +285,7 @@ class Simulation:
 
     def _send(self, place: _Place, request: SimRequest, seconds: float) -> None:
         """Submit a request to an engine after this time on the way, and the overhead of its server."""
-        self._after(seconds + place.server.profile.overhead_seconds, self._submit, place, request)
+        self._loop.after(seconds + place.server.profile.overhead_seconds, self._submit, place, request)
 
     def _submit(self, place: _Place, request: SimRequest) -> None:
         one = self._open.get(request.request_id)
@@ -295,6 +294,8 @@ class Simulation:
         if request.prompt_tokens + request.output_tokens > place.server.profile.max_model_len:
             self._too_long(one)
             return
+        if place.publisher is not None and one.routing is not None:
+            place.publisher.learn(request, one.arrival.token_ids().tolist(), one.routing.request.model)
         self._advance(place)
         place.engine.submit(request)
         self._set_alarm(place)
@@ -318,6 +319,9 @@ class Simulation:
 
     def _close(self, one: _Open, status: Status) -> None:
         del self._open[one.number]
+        for place in (one.place, one.prefiller):
+            if place is not None and place.publisher is not None:
+                place.publisher.forget(one.number)
         self._recorder.status[one.number] = status
         self._end_if_over()
 
@@ -331,13 +335,13 @@ class Simulation:
             self._abort(one, Status.EVICTED, Cause.EVICTED)
 
     def _abort(self, one: _Open, status: Status, cause: Cause) -> None:
-        self._close(one, status)
         if one.waiting is not None:
             one.waiting.cancel()
         for place in filter(None, (one.place, one.prefiller)):
             self._advance(place)
             place.engine.abort(one.number)
             self._set_alarm(place)
+        self._close(one, status)
         if one.routing is not None:
             one.routing.complete(cause)
 
@@ -351,9 +355,10 @@ class Simulation:
         for event in place.engine.advance(self._clock.time):
             back = HOP_SECONDS + place.server.network_seconds
             self._loop.at(event.at + back, self._answered, place, event)
-        if place.publisher is not None and (events := place.publisher.changes(place.engine.cached_hashes)):
+        if place.publisher is not None and (changes := place.engine.take_kv_changes()) is not None:
+            events = place.publisher.events(changes)
             for replica in self._replicas:
-                self._after(PUBLISH_SECONDS, deliver, replica, place.endpoint, events)
+                self._loop.after(PUBLISH_SECONDS, deliver, replica, place.endpoint, events)
 
     def _set_alarm(self, place: _Place) -> None:
         due = place.engine.next_event_at

@@ -4,10 +4,18 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 BlockHash: TypeAlias = bytes | int
 """The hash of a block and all before it."""
+
+
+class KVChanges(NamedTuple):
+    """Differences between two states of a cache."""
+
+    stored: dict[BlockHash, tuple[int, int]]
+    """The owner that filled the block, and the place of the block among its own."""
+    evicted: set[BlockHash]
 
 
 class KVCache:
@@ -24,6 +32,7 @@ class KVCache:
         self._block_of: dict[BlockHash, int] = {}
         self._hash_of: dict[int, BlockHash] = {}
         self._tables: dict[int, list[int]] = {}
+        self._changes: KVChanges | None = None
 
     @property
     def free_blocks(self) -> int:
@@ -38,12 +47,20 @@ class KVCache:
     @property
     def usage(self) -> float:
         """The used share of the cache, 0..1."""
-        return self.used_blocks / self._num_blocks
+        return (self._num_blocks - len(self._free)) / self._num_blocks
 
     @property
     def hashes(self) -> AbstractSet[BlockHash]:
         """Prefix hashes of the blocks that can be found."""
         return self._block_of.keys()
+
+    def take_changes(self) -> KVChanges | None:
+        """Return the changes since the last call; None if there are none. The first call begins to record them."""
+        changes = self._changes
+        if changes is not None and not changes.stored and not changes.evicted:
+            return None
+        self._changes = KVChanges({}, set())
+        return changes
 
     def blocks_of(self, owner: int) -> tuple[int, ...]:
         """Return the numbers of the blocks that `owner` holds, in order; `KeyError` for an unknown owner."""
@@ -81,35 +98,44 @@ class KVCache:
 
     def grow(self, owner: int, blocks: int) -> bool:
         """Let `owner` hold at least `blocks` blocks; return False, with nothing changed, if too few are free."""
-        table = self._tables[owner]
+        table, free = self._tables[owner], self._free
         missing = blocks - len(table)
-        if missing > len(self._free):
+        if missing > len(free):
             return False
         for _ in range(missing):
-            block, _ = self._free.popitem(last=False)
-            self._drop_content(block)
+            block, _ = free.popitem(last=False)
+            if block in self._hash_of:
+                self._drop_content(block)
             self._references[block] = 1
             table.append(block)
         return True
 
-    def commit(self, owner: int, index: int, block_hash: BlockHash) -> None:
-        """Mark block `index` of `owner` as full, with its prefix hash: others may share it from now on.
+    def commit(self, owner: int, first: int, hashes: Sequence[BlockHash]) -> None:
+        """Mark blocks of `owner`, from number `first` on, as full, with their prefix hashes: others may share them now.
 
         The first block with a given hash is the one that is found; a later duplicate stays private to its owner.
         """
-        block = self._tables[owner][index]
-        if block_hash not in self._block_of and block not in self._hash_of:
-            self._block_of[block_hash] = block
-            self._hash_of[block] = block_hash
+        table, block_of, hash_of, changes = self._tables[owner], self._block_of, self._hash_of, self._changes
+        for index, block_hash in enumerate(hashes, first):
+            block = table[index]
+            if block_hash in block_of or block in hash_of:
+                continue
+            block_of[block_hash] = block
+            hash_of[block] = block_hash
+            if changes is not None and block_hash not in changes.evicted:
+                changes.stored[block_hash] = owner, index
+            elif changes is not None:
+                changes.evicted.remove(block_hash)
 
     def release(self, owner: int) -> None:
         """Free all blocks that `owner` holds; `KeyError` for an unknown owner."""
+        references, free, hash_of = self._references, self._free, self._hash_of
         for block in reversed(self._tables.pop(owner)):
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                self._free[block] = None
-                if block not in self._hash_of:
-                    self._free.move_to_end(block, last=False)
+            references[block] -= 1
+            if references[block] == 0:
+                free[block] = None
+                if block not in hash_of:
+                    free.move_to_end(block, last=False)
 
     def _cached(self, prefix: Sequence[BlockHash]) -> list[int]:
         blocks: list[int] = []
@@ -121,6 +147,8 @@ class KVCache:
         return blocks
 
     def _drop_content(self, block: int) -> None:
-        block_hash = self._hash_of.pop(block, None)
-        if block_hash is not None:
-            del self._block_of[block_hash]
+        block_hash = self._hash_of.pop(block)
+        del self._block_of[block_hash]
+        changes = self._changes
+        if changes is not None and changes.stored.pop(block_hash, None) is None:
+            changes.evicted.add(block_hash)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
-from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from epp.lab.sim.kv_cache import BlockHash, KVCache
+from epp.lab.sim.kv_cache import BlockHash, KVCache, KVChanges
 from epp.lab.sim.profile import SimProfile
 
 _OCCUPATION_OWNER = -1
@@ -85,23 +84,27 @@ class _Sequence:
 
     request: SimRequest
     submitted_seconds: float
+    known_tokens: int
+    """Those of the prompt and of the answer so far."""
+    last_tokens: int
+    """Those of the prompt and the whole answer."""
     computed_tokens: int = 0
     cached_tokens: int = 0
-    emitted_tokens: int = 0
     last_emission_seconds: float = 0.0
 
     @property
-    def known_tokens(self) -> int:
-        """Tokens of the prompt and of the answer so far."""
-        return self.request.prompt_tokens + self.emitted_tokens
+    def emitted_tokens(self) -> int:
+        """Tokens of the answer so far."""
+        return self.known_tokens - self.request.prompt_tokens
 
     @property
     def decodes(self) -> bool:
         """Whether only its last token has not been computed."""
-        return self.emitted_tokens > 0 and self.known_tokens - self.computed_tokens == 1
+        return self.known_tokens - self.computed_tokens == 1 and self.known_tokens > self.request.prompt_tokens
 
 
-class _Step(NamedTuple):
+@dataclass(slots=True)
+class _Step:
     """Several equal steps, if all requests in the batch decode and only the last one ends any of them."""
 
     started_at: float
@@ -110,25 +113,14 @@ class _Step(NamedTuple):
     tokens: tuple[tuple[int, int], ...]
     """Request ids, and tokens to compute in each."""
     repeats: int = 1
+    ends_at: float = field(init=False)
 
-    @property
-    def ends_at(self) -> float:
-        return self.started_at + self.repeats * self.seconds
+    def __post_init__(self) -> None:
+        self.ends_at = self.started_at + self.repeats * self.seconds
 
     def done(self, now: float) -> int:
         """Return how many of the steps have ended, without the last one."""
         return min(self.repeats - 1, max(0, int((now - self.started_at) / self.seconds)))
-
-
-class Ahead(NamedTuple):
-    """A request that a machine has not finished."""
-
-    tokens: int
-    """Left to compute before its next token."""
-    outputs: int
-    """Tokens of the answer that are left."""
-    blocks: int
-    """Of the cache, if it holds any."""
 
 
 class Workload(NamedTuple):
@@ -136,10 +128,12 @@ class Workload(NamedTuple):
 
     step_seconds: float
     """Left of the step in progress."""
-    decoding: Sequence[Ahead]
-    computing: Sequence[Ahead]
-    """Those in the batch whose next token needs more than one to be computed."""
-    waiting: Sequence[Ahead]
+    decoding: Sequence[tuple[int, int]]
+    """Of each request that decodes: tokens of its answer that are left, and its blocks of the cache."""
+    computing: Sequence[tuple[int, int]]
+    """Of each other request in the batch: tokens to compute before its next one, and those left of its answer."""
+    waiting: Sequence[tuple[int, int]]
+    """The same of each request in the queue."""
     free_blocks: int
 
 
@@ -209,6 +203,8 @@ class Machine:
         """Adapters loaded so far, each time counted."""
         self.preemptions = 0
         """Requests that lost their blocks so far."""
+        self.busy_seconds = 0.0
+        """Time so far in which there was work."""
         self.observer.changed(self)
 
     @property
@@ -235,12 +231,14 @@ class Machine:
     def kv_usage(self) -> float:
         """The share of KV blocks in use, 0..1."""
         step = self._step
-        if step is None or not (done := step.done(self._now)):
+        if step is None or step.repeats == 1 or not (done := step.done(self._now)):
             return self._cache.usage
         size, more = self.profile.block_size, self._more_blocks
         if not more:
-            remainders = Counter((sequence.computed_tokens + 1) % size or size for sequence in self._running.values())
-            more += accumulate(remainders[size - number] for number in range(size))
+            counts = [0] * size
+            for sequence in self._running.values():
+                counts[-(sequence.computed_tokens + 1) % size] += 1
+            more += accumulate(counts)
         rounds, rest = divmod(done, size)
         grown = len(step.tokens) * rounds + (more[rest - 1] if rest else 0)
         return self._cache.usage + grown / self.profile.num_gpu_blocks
@@ -249,6 +247,10 @@ class Machine:
     def cached_hashes(self) -> AbstractSet[BlockHash]:
         """Prefix hashes of the blocks in the KV cache."""
         return self._cache.hashes
+
+    def take_kv_changes(self) -> KVChanges | None:
+        """Return how the KV cache has changed since the last call, as `KVCache.take_changes` does."""
+        return self._cache.take_changes()
 
     @property
     def occupation(self) -> Occupation:
@@ -275,17 +277,18 @@ class Machine:
 
     def workload(self) -> Workload:
         """Return the present work."""
-        step = self._step
+        step, size = self._step, self.profile.block_size
         done = 0 if step is None else step.done(self._now)
-        decoding: list[Ahead] = []
-        computing: list[Ahead] = []
+        decoding: list[tuple[int, int]] = []
+        computing: list[tuple[int, int]] = []
         for sequence in self._running.values():
-            outputs = _outputs(sequence) - done
-            tokens = sequence.known_tokens - sequence.computed_tokens
-            ahead = Ahead(tokens, outputs, self._blocks(sequence.known_tokens + done))
-            (decoding if sequence.decodes else computing).append(ahead)
+            outputs = sequence.last_tokens - sequence.known_tokens - done
+            if sequence.decodes:
+                decoding.append((outputs, -(-(sequence.known_tokens + done) // size)))
+            else:
+                computing.append((sequence.known_tokens - sequence.computed_tokens, outputs))
         waiting = [
-            Ahead(self.uncached_tokens(one.request) + one.emitted_tokens, _outputs(one), 0)
+            (self.uncached_tokens(one.request) + one.emitted_tokens, one.last_tokens - one.known_tokens)
             for one in self._waiting.values()
         ]
         left = 0.0 if step is None else step.started_at + (done + 1) * step.seconds - self._now
@@ -297,6 +300,8 @@ class Machine:
         if now < self._now:
             raise ValueError(f"time runs back from {self._now} to {now} seconds")
         emissions: list[Emission] = []
+        if self._step is not None:
+            self.busy_seconds += now - self._now
         while self._step is not None and self._step.ends_at <= now:
             self._now = self._step.ends_at
             emissions += self._finish(self._step, self._step.repeats)
@@ -319,7 +324,9 @@ class Machine:
                 f"request {request.request_id} has {request.prompt_tokens} prompt and {request.output_tokens} output "
                 f"tokens, together more than max_model_len {self.profile.max_model_len}"
             )
-        self._waiting[request.request_id] = _Sequence(request, self._now)
+        self._waiting[request.request_id] = _Sequence(
+            request, self._now, request.prompt_tokens, request.prompt_tokens + request.output_tokens
+        )
         self._interrupt()
 
     def abort(self, request_id: int) -> Emission | None:
@@ -384,25 +391,26 @@ class Machine:
             if done:
                 self._finish(step, done)
                 self._grow_answers()
-            self._step = step._replace(started_at=step.started_at + done * step.seconds, repeats=1)
+            self._step = _Step(step.started_at + done * step.seconds, step.seconds, step.tokens)
         self.observer.changed(self)
 
     def _begin_step(self) -> _Step | None:
         loads = 0 if self._grow_answers() else self._admit_waiting()
-        decoding = [sequence for sequence in self._running.values() if sequence.decodes]
+        decoding: list[_Sequence] = []
+        computing: list[_Sequence] = []
+        for sequence in self._running.values():
+            (decoding if sequence.decodes else computing).append(sequence)
         tokens = [(sequence.request.request_id, 1) for sequence in decoding]
         budget = self.profile.max_num_batched_tokens - len(decoding)
         attention, work = self.profile.attention_tokens, 0.0
         prefilled = 0
-        if len(decoding) < len(self._running):
-            for sequence in self._running.values():
-                left = sequence.known_tokens - sequence.computed_tokens
-                chunk = 0 if sequence.decodes else min(budget - prefilled, left)
-                if chunk:
-                    tokens.append((sequence.request.request_id, chunk))
-                    prefilled += chunk
-                    if attention:
-                        work += chunk * (sequence.computed_tokens + chunk / 2) / attention
+        for sequence in computing:
+            chunk = min(budget - prefilled, sequence.known_tokens - sequence.computed_tokens)
+            if chunk:
+                tokens.append((sequence.request.request_id, chunk))
+                prefilled += chunk
+                if attention:
+                    work += chunk * (sequence.computed_tokens + chunk / 2) / attention
         if not tokens:
             return None
         seconds = (prefilled + work) / self.profile.prefill_tokens_per_second + loads * self.profile.lora_load_seconds
@@ -417,7 +425,7 @@ class Machine:
 
     def _equal_steps(self, decoding: Sequence[_Sequence]) -> int:
         """Return how many steps there are until a request ends, or until one needs a block and none is free."""
-        steps = min(sequence.request.output_tokens - sequence.emitted_tokens for sequence in decoding)
+        steps = min([sequence.last_tokens - sequence.known_tokens for sequence in decoding])
         size, free, count = self.profile.block_size, self._cache.free_blocks, len(decoding)
         if free >= count * (steps // size + 1):
             return steps
@@ -426,10 +434,10 @@ class Machine:
 
     def _grow_answers(self) -> bool:
         """Give each request that decodes the block of its next token; return whether others lost theirs for it."""
-        preempted = False
+        preempted, size = False, self.profile.block_size
         for sequence in list(self._running.values()):
-            if not sequence.decodes:
-                continue
+            if (sequence.known_tokens - 1) % size or not sequence.decodes:
+                continue  # its blocks have room for all but the first token of the next block
             request_id, blocks = sequence.request.request_id, self._blocks(sequence.known_tokens)
             while request_id in self._running and not self._cache.grow(request_id, blocks):
                 self._preempt()
@@ -497,27 +505,34 @@ class Machine:
     def _finish(self, step: _Step, times: int) -> list[Emission]:
         """Compute the tokens of a step so many times."""
         emissions: list[Emission] = []
-        for request_id, _ in step.tokens if times > 1 else ():
-            if (sequence := self._running.get(request_id)) is not None:
+        running = self._running  # without those aborted during the step
+        sequences = [(running[number], tokens * times) for number, tokens in step.tokens if number in running]
+        if times > 1:
+            size = self.profile.block_size
+            for sequence, tokens in sequences:
                 # there is room for all of them, before one ends and gives its blocks back
-                self._cache.grow(request_id, self._blocks(sequence.computed_tokens + times))
-                sequence.emitted_tokens += times - 1
-        for request_id, tokens in step.tokens:
-            sequence = self._running.get(request_id)
-            if sequence is None:  # aborted during the step
+                computed = sequence.computed_tokens
+                if computed % size + tokens > size:
+                    self._cache.grow(sequence.request.request_id, self._blocks(computed + tokens))
+                sequence.known_tokens += tokens - 1
+        for sequence, tokens in sequences:
+            self._compute(sequence, tokens)
+            known = sequence.known_tokens
+            if sequence.computed_tokens != known:
                 continue
-            self._compute(sequence, tokens * times)
-            if sequence.computed_tokens == sequence.known_tokens:
+            if self._every_token or known + 1 == sequence.last_tokens or known == sequence.request.prompt_tokens:
                 self._emit(sequence, emissions)
+            else:
+                sequence.known_tokens += 1
         return emissions
 
     def _compute(self, sequence: _Sequence, tokens: int) -> None:
-        size = self.profile.block_size
-        full_before = sequence.computed_tokens // size
-        sequence.computed_tokens += tokens
-        hashes = sequence.request.block_hashes
-        for index in range(full_before, min(sequence.computed_tokens // size, len(hashes))):
-            self._cache.commit(sequence.request.request_id, index, hashes[index])
+        size, before = self.profile.block_size, sequence.computed_tokens
+        sequence.computed_tokens = after = before + tokens
+        first, end = before // size, after // size
+        if first < end:
+            request = sequence.request
+            self._cache.commit(request.request_id, first, request.block_hashes[first:end])
 
     def _emit(self, sequence: _Sequence, emissions: list[Emission]) -> None:
         request, index = sequence.request, sequence.emitted_tokens
@@ -526,22 +541,17 @@ class Machine:
             self.observer.first_token(request.prompt_tokens, sequence.cached_tokens, seconds)
         elif self._every_token:
             self.observer.further_token(self._now - sequence.last_emission_seconds)
-        sequence.emitted_tokens += 1
+        sequence.known_tokens += 1
         sequence.last_emission_seconds = self._now
-        reason = request.finish_reason if sequence.emitted_tokens == request.output_tokens else None
+        reason = request.finish_reason if sequence.known_tokens == sequence.last_tokens else None
         if reason is not None:
             del self._running[request.request_id]
             self._cache.release(request.request_id)
             self.observer.ended(reason, self._now - sequence.submitted_seconds)
-        if self._every_token or index == 0 or reason is not None:
-            emissions.append(Emission(request.request_id, index, self._now, sequence.cached_tokens, reason))
+        emissions.append(Emission(request.request_id, index, self._now, sequence.cached_tokens, reason))
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_size)
-
-
-def _outputs(sequence: _Sequence) -> int:
-    return sequence.request.output_tokens - sequence.emitted_tokens
 
 
 def _sorted_names(adapters: Iterable[str | None]) -> tuple[str, ...]:

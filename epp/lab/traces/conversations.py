@@ -58,7 +58,7 @@ class ConversationTrace(FileTrace):
         random = Random(self._seed)  # noqa: S311  seeded
         most = min(max(round(self._rate * SECONDS_BETWEEN_TURNS), 1), MOST_OPEN)
         at = 0.0
-        with opened(self.path) as file:
+        with opened(self.path, self._follow) as file:
             waiting = _conversations(file, problems)
             are_open: list[_Conversation] = []
             while True:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from epp.framework.messages import printable
 from epp.lab.traces.lines import shown
@@ -62,6 +63,18 @@ class FileTrace(ABC):
         self.block_tokens = block_tokens
         self.problems = Problems(self.name, self.unit)
         """Those of the latest iteration, as far as it has come."""
+        self._on_disk: BinaryIO | None = None
+        self._bytes_read = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that the latest iteration has read, of the file as it is on disk."""
+        if self._on_disk is not None and not self._on_disk.closed:
+            self._bytes_read = self._on_disk.tell()
+        return self._bytes_read
+
+    def _follow(self, file: BinaryIO) -> None:
+        self._on_disk, self._bytes_read = file, 0
 
     def __iter__(self) -> Iterator[TraceRequest]:
         """Yield the requests in order of time."""

@@ -5,7 +5,7 @@ import gzip
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -34,14 +34,15 @@ def shown(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path, follow: Callable[[BinaryIO], None] = lambda _: None) -> Iterator[BinaryIO]:
     """Open a regular file; decompress it if its first bytes are those of gzip or zstd. Raises TraceError.
 
-    The errors of reading in the context become TraceErrors, too.
+    `follow` is given the file as it is on disk. The errors of reading in the context become TraceErrors, too.
     """
     try:
         _check_regular(path)
         with path.open("rb") as file:
+            follow(file)
             magic = file.peek(len(_ZSTD))
             if magic.startswith(_GZIP):
                 with gzip.GzipFile(fileobj=file) as plain:

@@ -75,7 +75,7 @@ class LineTrace(FileTrace):
 
     def _read(self, problems: Problems) -> Iterator[tuple[int, TraceRequest]]:
         form = self._form
-        with opened(self.path) as file:
+        with opened(self.path, self._follow) as file:
             for number, line in numbered_lines(file):
                 if line in form.headers:
                     continue

@@ -2,6 +2,7 @@
 """Statistics of a trace, from one pass in bounded memory."""
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from itertools import accumulate
 from math import ceil, sqrt
 
@@ -18,6 +19,7 @@ WINDOW_SECONDS = 10.0
 """Length of the windows whose requests are counted for the index of dispersion."""
 MOST_SESSIONS = 1_000_000
 """Sessions that are remembered; later ones are left out."""
+_TICK_REQUESTS = 1_000
 _MOST_NAMES = 10_000
 _LISTED_NAMES = 10
 _EXACT_BITS = 8
@@ -95,12 +97,17 @@ class Statistics(_Part, frozen=True, kw_only=True):
     skipped: dict[str, int]
 
 
-def statistics_of(trace: Trace) -> Statistics | None:
-    """Return the statistics of a trace, None for one without requests; raises TraceError."""
+def statistics_of(trace: Trace, tick: Callable[[], None] = lambda: None) -> Statistics | None:
+    """Return the statistics of a trace, None for one without requests; raises TraceError.
+
+    `tick` is called again and again while the trace is read.
+    """
     arrivals, prompt, output, prefixes = _Arrivals(), _Histogram(), _Histogram(), _Blocks(trace.block_tokens)
     names = {"model": Counter[str](), "tenant": Counter[str](), "objective": Counter[str]()}
     sessions: dict[str, int] = {}
-    for request in trace:
+    for number, request in enumerate(trace):
+        if number % _TICK_REQUESTS == 0:
+            tick()
         arrivals.add(request.at)
         prompt.add(request.prompt_tokens)
         output.add(request.output_tokens)

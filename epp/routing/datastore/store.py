@@ -36,7 +36,7 @@ from epp.routing.datastore.staging import Staging, Tagged
 T = TypeVar("T")
 
 _FIRST_CAPACITY = 8
-_CORE_NAMES = frozenset(column.name for column in CORE_COLUMNS)
+_CORE_COLUMNS = frozenset(CORE_COLUMNS)
 
 
 class Datastore:
@@ -148,7 +148,7 @@ class Datastore:
         if self._reports[slot] is not report:
             self._write(slot, report)
             self._reports[slot] = report
-            self._has_core[slot] = any(column.name in _CORE_NAMES for column in report.columns)
+            self._has_core[slot] = not _CORE_COLUMNS.isdisjoint(report.columns)
         if self._has_core[slot]:
             now = self._clock.now()
             self._table.put(METRICS_AT, slot, now)
@@ -374,7 +374,9 @@ class Datastore:
         """Return the slot of an endpoint; None once it left."""
         places = self._places
         slot = places.slots.get(endpoint.id)
-        if slot is None or endpoint.identity.is_another_than(places.identities[slot]):
+        if slot is None or places.endpoints[slot] is endpoint:
+            return slot
+        if endpoint.identity.is_another_than(places.identities[slot]):
             return None
         return slot
 

@@ -98,7 +98,7 @@ def test_every_command_is_summed_up_in_full():
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("epp s", {"serve", "sim-server", "simulate"}),
+        ("epp s", {"serve", "sim-server"}),
         ("epp serve --drain", {"--drain-timeout", "--drain-quiet-period"}),
         ("epp gateway --cluster-type ", {"auto", "original-dst", "override-host"}),
         ("epp serve --secure-serving ", {"true", "false"}),

@@ -44,8 +44,7 @@ BOOLEAN_FLAGS = [
 
 REQUIRED = {
     "check": ["a.yaml"],
-    "simulate": ["--config=a", "--against=b", "--decisions=c"],
-    "replay": ["a.jsonl", "--endpoints=b", "--config=c"],
+    "replay": ["a.jsonl", "--config=c"],
     "tune": ["a.jsonl", "--endpoints=b", "--config=c", "--objective=p90-ttft"],
 }
 

@@ -172,11 +172,11 @@ def files(tmp_path, records):
 
 
 def run(*arguments: object):
-    return CliRunner().invoke(application(), ["simulate", *map(str, arguments)])
+    return CliRunner().invoke(application(), ["replay", *map(str, arguments), "--decisions"])
 
 
 def test_command_says_how_many_picks_differ(files):
-    found = run("--config", files / "a.yaml", "--against", files / "b.yaml", "--decisions", files / "decisions.jsonl")
+    found = run(files / "decisions.jsonl", "--config", files / "a.yaml", "--config", files / "b.yaml")
     assert found.exit_code == 0, found.output
     assert "of 60 picks differ" in found.output
     assert "the first configuration reproduces 60 of 60 recorded picks" in found.output
@@ -186,7 +186,7 @@ def test_command_says_how_many_picks_differ(files):
 
 def test_command_prints_json_and_takes_the_last_decisions(files):
     found = run(
-        "--config", files / "a.yaml", "--against", "random", "--decisions", files / "decisions.jsonl",
+        files / "decisions.jsonl", "--config", files / "a.yaml", "--config", "random",
         "--limit", 20, "--output", "json",
     )  # fmt: skip
     shown = msgspec.json.decode(found.stdout)
@@ -195,7 +195,7 @@ def test_command_prints_json_and_takes_the_last_decisions(files):
 
 
 def test_command_reads_an_answer_of_the_admin_port(files):
-    found = run("--config", files / "a.yaml", "--against", "random", "--decisions", files / "answer.json")
+    found = run(files / "answer.json", "--config", files / "a.yaml", "--config", "random")
     assert "of 10 picks differ" in found.output
 
 
@@ -214,6 +214,12 @@ def test_command_reads_an_answer_of_the_admin_port(files):
     ],
 )
 def test_command_names_what_is_wrong(files, config, decisions, message):
-    found = run("--config", config.format(files=files), "--against", "random", "--decisions", files / decisions)
+    found = run(files / decisions, "--config", config.format(files=files), "--config", "random")
     assert found.exit_code == 1
     assert message in found.output.replace("\n", " ")
+
+
+def test_one_configuration_is_too_few_to_compare(files):
+    found = run(files / "decisions.jsonl", "--config", files / "a.yaml")
+    assert found.exit_code == 1
+    assert "--decisions compares two configurations, not 1" in " ".join(found.output.split())

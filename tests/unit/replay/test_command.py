@@ -63,6 +63,12 @@ def test_errors_name_the_flag(trace_file: Path, endpoints_file: Callable[..., Pa
     assert error in " ".join(text.split())
 
 
+def test_a_replay_of_requests_needs_servers(trace_file: Path):
+    code, _, text = run(trace_file, "--config", "adaptive")
+    assert code == 1
+    assert "--endpoints is missing" in text
+
+
 def test_an_endpoint_without_a_profile_is_an_error_with_the_remedy(trace_file: Path, endpoints_file):
     code, _, text = run(trace_file, "--endpoints", endpoints_file("h100", "abacus"), "--config", "adaptive")
     assert code == 1

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from epp.config.load import sample_texts
 from epp.lab.replay import Fleet, Progress, ReplayOptions, Status, Targets, groups, replay, summarise
 from epp.lab.replay.settings import JITTER_SECONDS
 from epp.lab.sim import PRESETS
@@ -17,6 +18,12 @@ from epp.lab.traces.trace import TraceRequest
 from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests
 
 HOP = 0.001
+_PRECISE = """\
+- type: endpoint-notification-source
+- type: precise-prefix-cache-producer
+  parameters: {tokenProcessorConfig: {blockSizeTokens: 16}, kvEventsConfig: {podDiscoveryConfig: {socketPort: 5557}}}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+"""
 T = TypeVar("T")
 
 
@@ -89,6 +96,23 @@ def test_roles_split_prompt_and_answer():
     assert outcome.columns.server.tolist() == [1]
     # 4,000 tokens here; there the last one, and ten steps
     assert outcome.busy_seconds == pytest.approx([4000 / 7800, 1 / 7800 + 10 * 0.0147])
+
+
+def test_engines_for_prompts_and_for_answers_publish_what_they_store():
+    text = sample_texts()["prefill-decode"].replace("- type: prefix-cache-scorer\n", _PRECISE, 1)
+    servers = [
+        replace(server, endpoint=replace(server.endpoint, labels={"llm-d.ai/role": role}))
+        for server, role in zip(fleet(*["a100"] * 3).servers, ("prefill", "prefill", "decode"), strict=True)
+    ]
+    same = [
+        TraceRequest(at=float(number), prompt_tokens=40 * BLOCK, output_tokens=5, blocks=tuple(range(40)))
+        for number in range(2)
+    ]
+    outcome = replay(config(text), Fleet(tuple(servers)), ListTrace(same), ReplayOptions())
+    # all blocks but that of the last token, which is always computed
+    assert outcome.columns.cached_tokens.tolist() == [0, 40 * BLOCK - 16]
+    # the second prompt is known at the server of answers, and no longer worth a server of its own
+    assert outcome.busy_seconds[:2].sum() == pytest.approx(40 * BLOCK / 7800)
 
 
 def test_equal_seeds_give_equal_outcomes_and_other_seeds_others():

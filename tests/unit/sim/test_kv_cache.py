@@ -12,8 +12,7 @@ A, B, C, D = (bytes([number]) * 16 for number in range(4))
 
 def fill(cache: KVCache, owner: int, hashes: list[bytes]) -> int | None:
     found = cache.admit(owner, prefix=hashes, blocks=len(hashes))
-    for index, block_hash in enumerate(hashes):
-        cache.commit(owner, index, block_hash)
+    cache.commit(owner, 0, hashes)
     return found
 
 
@@ -80,6 +79,17 @@ class CacheMachine(RuleBasedStateMachine):
         self.contents: dict[int, bytes] = {}
         """What each block was last filled with, unless it was taken anew since."""
         self.next_owner = 0
+        self.cache.take_changes()
+        self.told: set[bytes] = set()
+
+    @rule()
+    def take_changes(self):
+        before = self.told
+        if (changes := self.cache.take_changes()) is not None:
+            assert changes.stored.keys().isdisjoint(before)
+            assert changes.evicted <= before
+            self.told = (before - changes.evicted) | changes.stored.keys()
+        assert self.told == set(self.cache.hashes)
 
     @rule(path=st.text(alphabet="xy", min_size=1, max_size=6), first=st.integers(1, 6))
     def admit(self, path, first):
@@ -113,9 +123,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert len(blocks) == self.totals[owner]
         assert blocks[: len(before)] == before
         self.take(blocks[len(before) :])
-        for index, (block, block_hash) in enumerate(zip(blocks, self.paths[owner], strict=True)):
-            self.cache.commit(owner, index, block_hash)
-            self.contents[block] = block_hash
+        self.cache.commit(owner, 0, self.paths[owner])
+        self.contents.update(zip(blocks, self.paths[owner], strict=True))
 
     @precondition(lambda self: self.paths)
     @rule(data=st.data())

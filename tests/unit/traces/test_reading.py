@@ -209,3 +209,16 @@ def test_a_missing_file_a_directory_and_an_unknown_format_are_refused(tmp_path: 
         open_trace(file)
     with pytest.raises(TraceError, match="no trace format 'jsnl': did you mean 'jsonl'"):
         open_trace(file, format="jsnl")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_trace_tells_how_much_of_its_file_has_been_read(tmp_path, pack):
+    path = tmp_path / "trace.jsonl"
+    requests = (TraceRequest(at=at, prompt_tokens=at * at % 997 + 1, output_tokens=1) for at in range(40_000))
+    path.write_bytes(pack(b"".join(own_lines(requests, 64))))
+    trace = open_trace(path)
+    seen = [trace.bytes_read for _ in trace]
+    assert seen == sorted(seen)
+    assert 0 < seen[0] < seen[-1]
+    # the last requests are sorted when the end has been read; by then, no more than the buffer is left
+    assert path.stat().st_size - 128 * 1024 <= seen[-1] <= path.stat().st_size

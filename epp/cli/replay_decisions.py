@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp simulate`: replay recorded decisions with another configuration and report the differences."""
+"""`epp replay --decisions`: take recorded decisions again with another configuration and report the differences."""
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from epp.cli.check_files import STDIN
-from epp.cli.commands import Simulate
+from epp.cli.commands import Replay
 from epp.cli.explain import lines_of
 from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
@@ -25,6 +25,8 @@ from epp.framework import ConfigurationError, SystemClock
 from epp.framework.messages import printable
 from epp.framework.registry import Registry
 
+_CONFIGS = 2
+_MOST_DECISIONS = 10_000
 _MOST_NAME = 60
 _MOST_CLASSES = 20
 _records = msgspec.json.Decoder(DecisionRecord)
@@ -37,34 +39,39 @@ class _Answer(msgspec.Struct):
 _answers = msgspec.json.Decoder(_Answer)
 
 
-def simulate(flags: Simulate) -> None:
+def replay_decisions(flags: Replay) -> None:
     """Print the comparison in the requested format."""
     with exit_on(ConfigurationError), log_of_errors_only():
-        records, unread = _read(flags.decisions, flags.limit)
+        if len(flags.config) != _CONFIGS:
+            raise ConfigurationError(
+                f"--decisions compares two configurations, not {len(flags.config)}",
+                remedy="give --config twice: first the one under which they were recorded",
+            )
+        records, unread = _read(flags.trace, flags.limit or _MOST_DECISIONS)
         registry = Registry(modules=tuple(split_list(flags.allow_plugin_modules)))
         builder = Builder(registry, SystemClock(), experimental=flags.allow_experimental_plugins)
-        one, other = (assemble(read_named_config(name), builder) for name in (flags.config, flags.against))
+        one, other = (assemble(read_named_config(name), builder) for name in flags.config)
         found = compare(records, one, other)
         if flags.output is Output.JSON:
             print_json({**msgspec.to_builtins(found), "unreadLines": unread})
         else:
-            _show(new_console(), found, flags, unread)
+            _show(new_console(), found, flags.config, unread)
 
 
 def _read(path: Path, most: int) -> tuple[list[DecisionRecord], int]:
     """Return the last records of a file, and the number of other lines; raises ConfigurationError."""
     try:
         if str(path) == STDIN:
-            found, unread = _last(lines_of(sys.stdin.buffer, "--decisions: standard input"), most)
+            found, unread = _last(lines_of(sys.stdin.buffer, "standard input"), most)
         else:
             with path.open("rb") as file:
-                found, unread = _last(lines_of(file, f"--decisions: {path}"), most)
+                found, unread = _last(lines_of(file, str(path)), most)
     except OSError as error:
-        raise ConfigurationError(f"--decisions: {path} cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
     if not found:
         lines = f", but {unread} other lines" if unread else ""
         raise ConfigurationError(
-            f"--decisions: {path} has no decisions{lines}",
+            f"{path} has no decisions{lines}",
             remedy="name a file that --decision-file wrote, or an answer of /api/decisions",
         )
     return found, unread
@@ -90,18 +97,19 @@ def _decoded(line: bytes) -> list[DecisionRecord]:
         return []
 
 
-def _show(console: Console, found: Comparison, flags: Simulate, unread: int) -> None:
+def _show(console: Console, found: Comparison, configs: Sequence[str], unread: int) -> None:
+    before, after = map(_plain, configs)
     share = found.differing / found.replayed if found.replayed else 0.0
     console.print(
         Text.assemble(
             (f"{found.differing} of {found.replayed} picks differ", "bold"),
-            f" ({share:.1%}): {_plain(flags.against)} instead of {_plain(flags.config)}",
+            f" ({share:.1%}): {after} instead of {before}",
         )
     )
     for line in _remarks(found, unread):
         console.print(Text(f"  {line}", style="dim"))
     console.print()
-    console.print(_sides(found, flags))
+    console.print(_sides(found, (before, after)))
     if found.moves:
         console.print()
         console.print(_moves(found))
@@ -120,11 +128,11 @@ def _remarks(found: Comparison, unread: int) -> Iterator[str]:
         yield f"{unread} lines are not records that this version can read"
 
 
-def _sides(found: Comparison, flags: Simulate) -> Table:
+def _sides(found: Comparison, names: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column()
-    for name in (flags.config, flags.against):
-        table.add_column(_plain(name), justify="right")
+    for name in names:
+        table.add_column(name, justify="right")
     sides = (found.config, found.against)
 
     row = table.add_row
