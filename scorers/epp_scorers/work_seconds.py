@@ -12,12 +12,14 @@ from epp.framework import (
     IN_FLIGHT_TOKENS,
     KV_USAGE,
     LOAD_INPUTS,
+    LORA,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     PULLED_TOKENS,
     Candidates,
     Category,
     Floats,
+    LoraState,
     Natural,
     NonNegative,
     Parameters,
@@ -31,11 +33,12 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 from epp.framework.arrays import highest, read_only
 from epp.framework.load import is_known
-from epp.framework.rates import Reported, uncached_tokens
+from epp.framework.rates import EndpointRates, Reported, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
 
 _LEAST_SECONDS, _FULLEST, _ZERO, _ONE = (read_only(np.array(number)) for number in (1e-3, 0.99, 0.0, 1.0))
 """Arrays of dimension 0, which NumPy processes at half the cost of floats."""
+_MOST_ADAPTERS = 10_000
 _ALONE = read_only(np.ones(1))
 """Score of the only candidate."""
 
@@ -53,6 +56,28 @@ class _Barrier(NamedTuple):
         return _Barrier(seconds, is_known(seconds))
 
 
+class _Adapters(NamedTuple):
+    """Where a LoRA adapter has to be loaded, by slot; 1 or 0."""
+
+    missing: Floats
+    """1 where it is not running."""
+    crowded: Floats
+    """1 where no slot is free for it."""
+
+
+def _names(states: tuple[LoraState, ...]) -> frozenset[str]:
+    return frozenset().union(*(state.running | state.waiting for state in states))
+
+
+def _adapters(states: tuple[LoraState, ...], model: str) -> _Adapters:
+    missing = [model not in state.running for state in states]
+    crowded = [
+        away and len((state.running | state.waiting) - {model}) >= state.max_adapters
+        for away, state in zip(missing, states, strict=True)
+    ]
+    return _Adapters(np.array(missing, dtype=np.float64), np.array(crowded, dtype=np.float64))
+
+
 class WorkSecondsParameters(Parameters, frozen=True):
     """Contributions to the expected time besides prefill."""
 
@@ -65,6 +90,11 @@ class WorkSecondsParameters(Parameters, frozen=True):
     requests_behind: Annotated[NonNegative, Tunable(0, 4)] = 0.0
     """Least number of requests assumed to wait behind this one: the time of its prompt counts once more for each of
     them. With 0, only the time of this request counts, which favours short queues over cached prefixes."""
+    delay_weight: Annotated[NonNegative, Tunable(0, 1)] = 0.0
+    """Weight of the delay of the other requests in the batch: an engine that computes a prompt generates their tokens
+    more slowly meanwhile. 1 for as much as the time of this request; 0 not to count it."""
+    adapter_load_seconds: NonNegative = 0.0
+    """Time to load a LoRA adapter; with 0, adapters do not count."""
     wake_up_from_memory_seconds: NonNegative = 1.0
     """Time to wake up an idle endpoint whose model is frozen to memory (see `wake-up-scorer`)."""
     wake_up_from_disk_seconds: NonNegative = 20.0
@@ -76,9 +106,10 @@ class WorkSecondsParameters(Parameters, frozen=True):
 
 
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
-    """`least / seconds`, where `seconds = queue + wait + prefill + fetch + decode + barrier + wake-up`.
+    """`least / seconds`: the lowest time among the candidates divided by that of the endpoint.
 
-    `least` is the lowest time among the candidates. The terms use the endpoint's own rates:
+    `seconds = queue + wait + prefill + fetch + delay + adapter + decode + barrier + wake-up`, with the endpoint's own
+    rates:
 
     - `queue = waiting * mean output tokens * ITL / running` if the engine has a queue or a full batch, because a place
       in the batch becomes free only when a request ends;
@@ -88,6 +119,10 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
       and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
     - `fetch` is the time to bring cached blocks from lower tiers, or from other endpoints, to the accelerator, by
       `kv-transfer-cost`; tokens that are copied are not uncached;
+    - `delay = delayWeight * n * uncached tokens of this prompt / rate`, where `n` is the number of requests running at
+      the endpoint or in flight to it, which all wait while the prompt is computed;
+    - `adapter = (1 + delayWeight * n) * adapterLoadSeconds` where the request's LoRA adapter is not running, and `mean
+      output tokens * ITL` more, for a request of another adapter to end, where no slot is free for it;
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
@@ -99,18 +134,20 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
     zero_means = "takes far longer than the best one"
-    may_read = (PROMPT_TOKENS, KV_USAGE, FETCH_SECONDS, PULLED_TOKENS, *LOAD_INPUTS, *WAKE_UP_INPUTS)
+    may_read = (PROMPT_TOKENS, KV_USAGE, LORA, FETCH_SECONDS, PULLED_TOKENS, *LOAD_INPUTS, *WAKE_UP_INPUTS)
 
     def setup(self) -> None:
         given = self.parameters
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
-        numbers = (given.requests_behind, given.kv_barrier_seconds, given.output_tokens, 1.0 + given.requests_behind)
-        self._behind, self._barrier_seconds, self._output, self._all_own = (
+        numbers = (given.requests_behind, given.kv_barrier_seconds, given.output_tokens, given.delay_weight)
+        self._behind, self._barrier_seconds, self._output, self._delay_weight = (
             read_only(np.array(float(number))) for number in numbers
         )
         self._reported: Reported[_Barrier] = Reported(KV_USAGE)
         self._wake_up = WakeUpCost(given.wake_up_from_memory_seconds, given.wake_up_from_disk_seconds)
+
+        self._seen_adapters: set[str] = set()
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         if len(candidates) == 1:
@@ -122,6 +159,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
 
     def seconds(self, request: Request, candidates: Candidates) -> Floats | None:
         """Return the expected seconds at each candidate; None without rates."""
+        given = self.parameters
         rates, waking_up = request.get(ENDPOINT_RATES), self._wake_up.of(candidates)
         if rates is None:
             return None
@@ -130,6 +168,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         tokens += ahead
         seconds = rates.seconds(candidates, tokens, self._output_tokens(request))
         seconds += self._barrier(candidates)
+        if given.adapter_load_seconds and self._is_adapter(request.model, candidates):
+            seconds += self._adapter_seconds(request.model, rates, candidates)
         fetching = request.get(FETCH_SECONDS)
         if fetching is not None:
             seconds += fetching[candidates.slots]
@@ -145,17 +185,34 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         own = uncached
         if given.attention_quadratic_tokens:
             own = uncached + uncached * (2 * prompt_tokens - uncached) / given.attention_quadratic_tokens
-        if not given.requests_behind or not len(own):
+        if not len(own):
             return own
-        if highest(ahead) <= prompt_tokens:  # at most one prompt is in flight anywhere
-            own *= self._all_own
-            return own
-        prompts = ahead / np.array(float(max(prompt_tokens, 1)))
-        np.maximum(prompts, _ONE, out=prompts)
-        prompts *= self._behind
-        prompts += _ONE
-        own *= prompts
+        prompts = self._behind
+        if given.requests_behind and highest(ahead) > prompt_tokens:  # more than one prompt is in flight somewhere
+            prompts = ahead / np.array(float(max(prompt_tokens, 1)))
+            np.maximum(prompts, _ONE, out=prompts)
+            prompts *= self._behind
+        if given.delay_weight:
+            prompts = prompts + self._delay_weight * batch_sizes(candidates)
+        own *= prompts + _ONE
         return own
+
+    def _is_adapter(self, model: str, candidates: Candidates) -> bool:
+        """Return whether an endpoint has reported it as an adapter; engines report only those in use."""
+        names = candidates.snapshot.records(LORA).derive(_names)
+        if names and model in names and model not in self._seen_adapters:
+            if len(self._seen_adapters) >= _MOST_ADAPTERS:
+                self._seen_adapters.clear()
+            self._seen_adapters.add(model)
+        return model in self._seen_adapters
+
+    def _adapter_seconds(self, model: str, rates: EndpointRates, candidates: Candidates) -> Floats:
+        given, slots, batch = self.parameters, candidates.slots, batch_sizes(candidates)
+        adapters = candidates.snapshot.records(LORA).derive(_adapters, model)
+        seconds: Floats = adapters.missing[slots] * given.adapter_load_seconds
+        seconds *= _ONE + given.delay_weight * batch
+        seconds += adapters.crowded[slots] * rates.output_tokens * rates.itl_seconds(candidates, batch)
+        return seconds
 
     def _output_tokens(self, request: Request) -> int | Floats:
         wanted = request.body.max_output_tokens

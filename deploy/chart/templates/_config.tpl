@@ -41,15 +41,12 @@ kind: EndpointPickerConfig
 plugins:
 - type: accelerator-data-source
 - type: endpoint-rates-producer
-- type: prefix-cache-affinity-filter
-  parameters: {affinityThreshold: 0.8, explorationProbability: 0.01, maxTTFTPenaltyMs: 500}
 - type: work-seconds-scorer
-  parameters: {requestsBehind: 1}
+  parameters: {requestsBehind: 0.5, delayWeight: 0.5, adapterLoadSeconds: 0.5}
 {{ include "epp.commonPlugins" . }}
 schedulingProfiles:
 - name: default
   plugins:
-  - {pluginRef: prefix-cache-affinity-filter}
   - {pluginRef: work-seconds-scorer}
 {{ include "epp.dataLayer" . }}
 {{- end -}}

@@ -14,7 +14,7 @@ from epp.framework.accelerators.tag import AcceleratorTag, Performance
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
-from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, KV_USAGE, RUNNING, WAITING
+from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, KV_USAGE, RUNNING, WAITING, LoraState
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp_scorers.work_seconds import WorkSecondsScorer
@@ -99,6 +99,41 @@ def test_prompt_counts_once_more_for_each_request_behind_it():
     assert scorer.seconds(request, busy).tolist() == pytest.approx([2.0, 8.52])
 
 
+def test_prompt_delays_the_requests_that_run_there():
+    scorer = build(outputTokens=0, delayWeight=0.5)
+    request = request_of(1000, endpoint_rates([1000, 1000]), matched=[0, 10])
+    # 1 s for this request, and half of it for each of 2 requests; 0.36 s, and half of it for each of 8
+    busy = candidates(in_flight_tokens=[0, 0], running=[2, 8], kv_usage=[0, 0])
+    assert scorer.seconds(request, busy).tolist() == pytest.approx([2.0, 1.8])
+
+
+def adapters(*running, slots):
+    return LoraState(running=frozenset(running), max_adapters=slots)
+
+
+def test_adapter_is_loaded_before_its_request_and_holds_up_the_others():
+    rates = endpoint_rates([1000] * 3, itl_base=[0.01] * 3)
+    states = [adapters("a", "b", slots=2), adapters("b", slots=2), adapters("b", "c", slots=2)]
+    pool = candidates(in_flight_tokens=[0] * 3, running=[4, 4, 4], kv_usage=[0] * 3, lora=states)
+    scorer = build(outputTokens=0, delayWeight=0.5, adapterLoadSeconds=0.5)
+    # it runs; 0.5 s to load it, and half of it for each of 4 requests; 200 tokens of 10 ms more until a slot is free
+    assert scorer.seconds(request_of(0, rates, model="a"), pool).tolist() == pytest.approx([0.0, 1.5, 3.5])
+
+
+def test_adapter_that_has_run_is_loaded_again_and_a_base_model_never():
+    rates, scorer = endpoint_rates([1000] * 2), build(outputTokens=0, adapterLoadSeconds=0.5)
+
+    def seconds(model, *states):
+        pool = candidates(in_flight_tokens=[0, 0], kv_usage=[0, 0], lora=states)
+        return scorer.seconds(request_of(0, rates, model=model), pool).tolist()
+
+    full, idle = adapters("b", slots=1), adapters(slots=1)
+    assert seconds("a", full, idle) == [0.0, 0.0]
+    assert seconds("base", full, idle) == [0.0, 0.0]
+    assert seconds("a", adapters("a", slots=1), idle) == [0.0, 0.5]
+    assert seconds("a", idle, idle) == [0.5, 0.5]
+
+
 def test_no_more_output_counts_than_is_asked_for():
     rates = endpoint_rates([1000], itl_base=[0.01])
     pool = candidates(in_flight_tokens=[0])
@@ -145,12 +180,13 @@ def test_h100_takes_most_of_a_mixed_pools_requests_and_the_t4_some():
     assert tokens == [30 * 2000, 2 * 2000]
 
 
-def plain_seconds(pool, rates, prompt_tokens, matched, *, output, behind, barrier):
+def plain_seconds(pool, rates, prompt_tokens, matched, *, output, behind, delay, barrier):
     """Return the sum of the docstring, written out for endpoints that report everything."""
     running, in_flight, usage = (pool.values(column) for column in (RUNNING, IN_FLIGHT, KV_USAGE))
     waiting, ahead = pool.values(WAITING), pool.values(IN_FLIGHT_TOKENS)
     uncached = np.maximum(prompt_tokens - 64.0 * np.array(matched), 0.0)
-    own = uncached * (1.0 + behind * np.maximum(ahead / max(prompt_tokens, 1), 1.0))
+    in_batch = np.maximum(running, in_flight)
+    own = uncached * (behind * np.maximum(ahead / max(prompt_tokens, 1), 1.0) + delay * in_batch + 1.0)
     batch = np.maximum(running, 1.0)
     wait = np.where(waiting > 0, np.maximum(waiting, in_flight - batch), 0.0)
     queue = wait * (rates.output_tokens * (rates.itl_base_seconds + rates.itl_seconds_per_request * batch) / batch)
@@ -167,20 +203,21 @@ def plain_seconds(pool, rates, prompt_tokens, matched, *, output, behind, barrie
         max_size=4,
     ),
     prompt_tokens=st.integers(0, 3000),
-    behind=st.sampled_from([0.0, 1.0, 0.7]),
+    weights=st.tuples(st.sampled_from([0.0, 1.0, 0.7]), st.sampled_from([0.0, 0.5])),
     barrier=st.sampled_from([0.0, 0.05]),
     wanted=st.none() | st.integers(1, 40),
 )
-def test_seconds_are_the_sum_of_the_docstring_to_the_last_bit(loads, prompt_tokens, behind, barrier, wanted):
+def test_seconds_are_the_sum_of_the_docstring_to_the_last_bit(loads, prompt_tokens, weights, barrier, wanted):
+    behind, delay = weights
     names = ("waiting", "running", "in_flight", "in_flight_tokens", "kv_usage", "matched")
     columns = dict(zip(names, zip(*loads, strict=True), strict=True))
     matched = columns.pop("matched")
     count = len(matched)
     rates = endpoint_rates([9000, 1000, 3000, 700][:count], itl_base=[0.011] * count, itl_per_request=[0.0007] * count)
-    pool, scorer = candidates(**columns), build(requestsBehind=behind, kvBarrierSeconds=barrier)
+    pool, scorer = candidates(**columns), build(requestsBehind=behind, delayWeight=delay, kvBarrierSeconds=barrier)
     output = 16 if wanted is None else min(16, wanted)
     expected = plain_seconds(
-        pool, rates, prompt_tokens, matched, output=output, behind=behind, barrier=barrier
+        pool, rates, prompt_tokens, matched, output=output, behind=behind, delay=delay, barrier=barrier
     ).tolist()
     for _ in range(2):  # the second time, what requests share is at hand
         request = request_of(prompt_tokens, rates, matched, max_output_tokens=wanted)
@@ -203,6 +240,7 @@ def test_kv_caches_that_fill_up_between_requests_count_from_the_next_report_on()
     [
         ({"outputTokens": -1}, "outputTokens is -1; it must be 0 or more"),
         ({"kvBarrierSeconds": nan}, "kvBarrierSeconds is nan; it must be 0 or more, and finite"),
+        ({"delayWeight": -1}, "delayWeight is -1; it must be 0 or more"),
         ({"attentionQuadraticTokens": -1}, "attentionQuadraticTokens is -1; it must be 0 or more"),
     ],
 )
