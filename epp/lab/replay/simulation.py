@@ -30,6 +30,7 @@ from epp.lab.sim import SimRequest
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
 from epp.routing.director.waiting import PendingRequest
+from epp.sharing.exchange import BATCH_SECONDS
 
 _START = 1000.0
 """On the clock."""
@@ -145,6 +146,8 @@ class Simulation:
             for replica in self._replicas:
                 if (watch := replica.watches[place.number]) is not None:
                     self._after(phase, self._fetch, place, watch)
+        for number, replica in enumerate(() if self._options.share_seconds is None else self._replicas):
+            self._after(BATCH_SECONDS * number / len(self._replicas), self._share, replica)
         self._next_arrival()
         self._after(LEAD_SECONDS, self._sample)
         if report is not None:
@@ -194,6 +197,16 @@ class Simulation:
 
     def _report(self, place: _Place, watch: Watch, page: Page) -> None:
         self._after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
+
+    def _share(self, replica: Replica) -> None:
+        """Send what a picker did to the others, and set the timer of its next batch."""
+        seconds = self._options.share_seconds or 0.0
+        if (batch := replica.exchange.collect()) is not None:
+            for other in self._replicas:
+                if other is not replica:
+                    self._after(seconds, other.exchange.apply, batch, seconds)
+        replica.exchange.sweep()
+        self._after(BATCH_SECONDS, self._share, replica)
 
     # Requests
 

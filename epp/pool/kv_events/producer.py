@@ -391,7 +391,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                 ),
                 (
                     "the password in redisConfig.address is shown with the configuration; use EPP_REDIS_PASSWORD",
-                    index.redis_config is not None and index.redis_config.has_password,
+                    index.redis_config is not None and index.redis_config.server.has_password,
                 ),
                 ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
                 ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interface of components whose state pickers of one pool share; it knows neither processes nor stores."""
+
+from abc import ABC, abstractmethod
+
+from epp.framework.snapshot import Snapshot
+
+MOST_PAYLOAD_BYTES = 32 * 1024
+"""Largest payload of one component in one batch."""
+
+
+class Shareable(ABC):
+    """A component that tells what it did and learns what other pickers did.
+
+    Payloads name endpoints by address, as slots differ between pickers. A payload of another picker comes from outside:
+    `apply` checks it, and what it makes others' state grow by is bounded. All methods are called between requests.
+    """
+
+    __slots__ = ()
+
+    is_lasting: bool = False
+    """Whether what a picker told counts after its end; else `forget` drops it."""
+
+    @property
+    @abstractmethod
+    def share_name(self) -> str:
+        """Name of the same component at every picker."""
+
+    def join(self, salt: int) -> None:  # noqa: B027  to override
+        """Note changes from now on. `salt`, of 64 bits, is the same at all pickers; it may change later."""
+
+    def renew(self) -> None:  # noqa: B027  to override
+        """Tell the whole state again with the next changes: others may have missed some."""
+
+    @abstractmethod
+    def changes(self, snapshot: Snapshot) -> bytes | None:
+        """Return what this picker did since the last call, in at most MOST_PAYLOAD_BYTES; the rest next time."""
+
+    @abstractmethod
+    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
+        """Take what another picker did; return the number of entries. Raises ValueError for an invalid payload."""
+
+    def forget(self, peer: str) -> None:  # noqa: B027  to override
+        """Drop what another picker told: it ended, or has been silent for long."""

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries batches through one stream of Redis or Valkey, which has a bounded length."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from epp.framework.clock import Clock
+from epp.runtime.redis_client import failure_text
+from epp.sharing.exchange import BATCH_SECONDS, Exchange
+from epp.sharing.settings import SharingSettings
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_ANSWER_SECONDS = 2.0
+"""Time after which the server counts as failed."""
+_SLOW_SECONDS = 0.25
+"""Time of an answer that is reported as a problem."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
+"""Between attempts, while the server fails."""
+_IDLE_SECONDS, _IDLE_BATCH_SECONDS = 1.0, 0.1
+"""Time without news after which batches are as rare as this."""
+_CHECK_SECONDS = 1.0
+"""Between two looks at the salt, which a server that was emptied does not have any more."""
+_CLOSING_SECONDS = 0.5
+_HOLD_SECONDS = 0.005
+"""Time for which batches are applied without a turn for requests."""
+_PEERS_AT_FULL_RATE = 10
+"""With more other pickers, batches are rarer, so that each reads about 500 a second."""
+_MOST_READ = 256
+_LEAST_ENTRIES, _MOST_ENTRIES = 1_000, 100_000
+"""Bounds of the length of the stream."""
+_ENTRY_BYTES = 100
+"""Of an entry in the server, beside its batch."""
+_SMOOTHING = 0.01
+_FIELD = b"b"
+_FROM_START = b"0-0"
+
+_log = structlog.get_logger()
+
+
+class SharedStream:
+    """Writes own batches and reads those of others in one round trip each interval.
+
+    The stream has what happened lately: a picker that starts reads all of it, one that was cut off reads on from where
+    it was.
+    """
+
+    def __init__(self, exchange: Exchange, settings: SharingSettings, pool: str, clock: Clock) -> None:
+        """Prepare; raises ValueError without the client library."""
+        self.name = settings.server.name
+        self.is_connected = False
+        self.problem = ""
+        """Why this picker goes on alone, or is slow to tell; empty if nothing is wrong."""
+        self.failures = 0
+        self.trimmed = 0
+        """Times that the stream did not reach back to where this picker had read."""
+        self.entries = 0
+        """Length of the stream, as the server last said."""
+        self.exchange = exchange
+        self._clock = clock
+        self._stream = f"{settings.prefix}:{{{pool}}}:changes"
+        self._salt_key = f"{settings.prefix}:{{{pool}}}:salt"
+        self._history_bytes = settings.history_bytes
+        self._client: Redis = settings.server.client(_ANSWER_SECONDS)
+        self._last = _FROM_START
+        """Id of the last entry that was read."""
+        self._unsent: bytes | None = None
+        """A batch that the server may not have."""
+        self._mean_bytes = float(_ENTRY_BYTES)
+        self._checked_at = -inf
+        self._offset = 0.0
+        """The server's time minus that of the clock, in seconds."""
+        self._caught_up = asyncio.Event()
+
+    async def caught_up(self, most_seconds: float) -> bool:
+        """Wait until the whole stream has been read, but not long; return whether it has."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_seconds):
+                await self._caught_up.wait()
+        return self._caught_up.is_set()
+
+    async def run(self) -> None:
+        """Share until cancelled, then say good-bye."""
+        pause = _FIRST_PAUSE_SECONDS
+        try:
+            while True:
+                try:
+                    await self._connect()
+                    while True:
+                        has_more = await self._step()
+                        pause = _FIRST_PAUSE_SECONDS
+                        if not has_more:
+                            await asyncio.sleep(self._interval)
+                except Exception as error:  # noqa: BLE001  of a library, or of what answers there
+                    self._failed(error)
+                    self.exchange.sweep()
+                    await self._client.connection_pool.disconnect()
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        finally:
+            with suppress(Exception):  # it is the end: others forget a silent picker anyway
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    if self.is_connected and (batch := self.exchange.collect(is_last=True)) is not None:
+                        await self._client.xadd(self._stream, {_FIELD: batch})
+            with suppress(Exception):
+                await self._client.aclose()
+
+    @property
+    def health(self) -> Mapping[str, object]:
+        """The state for `/healthz`."""
+        return {
+            "server": self.name,
+            "connected": self.is_connected,
+            "other_pickers": self.exchange.peers,
+            **({"problem": self.problem} if self.problem else {}),
+        }
+
+    @property
+    def _interval(self) -> float:
+        if self._clock.now() - self.exchange.changed_at > _IDLE_SECONDS:
+            return _IDLE_BATCH_SECONDS
+        return BATCH_SECONDS * max(1.0, self.exchange.peers / _PEERS_AT_FULL_RATE)
+
+    async def _connect(self) -> None:
+        """Agree on the salt, and see whether the stream reaches back to what was read last."""
+        await self._agree_on_salt()
+        if self._last != _FROM_START:
+            first: Any = await self._client.xrange(self._stream, count=1)
+            if not first or _place(first[0][0]) > _place(self._last):
+                self.trimmed += 1
+                self.exchange.renew()
+
+    async def _agree_on_salt(self) -> None:
+        """Use the salt of the pool; the first picker sets its own."""
+        async with self._client.pipeline(transaction=False) as commands:
+            commands.set(self._salt_key, f"{self.exchange.salt:016x}", nx=True)
+            commands.get(self._salt_key)
+            commands.time()
+            _, found, (seconds, micros) = await commands.execute()
+        try:
+            salt = int(found, 16)
+        except (TypeError, ValueError):
+            raise ValueError(f"the key {self._salt_key} is not the salt of a pool: delete it") from None
+        self.exchange.use_salt(salt % 2**64)
+        now = self._checked_at = self._clock.now()
+        self._offset = seconds + micros / 1e6 - now
+
+    async def _step(self) -> bool:
+        """Write a batch and read those of others; return whether there may be more to read."""
+        started = self._clock.now()
+        if started - self._checked_at > _CHECK_SECONDS:
+            await self._agree_on_salt()
+        self._unsent = self._unsent or self.exchange.collect()
+        written, entries = await self._round_trip(self._unsent)
+        seconds = self._clock.now() - started
+        await self._apply(entries)
+        self.exchange.sweep()
+        if isinstance(written, BaseException):
+            raise written
+        if self._unsent is not None:
+            self.exchange.counts["published"] += 1
+            self.exchange.counts["bytes_out"] += len(self._unsent)
+            self._unsent = None
+        self._succeeded(seconds)
+        if len(entries) == _MOST_READ:
+            return True
+        self._caught_up.set()
+        return False
+
+    async def _round_trip(self, batch: bytes | None) -> tuple[Any, Sequence[tuple[bytes, Mapping[bytes, bytes]]]]:
+        """Return the answer to the write, which may be an error, and the entries that were read."""
+        async with self._client.pipeline(transaction=False) as commands:
+            if batch is not None:
+                commands.xadd(self._stream, {_FIELD: batch}, maxlen=self._length, approximate=True)
+            commands.xread({self._stream: self._last}, count=_MOST_READ)
+            *written, read = await commands.execute(raise_on_error=False)
+        if isinstance(read, BaseException):
+            raise read
+        return (written[0] if written else None), (read[0][1] if read else ())
+
+    @property
+    def _length(self) -> int:
+        """The length of the stream that its memory allows."""
+        return int(min(max(self._history_bytes / self._mean_bytes, _LEAST_ENTRIES), _MOST_ENTRIES))
+
+    async def _apply(self, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
+        turn_began = self._clock.now()
+        for place, fields in entries:
+            self._last = place
+            batch = fields.get(_FIELD, b"")
+            self._mean_bytes += (len(batch) + _ENTRY_BYTES - self._mean_bytes) * _SMOOTHING
+            now = self._clock.now()
+            self.exchange.apply(batch, max(0.0, now + self._offset - _place(place)[0] / 1000))
+            if self._clock.now() - turn_began > _HOLD_SECONDS:
+                await asyncio.sleep(0)
+                turn_began = self._clock.now()
+
+    def _succeeded(self, seconds: float) -> None:
+        if not self.is_connected:
+            _log.info("state is shared with other pickers", server=self.name, other_pickers=self.exchange.peers)
+        self.is_connected = True
+        self.problem = f"the server answered after {seconds * 1000:.0f} ms" if seconds > _SLOW_SECONDS else ""
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures += 1
+        self.problem = failure_text(error)
+        if self.is_connected or self.failures == 1:
+            _log.warning("state is not shared: this picker goes on alone", server=self.name, problem=self.problem)
+        self.is_connected = False
+
+
+def _place(name: bytes) -> tuple[int, int]:
+    """Return the milliseconds and the number of an id of an entry; raises ValueError for another text."""
+    milliseconds, _, number = name.partition(b"-")
+    return int(milliseconds), int(number)
