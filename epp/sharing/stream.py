@@ -87,12 +87,14 @@ class SharedStream:
 
     async def run(self) -> None:
         """Share until cancelled, then say good-bye."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  of a coroutine
         pause = _FIRST_PAUSE_SECONDS
         try:
-            while True:
+            while not task.cancelling():
                 try:
                     await self._connect()
-                    while True:
+                    while not task.cancelling():  # wait_for of Python 3.11, in the library, may swallow a cancellation
                         has_more = await self._step()
                         pause = _FIRST_PAUSE_SECONDS
                         if not has_more:
@@ -142,14 +144,17 @@ class SharedStream:
             commands.set(self._salt_key, f"{self.exchange.salt:016x}", nx=True)
             commands.get(self._salt_key)
             commands.time()
-            _, found, (seconds, micros) = await commands.execute()
+            refused, found, time = await commands.execute(raise_on_error=False)
+        for answer in (found, time, *((refused,) if found is None else ())):
+            if isinstance(answer, BaseException):
+                raise answer
         try:
             salt = int(found, 16)
         except (TypeError, ValueError):
             raise ValueError(f"the key {self._salt_key} is not the salt of a pool: delete it") from None
         self.exchange.use_salt(salt % 2**64)
         now = self._checked_at = self._clock.now()
-        self._offset = seconds + micros / 1e6 - now
+        self._offset = time[0] + time[1] / 1e6 - now
 
     async def _step(self) -> bool:
         """Write a batch and read those of others; return whether there may be more to read."""

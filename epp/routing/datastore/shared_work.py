@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and tokens in flight at other pickers of the pool, added to the columns of this one."""
 
+from collections.abc import Set as AbstractSet
+
 import msgspec
 import numpy as np
 
 from epp.framework.arrays import Floats
 from epp.framework.endpoint import Endpoint
 from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, PEER_REQUESTS, PEER_TOKENS, Snapshot
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, PEER_REQUESTS, PEER_TOKENS, SERVED, Snapshot
 from epp.routing.datastore.slots import Change
 from epp.routing.datastore.store import Datastore
 
@@ -22,6 +24,8 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     address: str
     requests: int
     tokens: int
+    picks: int = 0
+    """Requests that were ever sent there."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.requests <= _MOST_REQUESTS and 0 <= self.tokens <= _MOST_TOKENS):
@@ -39,7 +43,10 @@ _decode = msgspec.msgpack.Decoder(_Work).decode
 
 
 class SharedWork(Shareable):
-    """Tells the own work of each endpoint where it changed, as a whole number: a batch that is lost heals."""
+    """Tells the own work at each endpoint where it changed, in absolute numbers: a batch that is lost heals.
+
+    Endpoints to which another picker sent requests count as picked then: ties go to those that wait longest.
+    """
 
     share_name = "work"
 
@@ -49,8 +56,8 @@ class SharedWork(Shareable):
         """By picker and address, of endpoints of the pool."""
         self._totals: dict[str, tuple[int, int]] = {}
         """Requests and tokens of all other pickers, by address."""
-        self._told = np.zeros((2, 0))
-        """Requests and tokens by slot, as others know them."""
+        self._told = np.zeros((3, 0))
+        """Requests, tokens and picks by slot, as others know them."""
         self._endpoints: tuple[Endpoint | None, ...] = ()
         """Of these slots."""
         self._is_whole = True
@@ -66,15 +73,15 @@ class SharedWork(Shareable):
         own = _own(snapshot)
         whole, self._is_whole = self._is_whole, False
         if whole:
-            self._told[:] = 0
+            self._told[:2] = 0
         slots = np.flatnonzero((own != self._told).any(axis=0))[:_MOST_ENTRIES]
         if not (whole or len(slots)):
             return None
         self._told[:, slots] = own[:, slots]
         endpoints = self._endpoints
         entries = [
-            _Entry(endpoint.hostport, int(requests), int(tokens))
-            for slot, requests, tokens in zip(slots.tolist(), *own[:, slots].tolist(), strict=True)
+            _Entry(endpoint.hostport, int(requests), int(tokens), int(picks))
+            for slot, requests, tokens, picks in zip(slots.tolist(), *own[:, slots].tolist(), strict=True)
             if (endpoint := endpoints[slot]) is not None
         ]
         return _encode(_Work(whole, entries))
@@ -84,9 +91,7 @@ class SharedWork(Shareable):
         work = _decode(payload)
         theirs = self._peers.setdefault(peer, {})
         if work.is_whole:
-            listed = {entry.address for entry in work.entries}
-            for address in theirs.keys() - listed:
-                self._put(theirs, _Entry(address, 0, 0))
+            self._end_all(theirs, but={entry.address for entry in work.entries})
         for entry in work.entries:
             if self._store.find(entry.address) is not None:
                 self._put(theirs, entry)
@@ -94,23 +99,22 @@ class SharedWork(Shareable):
 
     def forget(self, peer: str) -> None:
         """Subtract all work of another picker."""
-        theirs = self._peers.pop(peer, {})
-        for address in tuple(theirs):
-            self._put(theirs, _Entry(address, 0, 0))
+        self._end_all(self._peers.pop(peer, {}))
+
+    def _end_all(self, theirs: dict[str, _Entry], but: AbstractSet[str] = frozenset()) -> None:
+        for address, entry in tuple(theirs.items()):
+            if (entry.requests or entry.tokens) and address not in but:
+                self._put(theirs, _Entry(address, 0, 0, entry.picks))
 
     def _put(self, theirs: dict[str, _Entry], entry: _Entry) -> None:
-        before = theirs.pop(entry.address, None)
+        before = theirs.get(entry.address) or _Entry(entry.address, 0, 0)
+        theirs[entry.address] = entry
+        if entry.picks > before.picks:
+            self._store.picked_elsewhere(entry.address)
         requests, tokens = self._totals.get(entry.address, (0, 0))
-        if before is not None:
-            requests, tokens = requests - before.requests, tokens - before.tokens
-        if entry.requests or entry.tokens:
-            theirs[entry.address] = entry
-            requests, tokens = requests + entry.requests, tokens + entry.tokens
-        if requests or tokens:
-            self._totals[entry.address] = requests, tokens
-        else:
-            self._totals.pop(entry.address, None)
-        self._store.count_peers(entry.address, requests, tokens)
+        total = requests + entry.requests - before.requests, tokens + entry.tokens - before.tokens
+        self._totals[entry.address] = total
+        self._store.count_peers(entry.address, *total)
 
     def _follow(self, snapshot: Snapshot) -> None:
         """Count nothing as told of slots that have another endpoint than before."""
@@ -124,7 +128,8 @@ class SharedWork(Shareable):
 
     def _pool_changed(self, change: Change) -> None:
         for _, endpoint in change.removed:
-            if self._store.find(endpoint.hostport) is None and self._totals.pop(endpoint.hostport, (0, 0)) != (0, 0):
+            if self._store.find(endpoint.hostport) is None:
+                self._totals.pop(endpoint.hostport, None)
                 for theirs in self._peers.values():
                     theirs.pop(endpoint.hostport, None)
         for _, endpoint in (*change.removed, *change.added):
@@ -132,6 +137,7 @@ class SharedWork(Shareable):
 
 
 def _own(snapshot: Snapshot) -> Floats:
-    """Return the requests and tokens by slot that this picker sent."""
+    """Return the requests and tokens by slot that this picker sent, and how many it ever sent."""
     requests = snapshot.column(IN_FLIGHT) - snapshot.column(INHERITED) - snapshot.column(PEER_REQUESTS)
-    return np.stack((requests, snapshot.column(IN_FLIGHT_TOKENS) - snapshot.column(PEER_TOKENS)))
+    tokens = snapshot.column(IN_FLIGHT_TOKENS) - snapshot.column(PEER_TOKENS)
+    return np.stack((requests, tokens, requests + snapshot.column(SERVED)))

@@ -186,6 +186,12 @@ class Datastore:
         if released:
             self._tell_news()
 
+    def picked_elsewhere(self, hostport: str) -> None:
+        """Note that another picker sent a request to the endpoint of an address."""
+        slot = self._places.slot_at(hostport)
+        if slot is not None:
+            self.ledger.picked(slot)
+
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write a tagger's report on the endpoint; METRICS_AT stays. Ignored if the endpoint has left.
 
