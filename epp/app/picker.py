@@ -175,6 +175,7 @@ class Picker:
             stream = SharedStream(exchange, settings.sharing, settings.pool_name, self._clock)
         except ValueError as error:
             raise ConfigurationError(str(error)) from error
+        self.store.ledger.on_open = stream.wakes.set
         show_shared_state(self.metrics.registry, stream)
         return stream
 

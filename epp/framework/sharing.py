@@ -2,7 +2,9 @@
 """Interface of components whose state pickers of one pool share; it knows neither processes nor stores."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 
+from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import Snapshot
 
 MOST_PAYLOAD_BYTES = 32 * 1024
@@ -42,3 +44,8 @@ class Shareable(ABC):
 
     def forget(self, peer: str) -> None:  # noqa: B027  to override
         """Drop what another picker told: it ended, or has been silent for long."""
+
+
+def slots_by_address(endpoints: Sequence[Endpoint | None]) -> Mapping[str, int]:
+    """Return the slot of each address; for `snapshot.endpoints.derive`."""
+    return {endpoint.hostport: slot for slot, endpoint in enumerate(endpoints) if endpoint is not None}

@@ -15,7 +15,9 @@ from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.snapshot import Snapshot
 
 BATCH_SECONDS = 0.02
-"""Time between two batches."""
+"""Least time between two batches."""
+_PEERS_AT_FULL_RATE = 10
+"""With more other pickers, batches are rarer, so that each applies about 500 a second."""
 _HEARTBEAT_SECONDS = 1.0
 """Longest time without a batch; also the time after which the whole state is told again."""
 SILENCE_SECONDS = 5.0
@@ -105,6 +107,11 @@ class Exchange:
     def peers(self) -> int:
         """The number of other pickers that were heard lately."""
         return len(self._peers)
+
+    @property
+    def batch_seconds(self) -> float:
+        """The least time between two batches, by the number of pickers."""
+        return BATCH_SECONDS * max(1.0, len(self._peers) / _PEERS_AT_FULL_RATE)
 
     def use_salt(self, salt: int) -> None:
         """Hash with this salt from now on, as the other pickers do."""

@@ -11,7 +11,8 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.runtime.redis_client import failure_text
-from epp.sharing.exchange import BATCH_SECONDS, Exchange
+from epp.runtime.supervisor import first_of
+from epp.sharing.exchange import Exchange
 from epp.sharing.settings import SharingSettings
 
 if TYPE_CHECKING:
@@ -23,15 +24,15 @@ _SLOW_SECONDS = 0.25
 """Time of an answer that is reported as a problem."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 """Between attempts, while the server fails."""
-_IDLE_SECONDS, _IDLE_BATCH_SECONDS = 1.0, 0.1
-"""Time without news after which batches are as rare as this."""
+_IDLE_SECONDS, _IDLE_BATCH_SECONDS = 1.0, 0.5
+"""Time without news after which only requests, and the last of this time, lead to a batch."""
+_BLOCK_MS = 1000
+"""Longest wait of the server for news; it answers sooner than after `_ANSWER_SECONDS`."""
 _CHECK_SECONDS = 1.0
 """Between two looks at the salt, which a server that was emptied does not have any more."""
 _CLOSING_SECONDS = 0.5
 _HOLD_SECONDS = 0.005
 """Time for which batches are applied without a turn for requests."""
-_PEERS_AT_FULL_RATE = 10
-"""With more other pickers, batches are rarer, so that each reads about 500 a second."""
 _MOST_READ = 256
 _LEAST_ENTRIES, _MOST_ENTRIES = 1_000, 100_000
 """Bounds of the length of the stream."""
@@ -45,7 +46,7 @@ _log = structlog.get_logger()
 
 
 class SharedStream:
-    """Writes own batches and reads those of others in one round trip each interval.
+    """Writes own batches, and reads those of others as they come.
 
     The stream has what happened lately: a picker that starts reads all of it, one that was cut off reads on from where
     it was.
@@ -73,10 +74,12 @@ class SharedStream:
         self._unsent: bytes | None = None
         """A batch that the server may not have."""
         self._mean_bytes = float(_ENTRY_BYTES)
-        self._checked_at = -inf
+        self._checked_at = self._wrote_at = -inf
         self._offset = 0.0
         """The server's time minus that of the clock, in seconds."""
         self._caught_up = asyncio.Event()
+        self.wakes = asyncio.Event()
+        """To be set with each request: others shall know of it soon."""
 
     async def caught_up(self, most_seconds: float) -> bool:
         """Wait until the whole stream has been read, but not long; return whether it has."""
@@ -87,18 +90,13 @@ class SharedStream:
 
     async def run(self) -> None:
         """Share until cancelled, then say good-bye."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  of a coroutine
         pause = _FIRST_PAUSE_SECONDS
         try:
-            while not task.cancelling():
+            while not _is_cancelled():
                 try:
                     await self._connect()
-                    while not task.cancelling():  # wait_for of Python 3.11, in the library, may swallow a cancellation
-                        has_more = await self._step()
-                        pause = _FIRST_PAUSE_SECONDS
-                        if not has_more:
-                            await asyncio.sleep(self._interval)
+                    pause = _FIRST_PAUSE_SECONDS
+                    await first_of(self._publish(), self._read())
                 except Exception as error:  # noqa: BLE001  of a library, or of what answers there
                     self._failed(error)
                     self.exchange.sweep()
@@ -122,12 +120,6 @@ class SharedStream:
             "other_pickers": self.exchange.peers,
             **({"problem": self.problem} if self.problem else {}),
         }
-
-    @property
-    def _interval(self) -> float:
-        if self._clock.now() - self.exchange.changed_at > _IDLE_SECONDS:
-            return _IDLE_BATCH_SECONDS
-        return BATCH_SECONDS * max(1.0, self.exchange.peers / _PEERS_AT_FULL_RATE)
 
     async def _connect(self) -> None:
         """Agree on the salt, and see whether the stream reaches back to what was read last."""
@@ -156,38 +148,55 @@ class SharedStream:
         now = self._checked_at = self._clock.now()
         self._offset = time[0] + time[1] / 1e6 - now
 
-    async def _step(self) -> bool:
-        """Write a batch and read those of others; return whether there may be more to read."""
-        started = self._clock.now()
-        if started - self._checked_at > _CHECK_SECONDS:
-            await self._agree_on_salt()
-        self._unsent = self._unsent or self.exchange.collect()
-        written, entries = await self._round_trip(self._unsent)
-        seconds = self._clock.now() - started
-        await self._apply(entries)
-        self.exchange.sweep()
-        if isinstance(written, BaseException):
-            raise written
-        if self._unsent is not None:
-            self.exchange.counts["published"] += 1
-            self.exchange.counts["bytes_out"] += len(self._unsent)
-            self._unsent = None
-        self._succeeded(seconds)
-        if len(entries) == _MOST_READ:
-            return True
-        self._caught_up.set()
-        return False
+    async def _publish(self) -> None:
+        """Write a batch soon after a request, and otherwise each interval in which something changed."""
+        pause = _FIRST_PAUSE_SECONDS
+        while not _is_cancelled():
+            started = self._clock.now()
+            self.wakes.clear()
+            if started - self._checked_at > _CHECK_SECONDS:
+                await self._agree_on_salt()
+            self._unsent = self._unsent or self.exchange.collect()
+            if self._unsent is not None:
+                refused = await self._write(self._unsent)
+                if refused is not None:
+                    self._failed(refused)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                    continue
+                pause = _FIRST_PAUSE_SECONDS
+                self.exchange.counts["published"] += 1
+                self.exchange.counts["bytes_out"] += len(self._unsent)
+                self._unsent = None
+                self._succeeded(self._clock.now() - started)
+                self._wrote_at = started
+            self.exchange.sweep()
+            await self._until_next()
 
-    async def _round_trip(self, batch: bytes | None) -> tuple[Any, Sequence[tuple[bytes, Mapping[bytes, bytes]]]]:
-        """Return the answer to the write, which may be an error, and the entries that were read."""
+    async def _until_next(self) -> None:
+        """Wait for a request, but not long; in any case for the interval since the last batch."""
+        is_idle = self._clock.now() - self.exchange.changed_at > _IDLE_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_IDLE_BATCH_SECONDS if is_idle else self.exchange.batch_seconds):
+                await self.wakes.wait()
+        await asyncio.sleep(max(0.0, self._wrote_at + self.exchange.batch_seconds - self._clock.now()))
+
+    async def _write(self, batch: bytes) -> Exception | None:
+        """Append a batch to the stream; return why the server refuses that, if it does."""
         async with self._client.pipeline(transaction=False) as commands:
-            if batch is not None:
-                commands.xadd(self._stream, {_FIELD: batch}, maxlen=self._length, approximate=True)
-            commands.xread({self._stream: self._last}, count=_MOST_READ)
-            *written, read = await commands.execute(raise_on_error=False)
-        if isinstance(read, BaseException):
-            raise read
-        return (written[0] if written else None), (read[0][1] if read else ())
+            commands.xadd(self._stream, {_FIELD: batch}, maxlen=self._length, approximate=True)
+            (written,) = await commands.execute(raise_on_error=False)
+        return written if isinstance(written, Exception) else None
+
+    async def _read(self) -> None:
+        """Apply the batches of others as they come, or after an interval those that came in it."""
+        while not _is_cancelled():
+            found: Any = await self._client.xread({self._stream: self._last}, count=_MOST_READ, block=_BLOCK_MS)
+            entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = found[0][1] if found else ()
+            await self._apply(entries)
+            if len(entries) < _MOST_READ:
+                self._caught_up.set()
+                await asyncio.sleep(self.exchange.batch_seconds if entries else 0)
 
     @property
     def _length(self) -> int:
@@ -218,6 +227,12 @@ class SharedStream:
         if self.is_connected or self.failures == 1:
             _log.warning("state is not shared: this picker goes on alone", server=self.name, problem=self.problem)
         self.is_connected = False
+
+
+def _is_cancelled() -> bool:
+    """Return whether this task is to end: wait_for of Python 3.11, in the client, may swallow the exception."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _place(name: bytes) -> tuple[int, int]:

@@ -24,6 +24,7 @@ async def sharing(url: str, **settings):
     clock = SystemClock()
     picker = Picker(clock)
     picker.stream = SharedStream(picker.exchange, SharingSettings(address=url, **settings), "pool", clock)
+    picker.store.ledger.on_open = picker.stream.wakes.set
     task = asyncio.create_task(picker.stream.run())
     try:
         yield picker
@@ -93,7 +94,7 @@ async def test_pickers_go_on_alone_without_the_server_and_catch_up(server):
         shared.start()
         await knows(other, {"e0": (1, 10)})
         assert other.matched(B, [4, 5]) == 2
-        assert one.stream.problem == ""
+        await until(lambda: one.stream.problem == "", "nothing is wrong any more")
 
 
 async def test_server_that_refuses_writes_is_a_problem_and_is_read(server):

@@ -99,6 +99,8 @@ class Replica:
         work = SharedWork(self.store)
         shareables = (work, *(plugin for plugin in self.assembly.plugins if isinstance(plugin, Shareable)))
         self.exchange = Exchange(seed.decode(), lambda: shareables, self.store.snapshot, clock, salt=options.seed)
+        self.shared_at = -math.inf
+        """When its last batch left."""
         self.kv_event_readers = tuple(
             plugin for plugin in self.assembly.plugins if isinstance(plugin, PrecisePrefixCacheProducer)
         )

@@ -30,7 +30,6 @@ from epp.lab.sim import SimRequest
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
 from epp.routing.director.waiting import PendingRequest
-from epp.sharing.exchange import BATCH_SECONDS
 
 _START = 1000.0
 """On the clock."""
@@ -147,7 +146,7 @@ class Simulation:
                 if (watch := replica.watches[place.number]) is not None:
                     self._after(phase, self._fetch, place, watch)
         for number, replica in enumerate(() if self._options.share_seconds is None else self._replicas):
-            self._after(BATCH_SECONDS * number / len(self._replicas), self._share, replica)
+            self._after(replica.exchange.batch_seconds * number / len(self._replicas), self._keep_sharing, replica)
         self._next_arrival()
         self._after(LEAD_SECONDS, self._sample)
         if report is not None:
@@ -199,14 +198,24 @@ class Simulation:
         self._after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
 
     def _share(self, replica: Replica) -> None:
-        """Send what a picker did to the others, and set the timer of its next batch."""
-        seconds = self._options.share_seconds or 0.0
+        """Send what a picker did to the others."""
+        seconds = self._options.share_seconds
+        if seconds is None:
+            return
         if (batch := replica.exchange.collect()) is not None:
             for other in self._replicas:
                 if other is not replica:
                     self._after(seconds, other.exchange.apply, batch, seconds)
         replica.exchange.sweep()
-        self._after(BATCH_SECONDS, self._share, replica)
+        replica.shared_at = self._clock.time
+
+    def _keep_sharing(self, replica: Replica) -> None:
+        """Share at intervals; requests share sooner."""
+        due = replica.shared_at + replica.exchange.batch_seconds
+        if self._clock.time >= due:
+            self._share(replica)
+            due = self._clock.time + replica.exchange.batch_seconds
+        self._loop.at(due, self._keep_sharing, replica)
 
     # Requests
 
@@ -237,6 +246,11 @@ class Simulation:
                 one.waiting = self._loop.create_task(self._wait(one, outcome))
             else:
                 self._routed(one, outcome)
+            if (
+                self._options.share_seconds is not None
+                and self._clock.time - replica.shared_at >= replica.exchange.batch_seconds
+            ):
+                self._share(replica)
         self._next_arrival()
 
     def _headers_of(self, arrival: Arrival) -> Headers:

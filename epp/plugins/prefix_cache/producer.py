@@ -3,7 +3,7 @@
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from secrets import token_bytes
 from struct import iter_unpack
@@ -31,12 +31,11 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.endpoint import Endpoint
 from epp.framework.limits import Corrected, CountOrDefault, Tunable
 from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
-from epp.framework.sharing import Shareable
+from epp.framework.sharing import Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 from epp.plugins.prefix_cache.shared_placements import PlacementNews, placements_in
 
@@ -240,7 +239,7 @@ class ApproxPrefixCacheProducer(
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
         """Record and withdraw the chains of another picker, at endpoints of the pool."""
-        slots = snapshot.endpoints.derive(_slots_by_address)
+        slots = snapshot.endpoints.derive(slots_by_address)
         block_tokens, count = self._block_tokens(snapshot), 0
         for one in placements_in(payload):
             slot = slots.get(one.address)
@@ -308,10 +307,6 @@ class ApproxPrefixCacheProducer(
             if isfinite(engine_tokens):
                 capacity = int(engine_tokens) // block_tokens
         return max(0, min(capacity, self.parameters.max_bytes_per_server // BYTES_PER_ENTRY))
-
-
-def _slots_by_address(endpoints: Sequence[Endpoint | None]) -> Mapping[str, int]:
-    return {endpoint.hostport: slot for slot, endpoint in enumerate(endpoints) if endpoint is not None}
 
 
 def _block_tokens(reported: Floats | None) -> int:

@@ -2,7 +2,6 @@
 """Pickers that tell each other what they do know what one picker would."""
 
 from array import array
-from collections import Counter
 
 import msgspec
 import pytest
@@ -10,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Endpoint, ManualClock
+from epp.framework.datalayer import Report
 from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import INHERITED, RUNNING, WAITING
-from epp.framework.datalayer import Report
 from epp.sharing.exchange import SILENCE_SECONDS, Batch
 from tests.unit.sharing.pickers import ENDPOINTS, Picker
 
@@ -241,72 +240,3 @@ def test_no_bytes_raise(data):
     one.exchange.apply(data, 0.0)
     batch = msgspec.msgpack.encode(Batch("1l", "p", 1, dict.fromkeys(GARBAGE_PARTS, data)))
     one.exchange.apply(batch, 0.0)
-
-
-_PICKERS = st.integers(0, 2)
-_STEPS = st.one_of(
-    st.tuples(st.just("send"), _PICKERS, st.sampled_from(ENDPOINTS), st.integers(0, 9)),
-    st.tuples(
-        st.just("place"), _PICKERS, st.sampled_from(ENDPOINTS), st.lists(st.integers(1, 3), min_size=1, max_size=3)
-    ),
-    st.tuples(st.just("end"), _PICKERS, st.integers(0, 20)),
-    st.tuples(st.just("tell"), _PICKERS),
-    st.tuples(st.just("deliver"), _PICKERS, st.integers(0, 30)),
-    st.tuples(st.just("restart"), _PICKERS),
-    st.tuples(st.just("wait"), st.sampled_from([0.02, 0.5, 1.0])),
-)
-
-
-@given(st.lists(_STEPS, max_size=60), st.booleans())
-def test_all_know_what_one_picker_would_whatever_was_lost_repeated_or_late(steps, in_order):
-    """Batches are delivered at any time, again, in any order or never; pickers restart without a word."""
-    clock = ManualClock(100.0)
-    pickers = [Picker(clock, ENDPOINTS[shift:] + ENDPOINTS[:shift]) for shift in range(3)]
-    sent: list[bytes] = []
-    read = [0, 0, 0]
-    for step in steps:
-        match step:
-            case "send", who, endpoint, tokens:
-                pickers[who].send(endpoint, tokens)
-            case "place", who, endpoint, path:
-                # a hash stands for its block and all before it
-                pickers[who].place(endpoint, [hash(tuple(path[: end + 1])) % 2**64 for end in range(len(path))])
-            case "end", who, which if pickers[who].tickets:
-                pickers[who].tickets.pop(which % len(pickers[who].tickets)).close()
-            case "tell", who:
-                if (batch := pickers[who].tell()) is not None:
-                    sent.append(batch)
-            case "deliver", who, which if sent:
-                if in_order:
-                    for batch in sent[read[who] :]:
-                        pickers[who].exchange.apply(batch, 0.0)
-                    read[who] = len(sent)
-                else:
-                    pickers[who].exchange.apply(sent[which % len(sent)], 0.0)
-            case "restart", who:
-                pickers[who] = Picker(clock)
-                read[who] = 0
-            case "wait", seconds:
-                clock.advance(seconds)
-    clock.advance(SILENCE_SECONDS + 0.1)  # what ended without a word is forgotten
-    for picker in pickers:
-        if (batch := picker.tell()) is not None:
-            sent.append(batch)
-    for picker, begin in zip(pickers, read, strict=True):
-        for batch in sent[begin if in_order else -3 :]:
-            picker.exchange.apply(batch, SILENCE_SECONDS if batch not in sent[-3:] else 0.0)
-        picker.exchange.sweep()
-    expected: Counter[str] = Counter()
-    tokens: Counter[str] = Counter()
-    for picker in pickers:
-        for ticket in picker.tickets:
-            name = picker.store.snapshot().endpoints.values[ticket.slot].name
-            expected[name] += 1
-            tokens[name] += ticket._tokens
-    assert all(picker.in_flight == {name: (expected[name], tokens[name]) for name in expected} for picker in pickers)
-    if in_order:
-        placed = [(step[2], step[3]) for step in steps if step[0] == "place"]
-        for endpoint, path in placed:
-            chain = [hash(tuple(path[: end + 1])) % 2**64 for end in range(len(path))]
-            known = {picker.matched(endpoint, chain) for picker in pickers}
-            assert len(known) == 1
