@@ -39,6 +39,7 @@ from epp.kube.objects.inference import H2C
 from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director, DirectorObserver
+from epp.routing.outliers import SharedFailures
 from epp.runtime.http_server import HttpLimits
 from epp.runtime.supervisor import Supervisor
 from epp.sharing.exchange import Exchange
@@ -164,10 +165,10 @@ class Picker:
         settings = self._settings
         if not settings.sharing.address:
             return None
-        work = SharedWork(self.store)
+        own = SharedWork(self.store), SharedFailures(self.director.outliers, self.store)
 
         def shareables() -> Iterator[Shareable]:
-            yield work
+            yield from own
             yield from (plugin for plugin in self._running.assembly.plugins if isinstance(plugin, Shareable))
 
         exchange = Exchange(token_hex(8), shareables, self.store.snapshot, self._clock, randbits(64))
