@@ -12,16 +12,16 @@ MOST_PAYLOAD_BYTES = 32 * 1024
 
 
 class Shareable(ABC):
-    """A component that tells what it did and learns what other pickers did.
+    """A component that publishes its changes and applies those of other pickers.
 
     Payloads name endpoints by address, as slots differ between pickers. A payload of another picker comes from outside:
-    `apply` checks it, and what it makes others' state grow by is bounded. All methods are called between requests.
+    `apply` checks it, and bounds the memory for the state of others. All methods are called between requests.
     """
 
     __slots__ = ()
 
     is_lasting: bool = False
-    """Whether what a picker told counts after its end; else `forget` drops it."""
+    """Whether the state of a picker counts after its end; else `forget` drops it."""
 
     @property
     @abstractmethod
@@ -32,18 +32,18 @@ class Shareable(ABC):
         """Note changes from now on. `salt`, of 64 bits, is the same at all pickers; it may change later."""
 
     def renew(self) -> None:  # noqa: B027  to override
-        """Tell the whole state again with the next changes: others may have missed some."""
+        """Publish the whole state again with the next changes: others may have missed some."""
 
     @abstractmethod
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        """Return what this picker did since the last call, in at most MOST_PAYLOAD_BYTES; the rest next time."""
+        """Return the changes of this picker since the last call, at most MOST_PAYLOAD_BYTES; the rest next time."""
 
     @abstractmethod
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
-        """Take what another picker did; return the number of entries. Raises ValueError for an invalid payload."""
+        """Apply changes of another picker; return the number of entries. Raises ValueError for an invalid payload."""
 
     def forget(self, peer: str) -> None:  # noqa: B027  to override
-        """Drop what another picker told: it ended, or has been silent for long."""
+        """Drop the state of another picker: it ended, or has been silent for long."""
 
 
 def slots_by_address(endpoints: Sequence[Endpoint | None]) -> Mapping[str, int]:

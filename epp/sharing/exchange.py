@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of what a picker did, and those of others; no I/O, and no knowledge of what carries them."""
+"""Batches of the changes of a picker, and those of others; no I/O, and no knowledge of their transport."""
 
 import sys
 from collections import Counter
@@ -21,14 +21,14 @@ _PEERS_AT_FULL_RATE = 10
 _HEARTBEAT_SECONDS = 1.0
 """Longest time without a batch; also the time after which the whole state is told again."""
 SILENCE_SECONDS = 5.0
-"""Time without a batch after which what a picker told counts no more, except what lasts."""
+"""Time without a batch after which a picker is forgotten, except its lasting state."""
 _MOST_PEERS = 256
 _MOST_PARTS = 64
 """Shareable components of one picker."""
 _MOST_BATCH_BYTES = _MOST_PARTS * (MOST_PAYLOAD_BYTES + 256)
 _MOST_NAME, _MOST_REASON = 256, 200
 COUNTS = ("published", "bytes_out", "applied", "bytes_in", "entries", "lost", "repeated", "refused")
-"""What is counted: batches, their bytes, entries in them, and batches that were not applied."""
+"""Names of counts: batches, their bytes, entries in them, and batches that were not applied."""
 _FORMAT = f"1{sys.byteorder[0]}"
 """Version of batches, and order of the bytes of hashes."""
 
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """What one picker did in one interval."""
+    """Changes of one picker in one interval."""
 
     format: str
     picker: str
@@ -74,7 +74,7 @@ class Exchange:
     """Collects the changes of shareable components in batches, and applies the batches of other pickers.
 
     A batch that is lost, repeated or late does no lasting harm: numbers are told as a whole again each second, repeated
-    batches are recognised by their sequence, and what a silent picker told is forgotten.
+    batches are recognised by their sequence, and a silent picker is forgotten.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Exchange:
         self._joined = dict(found)
 
     def _refuse(self, what: str, error: Exception) -> None:
-        """Count what is not used, and log the first of its kind."""
+        """Count a refusal, and log the first of its kind."""
         self.counts["refused"] += 1
         kind = f"{what}: {type(error).__name__}"
         if kind not in self._logged and len(self._logged) < _MOST_PARTS:

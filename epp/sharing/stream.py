@@ -48,8 +48,8 @@ _log = structlog.get_logger()
 class SharedStream:
     """Writes own batches, and reads those of others as they come.
 
-    The stream has what happened lately: a picker that starts reads all of it, one that was cut off reads on from where
-    it was.
+    The stream holds the latest changes: a picker that starts reads all of it, one that was disconnected reads on from
+    its last entry.
     """
 
     def __init__(self, exchange: Exchange, settings: SharingSettings, pool: str, clock: Clock) -> None:
@@ -57,7 +57,7 @@ class SharedStream:
         self.name = settings.server.name
         self.is_connected = False
         self.problem = ""
-        """Why this picker goes on alone, or is slow to tell; empty if nothing is wrong."""
+        """Why state is not shared, or late; empty for no problem."""
         self.failures = 0
         self.trimmed = 0
         """Times that the stream did not reach back to where this picker had read."""
@@ -89,7 +89,7 @@ class SharedStream:
         return self._caught_up.is_set()
 
     async def run(self) -> None:
-        """Share until cancelled, then say good-bye."""
+        """Share until cancelled, then publish that this picker ends."""
         pause = _FIRST_PAUSE_SECONDS
         try:
             while not _is_cancelled():
@@ -122,7 +122,7 @@ class SharedStream:
         }
 
     async def _connect(self) -> None:
-        """Agree on the salt, and see whether the stream reaches back to what was read last."""
+        """Agree on the salt, and check whether the stream reaches back to the last entry read."""
         await self._agree_on_salt()
         if self._last != _FROM_START:
             first: Any = await self._client.xrange(self._stream, count=1)
@@ -189,7 +189,7 @@ class SharedStream:
         return written if isinstance(written, Exception) else None
 
     async def _read(self) -> None:
-        """Apply the batches of others as they come, or after an interval those that came in it."""
+        """Apply the batches of others: at once after a pause, otherwise those of an interval together."""
         while not _is_cancelled():
             found: Any = await self._client.xread({self._stream: self._last}, count=_MOST_READ, block=_BLOCK_MS)
             entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = found[0][1] if found else ()
@@ -225,7 +225,7 @@ class SharedStream:
         self.failures += 1
         self.problem = failure_text(error)
         if self.is_connected or self.failures == 1:
-            _log.warning("state is not shared: this picker goes on alone", server=self.name, problem=self.problem)
+            _log.warning("state is not shared with other pickers", server=self.name, problem=self.problem)
         self.is_connected = False
 
 

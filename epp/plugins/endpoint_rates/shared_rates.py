@@ -34,7 +34,7 @@ _decode = msgspec.msgpack.Decoder(list[_Learned]).decode
 
 
 class SharedRates:
-    """What a pair of learners, of prefill and of ITL, tells and is taught."""
+    """Payloads of a pair of learners, of prefill and of ITL, and for them."""
 
     __slots__ = ("_learners", "_told", "_told_at")
 
@@ -45,7 +45,7 @@ class SharedRates:
         self._told_at = -inf
 
     def take(self, snapshot: Snapshot, now: float) -> bytes | None:
-        """Return what was learned from new samples, at most of 300 endpoints; None too soon after the last time."""
+        """Return the ratios with new samples, of at most 327 endpoints; None too soon after the last payload."""
         if now - self._told_at < _TELL_SECONDS:
             return None
         self._told_at = now
@@ -67,7 +67,7 @@ class SharedRates:
         )
 
     def apply(self, payload: bytes, snapshot: Snapshot, now: float) -> int:
-        """Teach what another picker has learned of endpoints of the pool; raises ValueError for an invalid payload."""
+        """Teach the ratios of another picker for endpoints of the pool; raises ValueError for an invalid payload."""
         slots, count = snapshot.endpoints.derive(slots_by_address), 0
         for learned in _decode(payload):
             slot = slots.get(learned.address)

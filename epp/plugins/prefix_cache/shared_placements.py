@@ -13,7 +13,7 @@ from epp.framework.sharing import MOST_PAYLOAD_BYTES
 _MOST_WAITING_BYTES = 1024 * 1024
 """Chains that wait to be told, such as while a store is away; more drop the oldest."""
 _ADDRESS_BYTES, _CHAIN_BYTES = 60, 8
-"""Most bytes of an address, and of what is beside the hashes of a chain."""
+"""Most bytes of an address, and of the framing of a chain."""
 _REPEAT_SECONDS = 5.0
 """Time in which the same chain at the same endpoint is told once: others have just heard of it."""
 _MOST_RECENT = 20_000
@@ -45,7 +45,7 @@ _decode = msgspec.msgpack.Decoder(_Payload).decode
 
 
 class PlacementNews:
-    """What is to be told, oldest first."""
+    """Chains to publish, oldest first."""
 
     __slots__ = ("_bytes", "_recent", "_waiting", "dropped")
 
@@ -101,7 +101,7 @@ class PlacementNews:
 
 
 def placements_in(payload: bytes) -> Iterator[Placed]:
-    """Yield what another picker placed; raises ValueError for an invalid payload before the first."""
+    """Return the chains that another picker placed; raises ValueError for an invalid payload."""
     told = _decode(payload)
     count = len(told.addresses)
     if len(told.places) != len(told.chains) or not all(-count <= place + (place < 0) < count for place in told.places):

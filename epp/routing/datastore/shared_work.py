@@ -45,7 +45,7 @@ _decode = msgspec.msgpack.Decoder(_Work).decode
 class SharedWork(Shareable):
     """Tells the own work at each endpoint where it changed, in absolute numbers: a batch that is lost heals.
 
-    Endpoints to which another picker sent requests count as picked then: ties go to those that wait longest.
+    An endpoint counts as picked when another picker sent a request there: ties go to the least recently picked.
     """
 
     share_name = "work"
