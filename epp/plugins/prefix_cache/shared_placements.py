@@ -14,6 +14,8 @@ _MOST_WAITING_BYTES = 1024 * 1024
 """Chains that wait to be told, such as while a store is away; more drop the oldest."""
 _ADDRESS_BYTES, _CHAIN_BYTES = 60, 8
 """Most bytes of an address, and of the framing of a chain."""
+_MOST_CHAINS = 512
+"""In one payload: another picker records each in ten microseconds."""
 _REPEAT_SECONDS = 5.0
 """Time in which the same chain at the same endpoint is told once: others have just heard of it."""
 _MOST_RECENT = 20_000
@@ -80,7 +82,7 @@ class PlacementNews:
         places: list[int] = []
         chains: list[bytes] = []
         room = MOST_PAYLOAD_BYTES
-        while self._waiting:
+        while self._waiting and len(chains) < _MOST_CHAINS:
             one = self._waiting[0]
             room -= len(one.chain) + _CHAIN_BYTES + (0 if one.address in numbers else _ADDRESS_BYTES)
             if room < 0 and chains:
@@ -106,6 +108,8 @@ def placements_in(payload: bytes) -> Iterator[Placed]:
     count = len(told.addresses)
     if len(told.places) != len(told.chains) or not all(-count <= place + (place < 0) < count for place in told.places):
         raise ValueError("chains without an address")
+    if len(told.chains) > _MOST_CHAINS:
+        raise ValueError(f"{len(told.chains)} chains are more than {_MOST_CHAINS}")
     if any(not chain or len(chain) % 8 for chain in told.chains):
         raise ValueError("chains are not of 64-bit hashes")
     return (

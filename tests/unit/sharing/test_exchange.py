@@ -146,6 +146,25 @@ def test_equal_chain_is_told_once_in_a_while(two, clock):
     assert len(one.tell()) > 24
 
 
+def test_many_chains_are_told_in_parts(two):
+    one, other = two
+    chains = [[number * 7919 + 1] for number in range(1200)]
+    for chain in chains:
+        one.place(A, chain)
+    batches = [one.tell(other) for _ in range(4)]
+    assert [batch is None for batch in batches] == [False, False, False, True]
+    assert all(other.matched(A, chain) == 1 for chain in chains[-1000:])  # the index keeps a thousand here
+
+
+def test_chains_that_wait_are_bounded(clock):
+    one = Picker(clock)
+    for number in range(40):
+        one.place(A, list(range(number * 5000 + 1, number * 5000 + 4001)))  # of 32,000 bytes each
+    assert one.prefixes._news.dropped == 8
+    told = [batch for _ in range(50) if (batch := one.tell()) is not None]
+    assert sum(map(len, told)) < 1_100_000
+
+
 def test_other_salt_drops_what_was_hashed_with_the_old_one(two):
     one, _ = two
     one.place(A, [1, 2, 3])
@@ -209,6 +228,7 @@ GARBAGE_PARTS = {
         msgspec.msgpack.encode([["10.0.0.1:8000"], [-2], [b"12345678"]]),
         msgspec.msgpack.encode([["10.0.0.1:8000"], [0], [b"1234567"]]),
         msgspec.msgpack.encode([[], [0], []]),
+        msgspec.msgpack.encode([["10.0.0.1:8000"], [0] * 513, [b"12345678"] * 513]),
     ],
 }
 
