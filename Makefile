@@ -19,8 +19,8 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart overload \
-  overload-ci hostile hostile-ci soak supply operator test-redis test-vllm test-kube kube-assets lock clean
+.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
+  bench-workloads replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -137,11 +137,21 @@ soak: .venv/test
 bench-profiles: .venv/test
 	$(BIN)/python -m perf.bench.run_profiles $(ARGS)
 
+# The profile `adaptive` beside all others on six equal servers, by workload: a table with intervals, in half an hour. Shorter:
+# ARGS="--workloads chats --seeds 1". For flags: ARGS=--help
+bench-workloads: .venv/test
+	$(BIN)/python -m perf.bench.run_workloads $(ARGS)
+
 # The chart and the table at the top of README.md: four profiles on two fleets, in a minute.
 bench-chart: .venv/test
 	$(BIN)/python -m perf.bench.run_profiles --samples adaptive,llm-d-default,least-loaded,round-robin \
 	  --fleets mixed,equal --workloads conversations --loads 0.7 --seeds 3 --json perf/bench/profiles.json
 	$(BIN)/python tools/generate.py
+
+# Traces in real time, behind a real Envoy and in front of simulated servers, and in `epp replay`: a table of differences, in
+# six minutes; exits with 1 if one is over its limit. One of them: make replay-proof ARGS="--only code"
+replay-proof: .venv/test
+	$(BIN)/python -m perf.fidelity.run $(ARGS)
 
 # Records the picture at the top of README.md.
 picture: .venv/test
@@ -164,6 +174,11 @@ test-redis: .venv/test
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
 	$(BIN)/pytest -c pyproject.toml --rootdir . tests/vllm --vllm $(abspath $(VLLM))
+
+# Two genuine vLLM servers of unequal speed: calibrates them, and compares replays of a trace with real time, in ten
+# minutes. It wants a machine that does nothing else: make tuning-vllm VLLM=path/to/venv
+tuning-vllm: .venv/test
+	$(BIN)/python -m perf.vllm.tuning $(abspath $(VLLM)) $(ARGS)
 
 .venv/bin/python:
 	@echo "creating .venv with $$($(PYTHON) --version) ..."

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from epp.admin.answers import AdminError, LoopCalls, PickerView, as_json
 from epp.config.describe import describe
-from epp.framework.messages import described
+from epp.framework.messages import described, without_credentials
 from epp.framework.plugin import Plugin
 from epp.framework.snapshot import Snapshot
 from epp.runtime.http_server import response
@@ -41,7 +41,7 @@ def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
                 "origin": now.loaded.origin,
                 "refused": stands.refused or None,
                 "warnings": [str(warning) for warning in now.warnings],
-                "text": now.loaded.text or None,
+                "text": without_credentials(now.loaded.text) or None,
                 "graph": describe(now),
             }
         )

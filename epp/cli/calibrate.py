@@ -27,6 +27,7 @@ from epp.lab.calibration import (
     fit,
     fit_error,
     measure,
+    spread,
 )
 from epp.lab.sim import ProfileSource, SimProfile, dump_server_profile
 
@@ -150,6 +151,9 @@ def _start(model: str, measured: _Run) -> SimProfile:
 
 def _doubts(profile: SimProfile, found: Measurements) -> list[str]:
     notes = ["max_num_batched_tokens is the default: no API tells it"]
+    if (differences := spread(found.prefills)) is not None:
+        half, most = differences
+        notes.append(f"equal requests differ from their median by {half:.1%} (median) and {most:.1%} (p90)")
     largest = max(map(len, found.decodes))
     if profile.max_num_seqs >= largest:
         notes.append(f"max_num_seqs is the default: {largest} requests at the same time ran together")

@@ -13,6 +13,7 @@ from epp.admission.tenant_quotas.parameters import written
 from epp.config.assemble import Assembly
 from epp.config.flow_control import fixed_ceilings
 from epp.config.profiles import names_no_picker
+from epp.framework.messages import without_credentials
 from epp.framework.plugin import Datum, Plugin, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
@@ -275,7 +276,7 @@ def _picker(picker: PluginUse, profile: Profile) -> PluginUse:
 
 
 def changed_parameters(parameters: msgspec.Struct) -> dict[str, Any]:
-    """Return the parameters that differ from their defaults, in the format of the file."""
+    """Return the parameters that differ from their defaults, in the format of the file, without credentials."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(parameters):
         value = getattr(parameters, field.name)
@@ -292,6 +293,8 @@ def _as_written(value: Any) -> Any:
         return {key: _as_written(one) for key, one in value.items()}
     if isinstance(value, (tuple, list)):
         return [_as_written(one) for one in value]
+    if isinstance(value, str):
+        return without_credentials(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WRITTEN_OUT:
         return int(value)
     return msgspec.to_builtins(value)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from epp.framework import ConfigurationError
+from epp.framework.messages import without_credentials
 
 _MERGE = "tag:yaml.org,2002:merge"
 _TEXT = "tag:yaml.org,2002:str"
@@ -311,7 +312,7 @@ class Problem:
         """Format as `file.yaml:3:5: plugins[0].type: message; remedy`; editors can jump to the place."""
         place = f"{self.origin}:{self.position}" if self.position else self.origin
         text = f"{self.message}; {self.remedy}" if self.remedy else self.message
-        return ": ".join(part for part in (place, self.inside, written(self.path), text) if part)
+        return ": ".join(part for part in (place, self.inside, written(self.path), without_credentials(text)) if part)
 
 
 class InvalidConfigError(ConfigurationError):

@@ -18,6 +18,11 @@ _SECRET = re.compile(
     r"credential|credentials|code|jwt)=)[^&;#]*",
     re.IGNORECASE,
 )
+_CREDENTIALS = (
+    re.compile(r"""(?<![\w+.-])([a-zA-Z][\w+.-]*://)[^\s/?#"']*@"""),
+    re.compile(r"""(?<![^\s"'[{,])()[^\s@:/"'[{,]*:[^\s/"'}\],]+@"""),
+)
+"""In a URL, and in an address without a scheme, such as `user:password@host`."""
 _MOST_PATH, _MOST_READ = 128, 8192
 _MOST_QUOTED = 64
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
@@ -37,6 +42,13 @@ def shown_path(path: str) -> str:
     """
     head = path if len(path) <= _MOST_READ else path[:_MOST_READ]
     return printable(_SECRET.sub(r"\1REDACTED", head), _MOST_PATH)
+
+
+def without_credentials(text: str) -> str:
+    """Return a text in which the users and passwords of URLs are replaced."""
+    for credentials in _CREDENTIALS if "@" in text else ():
+        text = credentials.sub(r"\1REDACTED@", text)
+    return text
 
 
 def printable(text: str, most: int = _MOST_QUOTED) -> str:

@@ -37,11 +37,6 @@ class RedisAddress:
             return f"{self._parts.scheme}://{found['host']}:{found['port']}/{found['db']}"
         return f"unix://{found['unix_socket_path']}"
 
-    @property
-    def has_password(self) -> bool:
-        """Whether the address has a password."""
-        return bool(self._parts.password)
-
     def connection(self, variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
         """Return the arguments for a client of redis-py; raises ValueError for an invalid address.
 

@@ -2,6 +2,7 @@
 """Use of resources by a process, and children that take orders in lines of JSON."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -37,6 +38,12 @@ def memory_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def _keep_priority(pid: int) -> None:
+    """Give a new session our priority: the kernel shares CPUs among sessions, whatever nice their processes are."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(os.nice(0)))
+
+
 class Child:
     """A child process with its output in a file; it ends with this process, however that ends."""
 
@@ -60,6 +67,7 @@ class Child:
             env=environment,
             start_new_session=True,
         )
+        _keep_priority(process.pid)
         return cls(name, process, log)
 
     @property

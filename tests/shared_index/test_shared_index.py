@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis import Redis
 
-from epp.pool.kv_events import shared_index
+from epp.pool.kv_events import shared_writes
 from tests.support.certificates import new_pair, write
 from tests.support.kv_fleet import Fleet, fleet, running
 from tests.support.kv_publisher import CLEARED, removed, stored
@@ -46,7 +46,7 @@ async def scored(world, expected, ids=IDS) -> None:
     """Wait for scores; a picker that has just started is not connected yet."""
 
     async def are_there():
-        return await world.shared_scores(ids) == expected
+        return await world.admitted_scores(ids) == expected
 
     await until(are_there, f"the scores are {expected}")
 
@@ -143,7 +143,7 @@ async def test_server_that_dies_disturbs_no_request_and_is_used_again_when_it_is
         shared.kill()
         await world.tell(0, stored([13], [1, 2, 3, 4], parent=12, size=4))
         for _ in range(6):
-            assert await world.shared_scores(IDS) == [1.0]
+            assert await world.admitted_scores(IDS) == [1.0]
         await until(lambda: world.producer.inputs.problems, "/healthz says it")
         assert world.value("kv_cache_shared_index_lookups", "failed") == 5
         assert world.value("kv_cache_shared_index_lookups", "unavailable") == 1
@@ -151,7 +151,7 @@ async def test_server_that_dies_disturbs_no_request_and_is_used_again_when_it_is
         await until(shared.is_up, "the server is back")
         await until(lambda: written(world) == 3, "what waited is written")
         world.clock.advance(10)
-        assert await world.shared_scores(IDS) == [1.0]
+        assert await world.admitted_scores(IDS) == [1.0]
         assert not world.producer.inputs.problems
 
 
@@ -179,7 +179,7 @@ async def test_server_that_refuses_writes_is_named_with_its_reason(server, optio
     async with fleet(1, **sharing(shared)) as world:
         await world.tell(0, stored([11, 12], IDS, size=4))
         await until(lambda: reason in "".join(map(str, world.producer.inputs.problems)), "/healthz says it")
-        assert await world.shared_scores(IDS) == [1.0]
+        assert await world.admitted_scores(IDS) == [1.0]
         assert "secret" not in str(world.producer.inputs)
 
 
@@ -204,13 +204,14 @@ async def test_values_of_another_kind_are_skipped(server):
         await world.tell(0, stored([11, 12], IDS, size=4), stored([13], [1, 2, 3, 4], parent=12, size=4))
         await until(lambda: world.value("kv_cache_shared_index_blocks", "failed") == 2, "two blocks are refused")
         await until(lambda: written(world) == 1, "the third is written")
-        assert await world.shared_scores(IDS) == [1.0]
+        assert await world.admitted_scores(IDS) == [1.0]
         assert "WRONGTYPE" in str(world.producer.inputs.problems[0])
         assert shared.client.get(KEYS[0]) == "text"
 
 
-async def test_endpoint_with_too_many_waiting_blocks_is_cleared_as_removals_may_be_lost(server, monkeypatch):
-    monkeypatch.setattr(shared_index, "_MOST_WAITING", 2)
+async def test_endpoint_with_too_many_waiting_blocks_is_cleared_and_written_again(server, monkeypatch):
+    """It is cleared since removals may be lost."""
+    monkeypatch.setattr(shared_writes, "_MOST_WAITING", 2)
     shared = await server()
     async with fleet(2, **sharing(shared)) as world:
         await world.tell(0, stored([11], IDS[:4], size=4))
@@ -222,6 +223,11 @@ async def test_endpoint_with_too_many_waiting_blocks_is_cleared_as_removals_may_
         await until(lambda: world.value("kv_cache_shared_index_blocks", "dropped") == 3, "three changes are dropped")
         shared.client.config_set("min-replicas-to-write", 0)
         await until(lambda: shared.client.hkeys(KEYS[0]) == [field(SECOND)], "the removed block is gone")
+        await until(lambda: world.value("kv_cache_shared_index_blocks", "written again") == 2, "two are written again")
+        await until(lambda: world.value("kv_cache_shared_index_waiting_blocks") == 0, "nothing waits")
+        for engine in ("engine:12", "engine:13"):
+            (key,) = shared.client.zrange(engine, 0, -1)
+            assert shared.client.hkeys(key) == [field(FIRST)]
         await world.tell(0, stored([14], IDS[:4], size=4))
         await until(lambda: len(shared.client.hkeys(KEYS[0])) == 2, "later blocks are written")
 

@@ -69,7 +69,13 @@ class Fleet:
         given = prompts or [ids]
         packed = [array("I", each).tobytes() for each in given]
         ends = tuple(np.cumsum([len(each) for each in packed]).tolist()) if len(packed) > 1 else ()
-        body = RequestBody(prompt=b"".join(packed), prompt_ends=ends, is_token_ids=True, cache_salt=salt)
+        body = RequestBody(
+            prompt=b"".join(packed),
+            prompt_tokens=sum(map(len, given)),
+            prompt_ends=ends,
+            is_token_ids=True,
+            cache_salt=salt,
+        )
         request = Request("r", body=body, target_model=model)
         return request, Candidates(self.store.snapshot(), self.store.snapshot().available)
 
@@ -78,15 +84,18 @@ class Fleet:
         self.producer.produce(request, candidates)
         return np.asarray(self.scorer.score(request, candidates)).round(6).tolist()
 
-    async def shared_scores(self, ids=PROMPT, **more) -> list[float]:
-        """Return the scores after the answer of the shared index."""
+    async def admitted_scores(self, ids=PROMPT, **more) -> list[float]:
+        """Return the scores after all that holds the request."""
         request, candidates = self.request(ids, **more)
+        await self.admit(request, candidates)
+        return np.asarray(self.scorer.score(request, candidates)).round(6).tolist()
+
+    async def admit(self, request: Request, candidates: Candidates) -> None:
         self.producer.produce(request, candidates)
         held = self.producer.admit(request, candidates)
         if held is not None:
             await held
             self.producer.produce(request, candidates)
-        return np.asarray(self.scorer.score(request, candidates)).round(6).tolist()
 
 
 @asynccontextmanager

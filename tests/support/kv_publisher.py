@@ -14,12 +14,24 @@ class Publisher:
     """A ZeroMQ PUB socket with the topic and the sequence numbers of an engine."""
 
     def __init__(
-        self, address: str, model: str = "m", *, name: str = "engine", connects: bool = False, rank: int = 0
+        self,
+        address: str,
+        model: str = "m",
+        *,
+        name: str = "engine",
+        connects: bool = False,
+        rank: int = 0,
+        curve: bytes | None = None,
     ) -> None:
-        """Bind `address`, such as `tcp://127.0.0.1:5557`, or connect to it; a port of `*` is any free one."""
+        """Bind `address`, such as `tcp://127.0.0.1:5557`, or connect to it; a port of `*` is any free one.
+
+        With `curve`, a secret key, connections are encrypted.
+        """
+        self._curve = curve
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.XPUB)
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._encrypt(self._socket)
         self._socket.connect(address) if connects else self._socket.bind(address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.topic = f"kv@{name}@{model}".encode()
@@ -38,11 +50,16 @@ class Publisher:
         """Answer requests for replays, as vLLM does, on another socket."""
         router = self._context.socket(zmq.ROUTER)
         router.setsockopt(zmq.LINGER, 0)
+        self._encrypt(router)
         router.bind(address)
         self.replay_address = router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._server = threading.Thread(target=self._serve, args=(router,), daemon=True)
         self._server.start()
         return self
+
+    def _encrypt(self, socket: "zmq.Socket[bytes]") -> None:
+        if self._curve is not None:
+            socket.curve_server, socket.curve_secretkey = True, self._curve
 
     def _serve(self, router: "zmq.Socket[bytes]") -> None:
         try:

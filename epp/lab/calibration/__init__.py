@@ -5,7 +5,7 @@
 """
 
 from epp.lab.calibration.client import HttpServer, ServerError
-from epp.lab.calibration.fit import Answer, Batch, NotEnoughError, Probe, fit, fit_error, predict
+from epp.lab.calibration.fit import Answer, Batch, NotEnoughError, Probe, fit, fit_error, predict, spread
 from epp.lab.calibration.measure import Facts, Measurements, Server, measure
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "fit_error",
     "measure",
     "predict",
+    "spread",
 ]

@@ -2,8 +2,9 @@
 """The profile that explains measured times best, and its error on other requests."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from math import ceil
+from collections.abc import Sequence
+from itertools import chain, combinations, pairwise
+from math import ceil, inf
 from statistics import median
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ import msgspec
 import numpy as np
 
 from epp.lab.sim import FitError, Machine, SimProfile, SimRequest
+
+_LEAST_GAIN = 0.1
+_ROUNDING = 1e-9
 
 
 class Probe(NamedTuple):
@@ -59,19 +63,17 @@ def predict(profile: SimProfile, batch: Batch) -> list[Answer]:
     times: list[list[float]] = [[] for _ in batch]
     while (due := machine.next_event_at) is not None:
         for emission in machine.advance(due):
-            times[emission.request_id].append(emission.at_seconds)
+            times[emission.request_id].append(emission.at_seconds + profile.overhead_seconds)
     return [answer._replace(token_seconds=tuple(found)) for answer, found in zip(batch, times, strict=True)]
 
 
-def fit(profile: SimProfile, prefills: Iterable[Batch], decodes: Iterable[Batch]) -> SimProfile:
+def fit(profile: SimProfile, prefills: Sequence[Batch], decodes: Sequence[Batch]) -> SimProfile:
     """Return the profile with measured speeds; raises NotEnoughError.
 
-    `prefills` are batches of one request each. `decodes` are batches of equal requests; they also show
-    `max_num_seqs`, if some of their requests began only after others had ended.
+    `prefills` are batches of one request each. `decodes` are batches of equal requests; they also show which part of
+    the time to the first token is of a request and which of a step, and `max_num_seqs`, if some of their requests began
+    only after others had ended.
     """
-    by_length: defaultdict[int, list[float]] = defaultdict(list)
-    for (answer,) in prefills:
-        by_length[answer.prompt_tokens - answer.cached_tokens].append(answer.token_seconds[0])
     by_size: defaultdict[int, list[float]] = defaultdict(list)
     largest = profile.max_num_seqs
     for batch in decodes:
@@ -80,16 +82,18 @@ def fit(profile: SimProfile, prefills: Iterable[Batch], decodes: Iterable[Batch]
             by_size[size].append(seconds)
         if size < len(batch):
             largest = min(largest, size)
-    if len(by_length) < 2 or not by_size:  # noqa: PLR2004  a line has two points
+    lengths = {_uncached(answer) for (answer,) in prefills}
+    if len(lengths) < 2 or not by_size:  # noqa: PLR2004  a line has two points
         raise NotEnoughError(
-            f"{len(by_length)} lengths of prompts and {len(by_size)} sizes of batches were measured, and a profile "
+            f"{len(lengths)} lengths of prompts and {len(by_size)} sizes of batches were measured, and a profile "
             "needs 2 and 1: give it a longer --budget"
         )
-    per_step, per_token = _line(
-        [(ceil(length / profile.max_num_batched_tokens), length) for length in by_length],
-        [median(times) for times in by_length.values()],
-    )
-    alone, further = _line([(1, size - 1) for size in by_size], [median(times) for times in by_size.values()])
+    alone, further = _factors([(1, size - 1) for size in by_size], [median(times) for times in by_size.values()])
+    by_work: defaultdict[tuple[float, ...], list[float]] = defaultdict(list)
+    for batch in (*prefills, *(batch for batch in decodes if len(batch) > 1)):
+        work, seconds = _prefill(batch, alone, profile.max_num_batched_tokens)
+        by_work[work].append(seconds)
+    per_token, per_step, per_request, per_pair = _factors(list(by_work), [median(times) for times in by_work.values()])
     if per_token <= 0 or alone <= 0:
         raise NotEnoughError(
             "times do not grow with the length of prompts, so that no rate can be computed: measure again with a "
@@ -99,6 +103,8 @@ def fit(profile: SimProfile, prefills: Iterable[Batch], decodes: Iterable[Batch]
         profile,
         prefill_tokens_per_second=1 / per_token,
         prefill_step_seconds=per_step,
+        attention_tokens=per_token / per_pair if per_pair else 0.0,
+        request_overhead_seconds=per_request,
         seconds_per_output_token=alone,
         batch_slope=further / alone,
         max_num_seqs=largest,
@@ -126,11 +132,30 @@ def fit_error(profile: SimProfile, held_out: Sequence[Batch]) -> FitError | None
     )
 
 
+def spread(prefills: Sequence[Batch]) -> tuple[float, float] | None:
+    """Return the median and the p90 of how far times of equal requests are from their median; None without any."""
+    by_length: defaultdict[int, list[float]] = defaultdict(list)
+    for (answer,) in prefills:
+        by_length[_uncached(answer)].append(answer.token_seconds[0])
+    found = [abs(time / median(times) - 1) for times in by_length.values() if len(times) > 2 for time in times]  # noqa: PLR2004
+    return (float(np.quantile(found, 0.5)), float(np.quantile(found, 0.9))) if found else None
+
+
+def _uncached(answer: Answer) -> int:
+    return answer.prompt_tokens - answer.cached_tokens
+
+
+def _together(batch: Batch) -> Batch:
+    """Return the answers that began before any had ended."""
+    end = min(answer.token_seconds[-1] for answer in batch)
+    return [answer for answer in batch if answer.token_seconds[0] < end] or batch[:1]
+
+
 def _step(batch: Batch) -> tuple[int, float]:
     """Return the requests that decoded together, and the median time of a step while all of them did."""
-    end = min(answer.token_seconds[-1] for answer in batch)
-    together = [answer for answer in batch if answer.token_seconds[0] < end] or batch[:1]
+    together = _together(batch)
     begin = max(answer.token_seconds[0] for answer in together)
+    end = min(answer.token_seconds[-1] for answer in together)
     gaps = []
     for answer in together:
         within = [at for at in answer.token_seconds if begin <= at <= end]
@@ -139,14 +164,34 @@ def _step(batch: Batch) -> tuple[int, float]:
     return len(together), median(gaps) if gaps else 0.0
 
 
-def _line(rows: Sequence[tuple[int, int]], times: Sequence[float]) -> tuple[float, float]:
-    """Return both factors, 0 or more, with the least squares of the relative errors."""
+def _prefill(batch: Batch, decode_seconds: float, step_tokens: int) -> tuple[tuple[float, ...], float]:
+    """Return tokens, steps, requests in a row and pairs of tokens until the last first token, and the seconds.
+
+    First tokens that come more than half a decode step apart are of different steps, and the earlier requests decode
+    in the later steps.
+    """
+    together = _together(batch)
+    firsts = sorted(answer.token_seconds[0] for answer in together)
+    further = sum(after - before > decode_seconds / 2 for before, after in pairwise(firsts))
+    tokens = sum(map(_uncached, together))
+    pairs = sum(_uncached(answer) * (answer.cached_tokens + _uncached(answer) / 2) for answer in together)
+    steps = max(1 + further, ceil(tokens / step_tokens))
+    return (tokens, steps, 1, pairs), firsts[-1] - further * decode_seconds
+
+
+def _factors(rows: Sequence[tuple[float, ...]], times: Sequence[float]) -> tuple[float, ...]:
+    """Return a factor of 0 or more for each column, with the least squares of the relative errors.
+
+    A further column counts if it makes the sum of squares smaller by a tenth; the first columns are preferred.
+    """
     y = np.asarray(times, dtype=float)
     x = np.asarray(rows, dtype=float) / y[:, None]
-    one = np.ones(len(y))
-    first, second = (float(each) for each in np.linalg.lstsq(x, one, rcond=None)[0])
-    if first < 0:
-        return 0.0, float(np.linalg.lstsq(x[:, 1:], one, rcond=None)[0][0])
-    if second < 0:
-        return float(np.linalg.lstsq(x[:, :1], one, rcond=None)[0][0]), 0.0
-    return first, second
+    columns = range(x.shape[1])
+    best, least = np.zeros(len(columns)), inf
+    for chosen in chain.from_iterable(combinations(columns, count + 1) for count in columns):
+        found, _, rank, _ = np.linalg.lstsq(x[:, chosen], np.ones(len(y)), rcond=None)
+        error = float(np.sum((x[:, chosen] @ found - 1) ** 2))
+        if rank == len(chosen) and found.min() >= 0 and error < (1 - _LEAST_GAIN) * least - _ROUNDING:
+            least, best = error, np.zeros(len(columns))
+            best[list(chosen)] = found
+    return tuple(best.tolist())

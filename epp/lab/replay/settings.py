@@ -7,6 +7,8 @@ PAGE_SECONDS = 0.002
 """From the writing of a metrics page to the datastore."""
 HOP_SECONDS = 0.001
 """From the picker to a server, and back; also from one server to another."""
+JITTER_SECONDS = 0.005
+"""Requests come up to so much later with seeds other than 0: a few milliseconds can change all later picks."""
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
 """The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
 
@@ -16,7 +18,7 @@ class ReplayOptions:
     """How the requests of a trace are replayed; times are in seconds of virtual time."""
 
     seed: int = 0
-    """Of the random choices of pickers and the phases of polls."""
+    """Of the random choices of pickers, the phases of polls and the delays of requests."""
     rate_scale: float = 1.0
     """2 sends the requests twice as fast."""
     limit: int | None = None

@@ -23,7 +23,7 @@ from epp.lab.replay.fleet import Fleet, Server
 from epp.lab.replay.kv_publishing import PUBLISH_SECONDS, Publisher, deliver
 from epp.lab.replay.outcome import Outcome, Recorder, Status
 from epp.lab.replay.replicas import Replica, Watch
-from epp.lab.replay.settings import HOP_SECONDS, PAGE_SECONDS, ReplayOptions
+from epp.lab.replay.settings import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, ReplayOptions
 from epp.lab.replay.traffic import Arrival, Traffic
 from epp.lab.replay.virtual_time import VirtualClock, VirtualLoop, run_virtual
 from epp.lab.sim import SimRequest
@@ -227,7 +227,8 @@ class Simulation:
             self._all_arrived = True
             self._end_if_over()
             return
-        due = max(self._clock.time, _START + LEAD_SECONDS + arrival.at)
+        late = JITTER_SECONDS * self._draws.random() if self._options.seed else 0.0
+        due = max(self._clock.time, _START + LEAD_SECONDS + arrival.at + late)
         self._loop.at(due, self._arrive, arrival)
 
     def _arrive(self, arrival: Arrival) -> None:
@@ -288,10 +289,10 @@ class Simulation:
         if one.prefiller is None and self._regret_every and one.number % self._regret_every == 0:
             self._recorder.regret[one.number] = self._regret(one.arrival, place)
         if one.prefiller is None:
-            self._after(HOP_SECONDS + place.server.network_seconds, self._submit, place, request)
+            self._send(place, request, HOP_SECONDS + place.server.network_seconds)
         else:
             prompt = msgspec.structs.replace(request, output_tokens=1)
-            self._after(2 * HOP_SECONDS, self._submit, one.prefiller, prompt)
+            self._send(one.prefiller, prompt, 2 * HOP_SECONDS)
 
     def _regret(self, arrival: Arrival, chosen: _Place) -> float:
         """Return the regret of a choice, as `epp.lab.replay.regret` defines it."""
@@ -310,6 +311,10 @@ class Simulation:
             its = seconds if place is chosen else its
         return its - best
 
+    def _send(self, place: _Place, request: SimRequest, seconds: float) -> None:
+        """Submit a request to an engine after this time on the way, and the overhead of its server."""
+        self._after(seconds + place.server.profile.overhead_seconds, self._submit, place, request)
+
     def _submit(self, place: _Place, request: SimRequest) -> None:
         one = self._open.get(request.request_id)
         if one is None:
@@ -326,7 +331,7 @@ class Simulation:
         size = request.prompt_tokens
         arrived = msgspec.structs.replace(request, transferred_tokens=size)
         seconds = size * self._options.transfer_seconds_per_token
-        self._after(HOP_SECONDS + seconds, self._submit, place, arrived)
+        self._send(place, arrived, HOP_SECONDS + seconds)
 
     def _too_long(self, one: _Open) -> None:
         """Answer as a server does that cannot hold so long a request."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The completion handlers: decode a request, run it on the machine, and answer whole or as a stream of events."""
 
+import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Mapping
@@ -94,6 +95,8 @@ class CompletionHandlers:
         self.records.append(record)
         body = decode(content, kind)
         record.model = body.model
+        if self._profile.overhead_seconds:
+            await asyncio.sleep(self._profile.overhead_seconds)
         if self._shutting_down:
             raise ApiError(500, "InternalServerError", "This server is shutting down and takes no new requests")
         number = next(self._numbers)

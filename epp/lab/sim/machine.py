@@ -173,7 +173,8 @@ class Machine:
     A step computes one token for every request that decodes, and chunks of prompts, oldest request first, up to
     `max_num_batched_tokens`. It takes `prefill_step_seconds + uncached prompt tokens / prefill_tokens_per_second`
     if it computes any, plus `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, plus
-    `lora_load_seconds` for each adapter that is loaded for a request that joins, times `time_scale`.
+    `lora_load_seconds` for each adapter that is loaded for a request that joins, times `time_scale`. With
+    `attention_tokens`, a prompt token after `n` others counts as `1 + n / attention_tokens` tokens.
     Requests join only between steps, in order of arrival: one whose prompt does not fit in the KV cache blocks those
     behind it, one whose adapter has no slot does not. When an answer needs a block and none is free, the request that
     joined last loses its blocks, and is the first to join again: its prompt and its answer so far are then computed
@@ -391,6 +392,7 @@ class Machine:
         decoding = [sequence for sequence in self._running.values() if sequence.decodes]
         tokens = [(sequence.request.request_id, 1) for sequence in decoding]
         budget = self.profile.max_num_batched_tokens - len(decoding)
+        attention, work = self.profile.attention_tokens, 0.0
         prefilled = 0
         if len(decoding) < len(self._running):
             for sequence in self._running.values():
@@ -399,9 +401,11 @@ class Machine:
                 if chunk:
                     tokens.append((sequence.request.request_id, chunk))
                     prefilled += chunk
+                    if attention:
+                        work += chunk * (sequence.computed_tokens + chunk / 2) / attention
         if not tokens:
             return None
-        seconds = prefilled / self.profile.prefill_tokens_per_second + loads * self.profile.lora_load_seconds
+        seconds = (prefilled + work) / self.profile.prefill_tokens_per_second + loads * self.profile.lora_load_seconds
         if prefilled:
             seconds += self.profile.prefill_step_seconds
         if decoding:

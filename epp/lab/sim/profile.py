@@ -19,6 +19,10 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         lora_adapters: names of adapters of `model`, each served as a model of its own.
         prefill_tokens_per_second: uncached prompt tokens computed per second.
         prefill_step_seconds: duration of a step that computes prompt tokens, besides that of the tokens.
+        attention_tokens: prompt tokens after which attention doubles the duration of the next one: a token after `n`
+            others takes `(1 + n / attention_tokens) / prefill_tokens_per_second`. 0 leaves attention out.
+        request_overhead_seconds: time between the arrival of a request and its place in the queue, for HTTP and
+            tokenisation; others are computed meanwhile.
         seconds_per_output_token: duration of a decode step that carries one request.
         batch_slope: relative growth of that duration with each further request in the batch:
             a step with `n` requests takes `seconds_per_output_token * (1 + batch_slope * (n - 1))`.
@@ -39,6 +43,8 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lora_adapters: tuple[str, ...] = ()
     prefill_tokens_per_second: float = 25_000.0
     prefill_step_seconds: float = 0.0
+    attention_tokens: float = 0.0
+    request_overhead_seconds: float = 0.0
     seconds_per_output_token: float = 0.0068
     batch_slope: float = 0.008
     max_num_seqs: int = 256
@@ -63,7 +69,10 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             *("num_gpu_blocks", "max_lora", "default_output_tokens"),
         ):
             self._check(getattr(self, field) >= 1, f"{field} must be at least 1")
-        for field in ("batch_slope", "lora_load_seconds", "prefill_step_seconds"):
+        for field in (
+            *("batch_slope", "lora_load_seconds", "prefill_step_seconds"),
+            *("attention_tokens", "request_overhead_seconds"),
+        ):
             self._check(0 <= getattr(self, field) < infinity, f"{field} must be 0 or more")
         self._check(
             self.max_num_batched_tokens >= self.max_num_seqs,
@@ -82,6 +91,11 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def _check(self, holds: object, problem: str) -> None:
         if not holds:
             raise ValueError(f"sim profile {self.name!r}: {problem}")
+
+    @property
+    def overhead_seconds(self) -> float:
+        """`request_overhead_seconds` at the scale of time."""
+        return self.time_scale * self.request_overhead_seconds
 
     @property
     def served_models(self) -> tuple[str, ...]:

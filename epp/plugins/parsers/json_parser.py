@@ -19,7 +19,7 @@ MOST_TOKEN_IDS = 1024 * 1024
 """Token ids in a body: the longest contexts of models have one million tokens."""
 MOST_TOKEN_ID_BYTES = 10 * MOST_TOKEN_IDS
 """Bytes of the JSON of token ids: a number of seven digits, a comma and a space have nine."""
-MOST_LISTED_TOKEN_IDS = 384 * 1024
+MOST_LISTED_TOKEN_IDS = 320 * 1024
 """Token ids of several prompts; OpenAI takes 300,000 tokens in one request of embeddings."""
 MOST_TEXT = 8 * 1024 * 1024
 """Characters of text in a prompt, about two million tokens; media have their own limit."""

@@ -12,7 +12,7 @@ from epp.framework import RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.json_errors import empty, within
 from epp.plugins.parsers.json_parser import ABSENT, ApiBody, JsonParser, Limit, TokenId
-from epp.plugins.parsers.prompt import Content, PromptWriter, Written, decode_object, pack, packed_json
+from epp.plugins.parsers.prompt import Content, PromptWriter, Written, decode_object, pack, packed_json, packed_lists
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -158,6 +158,11 @@ def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
     packed = packed_json(text) if text.startswith(b"[") else None
     if packed is not None:
         prompt.packed(packed)
+        return
+    lists = packed_lists(text) if text.startswith(b"[") else None
+    if lists is not None:
+        prompt.is_token_ids = True
+        prompt.prompts(lists, b"".join)
         return
     try:
         found = _decode_input(text)

@@ -316,6 +316,24 @@ def packed_json(raw: bytes, most: int = MOST_READ_IDS) -> bytes | None:
     return ids.astype("<u4").tobytes() + bytes((count - len(ids)) * BYTES_PER_TOKEN)
 
 
+def packed_lists(raw: bytes) -> list[bytes] | None:
+    """Return a JSON array of arrays of token ids as bytes of each, where the 256th and later ones are joined.
+
+    Returns None for any other JSON, and if an array is empty.
+    """
+    if raw[1:_ID_BYTES].lstrip()[:1] != b"[":
+        return None
+    compact = raw.translate(None, b" \t\n\r")
+    if compact.count(b"],[") + 2 != count_of("[", compact):
+        return None
+    *apart, rest = compact[2:-2].split(b"],[", _MOST_PROMPTS - 1)
+    if b"[]" in rest:
+        return None
+    every = [packed_json(b"[%b]" % each, sys.maxsize) for each in (*apart, rest.replace(b"],[", b","))]
+    found = [packed for packed in every if packed is not None]
+    return found if len(found) == len(every) else None
+
+
 def read_ids(raw: msgspec.Raw, field: str) -> bytes:
     """Return a JSON array of token ids as bytes; raises ValidationError for other elements.
 

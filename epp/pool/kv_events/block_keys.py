@@ -26,7 +26,9 @@ class BlockHash(ABC):
     """A hash algorithm for block keys, which are unsigned 64-bit integers."""
 
     most_tokens: ClassVar[int]
-    """Tokens of a request that are looked up: those of 20 ms at most, in blocks of 16 tokens or more."""
+    """Tokens of a request that are looked up: those of 15 ms at most, in blocks of 16 tokens or more."""
+    tokens_at_once: ClassVar[int]
+    """Tokens whose blocks are computed at once: those of a millisecond or two."""
 
     def __init__(self, seed: str = "") -> None:
         self._seed = self._seed_of(seed)
@@ -38,10 +40,14 @@ class BlockHash(ABC):
         beyond it have none.
         """
         keys: list[int] = []
-        for number, block in enumerate(self._blocks(tokens, block_tokens)):
-            parent = self._block(parent, block, extras[number] if number < len(extras) else ())
-            keys.append(parent)
-        return keys
+        blocks = self._blocks(tokens, block_tokens)
+        for block, extra in zip(blocks, extras, strict=False):
+            keys.append(parent := self._block(parent, block, extra))
+        return keys + self._plain(parent, blocks[len(keys) :])
+
+    def _plain(self, parent: int, blocks: Sequence[bytes]) -> list[int]:
+        """Return the keys of blocks without extra strings."""
+        return [parent := self._block(parent, block, ()) for block in blocks]
 
     @abstractmethod
     def first(self, model: str) -> int:
@@ -61,10 +67,11 @@ class BlockHash(ABC):
 class XxHash(BlockHash):
     """XXH64 of the parent, the tokens, and for each extra string its length and its bytes.
 
-    0.8 microseconds for a block of 16 tokens.
+    0.3 microseconds for a block of 16 tokens.
     """
 
     most_tokens = 128 * 1024
+    tokens_at_once = 16 * 1024
 
     def first(self, model: str) -> int:
         """Return the hash of a block without tokens, whose extra string is the model."""
@@ -84,14 +91,18 @@ class XxHash(BlockHash):
             content += len(encoded).to_bytes(8, "little") + encoded
         return xxhash.xxh64_intdigest(content)
 
+    def _plain(self, parent: int, blocks: Sequence[bytes]) -> list[int]:
+        return [parent := xxhash.xxh64_intdigest(parent.to_bytes(8, "little") + block) for block in blocks]
+
 
 class CborFnv(BlockHash):
     """FNV-1a of the canonical CBOR of `[parent, tokens or null, extra]`.
 
-    15 microseconds for a block of 16 tokens, as each byte depends on the one before it.
+    10 microseconds for a block of 16 tokens, as each byte depends on the one before it.
     """
 
     most_tokens = 20 * 1024
+    tokens_at_once = 2 * 1024
 
     def first(self, model: str) -> int:
         """Return the hash of `[seed, null, model]`."""

@@ -27,9 +27,9 @@ _MOST_EXTRA_BYTES = 128 * 1024
 """Extra keys of an event, of 8,000 blocks with the name of an adapter; lists in lists take 10 milliseconds."""
 _ExtraKeys: TypeAlias = Annotated[list[Any], Meta(max_length=64)] | None
 """Of one block."""
-_INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 """Kinds of caches in which a block serves all later tokens."""
-KINDS = _INDEXED_KINDS | {"sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba", "cross_attention"}
+KINDS = INDEXED_KINDS | {"sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba", "cross_attention"}
 """Kinds that metrics name."""
 _NO_KEYS = msgspec.Raw(b"\xc0")
 
@@ -152,7 +152,7 @@ def skip_reason(event: BlockStored | BlockRemoved, kind: str | None) -> str:
         return ""
     if kind is None:
         return "unknown_group"
-    if kind not in _INDEXED_KINDS:
+    if kind not in INDEXED_KINDS:
         return "unsupported_cache_kind"
     is_dense = isinstance(event, BlockRemoved) or len(event.token_ids) == len(event.block_hashes) * event.block_size
     return "" if is_dense else "non_dense_block_span"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index of the blocks that the caches of endpoints hold, by tier, as KV events report them."""
+"""Index of cached blocks, by the KV events of engines."""
 
 from abc import ABC, abstractmethod
 from array import array
@@ -9,16 +9,23 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
-from epp.pool.kv_events.events import DEFAULT_TIER, KINDS, BlockRemoved, BlockStored, Event, hash_of, skip_reason
-from epp.pool.kv_events.rows import Keys, Rows, RowTable
+from epp.pool.kv_events.events import (
+    DEFAULT_TIER,
+    KINDS,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    hash_of,
+    skip_reason,
+)
+from epp.pool.kv_events.holders import SPECULATIVE, CachedBlocks, Lane
+from epp.pool.kv_events.rows import Keys, RowTable
 
-_BITS = 64
-"""Lanes in one word of a set of holders."""
-_SWEPT = 1 << 17
-"""Rows that one step clears of removed lanes: half a millisecond."""
+_READ = 1024
+"""Rows that `held_by` reads at a time, for 64 lanes."""
 _MOST_BLOCK_SIZES = 4
 """Sizes of blocks of the engines of one pool."""
 _MOST_WRITES = 32
@@ -27,27 +34,6 @@ _MOST_TIERS = 8
 """Tiers that engines name; blocks of further ones are ignored."""
 _MOST_GROUPS = 64
 """Groups of layers of one engine, each with a cache of its own."""
-_MOST_COPIES = 1 << 20
-"""Blocks whose copies within one cache are counted."""
-HOST_TIER = "cpu"
-SPECULATIVE = "speculative"
-"""Tier of blocks that an engine is expected to store."""
-
-
-class Lane:
-    """The caches of one engine. Its number is a bit in sets of holders."""
-
-    __slots__ = ("bit", "id", "kinds", "number", "word")
-
-    def __init__(self, identifier: int) -> None:
-        self.id = identifier
-        self.number, self.word, self.bit = -1, 0, np.uint64(0)
-        self.kinds: dict[int | None, str] = {}
-        """Kinds of caches by group, as events of stored blocks tell."""
-
-    def renumber(self, number: int) -> None:
-        """Use another bit."""
-        self.number, self.word, self.bit = number, number // _BITS, np.uint64(1 << number % _BITS)
 
 
 class Message(NamedTuple):
@@ -58,17 +44,14 @@ class Message(NamedTuple):
     events: Sequence[Event]
 
 
-class Held(NamedTuple):
-    """Leading blocks of a prompt in the caches of each lane."""
+class HeldBlocks(NamedTuple):
+    """Blocks in one tier of a lane."""
 
-    blocks: NDArray[np.int32]
-    """Blocks in any tier."""
-    weighted: NDArray[np.float64]
-    """The same, where a block counts with the weight of its best tier."""
-    by_tier: Mapping[str, NDArray[np.int32]]
-    """The same by best tier; empty where no lane holds any."""
-    offloaded: NDArray[np.int32]
-    """Blocks in the tier `cpu`."""
+    lane: Lane
+    tier: str
+    keys: Sequence[int]
+    hashes: Sequence[int]
+    """Names in the engine."""
 
 
 class Journal(ABC):
@@ -92,6 +75,8 @@ class _Batch:
 
     def __init__(self) -> None:
         self.stored, self.stored_hashes, self.removed_hashes = array("Q"), array("Q"), array("Q")
+        self.engine_hashes = array("Q")
+        """For a journal: the engine's hashes in the order of `stored`."""
         self.stored_in: list[tuple[Lane, str, int]] = []
         """Lane, tier and number of blocks, in the order of `stored`."""
         self.removed_from: list[tuple[Lane, str, int]] = []
@@ -109,38 +94,22 @@ class _Batch:
         return True
 
 
-class BlockIndex:
-    """Blocks by key, with the lanes that hold them in each tier; the least recently used are evicted.
+class BlockIndex(CachedBlocks):
+    """Blocks with the lanes that hold them, by events.
 
     Engines name blocks by hashes of their own. The index computes a key from the tokens in the events, and remembers it
     by the engine's hash, for later events. Not thread-safe.
     """
 
     def __init__(self, block_hash: BlockHash, *, capacity: int, secret: int, journal: Journal | None = None) -> None:
+        super().__init__(capacity=capacity, secret=secret)
         self._hash = block_hash
         self._journal = journal
         self._first = lru_cache(1024)(block_hash.first)
-        self._blocks = RowTable(capacity, secret)
         self._engine_blocks = RowTable(capacity, secret)
         """By the engine's hash."""
         self._keys: Keys = self._engine_blocks.column(np.uint64)
-        self._holders: dict[str, list[NDArray[np.uint64]]] = {}
-        """By tier, word and row: sets of lanes."""
-        self._numbers = np.zeros(0, dtype=np.intp)
-        """Number of each lane, by id; -1 if it is removed."""
-        self._count = 0
-        """Numbers in use."""
-        self._free_ids: list[int] = []
-        self._alive = np.zeros(0, dtype=np.uint64)
-        """Lanes in use, by word."""
-        self._free: list[int] = []
-        self._leaving: list[int] = []
-        """Numbers that the next sweep clears."""
-        self._clearing: list[int] = []
-        """Numbers that the present sweep clears."""
-        self._swept = 0
-        self._copies: Counter[tuple[int, int, int, str]] = Counter()
-        """By key, word and bit of the lane, and tier: copies beyond the first one."""
+        self._engine_hashes: Keys | None = None if journal is None else self._engine_blocks.column(np.uint64)
         self._tiers: set[str] = set()
         """Tiers that engines named."""
         self.block_sizes: set[int] = set()
@@ -150,39 +119,6 @@ class BlockIndex:
         self.skipped_removals = Counter({("unknown", "unknown_group"): 0})
         self.removed_copies = self.removed_hashes = 0
         """Hashes in removals: of blocks that have another copy in the same cache, and of others."""
-
-    def __len__(self) -> int:
-        return self._blocks.count
-
-    @property
-    def admitted(self) -> int:
-        """Blocks taken in."""
-        return self._blocks.admitted
-
-    @property
-    def evicted(self) -> int:
-        """Blocks evicted for lack of room."""
-        return self._blocks.evicted
-
-    def add(self) -> Lane:
-        """Return a new lane, which is empty."""
-        if not self._free_ids:
-            self._free_ids.append(len(self._numbers))
-            self._numbers = np.append(self._numbers, -1)
-        lane = Lane(self._free_ids.pop())
-        self._number(lane)
-        return lane
-
-    def remove(self, lane: Lane) -> None:
-        """Remove a lane. Lookups do not see it any more; `sweep` frees the memory."""
-        self._retire(lane)
-        self._numbers[lane.id] = -1
-        self._free_ids.append(lane.id)
-
-    def clear(self, lane: Lane) -> None:
-        """Forget the blocks of a lane."""
-        self._retire(lane)
-        self._number(lane)
 
     def apply(self, messages: Sequence[Message], now: int) -> int:
         """Apply the events of lanes that are not removed, in order; return the number of messages applied.
@@ -196,7 +132,7 @@ class BlockIndex:
             applied += 1
             scope = self._first(model)
             for event in events:
-                if not isinstance(event, BlockStored | BlockRemoved):
+                if isinstance(event, AllBlocksCleared):
                     self._write(batch, now)
                     batch, writes = _Batch(), writes + 1
                     self.clear(lane)
@@ -215,12 +151,13 @@ class BlockIndex:
                     batch.removed_hashes.extend(hashes)
                     _extend(batch.removed_from, lane, tier, len(hashes))
                     continue
-                keys = self._keys_of(event, model, hashes, own, parents)
+                keys = self._keys_of(event, scope, hashes, own, parents)
                 own.update(zip(hashes, keys, strict=False))
                 batch.stored.extend(keys)
                 batch.stored_hashes.extend(hashes[: len(keys)])
                 _extend(batch.stored_in, lane, tier, len(keys))
                 if self._journal is not None and keys:
+                    batch.engine_hashes.extend([each ^ scope for each in hashes[: len(keys)]])
                     self._journal.stored(lane, tier, event, keys)
             if writes >= _MOST_WRITES:
                 break
@@ -250,120 +187,31 @@ class BlockIndex:
         rows = self._engine_blocks.put(np.fromiter(keys, dtype=np.uint64, count=len(keys)), now)
         self._keys[rows[rows >= 0]] = np.fromiter(keys.values(), dtype=np.uint64, count=len(keys))[rows >= 0]
 
-    def match(self, keys: Keys, weights: Mapping[str, float], lanes: NDArray[np.intp], now: int | None) -> Held:
-        """Return the leading blocks in the caches of lanes, given by id; a tier without a weight counts 1.
+    def held_by(self, lanes: Sequence[Lane]) -> Iterator[Sequence[HeldBlocks]]:
+        """Yield the blocks that lanes hold by events, some at a time, as they are at that moment; with a journal."""
+        start = 0
+        while start < self._engine_blocks.end:
+            for word in sorted({lane.word for lane in lanes}):
+                yield [*self._held_in([lane for lane in lanes if lane.word == word], word, start)]
+            start += _READ
 
-        An id of -1 stands for an endpoint without a lane. Without a time, the blocks do not count as used.
-        """
-        blocks, weighted = np.zeros(len(lanes), dtype=np.int32), np.zeros(len(lanes))
-        offloaded = blocks.copy()
-        rows = self._blocks.find(keys)
-        missing = np.flatnonzero(rows < 0)
-        rows = rows[: missing[0]] if len(missing) else rows
-        numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
-        where = np.flatnonzero(numbers >= 0)
-        if not len(rows) or not len(where) or not self._holders:
-            return Held(blocks, weighted, {}, offloaded)
-        numbers = numbers[where]
-        if now is not None:
-            self._blocks.touch(rows, now)
-        tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
-        held = np.array([[word[rows] for word in self._holders[tier]] for tier in tiers])
-        if HOST_TIER in self._holders:
-            in_host = np.bitwise_and.accumulate(held[tiers.index(HOST_TIER)] & self._alive[:, None], axis=1)
-            offloaded[where] = _run_counts(in_host).reshape(-1)[numbers]
-        left = np.bitwise_or.reduce(held) & self._alive[:, None]
-        np.bitwise_and.accumulate(left, axis=1, out=left)
-        for number in range(len(tiers)):
-            held[number] &= left
-            left ^= held[number]
-        counts = _run_counts(held.reshape(-1, len(rows))).reshape(len(tiers), -1)[:, numbers]
-        by_tier = {tier: np.zeros(len(lanes), dtype=np.int32) for tier in tiers}
-        for each, count in zip(by_tier.values(), counts, strict=True):
-            each[where] = count
-        blocks[where] = counts.sum(axis=0)
-        weighted[where] = np.array([weights.get(tier, 1.0) for tier in tiers]) @ counts
-        return Held(blocks, weighted, by_tier, offloaded)
-
-    def blocks_of(self, lanes: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Return the number of blocks that lanes hold; reads the whole index, for a debug page."""
-        counts = np.zeros(len(self._alive) * _BITS, dtype=np.int64)
-        for start in range(0, self._blocks.end, _SWEPT):
-            rows = slice(start, min(start + _SWEPT, self._blocks.end))
-            held = [np.stack([word[rows] for word in words], axis=1) for words in self._holders.values()]
-            if held:
-                counts += _counts(np.bitwise_or.reduce(held))
-        numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
-        return np.where(numbers < 0, 0, counts[numbers]) if len(counts) else np.zeros(len(lanes), dtype=np.int64)
-
-    def store(self, keys: Keys, places: Sequence[tuple[Lane, str, int]], now: int) -> None:
-        """Add blocks to caches: lanes, tiers and numbers of blocks, in the order of `keys`."""
-        rows = self._blocks.put(keys, now)
-        for tier, word, chosen, bits in _by_word(places, rows >= 0):
-            column, at = self._column(tier, word), rows[chosen]
-            for index in np.flatnonzero(column[at] & bits):
-                if len(self._copies) < _MOST_COPIES:
-                    self._copies[self._blocks.keys.item(at[index]), word, bits.item(index), tier] += 1
-            np.bitwise_or.at(column, at, bits)
-
-    def withdraw(self, keys: Keys, places: Sequence[tuple[Lane, str, int]]) -> int:
-        """Remove blocks from caches, and return how many stay, as copies; blocks without a holder are forgotten."""
-        rows, copies = self._blocks.find(keys), 0
-        for tier, word, chosen, bits in _by_word(places, rows >= 0):
-            column, at = self._column(tier, word), rows[chosen]
-            if self._copies:
-                named = zip(self._blocks.keys[at].tolist(), bits.tolist(), strict=True)
-                last = np.array([not self._drop_copy((key, word, bit, tier)) for key, bit in named], dtype=bool)
-                np.bitwise_and.at(column, at[last], ~bits[last])
-                copies += len(last) - int(last.sum())
-            else:
-                np.bitwise_and.at(column, at, ~bits)
-        self._drop_unheld(np.unique(rows[rows >= 0]))
-        return copies
-
-    def sweep(self) -> bool:
-        """Free some memory of removed lanes; return whether there is more."""
-        if not self._clearing:
-            self._clearing, self._leaving, self._swept = self._leaving, [], 0
-        if not self._clearing:
-            return False
-        masks = np.zeros(len(self._alive), dtype=np.uint64)
-        for number in self._clearing:
-            masks[number // _BITS] |= np.uint64(1 << number % _BITS)
-        end = min(self._swept + _SWEPT, self._blocks.end)
-        for words in self._holders.values():
-            for word, mask in zip(words, masks, strict=True):
-                if mask:
-                    word[self._swept : end] &= ~mask
-        in_use = self._swept + np.flatnonzero(self._blocks.keys[self._swept : end])
-        self._drop_unheld(in_use.astype(np.int32))
-        self._swept = end
-        if end == self._blocks.end:
-            self._free += self._clearing
-            self._clearing = []
-        return bool(self._clearing or self._leaving)
-
-    def _number(self, lane: Lane) -> None:
-        if not self._free:
-            self._free.append(self._count)
-            if self._count % _BITS == 0:
-                self._alive = np.append(self._alive, np.uint64(0))
-                for words in self._holders.values():
-                    words.append(self._blocks.column(np.uint64))
-            self._count += 1
-        lane.renumber(self._free.pop())
-        self._numbers[lane.id] = lane.number
-        self._alive[lane.word] |= lane.bit
-
-    def _retire(self, lane: Lane) -> None:
-        if self._journal is not None:
-            self._journal.cleared(lane)
-        self._alive[lane.word] &= ~lane.bit
-        self._leaving.append(lane.number)
+    def _held_in(self, lanes: Sequence[Lane], word: int, start: int) -> Iterator[HeldBlocks]:
+        assert self._engine_hashes is not None  # noqa: S101  there is a journal
+        hashes, keys = self._engine_hashes[start : start + _READ], self._keys[start : start + _READ]
+        rows = np.where(hashes == 0, -1, self._blocks.find(keys))
+        for tier, words in self._holders.items():
+            held = np.where(rows < 0, np.uint64(0), words[word][rows])
+            for lane in lanes if tier != SPECULATIVE and held.any() else ():
+                chosen = np.flatnonzero(held & lane.bit)
+                if len(chosen):
+                    yield HeldBlocks(lane, tier, keys[chosen].tolist(), hashes[chosen].tolist())
 
     def _skips(self, lane: Lane, event: BlockStored | BlockRemoved, tier: str) -> bool:
         """Return whether an event is not for the index, and count it if so."""
         group, skipped = event.group_idx, self.skipped_removals
+        is_usual = group is None and tier in self._tiers
+        if is_usual and (isinstance(event, BlockRemoved) or event.block_size in self.block_sizes):
+            return False
         if isinstance(event, BlockStored):
             skipped = self.skipped_stores
             if group in lane.kinds or len(lane.kinds) < _MOST_GROUPS:
@@ -393,11 +241,10 @@ class BlockIndex:
         return dict(zip(hashes[known].tolist(), self._keys[rows[known]].tolist(), strict=True))
 
     def _keys_of(
-        self, event: BlockStored, model: str, hashes: Sequence[int], own: Mapping[int, int], parents: Mapping[int, int]
+        self, event: BlockStored, scope: int, hashes: Sequence[int], own: Mapping[int, int], parents: Mapping[int, int]
     ) -> list[int]:
         """Return the keys of stored blocks; none if their parent is unknown."""
-        scope = self._first(model)
-        parent: int | None = self._first(event.lora_name or model)
+        parent: int | None = self._first(event.lora_name) if event.lora_name else scope
         if event.parent_block_hash is not None:
             above = hash_of(event.parent_block_hash) ^ scope
             parent = own.get(above, parents.get(above))
@@ -414,6 +261,8 @@ class BlockIndex:
             self.store(keys, batch.stored_in, now)
             rows = self._engine_blocks.put(hashes, now)
             self._keys[rows[rows >= 0]] = keys[rows >= 0]
+            if self._engine_hashes is not None:
+                self._engine_hashes[rows[rows >= 0]] = np.array(batch.engine_hashes, dtype=np.uint64)[rows >= 0]
         removed = np.array(batch.removed_hashes, dtype=np.uint64)
         if len(removed):
             rows = self._engine_blocks.find(removed)
@@ -428,37 +277,17 @@ class BlockIndex:
 
     def _note_removals(self, journal: Journal, batch: _Batch, keys: Keys) -> None:
         """Tell a journal the removed blocks that have no copy left."""
-        rows, gone = self._blocks.find(keys), keys != 0
-        for tier, word, at, bits in _by_word(batch.removed_from, rows >= 0):
-            gone[at] &= self._column(tier, word)[rows[at]] & bits == 0
-        start = 0
+        gone, start = (keys != 0) & self.lacking(keys, batch.removed_from), 0
         for lane, tier, hashes in batch.removals:
             chosen = np.flatnonzero(gone[start : start + len(hashes)])
             if len(chosen):
                 journal.removed(lane, tier, keys[start + chosen].tolist(), [hashes[each] for each in chosen])
             start += len(hashes)
 
-    def _column(self, tier: str, word: int) -> NDArray[np.uint64]:
-        if tier not in self._holders:
-            self._holders[tier] = [self._blocks.column(np.uint64) for _ in self._alive]
-        return self._holders[tier][word]
-
-    def _drop_copy(self, copy: tuple[int, int, int, str]) -> bool:
-        """Drop a copy of a block; return false if there is only one."""
-        if copy not in self._copies:
-            return False
-        self._copies[copy] -= 1
-        if not self._copies[copy]:
-            del self._copies[copy]
-        return True
-
-    def _drop_unheld(self, rows: Rows) -> None:
-        """Forget those of different blocks that no lane holds."""
-        held = np.zeros(len(rows), dtype=bool)
-        for words in self._holders.values():
-            for word in words:
-                held |= word[rows] != 0
-        self._blocks.remove(rows[~held])
+    def _retire(self, lane: Lane) -> None:
+        if self._journal is not None:
+            self._journal.cleared(lane)
+        super()._retire(lane)
 
 
 def _admits(known: set[Any], value: object, most: int) -> bool:
@@ -478,39 +307,6 @@ def _extend(places: list[tuple[Lane, str, int]], lane: Lane, tier: str, count: i
     if places and places[-1][0] is lane and places[-1][1] == tier:
         count += places.pop()[2]
     places.append((lane, tier, count))
-
-
-def _by_word(
-    places: Sequence[tuple[Lane, str, int]], chosen: NDArray[np.bool_]
-) -> Iterator[tuple[str, int, NDArray[np.intp], NDArray[np.uint64]]]:
-    """Yield tier, word, and indices of the chosen blocks there, with the bits of their lanes."""
-    counts = [count for *_, count in places]
-    bits = np.repeat(np.array([lane.bit for lane, *_ in places], dtype=np.uint64), counts)
-    kinds = {(tier, lane.word): 0 for lane, tier, _ in places}
-    kinds = {kind: number for number, kind in enumerate(kinds)}
-    kind_of = np.repeat(np.array([kinds[tier, lane.word] for lane, tier, _ in places], dtype=np.intp), counts)
-    for (tier, word), number in kinds.items():
-        at = np.flatnonzero(chosen & (kind_of == number))
-        yield tier, word, at, bits[at]
-
-
-def _bits(sets: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return the bits of sets of lanes, in the last dimension."""
-    return np.unpackbits(np.ascontiguousarray(sets).view(np.uint8), axis=-1, bitorder="little")
-
-
-def _run_counts(sets: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Return how many of the sets each lane is in, for each row; fast where neighbours in a row are equal."""
-    starts = np.append(0, np.flatnonzero((sets[:, 1:] != sets[:, :-1]).any(axis=0)) + 1)
-    lengths = np.diff(starts, append=sets.shape[1]).astype(np.float64)
-    counts: NDArray[np.float64] = lengths @ _bits(sets[:, starts, None]).astype(np.float64)
-    return counts
-
-
-def _counts(sets: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Return how many of the sets each lane is in."""
-    counts: NDArray[np.intp] = _bits(sets).sum(axis=0, dtype=np.intp)
-    return counts
 
 
 def _strings(keys: Sequence[Any] | None, lora_name: str | None) -> ExtraKeys:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.pool.kv_events.events import DEFAULT_TIER
-from epp.pool.kv_events.index import HOST_TIER, SPECULATIVE
+from epp.pool.kv_events.holders import HOST_TIER, SPECULATIVE
 
 FAST_TIERS = frozenset({DEFAULT_TIER, SPECULATIVE})
 

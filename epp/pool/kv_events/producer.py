@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from secrets import randbits
 from time import perf_counter
 from typing import ClassVar, NamedTuple
@@ -20,7 +20,6 @@ from epp.framework import (
     Candidates,
     DataKey,
     Endpoint,
-    MediaTokens,
     Metadata,
     PrefixMatch,
     PreRequest,
@@ -33,26 +32,34 @@ from epp.framework import (
 )
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report
 from epp.framework.endpoint import Identity
-from epp.framework.plugin_status import Distribution, InputState, Legacy, PluginMetric, Sample, endpoint_state
+from epp.framework.plugin_status import Distribution, InputState, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
+from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
 from epp.pool.kv_events.accuracy import Accuracy
-from epp.pool.kv_events.block_keys import TOKEN_BYTES, CborFnv, XxHash
-from epp.pool.kv_events.events import MOST_BLOCKS, BlockRemoved, BlockStored, pieces_of
-from epp.pool.kv_events.index import SPECULATIVE, BlockIndex, Lane, Message
+from epp.pool.kv_events.block_keys import CborFnv, XxHash
+from epp.pool.kv_events.events import MOST_BLOCKS, AllBlocksCleared, pieces_of
+from epp.pool.kv_events.holders import SPECULATIVE, Lane
+from epp.pool.kv_events.index import BlockIndex, Message
+from epp.pool.kv_events.index_metrics import (
+    HITS,
+    INDEX_METRICS,
+    LATENCY,
+    LONGEST_HITS,
+    LOOKUPS,
+    UNTOLD,
+    index_samples,
+)
 from epp.pool.kv_events.matches import FAST_TIERS, Matched, SharedMatch
 from epp.pool.kv_events.order import Received
 from epp.pool.kv_events.parameters import DEFAULT_SIZE, PrecisePrefixCacheParameters
+from epp.pool.kv_events.prompt_blocks import PromptBlocks, PromptHashing
 from epp.pool.kv_events.shared_index import SHARED_METRICS, SharedIndex
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 
 _MOST_BLOCKS = 10_000_000
 """Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
-_MOST_BLOCKS_LOOKED_UP = 12 * 1024
-"""Blocks of a request that are looked up, of all block sizes of the engines: 20 ms for 1,000 endpoints."""
-_MOST_PROMPTS = 32
-"""Prompts of a list that are looked up, the first ones: 0.2 ms each for 1,000 endpoints."""
 _MOST_EXPECTED = 100_000
 """Requests whose blocks are expected at an endpoint."""
 _TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer plugin with udsTokenizerConfig instead"
@@ -65,59 +72,6 @@ LANE = Column("kv_event_lane", "id")
 _OK = 200
 _MOST_SHOWN = 20
 """Endpoints that are named on the health page."""
-
-
-_BLOCKS = PluginMetric("kv_cache_index_blocks", "Distinct blocks that the index holds.")
-_LOOKUPS, _HITS, _LONGEST_HITS, _ADMISSIONS, _EVICTIONS = (
-    PluginMetric(f"kv_cache_index_{name}", text, is_counter=True, legacy=Legacy(f"kvcache_index_{name}_total"))
-    for name, text in (
-        ("lookup_requests", "Requests looked up in the index."),
-        ("lookup_hits", "Longest match of each lookup, in blocks, summed up."),
-        ("max_pod_hit_count", "The same as lookup_hits."),
-        ("admissions", "Blocks that the index took in."),
-        ("evictions", "Blocks that the index evicted for lack of room."),
-    )
-)
-_SUPPRESSED, _FORWARDED = (
-    PluginMetric(
-        f"kv_cache_events_dedup_removed_hashes_{name}",
-        text,
-        is_counter=True,
-        legacy=Legacy(f"kvcache_kvevents_dedup_removed_hashes_{name}_total"),
-    )
-    for name, text in (
-        ("suppressed", "Removed blocks that have another copy in the same cache."),
-        ("forwarded", "Other removed blocks."),
-    )
-)
-_SKIPPED_STORES, _SKIPPED_REMOVALS = (
-    PluginMetric(f"kv_cache_events_{name}_skipped", text, ("cache_kind", "reason"), is_counter=True)
-    for name, text in (
-        ("stores", "Events of stored blocks that the index skipped."),
-        ("removals", "Events of removed blocks that the index skipped."),
-    )
-)
-_INDEX_METRICS = (
-    _BLOCKS, _ADMISSIONS, _EVICTIONS, _SUPPRESSED, _FORWARDED, _SKIPPED_STORES, _SKIPPED_REMOVALS,
-)  # fmt: skip
-_LATENCY = PluginMetric(
-    "kv_cache_index_lookup_latency_seconds",
-    "Duration of lookups.",
-    bounds=(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    legacy=Legacy("kvcache_index_lookup_latency_seconds"),
-)
-_UNTOLD = PluginMetric(
-    "prefix_requests_without_tokens", "Requests that were not looked up: no token ids.", is_counter=True
-)
-
-
-class _Prompts(NamedTuple):
-    """The blocks of a request, of each block size of the engines."""
-
-    keys: Mapping[int, Sequence[NDArray[np.uint64]]]
-    """By block size: keys of each prompt."""
-    total_blocks: int
-    """Blocks of the configured size, in all prompts."""
 
 
 class _Sent(NamedTuple):
@@ -160,7 +114,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
     has_tokenizers = False
     """Whether `tokenizersPoolConfig` is used rather than refused."""
     metrics: ClassVar[tuple[PluginMetric, ...]] = (
-        *_INDEX_METRICS, _LOOKUPS, _HITS, _LONGEST_HITS, _LATENCY, _UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS,
+        *INDEX_METRICS, LOOKUPS, HITS, LONGEST_HITS, LATENCY, UNTOLD, *EVENT_METRICS, *ACCURACY_METRICS,
         *SHARED_METRICS,
     )  # fmt: skip
     namespaces = ()
@@ -178,14 +132,17 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         self._weights = {tier.name.lower(): tier.weight for tier in given.indexer_config.kv_cache_backend_configs}
         self._ttl = parse_duration(given.speculative_ttl or "0") or _DEFAULT_TTL_SECONDS
         self._match_key = PREFIX_MATCH.produced_by(self.name)
-        self._prompts_key: DataKey[_Prompts] = DataKey("kv-event-blocks", self.plugin_type, self.name)
         self._shared = self._shared_index()
         is_fast = self._shared is None or processor.hash_algorithm == "xxh64"
         self._hash = XxHash(processor.hash_seed) if is_fast else CborFnv(processor.hash_seed)
+        key: DataKey[PromptBlocks] = DataKey("kv-event-blocks", self.plugin_type, self.name)
+        self._hashing = PromptHashing(self._hash, self._block_tokens, key)
         size = given.indexer_config.kv_block_index_config.in_memory_config.size
         self._index = BlockIndex(
             self._hash, capacity=min(size, _MOST_BLOCKS), secret=randbits(63), journal=self._shared
         )
+        if self._shared is not None:
+            self._shared.refill_from(self._index)
         self._lanes: dict[Identity, Lane] = {}
         self._by_hostport: dict[str, Lane] = {}
         self._by_id: dict[int, Lane] = {}
@@ -198,7 +155,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         self._shared_key: DataKey[SharedMatch] = DataKey("kv-event-shared-blocks", self.plugin_type, self.name)
         self._sent_key: DataKey[_Sent] = DataKey("kv-event-prediction", self.plugin_type, self.name)
         self._other_key = PREFIX_MATCH.produced_by(given.prediction_check.prefix_match_info_producer_name)
-        self._latency = Distribution(_LATENCY.bounds)
+        self._latency = Distribution(LATENCY.bounds)
         self.writes = (self._match_key, LANE)
         self.may_read = (PROMPT_TOKENS, self._other_key)
 
@@ -260,8 +217,11 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                 await asyncio.sleep(0)
 
     def produce(self, request: Request, candidates: Candidates) -> None:
-        """Publish the match; without token ids, none."""
-        prompts = self._prompts(request)
+        """Publish the match; without token ids, none. The blocks of a long prompt are computed by `admit`."""
+        if self._hashing.known(request) is None and (request.dry_run or not self._hashing.is_long(request)):
+            for _ in self._hashing.begin(request, self._sizes) or ():
+                pass
+        prompts = self._hashing.known(request)
         if prompts is None:
             return
         snapshot = candidates.snapshot
@@ -297,7 +257,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         )
         request.put(self._match_key, match)
 
-    def _matched(self, prompts: _Prompts, lanes: NDArray[np.intp], now: int | None) -> Matched:
+    def _matched(self, prompts: PromptBlocks, lanes: NDArray[np.intp], now: int | None) -> Matched:
         """Look up the blocks in the index of this picker."""
         tokens, weighted = np.zeros(len(lanes), dtype=np.int64), np.zeros(len(lanes))
         offloaded = tokens.copy()
@@ -313,9 +273,26 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         return Matched(tokens, weighted, offloaded, tiers)
 
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:  # noqa: ARG002  as the role calls it
-        """Hold the request until the shared index has answered, or for 50 ms; then `produce` publishes both matches."""
-        prompts = request.get(self._prompts_key)
-        if self._shared is None or prompts is None or request.dry_run or request.get(self._shared_key) is not None:
+        """Hold a request with a long prompt until its blocks are computed, in steps.
+
+        Also hold it until the shared index has answered, or for 50 ms; then `produce` publishes both matches.
+        """
+        if request.dry_run:
+            return None
+        if self._hashing.known(request) is not None:
+            return self._look_up(request)
+        steps = self._hashing.begin(request, self._sizes)
+        return None if steps is None else asyncio.ensure_future(self._hash_and_look_up(request, steps))
+
+    async def _hash_and_look_up(self, request: Request, steps: Iterator[None]) -> None:
+        await run_in_steps(steps)
+        if (held := self._look_up(request)) is not None:
+            await held
+
+    def _look_up(self, request: Request) -> Awaitable[None] | None:
+        """Begin to look up a request in the shared index."""
+        prompts = self._hashing.known(request)
+        if self._shared is None or prompts is None or request.get(self._shared_key) is not None:
             return None
         chains = [keys for keys in prompts.keys[self._block_tokens] if len(keys)]
         found = self._shared.look_up(chains, self._by_hostport) if chains else None
@@ -325,9 +302,15 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         request.put(self._shared_key, match)
         return held
 
+    @property
+    def _sizes(self) -> Collection[int]:
+        """Tokens of the blocks of engines, and of the shared index."""
+        known = self._index.block_sizes or {self._block_tokens}
+        return known if self._shared is None else known | {self._block_tokens}
+
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         """Note the prediction for the target, and expect the blocks of the request at the targets."""
-        prompts, held = request.get(self._prompts_key), request.get(self._held_key)
+        prompts, held = self._hashing.known(request), request.get(self._held_key)
         self._untold += prompts is None
         if prompts is None or held is None:
             return
@@ -389,10 +372,6 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                     "redisConfig has no effect beside costAwareMemoryConfig, as in llm-d-router",
                     index.redis_config is not None and self._shared is None,
                 ),
-                (
-                    "the password in redisConfig.address is shown with the configuration; use EPP_REDIS_PASSWORD",
-                    index.redis_config is not None and index.redis_config.server.has_password,
-                ),
                 ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
                 ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
             )
@@ -408,20 +387,13 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
     @property
     def samples(self) -> Sequence[Sample]:
         """Size and use of the index, and numbers of messages."""
-        index = self._index
         return [
-            Sample(_BLOCKS, len(index)),
-            Sample(_ADMISSIONS, index.admitted),
-            Sample(_EVICTIONS, index.evicted),
-            Sample(_SUPPRESSED, index.removed_copies),
-            Sample(_FORWARDED, index.removed_hashes),
-            *(Sample(_SKIPPED_STORES, number, labels) for labels, number in tuple(index.skipped_stores.items())),
-            *(Sample(_SKIPPED_REMOVALS, number, labels) for labels, number in tuple(index.skipped_removals.items())),
-            Sample(_LOOKUPS, self._lookups),
-            Sample(_HITS, self._hits),
-            Sample(_LONGEST_HITS, self._hits),
-            Sample(_LATENCY, self._latency),
-            Sample(_UNTOLD, self._untold),
+            *index_samples(self._index),
+            Sample(LOOKUPS, self._lookups),
+            Sample(HITS, self._hits),
+            Sample(LONGEST_HITS, self._hits),
+            Sample(LATENCY, self._latency),
+            Sample(UNTOLD, self._untold),
             *self._subscriptions.samples,
             *self._accuracy.samples,
             *(() if self._shared is None else self._shared.samples),
@@ -455,7 +427,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                     if (lane := self._subscriptions.lane_of(engine)) is not None:
                         batch.append(Message(lane, model, (piece,)))
                     blocks += 1  # an event takes as long as a block
-                    blocks += len(piece.block_hashes) if isinstance(piece, BlockStored | BlockRemoved) else 0
+                    blocks += 0 if isinstance(piece, AllBlocksCleared) else len(piece.block_hashes)
                     if blocks >= MOST_BLOCKS:
                         await self._write(batch, now)
                         batch, blocks = [], 0
@@ -482,61 +454,6 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             _, lane, keys = self._expected.popleft()
             if self._by_id.get(lane.id) is lane:
                 self._index.withdraw(keys, [(lane, SPECULATIVE, len(keys))])
-
-    def _prompts(self, request: Request) -> _Prompts | None:
-        """Return the blocks of the request, computed once; None without token ids."""
-        found = request.get(self._prompts_key)
-        if found is None:
-            most = self._hash.most_tokens
-            prompts = _token_ids(request, most)
-            if prompts is None:
-                return None
-            counted = request.get(PROMPT_TOKENS)
-            media = () if counted is None else counted.media
-            first = self._hash.first(request.model)
-            sizes = self._index.block_sizes or {self._block_tokens}
-            if self._shared is not None:
-                sizes = sizes | {self._block_tokens}
-            left, keys = _MOST_BLOCKS_LOOKED_UP, {}
-            for size in sorted(sizes, reverse=True):
-                some = _token_ids(request, min(most, left * size)) or ()
-                extras = _extras(media, request.body.cache_salt, size)
-                keys[size] = [np.array(self._hash.chain(first, ids, size, extras), dtype=np.uint64) for ids in some]
-                left -= sum(map(len, keys[size]))
-            total = sum(len(ids) // TOKEN_BYTES // self._block_tokens for ids in prompts)
-            found = _Prompts(keys, total)
-            request.put(self._prompts_key, found)
-        return found
-
-
-def _token_ids(request: Request, most: int) -> Sequence[bytes] | None:
-    """Return the token ids of the first prompts, as many as `most` in all; None if they are unknown."""
-    counted = request.get(PROMPT_TOKENS)
-    if counted is not None and counted.ids is not None:
-        every = np.split(counted.ids, counted.ends[:-1][:_MOST_PROMPTS])
-        prompts: Sequence[bytes] = [ids.astype(np.uint32).tobytes() for ids in every]
-    elif request.body.is_token_ids:
-        prompts = request.body.prompts
-    else:
-        return None
-    left = most * TOKEN_BYTES
-    found = []
-    for prompt in prompts[:_MOST_PROMPTS]:
-        found.append(prompt[:left])
-        left -= len(found[-1])
-    return found
-
-
-def _extras(media: Sequence[MediaTokens], salt: str, size: int) -> Sequence[Sequence[str]]:
-    """Return the extra strings of each block: the media that overlap it, and after them the salt on the first."""
-    end = max((each.offset + each.length for each in media), default=0)
-    extras: list[list[str]] = [[] for _ in range(max(1, -(-end // size)))]
-    for each in media:
-        for block in range(each.offset // size, -(-(each.offset + each.length) // size)):
-            extras[block].append(each.identifier)
-    if salt:
-        extras[0].append(salt)
-    return extras
 
 
 def _lane_ids(snapshot: Snapshot) -> NDArray[np.intp]:

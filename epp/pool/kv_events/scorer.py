@@ -121,8 +121,19 @@ class PrecisePrefixCacheScorer(
             super().produce(request, candidates)
 
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        """Hold the request until its token ids are here, if the tokenizer service is asked."""
-        return None if self._tokens is None else self._tokens.admit(request, candidates)
+        """Hold the request until its token ids are here, and as the producer does."""
+        if self._is_bound:
+            return None
+        tokens = None if self._tokens is None else self._tokens.admit(request, candidates)
+        if tokens is None:
+            return super().admit(request, candidates)
+        return asyncio.ensure_future(self._admitted(tokens, request, candidates))
+
+    async def _admitted(self, tokens: Awaitable[None], request: Request, candidates: Candidates) -> None:
+        await tokens
+        self.produce(request, candidates)
+        if (held := super().admit(request, candidates)) is not None:
+            await held
 
     @property
     def inputs(self) -> InputState:

@@ -2,11 +2,10 @@
 """An index of blocks in Redis or Valkey, which pickers share."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 import structlog
 
@@ -14,7 +13,8 @@ from epp.framework import Clock
 from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.pool.breaker import Breaker
 from epp.pool.kv_events.events import BlockStored, hash_of
-from epp.pool.kv_events.index import Journal, Lane
+from epp.pool.kv_events.holders import Lane
+from epp.pool.kv_events.index import BlockIndex, HeldBlocks, Journal
 from epp.pool.kv_events.matches import SharedMatch
 from epp.pool.kv_events.parameters import RedisParameters
 from epp.pool.kv_events.rows import Keys
@@ -28,6 +28,7 @@ from epp.pool.kv_events.shared_layout import (
     fields_pattern,
     found_in,
 )
+from epp.pool.kv_events.shared_writes import Write, WriteQueue
 from epp.runtime.redis_client import failure_text
 
 _BUDGET_SECONDS = 0.05
@@ -41,8 +42,6 @@ _CLOSING_SECONDS = 1.0
 _MOST_LOOKUPS = 32
 _FIRST_KEYS = 64
 """Blocks of a prompt that are looked up first."""
-_MOST_WAITING = 200_000
-"""Blocks to be written: 100 bytes each."""
 _MOST_FAILURES, _REST_SECONDS = 5, 10.0
 """Consecutive lookups that fail, after which requests are routed without the shared index for a while."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
@@ -68,28 +67,12 @@ SHARED_METRICS = (_LOOKUPS, _BLOCKS, _CLEARED, _WAITING, _UNAVAILABLE)
 _log = structlog.get_logger()
 
 
-class _Write(NamedTuple):
-    """Blocks to store in one cache, or to remove from it."""
-
-    endpoint: str
-    fields: Sequence[bytes]
-    keys: Sequence[int]
-    hashes: Sequence[int]
-    is_removal: bool = False
-    epoch: int = 0
-    """Times that the endpoint was cleared before."""
-
-    @property
-    def size(self) -> int:
-        """Changes of fields."""
-        return len(self.keys) * len(self.fields)
-
-
 class SharedIndex(Journal):
     """Writes the blocks of engines that this picker hears, and looks up those that any picker wrote.
 
     Writes wait in a queue. If it is full, or an endpoint is cleared, all blocks of the endpoint are removed from the
-    shared index, so that none stays there that the engine does not hold any more.
+    shared index, so that none stays there that the engine does not hold any more. After a full queue, the blocks that
+    the index of this picker has are written again while the queue is empty.
     """
 
     def __init__(
@@ -108,14 +91,12 @@ class SharedIndex(Journal):
         self._other_sizes: set[int] = set()
         """Tokens of blocks that are not shared."""
         self._lookups = Counter(dict.fromkeys(("answered", "partial", "late", "busy", "failed", "unavailable"), 0))
-        self._blocks = Counter(dict.fromkeys(("written", "failed", "dropped", "other size"), 0))
-        self._cleared = self._running = self._waiting = 0
-        self._waiting_of: Counter[str] = Counter()
-        """Waiting changes by endpoint, without those of writes that are not current."""
-        self._epochs: Counter[str] = Counter()
-        self._writes: deque[_Write] = deque()
-        self._clearing: set[str] = set()
-        """Endpoints to clear before anything is written."""
+        self._blocks = Counter(dict.fromkeys(("written", "failed", "other size", "written again"), 0))
+        self._cleared = self._running = 0
+        self._queue = WriteQueue()
+        self._source: BlockIndex | None = None
+        self._refill: Iterator[Sequence[HeldBlocks]] = iter(())
+        """Blocks to be written again."""
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = self._is_checked = False
@@ -123,6 +104,10 @@ class SharedIndex(Journal):
         register = self._client.register_script
         self._find, self._write = register(FIND), register(WRITE)
         self._clear, self._resolve = register(CLEAR), register(RESOLVE)
+
+    def refill_from(self, index: BlockIndex) -> None:
+        """Write blocks of this index again after the queue was full."""
+        self._source = index
 
     def name_lane(self, lane: Lane, endpoint: str) -> None:
         """Write the blocks of this lane as those of an endpoint."""
@@ -138,7 +123,7 @@ class SharedIndex(Journal):
         pause = _FIRST_PAUSE_SECONDS
         try:
             while True:
-                has_work = bool(self._clearing or self._writes)
+                has_work = bool(self._queue)
                 try:
                     if not self._is_checked:
                         await self._client.ping()
@@ -156,13 +141,13 @@ class SharedIndex(Journal):
                     self._problem = ""
                 self._is_checked = True
                 if not has_work:
-                    await self._awake.wait()
+                    await self._rest()
                 self._awake.clear()
         finally:
             self._is_open = False
             with suppress(Exception):  # it is the end: what is left is lost
                 async with asyncio.timeout(_CLOSING_SECONDS):
-                    while self._clearing or self._writes:
+                    while self._queue:
                         await self._write_some()
             for task in (tasks := tuple(self._tasks)):
                 task.cancel()
@@ -212,18 +197,19 @@ class SharedIndex(Journal):
             return
         if (endpoint := self._endpoints.get(lane)) is not None:
             fields = (field_of(endpoint, tier, event.group_idx),)
-            self._enqueue(_Write(endpoint, fields, keys, [hash_of(each) for each in event.block_hashes[: len(keys)]]))
+            self._enqueue(Write(endpoint, fields, keys, [hash_of(each) for each in event.block_hashes[: len(keys)]]))
 
     def removed(self, lane: Lane, tier: str, keys: Sequence[int], hashes: Sequence[int]) -> None:
         """Remove blocks that the cache has no copy of, in any group."""
         if (endpoint := self._endpoints.get(lane)) is not None:
             fields = [field_of(endpoint, tier, group) for group in dict.fromkeys((None, *lane.kinds))]
-            self._enqueue(_Write(endpoint, fields, keys, hashes, is_removal=True))
+            self._enqueue(Write(endpoint, fields, keys, hashes, is_removal=True))
 
     def cleared(self, lane: Lane) -> None:
         """Remove all blocks of a lane; writes that wait have no effect."""
         if self._is_open and (endpoint := self._endpoints.get(lane)) is not None:
-            self._drop({endpoint})
+            self._queue.clear({endpoint})
+            self._awake.set()
 
     def _log_change(self) -> None:
         if self._breaker.is_closed:
@@ -253,8 +239,9 @@ class SharedIndex(Journal):
             yield Sample(_LOOKUPS, number, (result,))
         for result, number in self._blocks.items():
             yield Sample(_BLOCKS, number, (result,))
+        yield Sample(_BLOCKS, self._queue.dropped, ("dropped",))
         yield Sample(_CLEARED, self._cleared)
-        yield Sample(_WAITING, self._waiting)
+        yield Sample(_WAITING, self._queue.waiting)
         yield Sample(_UNAVAILABLE, bool(self._problem or self._breaker.problem))
 
     async def _match(self, match: SharedMatch, chains: Sequence[Keys], known: Collection[str]) -> None:
@@ -289,59 +276,41 @@ class SharedIndex(Journal):
             self._lookups["failed"] += 1
             self._breaker.failed(failure_text(error))
 
-    def _enqueue(self, write: _Write) -> None:
-        if not self._is_open:
-            return
-        step = max(1, MOST_KEYS // len(write.fields))
-        for start in range(0, len(write.keys), step):
-            keys, hashes = write.keys[start : start + step], write.hashes[start : start + step]
-            epoch = self._epochs[write.endpoint]
-            self._writes.append(write._replace(keys=keys, hashes=hashes, epoch=epoch))
-        self._waiting += write.size
-        self._waiting_of[write.endpoint] += write.size
-        if self._waiting > _MOST_WAITING:
-            self._drop({endpoint for endpoint, number in self._waiting_of.items() if number})
-            self._writes.clear()
-        elif len(self._writes) > _MOST_WAITING:
-            self._writes = deque(filter(self._is_current, self._writes))
-        self._awake.set()
+    def _enqueue(self, write: Write) -> None:
+        if self._is_open:
+            self._queue.add(write)
+            self._awake.set()
 
-    def _drop(self, endpoints: set[str]) -> None:
-        """Drop the waiting writes of endpoints, and clear them before the next write."""
-        for endpoint in endpoints:
-            dropped = self._waiting_of.pop(endpoint, 0)
-            self._blocks["dropped"] += dropped
-            self._waiting -= dropped
-        self._epochs.update(endpoints)
-        self._clearing |= endpoints
-        self._awake.set()
+    async def _rest(self) -> None:
+        """Enqueue blocks that were dropped, or else wait for changes."""
+        if self._write_again():
+            await asyncio.sleep(0)
+        else:
+            await self._awake.wait()
 
-    def _is_current(self, write: _Write) -> bool:
-        """Return whether the endpoint was not cleared later."""
-        return write.epoch == self._epochs[write.endpoint]
-
-    def _next_writes(self) -> Sequence[_Write]:
-        """Return writes for one command, which stay in the queue."""
-        while self._writes and not self._is_current(self._writes[0]):
-            self._writes.popleft()
-        taken: list[_Write] = []
-        size = 0
-        for write in self._writes:
-            size += write.size
-            if not self._is_current(write) or (taken and size > MOST_KEYS):
-                break
-            taken.append(write)
-        return taken
+    def _write_again(self) -> bool:
+        """Enqueue some blocks of endpoints whose changes were dropped; return whether there may be more."""
+        if (found := next(self._refill, None)) is not None:
+            for lane, tier, keys, hashes in found:
+                if (endpoint := self._endpoints.get(lane)) is not None:
+                    self._enqueue(Write(endpoint, (field_of(endpoint, tier, lane.group),), keys, hashes))
+                    self._blocks["written again"] += len(keys)
+            return True
+        lost, self._queue.overflowed = self._queue.overflowed, set()
+        if not lost or self._source is None or self._source.block_sizes != {self._block_tokens}:
+            return False
+        self._refill = self._source.held_by([lane for lane, endpoint in self._endpoints.items() if endpoint in lost])
+        return True
 
     async def _write_some(self) -> None:
         """Clear endpoints, or else write the next blocks."""
-        if self._clearing:
+        if self._queue.clearing:
             await self._clear_all()
             return
         fields: dict[bytes, int] = {}
         keys: list[str] = []
         codes: list[str] = []
-        taken = self._next_writes()
+        taken = self._queue.next()
         for write in taken:
             for field in write.fields:
                 number = fields.setdefault(field, len(fields) + 1)
@@ -354,20 +323,14 @@ class SharedIndex(Journal):
         failed, _, reason = answer.decode(errors="replace").partition(" ")
         if int(failed) == len(codes) and reason.startswith(_LASTING):
             raise ConnectionError(reason[:_MOST_REASON])
-        for write in taken:
-            if not self._writes or self._writes[0] is not write:
-                break  # an endpoint was cleared meanwhile
-            self._writes.popleft()
-            if self._is_current(write):
-                self._waiting -= write.size
-                self._waiting_of[write.endpoint] -= write.size
+        self._queue.done(taken)
         self._refused = reason[:_MOST_REASON]
         self._blocks["failed"] += int(failed)
         self._blocks["written"] += len(codes) - int(failed)
 
     async def _clear_all(self) -> None:
         """Remove the fields of endpoints from all hashes."""
-        endpoints, self._clearing = self._clearing, set()
+        endpoints, self._queue.clearing = self._queue.clearing, set()
         patterns = [fields_pattern(each) for each in sorted(endpoints)]
         cursor = 0
         try:
@@ -378,7 +341,7 @@ class SharedIndex(Journal):
                 if not cursor:
                     break
         except BaseException:
-            self._clearing |= endpoints
+            self._queue.clearing |= endpoints
             raise
         self._cleared += len(endpoints)
 

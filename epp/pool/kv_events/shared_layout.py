@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.pool.kv_events.index import SPECULATIVE
+from epp.pool.kv_events.holders import SPECULATIVE
 
 MOST_KEYS = 512
 """Keys that one script reads or writes: it holds the server for a millisecond."""

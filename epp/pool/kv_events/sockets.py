@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import zmq
 
+from epp.pool.kv_events.curve import Curve
 from epp.pool.kv_events.order import SEQUENCE_BYTES, EventOrder, Received, message_of
 
 MOST_MESSAGE_BYTES = 1024 * 1024
@@ -25,9 +26,11 @@ Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 
-def limited(context: Context, kind: int) -> Socket:
+def limited(context: Context, kind: int, curve: Curve | None = None) -> Socket:
     """Return a socket with bounded memory, which finds out when a peer has vanished."""
     socket: Socket = context.socket(kind)
+    if curve is not None:
+        curve.encrypt(socket)
     for option, value in (
         (zmq.LINGER, 0),
         (zmq.IPV6, 1),
@@ -74,8 +77,9 @@ def discard(socket: Socket) -> None:
 class Replays:
     """Has an engine repeat the messages that its `order` misses."""
 
-    def __init__(self, context: Context, address: str, order: EventOrder) -> None:
+    def __init__(self, context: Context, address: str, order: EventOrder, curve: Curve | None = None) -> None:
         """Prepare to ask at `address`, which is empty if the engine does not repeat messages."""
+        self._curve = curve
         self.order = order
         self.socket: Socket | None = None
         """Open during an attempt."""
@@ -111,7 +115,7 @@ class Replays:
 
     def _ask(self, now: float) -> None:
         self._heard = now
-        self.socket = limited(self._context, zmq.DEALER)
+        self.socket = limited(self._context, zmq.DEALER, self._curve)
         start = self.order.attempt(now)
         try:
             self.socket.connect(self._address)

@@ -14,6 +14,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from epp.pool.kv_events.central import CentralSocket, Sender
+from epp.pool.kv_events.curve import Curve
 from epp.pool.kv_events.order import EngineCounts, EventCounts, EventOrder, Received
 from epp.pool.kv_events.sockets import (
     MESSAGES_AT_A_TIME,
@@ -34,6 +35,9 @@ _PAUSE_SECONDS = 0.01
 """Events are collected for so long, so that many are applied at once."""
 _POLL_MILLISECONDS = 200
 _MOST_REPLAYS = 8
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 _log = structlog.get_logger()
 
 
@@ -48,11 +52,15 @@ class Addresses(NamedTuple):
 class _Subscription:
     """One engine: its sockets, and the order of its messages."""
 
-    def __init__(self, context: Context, addresses: Addresses, topic: bytes, order: EventOrder) -> None:
-        self.replays = Replays(context, addresses.replay, order)
-        self.socket = limited(context, zmq.SUB)
+    def __init__(
+        self, context: Context, addresses: Addresses, topic: bytes, order: EventOrder, curve: Curve | None
+    ) -> None:
+        self.replays = Replays(context, addresses.replay, order, curve)
+        self.socket = limited(context, zmq.SUB, curve)
         self.socket.subscribe(topic)
-        self.monitor: Socket = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self.monitor: Socket = self.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED
+        )
         try:
             self.socket.connect(addresses.events)
         except zmq.ZMQError:
@@ -94,11 +102,13 @@ class Subscriber:
         counts: EventCounts,
         *,
         listen: str = "",
+        curve: Curve | None = None,
     ) -> None:
         """Subscribe to topics that begin with `topic`; call `apply` in the event loop.
 
-        Engines may connect to the address `listen`; empty for none.
+        Engines may connect to the address `listen`; empty for none. Connections to engines are encrypted with `curve`.
         """
+        self._curve = curve
         self._topic = topic.encode()
         self._listen = listen
         self.central: CentralSocket | None = None
@@ -126,7 +136,7 @@ class Subscriber:
                 former.close()
             order = EventOrder(engine, addresses.events, self.counts, counts, can_replay=bool(addresses.replay))
             try:
-                self._found[engine] = _Subscription(context, addresses, self._topic, order)
+                self._found[engine] = _Subscription(context, addresses, self._topic, order, self._curve)
             except zmq.ZMQError as error:
                 counts.errors["connect"] += 1
                 _log.warning("no subscription to KV events", address=addresses.events, reason=str(error))
@@ -214,8 +224,12 @@ class Subscriber:
         """Return that the engine's cache is unknown, for a connection that ended: messages may be lost."""
         found: list[Received] = []
         while subscription.monitor.poll(0):
+            event = recv_monitor_message(subscription.monitor)["event"]
+            if event & _HANDSHAKE_FAILED:
+                subscription.order.own.errors["handshake"] += 1
+                continue
             subscription.replays.end_attempt()
-            ended = recv_monitor_message(subscription.monitor)["event"] == zmq.EVENT_DISCONNECTED
+            ended = event == zmq.EVENT_DISCONNECTED
             subscription.order.own.is_connected = not ended
             if ended:
                 discard(subscription.socket)

@@ -19,7 +19,8 @@ from epp.framework.endpoint import Identity
 from epp.framework.plugin_status import MOST_ENDPOINTS, IgnoredValue, InputProblem, PluginMetric, Sample
 from epp.pool.discovery.pods import KV_PORTS
 from epp.pool.kv_events.central import Sender
-from epp.pool.kv_events.index import Lane
+from epp.pool.kv_events.curve import CurveParameters
+from epp.pool.kv_events.holders import Lane
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
 from epp.pool.kv_events.ports import EventSources, Ports, labelled_ports, rank_of
 from epp.pool.kv_events.subscriber import MOST_WAITING_MESSAGES, Addresses, Subscriber
@@ -69,7 +70,12 @@ class KvEvents(Parameters, frozen=True):
     second part of a topic, `kv@<address:port or pod>@<model>`, names the endpoint. For pods with several endpoints, the
     picker listens on the next ports, too: data-parallel rank i of vLLM connects to the port i higher."""
 
+    curve: CurveParameters | None = None
+    """Encryption of the connections to engines, also for replays; none by default. Not a parameter of llm-d-router."""
+
     def __post_init__(self) -> None:
+        if self.curve is not None and self.zmq_endpoint:
+            raise ValueError("curve encrypts connections to engines, and none to zmqEndpoint; leave one of them out")
         port = _LISTENING.fullmatch(self.zmq_endpoint)
         if self.zmq_endpoint and not (port and 0 < int(port[1]) <= _LAST_PORT):
             raise ValueError(f"zmqEndpoint {self.zmq_endpoint!r} is not an address to listen on; write tcp://*:5557")
@@ -127,6 +133,7 @@ class Subscriptions:
 
     def __init__(self, parameters: KvEvents) -> None:
         self._parameters = parameters
+        self._curve = None if parameters.curve is None else parameters.curve.keys()
         self._asks = parameters.discover_pods and parameters.pod_discovery_config.ask_endpoints
         self._numbers = count()
         self._engines: dict[int, _Engine] = {}
@@ -164,7 +171,9 @@ class Subscriptions:
         """Receive events, and have them applied."""
         listen = self._parameters.zmq_endpoint
         if listen or self._parameters.discover_pods:
-            self._subscriber = Subscriber(self._parameters.topic_filter, apply, self._counts, listen=listen)
+            self._subscriber = Subscriber(
+                self._parameters.topic_filter, apply, self._counts, listen=listen, curve=self._curve
+            )
             for engine in self._engines.values():
                 self._connect(engine)
 

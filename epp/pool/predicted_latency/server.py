@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from epp.framework.arrays import Floats
+from epp.framework.messages import without_credentials
 from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.kube.objects.dynamic_scoring import is_url
 from epp.pool.breaker import Breaker
@@ -81,7 +82,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
         training = variables.get("TRAINING_SERVER_URL", "").strip().rstrip("/")
         for url in (*found, training):
             if url and not is_url(url):
-                raise ValueError(f"the server URL {url!r:.80} of the environment is none: write http://host:port")
+                raise ValueError(
+                    f"the server URL {without_credentials(url)!r:.80} of the environment is none: write http://host:port"
+                )
         if len(found) > _MOST_SERVERS:
             raise ValueError(f"PREDICTION_SERVER_URL has {len(found)} servers: write at most {_MOST_SERVERS}")
         if not found and not training:
@@ -114,18 +117,19 @@ class _Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.name = without_credentials(url)
         self.model = ""
         self.broke = asyncio.Event()
         self.breaker = Breaker(_MOST_FAILURES, self._changed, is_closed=False)
 
     def _changed(self) -> None:
         if self.breaker.is_closed:
-            _log.info("prediction server is used", server=self.url, model=self.model)
+            _log.info("prediction server is used", server=self.name, model=self.model)
             return
         self.broke.set()
         _log.warning(
             "prediction server is not used: latencies are predicted from the rates of endpoints",
-            server=self.url,
+            server=self.name,
             reason=self.breaker.problem,
         )
 
@@ -162,7 +166,7 @@ class PredictionClient:
     def samples(self) -> Sequence[Sample]:
         """State of the servers, and counts."""
         return [
-            *(Sample(READY, float(server.breaker.is_closed), (server.url,)) for server in self._servers),
+            *(Sample(READY, float(server.breaker.is_closed), (server.name,)) for server in self._servers),
             *(Sample(FAILED, count, (reason,)) for reason, count in [*self._failed.items()]),
             *(Sample(TRAINED, count, (result,)) for result, count in self._trained.items()),
         ]
@@ -171,7 +175,7 @@ class PredictionClient:
     def problems(self) -> tuple[InputProblem, ...]:
         """The prediction servers that are not asked."""
         return tuple(
-            InputProblem(server.url, reason=f"not asked for predictions: {server.breaker.problem}")
+            InputProblem(server.name, reason=f"not asked for predictions: {server.breaker.problem}")
             for server in self._servers
             if server.breaker.problem
         )
@@ -307,7 +311,7 @@ class PredictionClient:
             except FetchError as error:
                 self._trained["lost"] += len(entries)
                 if self._is_training:
-                    _log.warning("training entries are lost", server=self.settings.training_url, reason=str(error))
+                    _log.warning("training entries are lost", server=without_credentials(url), reason=str(error))
                 self._is_training = False
             else:
                 self._trained["sent"] += len(entries)

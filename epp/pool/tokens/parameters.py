@@ -8,6 +8,7 @@ from urllib.parse import quote
 from msgspec import field
 
 from epp.framework import Count, Name, Parameters
+from epp.framework.messages import without_credentials
 from epp.framework.quantities import parse_duration
 from epp.kube.objects.dynamic_scoring import is_url
 from epp.plugins.media_sizes import ImageEstimate, VideoEstimate
@@ -38,7 +39,9 @@ class Vllm(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         if not is_url(self.url):
-            raise ValueError(f"url is {self.url!r:.80}: write http:// or https:// with host, port and path")
+            raise ValueError(
+                f"url is {without_credentials(self.url)!r:.80}: write http:// or https:// with host, port and path"
+            )
         for name, text in (("timeout", self.timeout), ("mmTimeout", self.mm_timeout)):
             _check_positive(name, text)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The render API of a vLLM server: token ids of a request as the engine would compute them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from io import BytesIO
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from epp.framework import MediaTokens
 from epp.framework.errors import MalformedBodyError
+from epp.framework.messages import without_credentials
 from epp.plugins.parsers.json_parser import count_of
 from epp.plugins.parsers.prompt import packed_json
+from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.tokens.source import (
     MOST_TOKENS,
     Api,
@@ -74,7 +76,8 @@ class RenderService(TokenSource):
     most_fetches = _CONNECTIONS
 
     def __init__(self, url: str, model: str, *, timeout_seconds: float, media_timeout_seconds: float) -> None:
-        self.name = url.rstrip("/")
+        self.name = without_credentials(url).rstrip("/")
+        self._url = url.rstrip("/")
         self._model = model
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._media_timeout = aiohttp.ClientTimeout(total=media_timeout_seconds)
@@ -98,17 +101,17 @@ class RenderService(TokenSource):
         try:
             body = with_model(prompt.content, self._model)
             async with self._session.post(
-                f"{self.name}/v1/{prompt.api}/render", data=BytesIO(body), timeout=timeout, allow_redirects=False
+                f"{self._url}/v1/{prompt.api}/render", data=BytesIO(body), timeout=timeout, allow_redirects=False
             ) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise _refusal(answer.status, prompt.api)
-                return _read(await _body_of(answer, _ANSWER_LIMIT_BYTES if prompt.has_media else _MOST_ID_BYTES))
+                return await _read(await _body_of(answer, _ANSWER_LIMIT_BYTES if prompt.has_media else _MOST_ID_BYTES))
         except MalformedBodyError as error:
             raise PromptRefusedError from error
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise SourceFailedError(f"no answer within {timeout.total:g} s") from None
-            raise SourceFailedError(str(error) or type(error).__name__) from None
+            raise SourceFailedError(without_credentials(str(error)) or type(error).__name__) from None
 
 
 def _refusal(status: int, api: Api) -> Exception:
@@ -129,7 +132,7 @@ async def _body_of(answer: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def _read(answer: bytes) -> Tokens:
+async def _read(answer: bytes) -> Tokens:
     """Return the tokens of an answer: one object, or for completions a list with one for each prompt."""
     if count_of("{", answer) + count_of("[", answer) > _MOST_LISTS or count_of(",", answer) > _MOST_COMMAS:
         raise PromptRefusedError  # clients choose the number of prompts and media
@@ -144,6 +147,12 @@ def _read(answer: bytes) -> Tokens:
     if len(every) > _MOST_PROMPTS or sum(memoryview(each.token_ids).nbytes for each in every) > _MOST_ID_BYTES:
         raise PromptRefusedError
     prompts: list[NDArray[np.uint32]] = []
+    await run_in_steps(_unpack(every, prompts))
+    return Tokens.joined(prompts, media)
+
+
+def _unpack(every: Sequence[_Rendered], prompts: list[NDArray[np.uint32]]) -> Iterator[None]:
+    """Add the ids of each prompt to `prompts`, in a step of its own."""
     left = MOST_TOKENS
     for each in every:
         packed = packed_json(bytes(each.token_ids), left)
@@ -151,4 +160,4 @@ def _read(answer: bytes) -> Tokens:
             raise SourceFailedError("the answer has token_ids that are not whole numbers of 32 bits")
         prompts.append(np.frombuffer(packed, "<u4"))
         left = max(left - len(prompts[-1]), 0)
-    return Tokens.joined(prompts, media)
+        yield

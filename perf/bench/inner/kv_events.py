@@ -9,7 +9,8 @@ from timing import SAMPLES, microseconds, quick, tell
 
 from epp.pool.kv_events.block_keys import XxHash
 from epp.pool.kv_events.events import BlockRemoved, BlockStored, Event
-from epp.pool.kv_events.index import BlockIndex, Lane, Message
+from epp.pool.kv_events.holders import Lane
+from epp.pool.kv_events.index import BlockIndex, Message
 
 ENDPOINTS = 100
 BLOCKS = 1_000

@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +33,32 @@ async def run(sample: str, fleet: Fleet, trace: Trace) -> Outcome:
         profiles = [msgspec.to_builtins(server.profile) for server in fleet.servers]
         ports = (await servers.ask({"profiles": profiles}))["ports"]
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-")))
-        grpc_port, health_port, metrics_port = stack.enter_context(reserved_ports(3))
-        path = directory / "config.yaml"
-        path.write_text(_with_endpoints(sample, directory, fleet, ports))
-        flags = FLAGS.format(
-            config_file=path, grpc_port=grpc_port, health_port=health_port, metrics_port=metrics_port, verbosity=0
-        )
-        await stack.enter_async_context(await Child.start("epp", sys.executable, "-m", "epp", "serve", *flags.split()))
-        envoy = await Envoy.start(FULL_DUPLEX, grpc_port)
-        stack.push_async_callback(envoy.stop)
-        await envoy.ready()
-        await asyncio.sleep(0.5)  # several polls: the first requests are not to be routed on nothing
-        url = f"http://127.0.0.1:{envoy.port}/v1/chat/completions"
-        served = await _send(url, trace)
+        address = await stack.enter_async_context(gateway(_with_endpoints(sample, directory, fleet, ports)))
+        served = await _send(f"{address}/v1/chat/completions", trace)
         busy = (await servers.ask())["busy"]
     dollars = sum(s * server.dollars_per_hour / 3600 for s, server in zip(busy, fleet.servers, strict=True))
     names = [server.name for server in fleet.servers]
     return Outcome(trace.seconds, tuple(served), dollars, dict(zip(names, busy, strict=True)), trace.target)
+
+
+@contextlib.asynccontextmanager
+async def gateway(config: str, *further: str) -> AsyncIterator[str]:
+    """Run a picker with a configuration and further flags, and an Envoy, until the block ends; yield the URL."""
+    async with contextlib.AsyncExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-"))
+        grpc_port, health_port, metrics_port = stack.enter_context(reserved_ports(3))
+        path = Path(directory) / "config.yaml"
+        path.write_text(config)
+        flags = FLAGS.format(
+            config_file=path, grpc_port=grpc_port, health_port=health_port, metrics_port=metrics_port, verbosity=0
+        )
+        command = (sys.executable, "-m", "epp", "serve", *flags.split(), *further)
+        await stack.enter_async_context(await Child.start("epp", *command))
+        envoy = await Envoy.start(FULL_DUPLEX, grpc_port)
+        stack.push_async_callback(envoy.stop)
+        await envoy.ready()
+        await asyncio.sleep(0.5)  # several polls: the first requests are not to be routed on nothing
+        yield f"http://127.0.0.1:{envoy.port}"
 
 
 def _with_endpoints(sample: str, directory: Path, fleet: Fleet, ports: list[int]) -> str:

@@ -6,7 +6,17 @@ import contextlib
 import msgspec
 import pytest
 
-from epp.lab.calibration import Answer, Measurements, NotEnoughError, ServerError, fit, fit_error, measure, predict
+from epp.lab.calibration import (
+    Answer,
+    Measurements,
+    NotEnoughError,
+    ServerError,
+    fit,
+    fit_error,
+    measure,
+    predict,
+    spread,
+)
 from epp.lab.sim import PRESETS, SimProfile
 
 PLAIN = SimProfile(max_num_batched_tokens=2048, max_num_seqs=256)
@@ -55,13 +65,21 @@ async def measured(server, budget=600.0):
     [
         *(PRESETS[name] for name in PRESETS),
         SimProfile(prefill_step_seconds=0.05, prefill_tokens_per_second=900.0, batch_slope=0.5),
+        SimProfile(request_overhead_seconds=0.04, prefill_tokens_per_second=900.0, attention_tokens=1500.0),
+        SimProfile(request_overhead_seconds=0.04, prefill_step_seconds=0.02, time_scale=10.0),
     ],
 )
 async def test_speeds_are_found_again(profile):
     found = await measured(VirtualServer(profile))
     result = fit(PLAIN, found.prefills, found.decodes)
-    for field in ("prefill_tokens_per_second", "seconds_per_output_token", "batch_slope", "prefill_step_seconds"):
-        assert getattr(result, field) == pytest.approx(getattr(profile, field), rel=0.1, abs=1e-4), field
+    fields = ("seconds_per_output_token", "prefill_step_seconds", "request_overhead_seconds")
+    for scale, names in (
+        (profile.time_scale, fields),
+        (1 / profile.time_scale, ("prefill_tokens_per_second",)),
+        (1, ("batch_slope", "attention_tokens")),
+    ):
+        for field in names:
+            assert getattr(result, field) == pytest.approx(scale * getattr(profile, field), rel=0.1, abs=1e-4), field
     errors = fit_error(result, found.held_out)
     assert errors.requests > 8
     assert max(errors.ttft_p90, errors.time_per_token_p90) < 0.1
@@ -99,3 +117,9 @@ async def test_too_little_is_refused_with_a_remedy():
 async def test_traffic_of_others_is_noticed():
     found = await measured(VirtualServer(PRESETS["h100"], others=3))
     assert found.busy > 0
+
+
+def test_differences_of_equal_requests_are_told_of_lengths_that_were_measured_often():
+    often = [[Answer(10, 0, (seconds,))] for seconds in (1.0, 1.0, 1.2)]
+    assert spread([*often, [Answer(20, 0, (9.0,))]]) == pytest.approx((0.0, 0.16))
+    assert spread(often[:2]) is None

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from epp.framework.messages import hint_at, install_command, nearest, shown_path
+from epp.framework.messages import hint_at, install_command, nearest, shown_path, without_credentials
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,21 @@ from epp.framework.messages import hint_at, install_command, nearest, shown_path
 )
 def test_path_is_shown_short_printable_and_without_keys(path, shown):
     assert shown_path(path) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://user:pass@host:6379/0", "redis://REDACTED@host:6379/0"),
+        ("{address: 'rediss://:p@ss@host'}", "{address: 'rediss://REDACTED@host'}"),
+        ("address: user:pass@host:6379", "address: REDACTED@host:6379"),
+        ("no answer of http://token@host/a@b", "no answer of http://REDACTED@host/a@b"),
+        ('{"topic":"kv@10.0.0.1:8000@model"}', '{"topic":"kv@10.0.0.1:8000@model"}'),
+        ("registry:5000/image@sha256:0a", "registry:5000/image@sha256:0a"),
+    ],
+)
+def test_users_and_passwords_of_addresses_are_not_shown(text, shown):
+    assert without_credentials(text) == shown
 
 
 def test_long_query_of_secrets_takes_no_time():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from epp.pool.kv_events.block_keys import XxHash
 from epp.pool.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
-from epp.pool.kv_events.index import BlockIndex, Held, Message
+from epp.pool.kv_events.holders import Held
+from epp.pool.kv_events.index import BlockIndex, Message
 
 SIZE = 4
 HASH = XxHash()
@@ -101,6 +102,15 @@ def test_block_that_was_stored_twice_is_gone_with_the_second_removal():
     assert fleet.held(prompt(1, 1)) == [1, 0]
     fleet.apply(0, BlockRemoved([1]))
     assert fleet.held(prompt(1, 1)) == [0, 0]
+
+
+def test_copies_from_before_a_cache_was_cleared_do_not_count():
+    fleet = Fleet(lanes=1)
+    fleet.apply(0, stored([1], prompt(1, 1)), stored([1], prompt(1, 1)), AllBlocksCleared())
+    while fleet.index.sweep():
+        pass
+    fleet.apply(0, AllBlocksCleared(), stored([1], prompt(1, 1)), BlockRemoved([1]))  # the first bit is used again
+    assert fleet.held(prompt(1, 1)) == [0]
 
 
 def test_removal_without_a_group_removes_a_block_of_a_group():

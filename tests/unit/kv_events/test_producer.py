@@ -74,6 +74,20 @@ async def test_tokens_of_lower_tiers_are_told_apart():
         assert {tier: tokens[:2].tolist() for tier, tokens in tiers.items()} == {"cpu": [0, 48]}
 
 
+async def test_blocks_of_a_long_prompt_are_computed_in_steps_while_it_is_held():
+    prompt = list(range(20_000))
+    async with fleet(1) as world:
+        await world.tell(0, stored(range(1, 1251), prompt))
+        await until(lambda: world.value("kv_cache_index_blocks") == 1250, "all blocks are in the index")
+        assert world.scores(prompt) == [0]
+        assert await world.admitted_scores(prompt) == [1.0]
+        request, candidates = world.request(prompt)
+        simulated = request.dry_copy(seed=1)
+        assert world.producer.admit(simulated, candidates) is None
+        world.producer.produce(simulated, candidates)
+        assert simulated.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == 1250
+
+
 async def test_salted_request_matches_the_blocks_of_its_salt():
     async with fleet(1) as world:
         await world.tell(0, stored(HASHES, PROMPT, extra_keys=[["tenant1"], None, None, None]))
@@ -152,7 +166,7 @@ async def test_lookup_of_small_blocks_and_of_many_prompts_is_bounded():
         await until(lambda: world.value("kv_cache_index_blocks") == 20_000, "all blocks are in the index")
         for ids, blocks, total in (([long], 768, 1250), ([long[:16]] * 40, 32, 32)):
             request, candidates = world.request(prompts=ids)
-            world.producer.produce(request, candidates)
+            await world.admit(request, candidates)
             match = request.get(PREFIX_MATCH.produced_by("precise"))
             assert (match.matched_blocks[0], match.total_blocks) == (blocks, total)
 

@@ -9,6 +9,7 @@ import pytest
 
 from epp.config import load_text
 from epp.config.assemble import Builder, assemble
+from epp.config.describe import describe
 from epp.framework import Admitter, ConfigurationError, ManualClock
 from epp.framework.registry import Registry
 from epp.pool.kv_events.matches import SharedMatch
@@ -60,7 +61,7 @@ apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
 - type: precise-prefix-cache-producer
-  parameters: {indexerConfig: {kvBlockIndexConfig: {redisConfig: {}}}}
+  parameters: {indexerConfig: {kvBlockIndexConfig: {redisConfig: {address: "redis://me:hidden@index"}}}}
 - type: token-producer
   parameters: {modelName: m, vllm: {url: "http://render:8000"}}
 - {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}
@@ -72,6 +73,8 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: prefix-cache-scorer}]
         "precise-prefix-cache-producer",
     ]
     assert "redisConfig" not in "".join(map(str, assembly.warnings))
+    assert "redis://REDACTED@index" in str(describe(assembly))
+    assert "hidden" not in str(describe(assembly))
 
 
 def test_leading_blocks_count_with_their_best_tier_over_several_answers():
@@ -125,7 +128,7 @@ async def test_request_goes_on_whatever_the_server_answers(answer, result):
     async with answering(answer) as address, fleet(1, **sharing(address)) as world:
         await world.tell(0, stored(HASHES, PROMPT))
         for _ in range(6):
-            assert await world.shared_scores() == [1.0]
+            assert await world.admitted_scores() == [1.0]
         assert world.value("kv_cache_shared_index_lookups", result) == 5
         assert world.value("kv_cache_shared_index_lookups", "unavailable") == 1
         await until(lambda: world.producer.inputs.problems, "/healthz says it")

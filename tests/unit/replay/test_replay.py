@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from epp.lab.replay import Fleet, Progress, ReplayOptions, Status, Targets, groups, replay, summarise
+from epp.lab.replay.settings import JITTER_SECONDS
 from epp.lab.sim import PRESETS
 from epp.lab.traces.trace import TraceRequest
 from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests
@@ -29,6 +30,14 @@ def test_a_lone_request_takes_the_time_of_its_prompt_and_its_tokens():
     assert outcome.columns.tpot == pytest.approx([0.0147])
     assert outcome.busy_seconds == pytest.approx([0.1 + 10 * 0.0147])
     assert outcome.dollars == pytest.approx((0.1 + 10 * 0.0147) / 3600)
+
+
+def test_overhead_of_a_request_delays_it_and_keeps_no_server_busy():
+    profile = msgspec.structs.replace(PRESETS["a100"], request_overhead_seconds=0.5)
+    trace = ListTrace([TraceRequest(at=2.0, prompt_tokens=780, output_tokens=11)])
+    outcome = replay(config("adaptive"), fleet(profile), trace, ReplayOptions())
+    assert outcome.columns.ttft == pytest.approx([0.5 + 0.1 + 2 * HOP])
+    assert outcome.busy_seconds == pytest.approx([0.1 + 10 * 0.0147])
 
 
 def test_a_prefix_is_computed_once_and_found_by_the_picker():
@@ -89,6 +98,18 @@ def test_equal_seeds_give_equal_outcomes_and_other_seeds_others():
     )
     assert one.columns.ttft.tobytes() == same.columns.ttft.tobytes()
     assert one.columns.server.tolist() != other.columns.server.tolist()
+
+
+def test_other_seeds_delay_requests_by_some_milliseconds_without_random_choices_too():
+    trace = ListTrace([TraceRequest(at=at, prompt_tokens=780, output_tokens=2) for at in (0.0, 0.05)])
+    exact, one, other = (
+        replay(config("llm-d-default"), fleet("a100"), trace, ReplayOptions(seed=seed)).columns.ttft
+        for seed in (0, 1, 2)
+    )
+    # the second prompt waits until the first one is computed, 100 ms after that came
+    assert exact == pytest.approx([0.1 + 2 * HOP, 0.15 + 0.0147 + 2 * HOP])
+    assert one[1] != other[1]
+    assert [one[1], other[1]] == pytest.approx([exact[1]] * 2, abs=JITTER_SECONDS)
 
 
 def test_a_faster_trace_takes_longer_to_the_first_token():

@@ -84,6 +84,17 @@ def test_a_long_prompt_is_computed_in_chunks_between_which_others_decode():
     assert times(emissions, 2) == [1.5]
 
 
+@pytest.mark.parametrize("chunk", [1000, 40])
+def test_attention_makes_later_tokens_of_a_prompt_slower(chunk):
+    machine = Machine(profile(attention_tokens=200, max_num_batched_tokens=chunk))
+    machine.submit(request(1, prompt=100, output=1, hashes="0123456789"))
+    # 100 tokens, of which the mean has 50 before it: 100 * (1 + 50 / 200) = 125, in chunks or at once.
+    assert times(machine.advance(10), 1) == [1.25]
+    machine.submit(request(2, prompt=100, output=1, hashes="01234xxxxx"))
+    # 50 tokens, of which the mean has 75 before it: 50 * (1 + 75 / 200) = 68.75.
+    assert times(machine.advance(20), 2) == [10.6875]
+
+
 def test_a_cached_prefix_is_not_computed_again():
     machine = Machine(PROFILE, observer=SimMetrics(PROFILE))
     machine.submit(request(1, prompt=100, hashes="0123456789"))

@@ -14,6 +14,7 @@ from epp.lab.sim.metrics import SimMetrics
 
 PROFILE = SimProfile(
     prefill_tokens_per_second=100,
+    attention_tokens=50,
     seconds_per_output_token=0.1,
     max_num_seqs=3,
     max_num_batched_tokens=16,

@@ -5,10 +5,12 @@ import asyncio
 import hashlib
 import json
 import re
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
@@ -316,3 +318,11 @@ async def test_a_server_that_drains_refuses_new_requests_and_stays_healthy():
         for task in (in_flight, draining):
             task.cancel()
         await asyncio.gather(in_flight, draining, return_exceptions=True)
+
+
+async def test_request_is_queued_after_the_overhead_of_its_server():
+    profile = msgspec.structs.replace(PROFILE, request_overhead_seconds=2.0, time_scale=0.1)
+    async with running(profile) as sim, aiohttp.ClientSession(f"http://{sim.address}") as http:
+        began = time.monotonic()
+        status, _ = await post(http, "/v1/completions", prompt="hello")
+        assert (status, time.monotonic() - began >= 0.2) == (200, True)

@@ -49,7 +49,7 @@ def chat(messages: bytes) -> bytes:
             b'{"prompt":' + array(b"1234567890", MOST_TOKEN_IDS) + b"}",
             "more than 10485760 bytes of token",
         ),
-        ("embeddings", b'{"input":' + array(array(b"1", 4096), 97) + b"}", "393216 token ids in several lists"),
+        ("embeddings", b'{"input":' + array(array(b"1", 4096), 81) + b"}", "327680 token ids in several lists"),
         ("completions", b'{"model":"m","prompt":[1],"x":' + array(b"1", 65_538) + b"}", VALUES),
         ("embeddings", b'{"model":"m","input":' + array(b'""', 65_538) + b"}", VALUES),
         ("embeddings", b'{"model":"m","input":"a","messages":' + array(b"{}", 65_538) + b"}", VALUES),

@@ -3,6 +3,7 @@
 
 import json
 import struct
+from itertools import chain
 
 import pytest
 import xxhash
@@ -13,7 +14,7 @@ from epp.framework import Headers, RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.generate import SGLangHTTPParser
 from epp.plugins.parsers.json_parser import PassthroughParser
-from epp.plugins.parsers.prompt import pack, packed_json
+from epp.plugins.parsers.prompt import pack, packed_json, packed_lists
 from tests.support.apis import parse
 
 VLLM = "inference/v1/generate"
@@ -120,6 +121,19 @@ LONG = 20_000
 @given(st.lists(IDS, min_size=1), st.sampled_from([None, 1, "\t"]))
 def test_json_is_packed_as_the_numbers_in_it_are(ids, indent):
     assert packed_json(json.dumps(ids, indent=indent).encode()) == pack(ids) == struct.pack(f"<{len(ids)}I", *ids)
+
+
+@given(st.lists(st.lists(IDS, min_size=1), min_size=1, max_size=300), st.sampled_from([None, 1, "\t"]))
+def test_json_of_several_lists_is_packed_as_the_numbers_in_it_are(lists, indent):
+    found = packed_lists(json.dumps(lists, indent=indent).encode())
+    assert found == [*map(pack, lists[:255]), pack(chain.from_iterable(lists[255:]))][: len(lists)]
+
+
+@pytest.mark.parametrize(
+    "other", [b"[]", b"[[]]", b"[[1],[]]", b"[[1],2]", b"[[[1]]]", b'[["],["]]', b"[[-1]]", b'["[1]"]']
+)
+def test_what_is_no_list_of_lists_of_token_ids_is_left_to_others(other):
+    assert packed_lists(other) is None
 
 
 @pytest.mark.parametrize(
