@@ -165,11 +165,11 @@ test-kube: kube-assets
 kube-assets: .venv/test
 	@$(BIN)/python -m tests.kube.build_assets
 
-# Pickers that share an index of KV caches through a genuine Redis. Installs it with apt-get where it is missing; where
+# Pickers that share their state, or an index of KV caches, through a genuine Redis. Installs it with apt-get where it is missing; where
 # that is not possible, says so, and fails only where CI is set.
 test-redis: .venv/test
 	$(BIN)/python -m tests.shared_index.install_server
-	$(BIN)/pytest $(IN_TWO) tests/shared_index
+	$(BIN)/pytest $(IN_TWO) tests/shared_index tests/shared_state
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test

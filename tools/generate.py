@@ -38,6 +38,7 @@ from epp.lab.gateway import (
 )
 from epp.lab.gateway.eds_file import discovery_response
 from epp.pool.discovery import StaticDiscovery
+from epp.sharing.settings import SharingSettings
 from epp.telemetry.plugin_metrics import family_of
 from epp.telemetry.process_series import show_leader, show_watches
 from epp.telemetry.settings import PageSettings
@@ -170,7 +171,12 @@ def llm_d_fate(flag: str) -> str | None:
 def metrics_markdown() -> str:
     """Return the metrics of a picker with the default configuration, from its registry, and those with Kubernetes."""
     discovery = StaticDiscovery([])
-    settings = PickerSettings(server=ServerSettings(), discovery=discovery, page=PageSettings(stream_metrics=True))
+    settings = PickerSettings(
+        server=ServerSettings(),
+        discovery=discovery,
+        page=PageSettings(stream_metrics=True),
+        sharing=SharingSettings(address="redis://127.0.0.1"),
+    )
     registry = Picker(settings).metrics.registry
     show_watches(registry, tuple)
     show_leader(registry, "", is_leader=lambda: False)

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from secrets import randbits, token_hex
 from typing import Any
 
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
@@ -32,13 +33,17 @@ from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
 from epp.framework.roles import Shadowing
+from epp.framework.sharing import Shareable
 from epp.kube.access import KubeApi
 from epp.kube.objects.inference import H2C
 from epp.kube.reviews import TokenReviews
-from epp.routing.datastore import Datastore
+from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director, DirectorObserver
+from epp.routing.outliers import SharedFailures
 from epp.runtime.http_server import HttpLimits
 from epp.runtime.supervisor import Supervisor
+from epp.sharing.exchange import Exchange
+from epp.sharing.stream import SharedStream
 from epp.telemetry.cluster_scores import cluster_scores
 from epp.telemetry.flow_series import show_inflight
 from epp.telemetry.hardware_series import show_unknown_accelerators
@@ -56,8 +61,11 @@ from epp.telemetry.process_series import (
     show_process,
     show_watches,
 )
+from epp.telemetry.shared_series import show_shared_state
 
 _NAMES_SHOWN = 10
+_CATCH_UP_SECONDS = 2.0
+"""Time to read what other pickers shared before this one is ready."""
 
 _log = structlog.get_logger()
 
@@ -128,6 +136,7 @@ class Picker:
                 observer=self.metrics,
                 clock=self._clock,
             )
+        self._shared = self._shared_stream()
         self._supervisor = Supervisor(observer=self.metrics)
         self._is_started = False
         self._is_ready = False
@@ -150,6 +159,26 @@ class Picker:
         recorder = recorder_of(self._settings.decisions, self._clock, setup)
         self.metrics.registry.register(DecisionMetrics(recorder))
         return recorder
+
+    def _shared_stream(self) -> SharedStream | None:
+        """Return what shares the state of this picker; None if it is alone. Raises ConfigurationError."""
+        settings = self._settings
+        if not settings.sharing.address:
+            return None
+        own = SharedWork(self.store), SharedFailures(self.director.outliers, self.store)
+
+        def shareables() -> Iterator[Shareable]:
+            yield from own
+            yield from (plugin for plugin in self._running.assembly.plugins if isinstance(plugin, Shareable))
+
+        exchange = Exchange(token_hex(8), shareables, self.store.snapshot, self._clock, randbits(64))
+        try:
+            stream = SharedStream(exchange, settings.sharing, settings.pool_name, self._clock)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+        self.store.ledger.on_open = stream.wakes.set
+        show_shared_state(self.metrics.registry, stream)
+        return stream
 
     def _make_servers(self) -> Servers:
         settings = self._settings
@@ -258,6 +287,8 @@ class Picker:
             await self.stop(drain_seconds=0)
             raise
         await self._start_tasks()
+        if self._shared is not None and not await self._shared.caught_up(_CATCH_UP_SECONDS):
+            _log.warning("start without all that other pickers shared", server=self._shared.name)
         self._settings.before_ready()
         self._is_started = True
         if self._kubernetes is not None:
@@ -289,6 +320,8 @@ class Picker:
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
         self._supervisor.start("shadow profiles", self._shadows.run)
+        if self._shared is not None:
+            self._supervisor.start("shared state", self._shared.run)
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, refuse what still waits for room, then close open streams and release resources.
@@ -408,6 +441,7 @@ class Picker:
             ),
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
+            **({} if self._shared is None else {"shared_state": self._shared.health}),
             "lost_log_lines": self._settings.lost_log_lines(),
             **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
             **inputs_health(self._input_owners()),

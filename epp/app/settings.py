@@ -19,6 +19,7 @@ from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.policies import PolicyFiles
 from epp.routing.settings import OutlierSettings
+from epp.sharing.settings import SharingSettings
 from epp.telemetry.settings import AdminSettings, PageSettings
 
 if TYPE_CHECKING:  # the SDK is imported where requests are traced
@@ -87,6 +88,8 @@ class PickerSettings(PoolSettings):
     """The admin port."""
     decisions: DecisionSettings | None = None
     """Which decisions are recorded; None for none."""
+    sharing: SharingSettings = field(default_factory=SharingSettings)
+    """Where pickers of the pool share their state, if anywhere."""
     inherited_seconds: float = 600.0
     """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
     emit_endpoint_scores: bool = False

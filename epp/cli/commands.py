@@ -194,6 +194,12 @@ class Replay:
     )
     duration: float | None = flag(None, "Length of the part of the trace that is replayed.", DURATION)
     timeout: float = flag(Seconds(60), "Time after which clients leave without a first token.", DURATION)
+    shared_after: float | None = flag(
+        None,
+        "Pickers share their state, and a batch takes so long to the others, such as 20ms. By default they share "
+        "nothing.",
+        DURATION,
+    )
     report: Path | None = flag(None, "Where to write a report with plots, as one HTML file.", "FILE")
     output: OutputFormat = Output.TEXT
     allow_experimental_plugins: bool = experimental_flag()

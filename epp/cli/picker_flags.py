@@ -24,6 +24,7 @@ from epp.extproc.settings import BudgetSettings, ResponseSettings, ServerSetting
 from epp.pool.settings import PageLimits
 from epp.routing.settings import OutlierSettings
 from epp.runtime.flags import DURATION, LOG_LEVEL, PORT, SWITCH, flag
+from epp.sharing.settings import SharingSettings
 from epp.telemetry.settings import AdminSettings, PageSettings
 
 POOL_GROUP = "inference.networking.k8s.io"
@@ -80,9 +81,10 @@ class PickerFlags:
         600.0,
         "Time for which the requests that model servers report when this picker starts, or becomes the leader, "
         "count as its own, as long as they report as many; 0 for no such requests: use 0 if several pickers are "
-        "active.",
+        "active without --shared-state.",
         DURATION,
     )
+    sharing: SharingSettings = field(default_factory=SharingSettings)
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
     v: Verbosity = 2
     zap_encoder: Literal["json", "console"] | None = flag(

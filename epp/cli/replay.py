@@ -124,6 +124,7 @@ def _options(flags: Replay, seed: int) -> ReplayOptions:
         duration=flags.duration,
         timeout_seconds=flags.timeout,
         pickers=flags.replayed.pickers,
+        share_seconds=flags.shared_after,
         objects=split_list(flags.objects),
         experimental=flags.allow_experimental_plugins,
         plugin_modules=tuple(split_list(flags.allow_plugin_modules)),

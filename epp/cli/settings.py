@@ -77,6 +77,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         reservation_seconds=flags.reservation_ttl or math.inf,
         inherited_seconds=flags.inherited_requests_ttl,
         stall_seconds=flags.stall_threshold,
+        sharing=flags.sharing,
         outliers=flags.outliers,
         responses=flags.responses,
         observers=request_log(_verbosity(flags)),

@@ -27,6 +27,8 @@ from epp.framework.snapshot import (
     INHERITED,
     LAST_PICKED,
     METRICS_AT,
+    PEER_REQUESTS,
+    PEER_TOKENS,
     REACHABLE,
     SERVED,
     Attribute,
@@ -43,7 +45,19 @@ _ONLY_IN_PROFILES: tuple[type[Plugin[Any]], ...] = (
     EndpointObserver,
 )
 """Roles of plugins that are used only in profiles."""
-_OWN_COLUMNS = (IN_FLIGHT, INHERITED, IN_FLIGHT_TOKENS, SERVED, FAILED, LAST_PICKED, METRICS_AT, REACHABLE, AVOIDED)
+_OWN_COLUMNS = (
+    IN_FLIGHT,
+    INHERITED,
+    PEER_REQUESTS,
+    IN_FLIGHT_TOKENS,
+    PEER_TOKENS,
+    SERVED,
+    FAILED,
+    LAST_PICKED,
+    METRICS_AT,
+    REACHABLE,
+    AVOIDED,
+)
 """Columns that the picker fills for every endpoint."""
 
 

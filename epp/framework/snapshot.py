@@ -37,6 +37,8 @@ __all__ = [
     "METRICS_AT",
     "MODELS",
     "NODE_LABELS",
+    "PEER_REQUESTS",
+    "PEER_TOKENS",
     "PREFIX_HIT_TOKENS",
     "PREFIX_QUERY_TOKENS",
     "REACHABLE",
@@ -91,11 +93,15 @@ PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens", lasting=True)
 METRICS_AT = Column("metrics_at", "seconds on the clock")
 """When the endpoint last reported."""
 IN_FLIGHT = Column("in_flight", "requests", 0.0)
-"""Requests of this picker whose response has not ended, inherited ones included."""
+"""Requests whose response has not ended: of this picker, inherited ones, and those of peers that share state."""
 INHERITED = Column("inherited", "requests", 0.0)
 """Of the requests in flight, those from before this picker started or took over."""
+PEER_REQUESTS = Column("peer_requests", "requests", 0.0)
+"""Of the requests in flight, those of other pickers that share their state."""
 IN_FLIGHT_TOKENS = Column("in_flight_tokens", "tokens", 0.0, "inflight-load-producer")
-"""Uncached prompt tokens that this picker sent there and that have not brought a first token."""
+"""Uncached prompt tokens that this picker, and others that share their state, sent there without a first token yet."""
+PEER_TOKENS = Column("peer_tokens", "tokens", 0.0)
+"""Of these, those of other pickers."""
 SERVED = Column("served", "requests", 0.0)
 """Requests that this picker sent there and that have ended."""
 FAILED = Column("failed", "requests", 0.0)
@@ -126,7 +132,9 @@ CORE_COLUMNS: tuple[Column, ...] = (
     METRICS_AT,
     IN_FLIGHT,
     INHERITED,
+    PEER_REQUESTS,
     IN_FLIGHT_TOKENS,
+    PEER_TOKENS,
     SERVED,
     FAILED,
     LAST_PICKED,

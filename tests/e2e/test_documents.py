@@ -36,6 +36,7 @@ TRACES = "docs/traces.md"
 TUNING = "docs/tuning.md"
 CALIBRATION = "docs/calibration.md"
 REPLAY = "docs/replay.md"
+SEVERAL_PICKERS = "docs/several-pickers.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
@@ -64,6 +65,7 @@ NOT_RUN = {
     TUNING: (),
     CALIBRATION: (),
     REPLAY: (),
+    SEVERAL_PICKERS: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
@@ -89,6 +91,7 @@ PROJECT_FILES = {
     TUNING: (),
     CALIBRATION: (),
     REPLAY: (),
+    SEVERAL_PICKERS: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -473,3 +476,15 @@ def test_traces_are_made_recorded_and_shown(walk):
     assert "decisions.jsonl: 40 requests in " in recorded
     # Four prompts of ten requests each: 36 of 40 have a prompt that was there before, of 16 full blocks of 64 tokens.
     assert 0.75 < float(re.search(r"([\d.]+)% of the prompt tokens were in an earlier", recorded)[1]) / 100 < 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+def test_two_pickers_share_what_they_know(walk):
+    walked = walk(SEVERAL_PICKERS)
+    first, second = output_of(walked, "grep -h x-sim-server").split("\n")[:2]
+    assert first == second
+    shared, alone = (output for command, output in walked.items() if "shared_state" in command and "curl" in command)
+    assert "'connected': True, 'other_pickers': 1" in shared
+    assert "'connected': False" in alone
+    assert "'problem'" in alone

@@ -11,6 +11,7 @@ from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectReader
 from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report
 from epp.framework.registry import Registry
+from epp.framework.sharing import Shareable
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.hardware.tagger import AcceleratorTagger
 from epp.lab.replay.engines import Page
@@ -24,10 +25,11 @@ from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, slowest_interval
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
 from epp.pool.tokens.producer import TokenProducer
-from epp.routing.datastore import Datastore
+from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director, Runtime
 from epp.routing.director.incoming_request import Seeds
 from epp.routing.policies import PolicyFiles
+from epp.sharing.exchange import Exchange
 
 
 class Watch:
@@ -91,6 +93,11 @@ class Replica:
             for server in fleet.servers
         ]
         """Of each server; None if the configuration reads no load."""
+        work = SharedWork(self.store)
+        shareables = (work, *(plugin for plugin in self.assembly.plugins if isinstance(plugin, Shareable)))
+        self.exchange = Exchange(seed.decode(), lambda: shareables, self.store.snapshot, clock, salt=options.seed)
+        self.shared_at = -math.inf
+        """When its last batch left."""
         self.kv_event_readers = tuple(
             plugin for plugin in self.assembly.plugins if isinstance(plugin, PrecisePrefixCacheProducer)
         )

@@ -28,7 +28,9 @@ class ReplayOptions:
     timeout_seconds: float = 60.0
     """Clients leave that have no first token by then."""
     pickers: int = 1
-    """Pickers side by side; each sees only its own requests."""
+    """Pickers side by side."""
+    share_seconds: float | None = None
+    """Time that a batch of shared state takes to the other pickers; None where each sees only its own requests."""
     poll_seconds: float = 0.05
     """Fastest interval of polls."""
     page_seconds: float = 0.0

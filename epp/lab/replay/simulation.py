@@ -148,6 +148,8 @@ class Simulation:
             for replica in self._replicas:
                 if (watch := replica.watches[place.number]) is not None:
                     self._loop.after(phase, self._fetch, place, watch)
+        for number, replica in enumerate(() if self._options.share_seconds is None else self._replicas):
+            self._loop.after(replica.exchange.batch_seconds * number / len(self._replicas), self._keep_sharing, replica)
         self._next_arrival()
         self._loop.after(LEAD_SECONDS, self._sample)
         if report is not None:
@@ -195,6 +197,26 @@ class Simulation:
     def _report(self, place: _Place, watch: Watch, page: Page) -> None:
         self._loop.after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
 
+    def _share(self, replica: Replica) -> None:
+        """Send what a picker did to the others."""
+        seconds = self._options.share_seconds
+        if seconds is None:
+            return
+        if (batch := replica.exchange.collect()) is not None:
+            for other in self._replicas:
+                if other is not replica:
+                    self._loop.after(seconds, other.exchange.apply, batch, seconds)
+        replica.exchange.sweep()
+        replica.shared_at = self._clock.time
+
+    def _keep_sharing(self, replica: Replica) -> None:
+        """Share at intervals; requests share sooner."""
+        due = replica.shared_at + replica.exchange.batch_seconds
+        if self._clock.time >= due:
+            self._share(replica)
+            due = self._clock.time + replica.exchange.batch_seconds
+        self._loop.at(due, self._keep_sharing, replica)
+
     # Requests
 
     def _next_arrival(self) -> None:
@@ -225,6 +247,11 @@ class Simulation:
                 one.waiting = self._loop.create_task(self._wait(one, outcome))
             else:
                 self._routed(one, outcome)
+            if (
+                self._options.share_seconds is not None
+                and self._clock.time - replica.shared_at >= replica.exchange.batch_seconds
+            ):
+                self._share(replica)
         self._next_arrival()
 
     def _headers_of(self, arrival: Arrival) -> Headers:

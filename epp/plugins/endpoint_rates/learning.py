@@ -27,7 +27,8 @@ class RateLearner:
     """
 
     __slots__ = (
-        "_counts", "_epochs", "_half_life", "_last", "_logs", "_min_samples", "_new", "_recent", "_window", "version",
+        "_counts", "_epochs", "_half_life", "_last", "_logs", "_min_samples", "_new", "_peers", "_recent", "_window",
+        "version",
     )  # fmt: skip
 
     def __init__(self, *, half_life_seconds: float, min_samples: int, window: int) -> None:
@@ -35,6 +36,8 @@ class RateLearner:
         self._min_samples = min_samples
         self._window = window
         self._recent: dict[int, deque[float]] = {}
+        self._peers: dict[int, tuple[float, int, float]] = {}
+        """Logarithm, samples and time of what the picker with most samples has learned, by slot."""
         self._new: set[int] = set()
         """Slots with new samples since their median was computed; many responses arrive between two updates."""
         self._epochs: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -75,11 +78,32 @@ class RateLearner:
         self._counts[positions] = 0
         for slot in self._recent.keys() & slots:
             del self._recent[slot]
+        for slot in self._peers.keys() & slots:
+            del self._peers[slot]
         self._new.difference_update(slots)
         self.version += len(slots)
 
     def learned(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
-        """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned."""
+        """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned.
+
+        Where another picker has more samples, what it has learned counts.
+        """
+        logs, counts = self.own(capacity, now)
+        for slot, (ratio, samples, at) in self._peers.items():
+            trust = 0.5 ** ((now - at) / self._half_life)
+            if slot < capacity and samples > counts[slot] and trust >= _LEAST_TRUST:
+                logs[slot], counts[slot] = ratio * trust, samples
+        return logs, counts
+
+    def teach(self, slot: int, ratio: float, samples: int, now: float) -> None:
+        """Take what another picker has learned, if no other has more samples that are not old."""
+        known = self._peers.get(slot)
+        if known is None or samples >= known[1] or now - known[2] > self._half_life:
+            self._peers[slot] = min(max(ratio, -_LARGEST_LOG_RATIO), _LARGEST_LOG_RATIO), samples, now
+            self.version += 1
+
+    def own(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
+        """Return the same without what other pickers have learned."""
         self._reach(capacity)
         for slot in self._new:
             self._logs[slot] = _middle(sorted(self._recent[slot]))

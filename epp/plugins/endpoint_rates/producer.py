@@ -36,11 +36,13 @@ from epp.framework.files import read_list
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
+from epp.framework.sharing import Shareable
 from epp.plugins.endpoint_rates.estimate import InitialRates, estimate
 from epp.plugins.endpoint_rates.fleet import RateFleet
 from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner
 from epp.plugins.endpoint_rates.measured import ServerProfile
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, model_key
+from epp.plugins.endpoint_rates.shared_rates import SharedRates
 
 
 class EndpointRatesParameters(Parameters, frozen=True):
@@ -116,6 +118,7 @@ class EndpointRatesProducer(
     PreRequest[EndpointRatesParameters],
     ResponseTiming[EndpointRatesParameters],
     EndpointObserver[EndpointRatesParameters],
+    Shareable,
 ):
     """Publishes, for each slot, prompt tokens computed in a second and the time between two tokens (ITL).
 
@@ -136,7 +139,7 @@ class EndpointRatesProducer(
     ratio of those with the same hardware, else of all. These responses give no samples: those of an endpoint other than
     the picked one, with a status other than 200, or with fewer than `minTokens` uncached tokens; and, for prefill
     rates, requests to several endpoints. Samples are dropped when the endpoint leaves or its hardware or engine
-    changes.
+    changes. With `--shared-state`, the ratio of the picker that has most samples of an endpoint counts.
 
     The batch of an endpoint counts as full at the largest number of running requests seen so far, once several reports
     show a queue behind a batch of that size.
@@ -146,6 +149,7 @@ class EndpointRatesProducer(
     writes = (ENDPOINT_RATES,)
     reads: tuple[Datum, ...] = (ACCELERATOR, IN_FLIGHT_TOKENS)
     only_streams = True
+    is_lasting = True
 
     def setup(self) -> None:
         given = self.parameters
@@ -164,6 +168,7 @@ class EndpointRatesProducer(
         self._prefill, self._itl = (
             RateLearner(half_life_seconds=half_life, min_samples=given.min_samples, window=window) for _ in range(2)
         )
+        self._shared = SharedRates(self._prefill, self._itl)
         self._places = PlacesLearner()
         self._looked_at = -inf
         self._output_tokens = DEFAULT_OUTPUT_TOKENS
@@ -260,6 +265,19 @@ class EndpointRatesProducer(
             self._tokens_per_event.pop(slot, None)
         for learner in (self._prefill, self._itl, self._places):
             learner.forget(*slots)
+
+    @property
+    def share_name(self) -> str:
+        return f"rates/{self.name}"
+
+    def changes(self, snapshot: Snapshot) -> bytes | None:
+        return self._shared.take(snapshot, self.clock.now()) if self._fleet.is_of(snapshot) else None
+
+    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
+        if not self.parameters.learn:
+            return 0
+        self._follow(snapshot)
+        return self._shared.apply(payload, snapshot, self.clock.now())
 
     def _served_as_sent(self, request: Request, response: Response) -> _Sent | None:
         sent = request.get(self._sent_key)

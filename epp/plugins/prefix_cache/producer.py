@@ -35,7 +35,9 @@ from epp.framework.limits import Corrected, CountOrDefault, Tunable
 from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.sharing import Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
+from epp.plugins.prefix_cache.shared_placements import PlacementNews, placements_in
 
 
 def chain_seed(model: str, cache_salt: str) -> int:
@@ -139,6 +141,7 @@ class ApproxPrefixCacheProducer(
     Producer[ApproxPrefixCacheParameters],
     PreRequest[ApproxPrefixCacheParameters],
     EndpointObserver[ApproxPrefixCacheParameters],
+    Shareable,
 ):
     """Publishes, for each slot, the number of leading blocks of the prompt that were sent there and not yet evicted.
 
@@ -148,11 +151,12 @@ class ApproxPrefixCacheProducer(
     for its fallbacks. The index keeps `min(capacity, maxBytesPerServer / 64)` blocks for each endpoint and evicts the
     least recently used. With `autoTune`, the block size is that of the first endpoint of the pool that reports one,
     from 64 to 4096 tokens, and the capacity is the number of blocks that the engine can cache; else it is
-    `lruCapacityPerServer`.
+    `lruCapacityPerServer`. With `--shared-state`, pickers record each other's chains too.
     """
 
     plugin_type = "approx-prefix-cache-producer"
     metrics = (_SIZE, _HIT_RATIO, _HIT_BYTES)
+    is_lasting = True
 
     def setup(self) -> None:
         self._hit_ratios, self._hit_bytes = Distribution(_HIT_RATIO.bounds), Distribution(_HIT_BYTES.bounds)
@@ -160,6 +164,8 @@ class ApproxPrefixCacheProducer(
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index = PrefixIndex()
         self._secret = int.from_bytes(token_bytes(8))  # prevents clients from making hashes collide
+        self._news: PlacementNews | None = None
+        """For other pickers, if there may be any."""
         self._reported: Floats | None = None
         self._engine_tokens = 0
         self.writes = (self._match_key,)
@@ -199,6 +205,8 @@ class ApproxPrefixCacheProducer(
             limit = self._limit(snapshot, slot, hashed.block_tokens)
             for chain in hashed.chains:
                 self._index.record(slot, chain, limit)
+                if self._news is not None and (endpoint := snapshot.endpoints.values[slot]) is not None:
+                    self._news.placed(endpoint.hostport, chain, self.clock.now())
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:
         hashed = request.get(self._hashed_key)
@@ -207,11 +215,42 @@ class ApproxPrefixCacheProducer(
             return
         for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
             if match.matched_blocks.item(slot) < hashed.blocks:  # the request added blocks
+                endpoint = result.primary.candidates.snapshot.endpoints.values[slot]
                 for chain in hashed.chains:
                     self._index.withdraw(slot, chain)
+                    if self._news is not None and endpoint is not None:
+                        self._news.withdrawn(endpoint.hostport, chain)
 
     def slots_removed(self, slots: Sequence[int]) -> None:
         self._index.forget(*slots)
+
+    @property
+    def share_name(self) -> str:
+        return f"placements/{self.name}"
+
+    def join(self, salt: int) -> None:
+        """Note changes; with another salt than before, drop all blocks, whose hashes no other picker knows."""
+        if salt != self._secret:
+            self._secret, self._index = salt, PrefixIndex()
+        self._news = self._news or PlacementNews()
+
+    def changes(self, snapshot: Snapshot) -> bytes | None:
+        return None if self._news is None else self._news.take()
+
+    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
+        """Record and withdraw the chains of another picker, at endpoints of the pool."""
+        slots = snapshot.endpoints.derive(slots_by_address)
+        block_tokens, count = self._block_tokens(snapshot), 0
+        for one in placements_in(payload):
+            slot = slots.get(one.address)
+            if slot is None:
+                continue
+            if one.is_withdrawn:
+                self._index.withdraw(slot, one.hashes)
+            else:
+                self._index.record(slot, one.hashes, self._limit(snapshot, slot, block_tokens))
+            count += 1
+        return count
 
     def _hashed(self, request: Request, snapshot: Snapshot) -> _Hashed:
         """Return the blocks of the request, computed once unless the block size changes."""

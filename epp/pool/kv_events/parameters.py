@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of the producer of matches by KV events, as llm-d-router has them."""
 
-import os
-from collections.abc import Mapping
-from typing import Any, Literal
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from typing import Literal
 
 from msgspec import field
 
@@ -13,9 +10,9 @@ from epp.framework.quantities import parse_duration
 from epp.pool.kv_events.accuracy import PredictionCheck
 from epp.pool.kv_events.subscriptions import KvEvents
 from epp.pool.tokens.parameters import UdsTokenizerConfig
+from epp.runtime.redis_client import RedisAddress
 
 _DEFAULT_BLOCK_TOKENS = 16
-_REDIS_PORT = 6379
 DEFAULT_SIZE = 100_000_000
 """Blocks of the index in llm-d-router."""
 
@@ -56,49 +53,12 @@ class RedisParameters(Parameters, frozen=True):
     system. Not a parameter of llm-d-router."""
 
     def __post_init__(self) -> None:
-        self.connection()
+        self.server.connection()
 
     @property
-    def name(self) -> str:
-        """The address without credentials."""
-        found = self.connection()
-        if "host" in found:
-            return f"{self._parts.scheme}://{found['host']}:{found['port']}/{found['db']}"
-        return f"unix://{found['unix_socket_path']}"
-
-    def connection(self, variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
-        """Return the arguments for a client of redis-py; raises ValueError for an invalid address."""
-        parts = self._parts
-        found: dict[str, Any] = {}
-        try:
-            is_socket = parts.scheme == "unix" and parts.path != ""
-            named = parse_qs(parts.query).get("db", ["" if is_socket else parts.path.strip("/")])[0]
-            place = (
-                {"unix_socket_path": parts.path} if is_socket else {"host": parts.hostname, "port": parts.port or 6379}
-            )
-            found |= {"db": int(named or 0), **place}
-        except ValueError:
-            place = {}
-        if parts.scheme not in {"redis", "rediss", "unix"} or not place or not all(place.values()):
-            raise ValueError(  # without the address, which may hold a password
-                "redisConfig.address is no address; write redis://host:6379/0, and %2F for a / in a password"
-            )
-        user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        if not user and not password:
-            user, password = variables.get("EPP_REDIS_USERNAME", ""), variables.get("EPP_REDIS_PASSWORD", "")
-        found |= {"username": user or None, "password": password or None}
-        if parts.scheme == "rediss":
-            found |= {"ssl": True, "ssl_ca_certs": self.ca_file or None}
-        elif self.ca_file:
-            raise ValueError("redisConfig.caFile needs an address that begins with rediss://")
-        return found
-
-    @property
-    def _parts(self) -> SplitResult:
-        address = self.address if "://" in self.address else f"redis://{self.address}"
-        for old, new in (("valkey://", "redis://"), ("valkeys://", "rediss://")):
-            address = new + address.removeprefix(old) if address.startswith(old) else address
-        return urlsplit(address)
+    def server(self) -> RedisAddress:
+        """The address with its authorities."""
+        return RedisAddress(self.address, self.ca_file, "redisConfig.address", "redisConfig.caFile")
 
 
 class BlockIndexParameters(Parameters, frozen=True):

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -30,9 +29,7 @@ from epp.pool.kv_events.shared_layout import (
     found_in,
 )
 from epp.pool.kv_events.shared_writes import Write, WriteQueue
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from epp.runtime.redis_client import failure_text
 
 _BUDGET_SECONDS = 0.05
 """Time that a request waits."""
@@ -81,7 +78,7 @@ class SharedIndex(Journal):
     def __init__(
         self, given: RedisParameters, clock: Clock, *, block_tokens: int, weights: Mapping[str, float]
     ) -> None:
-        self.name = given.name
+        self.name = given.server.name
         self._given = given
         self._block_tokens = block_tokens
         self._weights = weights
@@ -103,7 +100,7 @@ class SharedIndex(Journal):
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = self._is_checked = False
-        self._client = _client(given)
+        self._client = given.server.client(_ANSWER_SECONDS)
         register = self._client.register_script
         self._find, self._write = register(FIND), register(WRITE)
         self._clear, self._resolve = register(CLEAR), register(RESOLVE)
@@ -277,7 +274,7 @@ class SharedIndex(Journal):
             self._breaker.failed(f"no answer in {_BUDGET_SECONDS * 1000:.0f} ms")
         else:
             self._lookups["failed"] += 1
-            self._breaker.failed(_text(error))
+            self._breaker.failed(failure_text(error))
 
     def _enqueue(self, write: Write) -> None:
         if self._is_open:
@@ -349,7 +346,7 @@ class SharedIndex(Journal):
         self._cleared += len(endpoints)
 
     def _failed(self, error: BaseException) -> None:
-        problem = _text(error)
+        problem = failure_text(error)
         if not self._problem:
             _log.warning("the KV caches are not shared", index=self.name, problem=problem)
         self._problem, self._is_checked = problem, False
@@ -359,26 +356,3 @@ class SharedIndex(Journal):
 async def _end_of(task: asyncio.Task[None]) -> None:
     """Wait for a task, which goes on if the waiting is cancelled."""
     await asyncio.wait((task,))
-
-
-def _client(given: RedisParameters) -> "Redis":
-    """Return a client, which is not connected yet; raises ValueError without the library."""
-    try:
-        from redis.asyncio import Redis  # noqa: PLC0415  loaded only where it is used
-        from redis.asyncio.retry import Retry  # noqa: PLC0415  the same
-        from redis.backoff import NoBackoff  # noqa: PLC0415  the same
-    except ModuleNotFoundError as error:
-        raise ValueError("redisConfig needs the extra redis: pip install 'inference-epp[redis]'") from error
-    return Redis(
-        **given.connection(),
-        protocol=2,
-        driver_info=None,
-        socket_timeout=_ANSWER_SECONDS,
-        socket_connect_timeout=_ANSWER_SECONDS,
-        retry=Retry(NoBackoff(), 0),
-    )
-
-
-def _text(error: BaseException) -> str:
-    """Return why an operation failed, in one short line."""
-    return " ".join(str(error).split())[:_MOST_REASON] or type(error).__name__

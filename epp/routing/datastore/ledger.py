@@ -52,11 +52,13 @@ NO_FLOW = Flow("", 0)
 class Ledger:
     """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
 
-    __slots__ = ("_by_place", "_epochs", "_on_next", "_on_release", "_table", "sequence")
+    __slots__ = ("_by_place", "_epochs", "_on_next", "_on_release", "_table", "on_open", "sequence")
 
     def __init__(self, table: ColumnTable, *, on_release: Callable[[], None]) -> None:
         self.sequence = 0
-        """Number of the last request that was credited; LAST_PICKED of its slot."""
+        """Number of the last pick; LAST_PICKED of its slot."""
+        self.on_open: Callable[[], None] | None = None
+        """Called with each credited request, if set."""
         self._table = table
         self._on_release = on_release
         self._epochs: dict[int, int] = {}
@@ -74,12 +76,18 @@ class Ledger:
 
     def open(self, slot: int, tokens: int = 0, flow: Flow = NO_FLOW, legs: Sequence["Ticket"] = ()) -> "Ticket":
         """Credit one request of a flow, with so many uncached tokens, to a slot."""
+        self.picked(slot)
+        if self.on_open is not None:
+            self.on_open()
+        return Ticket(self, self.enter(slot, flow, tokens), tokens, legs)
+
+    def picked(self, slot: int) -> None:
+        """Note that a request, perhaps of another picker, was sent to a slot."""
         self.sequence += 1
         if self._on_next is not None:
             listener, self._on_next = self._on_next, None
             listener()
         self._table.put(LAST_PICKED, slot, self.sequence)
-        return Ticket(self, self.enter(slot, flow, tokens), tokens, legs)
 
     def enter(self, slot: int, flow: Flow, tokens: int) -> Work:
         """Count one more request of a flow with so many tokens at a slot; return the work there."""

@@ -21,8 +21,11 @@ from epp.framework.snapshot import (
     CORE_ATTRIBUTES,
     CORE_COLUMNS,
     IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
     LAST_PICKED,
     METRICS_AT,
+    PEER_REQUESTS,
+    PEER_TOKENS,
     REACHABLE,
     REFUSES,
     Attribute,
@@ -167,6 +170,27 @@ class Datastore:
         """End the inheritance of requests when their time is up."""
         if self._inheritance.sweep(self._clock.now()):
             self._tell_news()
+
+    def count_peers(self, hostport: str, requests: int, tokens: int) -> None:
+        """Count so much work of other pickers as in flight at the endpoint of an address, if there is one."""
+        slot = self._places.slot_at(hostport)
+        if slot is None:
+            return
+        released = False
+        for part, whole, value in ((PEER_REQUESTS, IN_FLIGHT, requests), (PEER_TOKENS, IN_FLIGHT_TOKENS, tokens)):
+            change = value - self._table.get(part, slot)
+            if change:
+                self._table.put(part, slot, value)
+                self._table.add(whole, slot, change)
+                released = released or change < 0
+        if released:
+            self._tell_news()
+
+    def picked_elsewhere(self, hostport: str) -> None:
+        """Note that another picker sent a request to the endpoint of an address."""
+        slot = self._places.slot_at(hostport)
+        if slot is not None:
+            self.ledger.picked(slot)
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write a tagger's report on the endpoint; METRICS_AT stays. Ignored if the endpoint has left.

@@ -3,6 +3,7 @@
 
 from epp.routing.outliers.outlier_detector import Ejected, OutlierDetector, OutlierObserver
 from epp.routing.outliers.record import Ask, Failure, Told, Verdict, failure_of
+from epp.routing.outliers.shared_failures import SharedFailures
 
 __all__ = [
     "Ask",
@@ -10,6 +11,7 @@ __all__ = [
     "Failure",
     "OutlierDetector",
     "OutlierObserver",
+    "SharedFailures",
     "Told",
     "Verdict",
     "failure_of",

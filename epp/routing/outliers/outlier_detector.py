@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects failing endpoints: avoids them at once, probes them, and ejects them if failures continue; no I/O."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 
@@ -141,6 +141,18 @@ class OutlierDetector:
         }
 
     @property
+    def own_failures(self) -> Iterator[tuple[str, float | None]]:
+        """Yield the addresses of endpoints that requests from here found to fail.
+
+        With the seconds left of an ejection; None for one that is suspected.
+        """
+        for record in self._records.values():
+            if record.state is State.SUSPECTED and record.has_failed:
+                yield record.endpoint.hostport, None
+            elif record.state is State.EJECTED and not record.is_elsewhere:
+                yield record.endpoint.hostport, max(0.001, record.until - self._clock.now())
+
+    @property
     def now(self) -> float:
         """The time on the clock."""
         return self._clock.now()
@@ -237,6 +249,25 @@ class OutlierDetector:
         record = self._records.get(slot) or self._begin(slot, endpoint)
         if record.state is State.IN:
             self._suspect(slot, record, counts=False)
+
+    def failed_elsewhere(self, endpoint: Endpoint, seconds: float) -> None:
+        """Eject an endpoint for so long, as another picker did; 0 if that one uses it again."""
+        slot, settings = self._store.slot_of(endpoint), self.settings
+        if slot is None or not settings.enabled:
+            return
+        record = self._records.get(slot)
+        if not seconds > 0:
+            if record is not None and record.is_elsewhere and record.state is State.EJECTED:
+                self._put(slot, record, State.ON_TRIAL)
+            return
+        out = sum(other.state.is_ejected for other in self._records.values())
+        if (record is not None and record.state.is_ejected) or out >= settings.most_ejected(self._store.count):
+            return
+        record = record or self._begin(slot, endpoint)
+        record.is_elsewhere, record.reason = True, "another picker ejected it"
+        record.last(self._clock.now(), min(seconds, settings.max_ejection_seconds))
+        _log.warning("endpoint ejected", endpoint=endpoint.id, reason=record.reason, seconds=round(record.seconds, 1))
+        self._put(slot, record, State.EJECTED)
 
     def passed_over(self, endpoints: Sequence[Endpoint]) -> None:
         """Note that the gateway used the next endpoint in its list: it had no connection to these."""
@@ -347,7 +378,7 @@ class OutlierDetector:
                 self._put(slot, record, State.IN)
             return
         record.ejections += 1
-        record.reason = reason
+        record.reason, record.is_elsewhere = reason, False
         record.acquit()
         record.requests = RequestCounts(self._clock.now())
         seconds = self.settings.seconds_of(record.ejections)

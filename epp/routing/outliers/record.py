@@ -154,6 +154,8 @@ class Record:
     last_failure: Failure = Failure.CONNECTION
     reason: str = ""
     """Why it was ejected last."""
+    is_elsewhere: bool = False
+    """Whether another picker found it to fail, not this one."""
 
     def __post_init__(self) -> None:
         """Begin to count its requests."""

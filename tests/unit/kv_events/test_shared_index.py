@@ -35,7 +35,7 @@ def sharing(address: str) -> dict:
     ],
 )
 def test_address_may_have_each_form_of_llm_d_and_is_named_without_its_password(address, name, user, password):
-    given = RedisParameters(address=address)
+    given = RedisParameters(address=address).server
     found = given.connection({})
     assert (given.name, found["username"], found["password"]) == (name, user, password)
 

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and tokens in flight at other pickers of the pool, added to the columns of this one."""
+
+from collections.abc import Set as AbstractSet
+
+import msgspec
+import numpy as np
+
+from epp.framework.arrays import Floats
+from epp.framework.endpoint import Endpoint
+from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, PEER_REQUESTS, PEER_TOKENS, SERVED, Snapshot
+from epp.routing.datastore.slots import Change
+from epp.routing.datastore.store import Datastore
+
+_ENTRY_BYTES = 80
+"""Most bytes of an endpoint: an IPv6 address with a zone, and two numbers."""
+_MOST_ENTRIES = MOST_PAYLOAD_BYTES // _ENTRY_BYTES
+_MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 10**12
+"""At one endpoint by one picker."""
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    address: str
+    requests: int
+    tokens: int
+    picks: int = 0
+    """Requests that were ever sent there."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.requests <= _MOST_REQUESTS and 0 <= self.tokens <= _MOST_TOKENS):
+            raise ValueError(f"{self.requests} requests with {self.tokens} tokens are not possible")
+
+
+class _Work(msgspec.Struct, frozen=True, array_like=True):
+    is_whole: bool
+    """Whether endpoints that are not listed, here or later, have none."""
+    entries: list[_Entry]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Work).decode
+
+
+class SharedWork(Shareable):
+    """Tells the own work at each endpoint where it changed, in absolute numbers: a batch that is lost heals.
+
+    An endpoint counts as picked when another picker sent a request there: ties go to the least recently picked.
+    """
+
+    share_name = "work"
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self._peers: dict[str, dict[str, _Entry]] = {}
+        """By picker and address, of endpoints of the pool."""
+        self._totals: dict[str, tuple[int, int]] = {}
+        """Requests and tokens of all other pickers, by address."""
+        self._told = np.zeros((3, 0))
+        """Requests, tokens and picks by slot, as others know them."""
+        self._endpoints: tuple[Endpoint | None, ...] = ()
+        """Of these slots."""
+        self._is_whole = True
+        store.subscribe(self._pool_changed)
+
+    def renew(self) -> None:
+        """Tell all endpoints with work."""
+        self._is_whole = True
+
+    def changes(self, snapshot: Snapshot) -> bytes | None:
+        """Return the work of endpoints where it changed, of at most 400."""
+        self._follow(snapshot)
+        own = _own(snapshot)
+        whole, self._is_whole = self._is_whole, False
+        if whole:
+            self._told[:2] = 0
+        slots = np.flatnonzero((own != self._told).any(axis=0))[:_MOST_ENTRIES]
+        if not (whole or len(slots)):
+            return None
+        self._told[:, slots] = own[:, slots]
+        endpoints = self._endpoints
+        entries = [
+            _Entry(endpoint.hostport, int(requests), int(tokens), int(picks))
+            for slot, requests, tokens, picks in zip(slots.tolist(), *own[:, slots].tolist(), strict=True)
+            if (endpoint := endpoints[slot]) is not None
+        ]
+        return _encode(_Work(whole, entries))
+
+    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  the store has the present
+        """Add the work of another picker to the columns."""
+        work = _decode(payload)
+        theirs = self._peers.setdefault(peer, {})
+        if work.is_whole:
+            self._end_all(theirs, but={entry.address for entry in work.entries})
+        for entry in work.entries:
+            if self._store.find(entry.address) is not None:
+                self._put(theirs, entry)
+        return len(work.entries)
+
+    def forget(self, peer: str) -> None:
+        """Subtract all work of another picker."""
+        self._end_all(self._peers.pop(peer, {}))
+
+    def _end_all(self, theirs: dict[str, _Entry], but: AbstractSet[str] = frozenset()) -> None:
+        for address, entry in tuple(theirs.items()):
+            if (entry.requests or entry.tokens) and address not in but:
+                self._put(theirs, _Entry(address, 0, 0, entry.picks))
+
+    def _put(self, theirs: dict[str, _Entry], entry: _Entry) -> None:
+        before = theirs.get(entry.address) or _Entry(entry.address, 0, 0)
+        theirs[entry.address] = entry
+        if entry.picks > before.picks:
+            self._store.picked_elsewhere(entry.address)
+        requests, tokens = self._totals.get(entry.address, (0, 0))
+        total = requests + entry.requests - before.requests, tokens + entry.tokens - before.tokens
+        self._totals[entry.address] = total
+        self._store.count_peers(entry.address, *total)
+
+    def _follow(self, snapshot: Snapshot) -> None:
+        """Count nothing as told of slots that have another endpoint than before."""
+        endpoints = snapshot.endpoints.values
+        if endpoints is self._endpoints:
+            return
+        if len(endpoints) > self._told.shape[1]:
+            self._told = np.pad(self._told, ((0, 0), (0, len(endpoints) - self._told.shape[1])))
+        self._told[:, snapshot.endpoints.changed_since(self._endpoints)] = 0
+        self._endpoints = endpoints
+
+    def _pool_changed(self, change: Change) -> None:
+        for _, endpoint in change.removed:
+            if self._store.find(endpoint.hostport) is None:
+                self._totals.pop(endpoint.hostport, None)
+                for theirs in self._peers.values():
+                    theirs.pop(endpoint.hostport, None)
+        for _, endpoint in (*change.removed, *change.added):
+            self._store.count_peers(endpoint.hostport, *self._totals.get(endpoint.hostport, (0, 0)))
+
+
+def _own(snapshot: Snapshot) -> Floats:
+    """Return the requests and tokens by slot that this picker sent, and how many it ever sent."""
+    requests = snapshot.column(IN_FLIGHT) - snapshot.column(INHERITED) - snapshot.column(PEER_REQUESTS)
+    tokens = snapshot.column(IN_FLIGHT_TOKENS) - snapshot.column(PEER_TOKENS)
+    return np.stack((requests, tokens, requests + snapshot.column(SERVED)))

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of shared state, and the flags that set them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from epp.runtime.flags import SIZE, flag
+from epp.runtime.redis_client import RedisAddress
+
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingSettings:
+    """Where pickers of a pool share their state; raises ValueError for flags that contradict."""
+
+    address: str = flag(
+        "",
+        "Redis or Valkey through which the pickers of this pool share requests in flight, placements of prompts and "
+        "learned rates: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// with TLS, or unix:///PATH. No "
+        "request waits for it. Without USER and PASSWORD: EPP_REDIS_USERNAME and EPP_REDIS_PASSWORD, if they are set.",
+        "URL",
+        name="--shared-state",
+    )
+    password_file: Path | None = flag(
+        None,
+        "File with the password for --shared-state; it is read at each connection.",
+        "FILE",
+        name="--shared-state-password-file",
+    )
+    ca_file: str = flag(
+        "",
+        "PEM file with the authorities of the certificate of --shared-state; by default the system's.",
+        "FILE",
+        name="--shared-state-ca-file",
+    )
+    prefix: str = flag(
+        "epp", "Beginning of the keys of --shared-state, before the name of the pool.", "TEXT",
+        name="--shared-state-prefix",
+    )  # fmt: skip
+    history_bytes: int = flag(
+        64 * _MIB,
+        "Approximate memory of --shared-state for the latest changes, which pickers that start read.",
+        SIZE,
+        name="--shared-state-history",
+    )
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ValueError(
+                f"--shared-state-prefix: {self.prefix!r}: write up to 100 letters, digits and the signs . _ : -"
+            )
+        if self.history_bytes < _MIB:
+            raise ValueError("--shared-state-history: must be at least 1MiB")
+        if not self.address and (self.password_file is not None or self.ca_file):
+            raise ValueError("--shared-state-password-file and --shared-state-ca-file need --shared-state: add it")
+        if self.address:
+            self.server.connection()
+
+    @property
+    def server(self) -> RedisAddress:
+        """The address, with authorities and password file."""
+        return RedisAddress(self.address, self.ca_file, password_file=self.password_file)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries batches through one stream of Redis or Valkey, which has a bounded length."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from epp.framework.clock import Clock
+from epp.runtime.redis_client import failure_text
+from epp.runtime.supervisor import first_of
+from epp.sharing.exchange import Exchange
+from epp.sharing.settings import SharingSettings
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_ANSWER_SECONDS = 2.0
+"""Time after which the server counts as failed."""
+_SLOW_SECONDS = 0.25
+"""Time of an answer that is reported as a problem."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
+"""Between attempts, while the server fails."""
+_IDLE_SECONDS, _IDLE_BATCH_SECONDS = 1.0, 0.5
+"""Time without news after which only requests, and the last of this time, lead to a batch."""
+_BLOCK_MS = 1000
+"""Longest wait of the server for news; it answers sooner than after `_ANSWER_SECONDS`."""
+_CHECK_SECONDS = 1.0
+"""Between two looks at the salt, which a server that was emptied does not have any more."""
+_CLOSING_SECONDS = 0.5
+_HOLD_SECONDS = 0.005
+"""Time for which batches are applied without a turn for requests."""
+_MOST_READ = 256
+_LEAST_ENTRIES, _MOST_ENTRIES = 1_000, 100_000
+"""Bounds of the length of the stream."""
+_ENTRY_BYTES = 100
+"""Of an entry in the server, beside its batch."""
+_SMOOTHING = 0.01
+_FIELD = b"b"
+_FROM_START = b"0-0"
+
+_log = structlog.get_logger()
+
+
+class SharedStream:
+    """Writes own batches, and reads those of others as they come.
+
+    The stream holds the latest changes: a picker that starts reads all of it, one that was disconnected reads on from
+    its last entry.
+    """
+
+    def __init__(self, exchange: Exchange, settings: SharingSettings, pool: str, clock: Clock) -> None:
+        """Prepare; raises ValueError without the client library."""
+        self.name = settings.server.name
+        self.is_connected = False
+        self.problem = ""
+        """Why state is not shared, or late; empty for no problem."""
+        self.failures = 0
+        self.trimmed = 0
+        """Times that the stream did not reach back to where this picker had read."""
+        self.entries = 0
+        """Length of the stream, as the server last said."""
+        self.exchange = exchange
+        self._clock = clock
+        self._stream = f"{settings.prefix}:{{{pool}}}:changes"
+        self._salt_key = f"{settings.prefix}:{{{pool}}}:salt"
+        self._history_bytes = settings.history_bytes
+        self._client: Redis = settings.server.client(_ANSWER_SECONDS)
+        self._last = _FROM_START
+        """Id of the last entry that was read."""
+        self._unsent: bytes | None = None
+        """A batch that the server may not have."""
+        self._mean_bytes = float(_ENTRY_BYTES)
+        self._checked_at = self._wrote_at = -inf
+        self._offset = 0.0
+        """The server's time minus that of the clock, in seconds."""
+        self._caught_up = asyncio.Event()
+        self.wakes = asyncio.Event()
+        """To be set with each request: others shall know of it soon."""
+
+    async def caught_up(self, most_seconds: float) -> bool:
+        """Wait until the whole stream has been read, but not long; return whether it has."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_seconds):
+                await self._caught_up.wait()
+        return self._caught_up.is_set()
+
+    async def run(self) -> None:
+        """Share until cancelled, then publish that this picker ends."""
+        pause = _FIRST_PAUSE_SECONDS
+        try:
+            while not _is_cancelled():
+                try:
+                    await self._connect()
+                    pause = _FIRST_PAUSE_SECONDS
+                    await first_of(self._publish(), self._read())
+                except Exception as error:  # noqa: BLE001  of a library, or of what answers there
+                    self._failed(error)
+                    self.exchange.sweep()
+                    await self._client.connection_pool.disconnect()
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        finally:
+            with suppress(Exception):  # it is the end: others forget a silent picker anyway
+                async with asyncio.timeout(_CLOSING_SECONDS):
+                    if self.is_connected and (batch := self.exchange.collect(is_last=True)) is not None:
+                        await self._client.xadd(self._stream, {_FIELD: batch})
+            with suppress(Exception):
+                await self._client.aclose()
+
+    @property
+    def health(self) -> Mapping[str, object]:
+        """The state for `/healthz`."""
+        return {
+            "server": self.name,
+            "connected": self.is_connected,
+            "other_pickers": self.exchange.peers,
+            **({"problem": self.problem} if self.problem else {}),
+        }
+
+    async def _connect(self) -> None:
+        """Agree on the salt, and check whether the stream reaches back to the last entry read."""
+        await self._agree_on_salt()
+        if self._last != _FROM_START:
+            first: Any = await self._client.xrange(self._stream, count=1)
+            if not first or _place(first[0][0]) > _place(self._last):
+                self.trimmed += 1
+                self.exchange.renew()
+
+    async def _agree_on_salt(self) -> None:
+        """Use the salt of the pool; the first picker sets its own."""
+        async with self._client.pipeline(transaction=False) as commands:
+            commands.set(self._salt_key, f"{self.exchange.salt:016x}", nx=True)
+            commands.get(self._salt_key)
+            commands.time()
+            refused, found, time = await commands.execute(raise_on_error=False)
+        for answer in (found, time, *((refused,) if found is None else ())):
+            if isinstance(answer, BaseException):
+                raise answer
+        try:
+            salt = int(found, 16)
+        except (TypeError, ValueError):
+            raise ValueError(f"the key {self._salt_key} is not the salt of a pool: delete it") from None
+        self.exchange.use_salt(salt % 2**64)
+        now = self._checked_at = self._clock.now()
+        self._offset = time[0] + time[1] / 1e6 - now
+
+    async def _publish(self) -> None:
+        """Write a batch soon after a request, and otherwise each interval in which something changed."""
+        pause = _FIRST_PAUSE_SECONDS
+        while not _is_cancelled():
+            started = self._clock.now()
+            self.wakes.clear()
+            if started - self._checked_at > _CHECK_SECONDS:
+                await self._agree_on_salt()
+            self._unsent = self._unsent or self.exchange.collect()
+            if self._unsent is not None:
+                refused = await self._write(self._unsent)
+                if refused is not None:
+                    self._failed(refused)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                    continue
+                pause = _FIRST_PAUSE_SECONDS
+                self.exchange.counts["published"] += 1
+                self.exchange.counts["bytes_out"] += len(self._unsent)
+                self._unsent = None
+                self._succeeded(self._clock.now() - started)
+                self._wrote_at = started
+            self.exchange.sweep()
+            await self._until_next()
+
+    async def _until_next(self) -> None:
+        """Wait for a request, but not long; in any case for the interval since the last batch."""
+        is_idle = self._clock.now() - self.exchange.changed_at > _IDLE_SECONDS
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_IDLE_BATCH_SECONDS if is_idle else self.exchange.batch_seconds):
+                await self.wakes.wait()
+        await asyncio.sleep(max(0.0, self._wrote_at + self.exchange.batch_seconds - self._clock.now()))
+
+    async def _write(self, batch: bytes) -> Exception | None:
+        """Append a batch to the stream; return why the server refuses that, if it does."""
+        async with self._client.pipeline(transaction=False) as commands:
+            commands.xadd(self._stream, {_FIELD: batch}, maxlen=self._length, approximate=True)
+            (written,) = await commands.execute(raise_on_error=False)
+        return written if isinstance(written, Exception) else None
+
+    async def _read(self) -> None:
+        """Apply the batches of others: at once after a pause, otherwise those of an interval together."""
+        while not _is_cancelled():
+            found: Any = await self._client.xread({self._stream: self._last}, count=_MOST_READ, block=_BLOCK_MS)
+            entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = found[0][1] if found else ()
+            await self._apply(entries)
+            if len(entries) < _MOST_READ:
+                self._caught_up.set()
+                await asyncio.sleep(self.exchange.batch_seconds if entries else 0)
+
+    @property
+    def _length(self) -> int:
+        """The length of the stream that its memory allows."""
+        return int(min(max(self._history_bytes / self._mean_bytes, _LEAST_ENTRIES), _MOST_ENTRIES))
+
+    async def _apply(self, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
+        turn_began = self._clock.now()
+        for place, fields in entries:
+            self._last = place
+            batch = fields.get(_FIELD, b"")
+            self._mean_bytes += (len(batch) + _ENTRY_BYTES - self._mean_bytes) * _SMOOTHING
+            now = self._clock.now()
+            self.exchange.apply(batch, max(0.0, now + self._offset - _place(place)[0] / 1000))
+            if self._clock.now() - turn_began > _HOLD_SECONDS:
+                await asyncio.sleep(0)
+                turn_began = self._clock.now()
+
+    def _succeeded(self, seconds: float) -> None:
+        if not self.is_connected:
+            _log.info("state is shared with other pickers", server=self.name, other_pickers=self.exchange.peers)
+        self.is_connected = True
+        self.problem = f"the server answered after {seconds * 1000:.0f} ms" if seconds > _SLOW_SECONDS else ""
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures += 1
+        self.problem = failure_text(error)
+        if self.is_connected or self.failures == 1:
+            _log.warning("state is not shared with other pickers", server=self.name, problem=self.problem)
+        self.is_connected = False
+
+
+def _is_cancelled() -> bool:
+    """Return whether this task is to end: wait_for of Python 3.11, in the client, may swallow the exception."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _place(name: bytes) -> tuple[int, int]:
+    """Return the milliseconds and the number of an id of an entry; raises ValueError for another text."""
+    milliseconds, _, number = name.partition(b"-")
+    return int(milliseconds), int(number)

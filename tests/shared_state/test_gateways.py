@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two pickers, each behind a real Envoy, in front of the same servers."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import aiohttp
+import msgspec
+
+from epp.lab.sim import running
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.load import load_on
+from tests.support.waiting import until
+from tests.support.world import FAST, MODEL, pool_of
+
+PROMPT = "one of many equal beginnings " * 400
+
+
+async def healthy(gateway: Gateway, *, connected: bool) -> None:
+    async def is_so() -> bool:
+        state = (await gateway.health())[1]["shared_state"]
+        return state["connected"] is connected and ("problem" in state) is not connected
+
+    await until(is_so, f"/healthz says whether the state is shared: {connected}")
+
+
+async def ask(gateway: Gateway, prompt: str) -> str:
+    """Return the name of the server that answered."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+    async with aiohttp.ClientSession() as http, http.post(f"{gateway.url}/v1/completions", json=body) as response:
+        assert response.status == 200
+        return response.headers["x-sim-server"]
+
+
+async def test_prompt_finds_its_cache_through_the_other_picker_and_no_request_needs_the_server(server):
+    shared = await server()
+    async with AsyncExitStack() as stack:
+        named = {name: msgspec.structs.replace(FAST, name=name) for name in "abc"}
+        sims = {name: await stack.enter_async_context(running(profile)) for name, profile in named.items()}
+        pool = pool_of(sims)
+        flags = (f"--endpoints={pool}", f"--shared-state={shared.url}")
+        one, other = [await stack.enter_async_context(gateway_of(*flags)) for _ in range(2)]
+        await healthy(one, connected=True)
+        await healthy(other, connected=True)
+        for number in range(6):
+            prompt = f"{number} {PROMPT}"
+            first = await ask(one, prompt)
+            await asyncio.sleep(0.3)
+            assert await ask(other, f"{prompt} and another end") == first
+        async with load_on(one.url) as here, load_on(other.url) as there:
+            await here.answered_after(time.monotonic())
+            shared.kill()
+            await healthy(one, connected=False)
+            await healthy(other, connected=False)
+            moment = time.monotonic()
+            await here.answered_after(moment)
+            await there.answered_after(moment)
+            shared.start()
+            await healthy(one, connected=True)
+            await healthy(other, connected=True)
+            moment = time.monotonic()
+            await here.answered_after(moment)
+            await there.answered_after(moment)
+        metrics = await one.metrics()
+        values = {name: sum(samples.values()) for name, samples in metrics.items() if "shared_state" in name}
+        assert values["llm_d_epp_shared_state_peers"] == 1
+        assert values["llm_d_epp_shared_state_applied_entries_total"] > 0
+        assert values["llm_d_epp_shared_state_refused_total"] == 0
