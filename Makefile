@@ -169,7 +169,8 @@ kube-assets: .venv/test
 # that is not possible, says so, and fails only where CI is set.
 test-redis: .venv/test
 	$(BIN)/python -m tests.shared_index.install_server
-	$(BIN)/pytest $(IN_TWO) tests/shared_index tests/shared_state
+	$(BIN)/pytest $(IN_TWO) tests/shared_index tests/shared_state \
+	  tests/e2e/test_documents.py::test_two_pickers_share_what_they_know
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test
