@@ -42,7 +42,7 @@ plugins:
 - type: accelerator-data-source
 - type: endpoint-rates-producer
 - type: work-seconds-scorer
-  parameters: {requestsBehind: 1, delayWeight: 0.25, adapterLoadSeconds: 0.5}
+  parameters: {requestsBehind: 1, delayWeight: 0.25, adapterLoadSeconds: 1}
 {{ include "epp.commonPlugins" . }}
 schedulingProfiles:
 - name: default
