@@ -140,7 +140,7 @@ async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpo
         assert await quiet.end() == 0
         assert [line for line in quiet.err if "event loop delayed" not in line] == []  # it is busy here
     assert events == [
-        "candidates", "filter", "scorer", "picker", "destination", "response started", "first piece",
+        "candidates", "scorer", "picker", "destination", "response started", "first piece",
         "last piece", "request",
     ]  # fmt: skip
     assert "tell nobody" not in str(thorough)
