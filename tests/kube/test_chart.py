@@ -47,6 +47,8 @@ def test_lint_has_nothing_to_say(helm, flavour):
         (("router.inferencePool.create=false", "httpRoute.create=true"), "httpRoute.create needs the pool"),
         (("router.epp.pluginsConfigFile=mine.yaml",), "router.epp.pluginsConfigFile is mine.yaml, which no value has"),
         (("router.epp.flags.drain-timeout=125s",), "write 135 or more"),
+        (("router.sharedState.url=redis://me:secret@host:6379",), "put it into a Secret"),
+        (("router.epp.flags.shared-state=redis://host:6379",), "router.epp.flags has shared-state"),
         (("router.proxy.enabled=true", "router.proxy.drainSeconds=200"), "write 210 or more"),
         (("router.proxy.bodyMode=streamed",), "value must be one of '', 'full-duplex', 'buffered'"),
         (
@@ -171,6 +173,18 @@ def test_environment_tells_the_picker_where_it_is(helm):
     assert environment["OTEL_TRACES_SAMPLER_ARG"]["value"] == "0.1"
     assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"]["value"] == "http://localhost:4317"
     assert environment["A"]["value"] == "b"
+
+
+def test_replicas_that_share_their_state_serve_at_the_same_time(helm):
+    values = ("router.epp.replicas=3", "router.sharedState.url=valkeys://state:6379/0")
+    objects = helm.template(*values, "router.sharedState.passwordSecret.name=state")
+    picker = container(objects)
+    assert "--shared-state=valkeys://state:6379/0" in picker["args"]
+    assert "--ha-enable-leader-election" not in picker["args"]
+    environment = {each["name"]: each for each in picker["env"]}
+    assert environment["EPP_REDIS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "state", "key": "password"}}
+    assert one(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert "EPP_REDIS_PASSWORD" not in {each["name"] for each in container(helm.template(*values))["env"]}
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

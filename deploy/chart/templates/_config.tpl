@@ -119,6 +119,9 @@ requestHandler:
 {{- end }}
 - --grpc-health-port
 - {{ $router.epp.grpcHealthPort | quote }}
+{{- with $router.sharedState.url }}
+- {{ printf "--shared-state=%s" . | quote }}
+{{- end }}
 {{- range $name, $value := $flags }}
 - {{ printf "--%s=%s" $name (include "epp.plain" $value) | quote }}
 {{- end }}
@@ -152,6 +155,12 @@ requestHandler:
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- with .Values.router.sharedState.passwordSecret }}
+{{- if .name }}
+- name: EPP_REDIS_PASSWORD
+  valueFrom: {secretKeyRef: {{ dict "name" .name "key" .key | toJson }}}
+{{- end }}
+{{- end }}
 {{- if .Values.router.tracing.enabled }}
 {{- $tracing := .Values.router.tracing }}
 - name: NODE_NAME

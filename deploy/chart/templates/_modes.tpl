@@ -4,7 +4,7 @@
 {{- $epp := .Values.router.epp -}}
 {{- if hasKey $epp.flags "ha-enable-leader-election" -}}
 {{- if eq (toString (index $epp.flags "ha-enable-leader-election")) "true" }}true{{ end -}}
-{{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) -}}
+{{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) (not .Values.router.sharedState.url) -}}
 true
 {{- end -}}
 {{- end -}}

@@ -15,10 +15,13 @@
 {{- if and .Values.httpRoute.create (not $router.inferencePool.create) -}}
 {{- fail "httpRoute.create needs the pool that it leads to: set router.inferencePool.create to true" -}}
 {{- end -}}
-{{- range tuple "pool-name" "pool-namespace" "pool-group" "endpoint-selector" "endpoint-target-ports" "config-file" "config-text" "endpoints" "grpc-port" "grpc-health-port" "metrics-port" -}}
+{{- range tuple "pool-name" "pool-namespace" "pool-group" "endpoint-selector" "endpoint-target-ports" "config-file" "config-text" "endpoints" "grpc-port" "grpc-health-port" "metrics-port" "shared-state" -}}
 {{- if hasKey $epp.flags . -}}
 {{- fail (printf "router.epp.flags has %s, which this chart sets from other values: remove it" .) -}}
 {{- end -}}
+{{- end -}}
+{{- if regexMatch "^[a-z]+://[^/@]*:[^/@]*@" $router.sharedState.url -}}
+{{- fail "router.sharedState.url has a password, which everyone who may read pods would see: put it into a Secret, and name that in router.sharedState.passwordSecret" -}}
 {{- end -}}
 {{- if and $epp.autoscaling.enabled (include "epp.leaderElection" .) -}}
 {{- fail "router.epp.autoscaling cannot help a picker with leader election, where one replica does all the work: remove ha-enable-leader-election from router.epp.flags" -}}
