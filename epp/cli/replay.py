@@ -66,6 +66,7 @@ def replay(flags: Replay) -> None:
             for warning in found:
                 typer.echo(f"warning: {name}: {warning}", err=True)
         outcomes = _outcomes(flags, configs, fleet)
+        _warn_of_long_requests(outcomes[0], fleet)
         reports = [
             ReplayReport(
                 name,
@@ -87,6 +88,19 @@ def replay(flags: Replay) -> None:
         print_json({"replays": msgspec.to_builtins(reports)})
     else:
         _show(new_console(), reports)
+
+
+def _warn_of_long_requests(outcome: Outcome, fleet: Fleet) -> None:
+    """Say why requests were refused that are longer than the context of every server."""
+    columns = outcome.columns
+    longest = max(server.profile.max_model_len for server in fleet.servers)
+    count = int((columns.prompt_tokens + columns.output_tokens > longest).sum())
+    if count:
+        typer.echo(
+            f"warning: {count:,} of {len(outcome):,} requests are refused, because they are longer than the context of "
+            f"every server, {longest:,} tokens: raise max_model_len in a server profile and give its file to --profile",
+            err=True,
+        )
 
 
 def _outcomes(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet) -> list[Outcome]:

@@ -37,6 +37,15 @@ def test_output_is_the_same_in_each_run(trace_file: Path, endpoints_file: Callab
     assert "h100" in found["figures"]["classes"]
 
 
+def test_requests_that_no_server_can_hold_are_named(tmp_path: Path, endpoints_file: Callable[..., Path]):
+    trace = tmp_path / "long.csv"
+    trace.write_text("at,prompt_tokens,output_tokens\n0,9000,10\n1,100,10\n")
+    code, _, text = run(trace, "--endpoints", endpoints_file("h100"), "--config", "adaptive", "--seeds", 1)
+    assert code == 0
+    assert "1 of 2 requests are refused" in text
+    assert "longer than the context of every server, 8,192 tokens: raise max_model_len" in text
+
+
 def test_configurations_and_seeds_run_side_by_side(trace_file: Path, endpoints_file: Callable[..., Path]):
     endpoints = endpoints_file("a100", "a100")
     code, text, _ = run(
