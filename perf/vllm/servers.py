@@ -15,6 +15,7 @@ from types import MappingProxyType
 import aiohttp
 
 from perf.rig.processes import BenchError, Child
+from tests.support.vllm import VLLM_ENVIRONMENT
 
 MODEL = "medium"
 LAYERS: Mapping[str, int] = MappingProxyType({"fast": 4, "slow": 8})
@@ -25,17 +26,6 @@ _LOOK_SECONDS = 0.5
 _KV_BYTES = 128 * 2**20
 _ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The engine computes by itself. By default it spins while it waits for a worker: on a core of another server, here."""
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
-    "VLLM_HOST_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",
-}
 
 
 @asynccontextmanager
@@ -45,7 +35,7 @@ async def running(venv: Path, ports: Mapping[str, int]) -> AsyncIterator[None]:
         children = []
         for core, (name, port) in enumerate(ports.items()):
             command = ("/usr/bin/env", "taskset", "--cpu-list", str(core % _CORES), *_command(venv, name, port))
-            child = await Child.start(name, *command, environment={**os.environ, **_ENVIRONMENT})
+            child = await Child.start(name, *command, environment={**os.environ, **VLLM_ENVIRONMENT})
             stack.push_async_callback(_end, child)
             children.append(child)
         async with asyncio.timeout(_START_SECONDS):

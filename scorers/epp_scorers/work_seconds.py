@@ -146,8 +146,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         )
         self._reported: Reported[_Barrier] = Reported(KV_USAGE)
         self._wake_up = WakeUpCost(given.wake_up_from_memory_seconds, given.wake_up_from_disk_seconds)
-
         self._seen_adapters: set[str] = set()
+        """Names that endpoints have reported as adapters."""
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         if len(candidates) == 1:

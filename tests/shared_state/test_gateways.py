@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two pickers, each behind a real Envoy, in front of the same servers."""
 
-import asyncio
 import time
 from contextlib import AsyncExitStack
 
@@ -25,6 +24,20 @@ async def healthy(gateway: Gateway, *, connected: bool) -> None:
     await until(is_so, f"/healthz says whether the state is shared: {connected}")
 
 
+async def grown(gateway: Gateway, counter: str) -> None:
+    """Wait until a counter of shared state is higher than now; each picker tells at least each second."""
+
+    async def value() -> float:
+        return sum((await gateway.metrics())[f"llm_d_epp_shared_state_{counter}_total"].values())
+
+    before = await value()
+
+    async def is_higher() -> bool:
+        return await value() > before
+
+    await until(is_higher, f"{counter} grows")
+
+
 async def ask(gateway: Gateway, prompt: str) -> str:
     """Return the name of the server that answered."""
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
@@ -46,7 +59,8 @@ async def test_prompt_finds_its_cache_through_the_other_picker_and_no_request_ne
         for number in range(6):
             prompt = f"{number} {PROMPT}"
             first = await ask(one, prompt)
-            await asyncio.sleep(0.3)
+            await grown(one, "published_batches")  # a batch that was made after the request
+            await grown(other, "applied_batches")  # that one, or a later one
             assert await ask(other, f"{prompt} and another end") == first
         async with load_on(one.url) as here, load_on(other.url) as there:
             await here.answered_after(time.monotonic())

@@ -29,20 +29,10 @@ from epp.lab.child import tied_to_parent
 from epp.lab.gateway import GatewaySettings
 from epp.lab.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.vllm import VLLM_ENVIRONMENT
 
 START_SECONDS = 300
 STOP_SECONDS = 60
-QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
-    "VLLM_HOST_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,7 +74,11 @@ class Server:
             *("--enable-lora", "--max-loras", "1", "--max-lora-rank", "8", "--lora-modules", adapter),
             *("--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "medium"),
         )
-        environment = {**os.environ, **QUIET, "VLLM_CPU_OMP_THREADS_BIND": str(self.core % (os.cpu_count() or 1))}
+        environment = {
+            **os.environ,
+            **VLLM_ENVIRONMENT,
+            "VLLM_CPU_OMP_THREADS_BIND": str(self.core % (os.cpu_count() or 1)),
+        }
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=environment, start_new_session=True
