@@ -161,7 +161,7 @@ class Picker:
         return recorder
 
     def _shared_stream(self) -> SharedStream | None:
-        """Return what shares the state of this picker; None if it is alone. Raises ConfigurationError."""
+        """Return the stream that shares the state; None without --shared-state. Raises ConfigurationError."""
         settings = self._settings
         if not settings.sharing.address:
             return None

@@ -8,7 +8,7 @@ PAGE_SECONDS = 0.002
 HOP_SECONDS = 0.001
 """From the picker to a server, and back; also from one server to another."""
 JITTER_SECONDS = 0.005
-"""Requests come up to so much later with seeds other than 0: a few milliseconds can change all later picks."""
+"""Longest delay of a request, with seeds other than 0: a few milliseconds can change all later picks."""
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
 """The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
 

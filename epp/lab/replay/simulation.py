@@ -198,7 +198,7 @@ class Simulation:
         self._loop.after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
 
     def _share(self, replica: Replica) -> None:
-        """Send what a picker did to the others."""
+        """Send the changes of a picker to the others."""
         seconds = self._options.share_seconds
         if seconds is None:
             return

@@ -58,7 +58,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         heappush(self.events, (due, next(self._numbers), action, arguments))
 
     def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Call `action` after so much time; an exception ends the loop."""
+        """Call `action` after a number of seconds; an exception ends the loop."""
         heappush(self.events, (self.clock.time + seconds, next(self._numbers), action, arguments))
 
     def call_soon(
@@ -88,7 +88,7 @@ class _Selector(selectors.SelectSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Run the events of so much time; raises RuntimeError if the loop would wait without end."""
+        """Run the events of the next `timeout` seconds; raises RuntimeError if the loop would wait without end."""
         loop, events, clock = self._loop, self._loop.events, self._loop.clock
         until = math.inf if timeout is None else clock.time + timeout
         loop.has_callbacks = False

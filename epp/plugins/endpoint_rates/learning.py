@@ -37,7 +37,7 @@ class RateLearner:
         self._window = window
         self._recent: dict[int, deque[float]] = {}
         self._peers: dict[int, tuple[float, int, float]] = {}
-        """Logarithm, samples and time of what the picker with most samples has learned, by slot."""
+        """Logarithm, samples and time of the ratio of the other picker with most samples, by slot."""
         self._new: set[int] = set()
         """Slots with new samples since their median was computed; many responses arrive between two updates."""
         self._epochs: NDArray[np.intp] = np.zeros(0, dtype=np.intp)

@@ -229,7 +229,7 @@ class ApproxPrefixCacheProducer(
         return f"placements/{self.name}"
 
     def join(self, salt: int) -> None:
-        """Note changes; with another salt than before, drop all blocks, whose hashes no other picker knows."""
+        """Start to note changes. Another salt than before changes all hashes, so the index is emptied."""
         if salt != self._secret:
             self._secret, self._index = salt, PrefixIndex()
         self._news = self._news or PlacementNews()
