@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import structlog
 from msgspec.structs import replace
@@ -47,6 +48,9 @@ _FAILED_BY = frozenset({Cause.ERROR, Cause.SERVER_LOST, Cause.EVICTED})
 _TRUE = frozenset({"true", "1"})
 _SEEDS = 2**64
 
+Keep: TypeAlias = Callable[[Kept], None]
+"""`Recorder.keep`, here or in another process."""
+
 _log = structlog.get_logger()
 
 
@@ -65,32 +69,47 @@ class Setup:
 class Recorder(DirectorObserver):
     """Records failed and refused requests; `run` builds the records."""
 
-    def __init__(self, settings: DecisionSettings, clock: Clock, setup: Setup) -> None:
-        """Raise ConfigurationError for a file that cannot be written."""
+    def __init__(self, settings: DecisionSettings, clock: Clock, setup: Setup, send: Keep | None = None) -> None:
+        """Raise ConfigurationError for a file that cannot be written.
+
+        With `send`, records are passed to it, for `keep` of the recorder of another process.
+        """
         self.ring = Ring(settings.buffer, settings.buffer_bytes)
         self.file = (
             None
-            if settings.file is None
+            if settings.file is None or send is not None
             else DecisionFile(settings.file, most_bytes=settings.file_bytes, count=settings.file_count)
         )
         self.recorded: Counter[str] = Counter({SAMPLED: 0, ASKED: 0, FAILED: 0})
-        """Number of recorded decisions, by reason."""
+        """Number of decisions that were kept here, by reason."""
         self.lost: Counter[str] = Counter({"busy": 0, "rate": 0, "error": 0})
         """Decisions that were not recorded: too many at a time, too many failures in a second, or an error."""
         self._settings = settings
         self._clock = clock
         self._setup = setup
         self._threshold = int(settings.sample_rate * _SEEDS)
-        self._prefix = secrets.token_hex(3)
-        self._prefix_key = secrets.token_bytes(32) if settings.prefixes else b""
+        self._keep = send or self.keep
+        self._prefix = secrets.token_hex(4)
+        self.prefix_key = secrets.token_bytes(32) if settings.prefixes else b""
+        """Key of the hashes of prompts, the same in all processes of a picker; empty for no hashes."""
         self._number = 0
         self._open = 0
         self._allowance = _MOST_FAILURES
         self._allowed_at = clock.now()
         self._waiting: deque[Recording] = deque()
-        self._unwritten: dict[Recording, bytes] = {}
+        self._unwritten: dict[Recording, Kept] = {}
         """Complete records that wait for shadow profiles; the configuration limits their number."""
         self._wanted = asyncio.Event()
+
+    def keep(self, kept: Kept) -> None:
+        """Keep a record, or a newer version of one that is there; write a final one to the file."""
+        if kept.new_for:
+            self.recorded[kept.new_for] += 1
+            self.ring.add(kept)
+        else:
+            self.ring.update(kept.id, kept.data)
+        if kept.is_final and self.file is not None:
+            self.file.write(kept.data)
 
     def next_id(self) -> str:
         """Return a new record id, also for simulations."""
@@ -150,10 +169,10 @@ class Recorder(DirectorObserver):
         """Build and write all outstanding records, without waiting for shadow profiles."""
         while self._waiting:
             self._make_next()
+        for kept in self._unwritten.values():
+            self._keep(kept._replace(new_for="", is_final=True))
+        self._unwritten.clear()
         if self.file is not None:
-            for data in self._unwritten.values():
-                self.file.write(data)
-            self._unwritten.clear()
             await asyncio.to_thread(self.file.close)
 
     def _wanted_for(self, request: Request) -> str:
@@ -202,7 +221,7 @@ class Recorder(DirectorObserver):
             recorded_for=recorded_for,
             config_generation=self._setup.generation(),
             timings=timings,
-            prefix_key=self._prefix_key,
+            prefix_key=self.prefix_key,
         )
         return Recording(record_id, request.id, request.received_at, at, recorded_for, is_refused, build)
 
@@ -227,19 +246,16 @@ class Recorder(DirectorObserver):
             if self.lost["error"] == 1:
                 _log.exception("decision not recorded", error=f"{type(error).__name__}: {error}")
             return
-        if is_new:
-            self.recorded[recording.recorded_for] += 1
-            self.ring.add(Kept(recording.id, printable(recording.request_id, MOST_NAME), recording.at, data))
-        else:
-            self.ring.update(recording.id, data)
-        if self.file is None or not recording.is_complete or recording.is_written:
-            return
-        if recording.awaits_shadows:
-            self._unwritten[recording] = data
-        else:
-            self._unwritten.pop(recording, None)
+        is_final = self._settings.file is not None and recording.is_complete and not recording.is_written
+        request_id, new_for = printable(recording.request_id, MOST_NAME), recording.recorded_for if is_new else ""
+        kept = Kept(recording.id, request_id, recording.at, data, new_for)
+        self._unwritten.pop(recording, None)
+        if is_final and recording.awaits_shadows:
+            self._unwritten[recording] = kept
+        elif is_final:
             recording.is_written = True
-            self.file.write(data)
+            kept = kept._replace(is_final=True)
+        self._keep(kept)
 
 
 class SamplingRecorder(Recorder):
@@ -270,10 +286,10 @@ class SamplingRecorder(Recorder):
         self._want(recording)
 
 
-def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup) -> Recorder:
+def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup, send: Keep | None = None) -> Recorder:
     """Return the cheapest recorder for the settings; raises ConfigurationError."""
     kind = SamplingRecorder if settings.records_routed else Recorder
-    return kind(settings, clock, setup)
+    return kind(settings, clock, setup, send)
 
 
 def _unread(headers: Headers, model: str) -> Request:

@@ -12,6 +12,8 @@ from epp.framework.request import CACHED_TOKENS_PREDICTED, DataKey
 from epp.routing.director import Cause, Routing
 
 _DIGITS = 6
+_MOST_BYTES = 1024 * 1024
+"""Of a record: large ones have many profiles and plugins, each with some of the endpoints."""
 _decoder = msgspec.json.Decoder(DecisionRecord)
 _encoder = msgspec.json.Encoder()
 
@@ -64,7 +66,7 @@ class Recording:
         self.build = None
 
     def made(self) -> bytes:
-        """Build or update the record; return it as JSON."""
+        """Build or update the record; return it as JSON. Raise ValueError for one that is too large."""
         record = _decoder.decode(self.data) if self.build is None else self.build()
         self.build = None
         self.data = _encoder.encode(
@@ -76,6 +78,8 @@ class Recording:
                 why=self._why or record.why,
             )
         )
+        if len(self.data) > _MOST_BYTES:
+            raise ValueError(f"{len(self.data)} bytes are more than {_MOST_BYTES}")
         return self.data
 
 

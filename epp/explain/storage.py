@@ -34,6 +34,10 @@ class Kept(NamedTuple):
     """Seconds since 1970."""
     data: bytes
     """JSON."""
+    new_for: str = ""
+    """Why the decision is recorded; empty for a newer version of a record."""
+    is_final: bool = False
+    """Whether it is to be written to the file."""
 
 
 class Ring:

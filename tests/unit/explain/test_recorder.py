@@ -10,8 +10,9 @@ import pytest
 
 from epp.config import Builder, assemble, load_text
 from epp.explain import recorder as recorder_module
+from epp.explain import recording as recording_module
 from epp.explain.record import DecisionRecord, ShadowRun
-from epp.explain.recorder import Recorder, SamplingRecorder, Setup, recorder_of
+from epp.explain.recorder import Keep, Recorder, SamplingRecorder, Setup, recorder_of
 from epp.explain.settings import DecisionSettings
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
@@ -31,14 +32,14 @@ def headers(request_id: str = "r1", **more: str) -> Headers:
 class World:
     """A director over four endpoints, with a recorder."""
 
-    def __init__(self, plugins: str = "", *, path: Path | None = None, **settings) -> None:
+    def __init__(self, plugins: str = "", *, path: Path | None = None, send: Keep | None = None, **settings) -> None:
         self.clock = ManualClock(1000.0)
         store = Datastore(self.clock)
         store.replace([Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("abcd", 1)])
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n{plugins}"
         pipeline = assemble(load_text(text), Builder(Registry(), self.clock)).pipeline
         setup = Setup(lambda: pipeline.scheduler.profiles, lambda: 7, store.snapshot)
-        self.recorder = recorder_of(DecisionSettings(file=path, **settings), self.clock, setup)
+        self.recorder = recorder_of(DecisionSettings(file=path, **settings), self.clock, setup, send)
         self.director = Director(Runtime(store, self.clock, Observers(self.recorder)), pipeline, seeds=Seeds(b"test"))
 
     def route(self, request_id: str = "r1", *, body: bytes = BODY, **more: str) -> Routing:
@@ -311,3 +312,31 @@ def test_routed_request_whose_record_fails_is_lost_once(monkeypatch):
     routing.complete(Cause.NATURAL)
     assert world.records() == []
     assert world.recorder.lost["error"] == 1
+
+
+def test_too_large_record_is_lost(monkeypatch):
+    monkeypatch.setattr(recording_module, "_MOST_BYTES", 10)
+    world = World(EMPTY)
+    world.fail(2)
+    assert world.records() == []
+    assert world.recorder.lost["error"] == 2
+
+
+@pytest.mark.parametrize("awaits_shadows", [False, True])
+async def test_worker_sends_its_records_to_the_process_that_keeps_them(tmp_path, awaits_shadows):
+    main = World(path=tmp_path / "decisions.jsonl")
+    workers = [World(path=tmp_path / "no file", send=main.recorder.keep, sample_rate=1) for _ in range(2)]
+    for number, worker in enumerate(workers):
+        routing = worker.route(f"r{number}")
+        if awaits_shadows:
+            worker.recorder.expect_shadows(routing.request)
+        assert worker.records() == []
+        routing.complete(Cause.NATURAL)
+        assert worker.records() == []
+        await worker.recorder.close()
+    assert [record.request_id for record in main.records()] == ["r1", "r0"]
+    lines = lines_of(main, tmp_path / "decisions.jsonl")
+    assert len({line.id for line in lines}) == 2
+    assert all(line.ending is not None for line in lines)
+    assert main.recorder.recorded == {"sampled": 2, "asked": 0, "failed": 0}
+    assert [path.name for path in tmp_path.iterdir()] == ["decisions.jsonl"]
