@@ -102,6 +102,7 @@ class GrpcioCarrier:
         self._health_server: grpc.aio.Server | None = None
         self.port = 0
         self.health_port = 0
+        self.server = None
 
     async def start(self) -> None:
         """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""

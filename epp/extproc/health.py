@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from epp.extproc.http2.service import Answers, Call, Methods, Outlet
+from epp.extproc.http2.service import HEALTH, Answers, Call, Methods, Outlet
 from epp.extproc.http2.status import RpcError, Status
 from epp.extproc.wire import SERVICE
 
@@ -16,7 +16,6 @@ READINESS = "readiness"
 PROBED_FOR_BOTH = "inference-extension"
 """The name that llm-d's chart gives to the liveness probe and the readiness probe of a single replica."""
 _READY_NAMES = ("", READINESS, SERVICE)
-_SERVICE = "grpc.health.v1.Health"
 
 
 class Health:
@@ -85,9 +84,9 @@ def _status(*, ready: bool) -> int:
 def health_methods(health: Health) -> Methods:
     """Return Check, List and Watch."""
     return {
-        f"/{_SERVICE}/Check": lambda _: _Unary(lambda request: _check(health, request)),
-        f"/{_SERVICE}/List": lambda _: _Unary(lambda _request: _list(health)),
-        f"/{_SERVICE}/Watch": lambda outlet: _Watch(health, outlet),
+        f"/{HEALTH}/Check": lambda _: _Unary(lambda request: _check(health, request)),
+        f"/{HEALTH}/List": lambda _: _Unary(lambda _request: _list(health)),
+        f"/{HEALTH}/Watch": lambda outlet: _Watch(health, outlet),
     }
 
 

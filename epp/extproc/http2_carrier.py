@@ -3,11 +3,12 @@
 
 import socket
 from pathlib import Path
+from typing import Protocol
 
 from epp.extproc.health import Health, health_methods
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import Contexts, GrpcServer
-from epp.extproc.open_streams import SessionSource, session_methods
+from epp.extproc.open_streams import OpenStreams, SessionSource, session_methods
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import listener, parse_host_port, refusal
@@ -57,14 +58,36 @@ def _answers(path: Path) -> bool:
     return True
 
 
-class Http2Carrier:
-    """The ext_proc service and its health service, on the event loop."""
+class Acceptor(Protocol):
+    """Accepts connections for other processes, which adopt them."""
 
-    def __init__(self, sessions: SessionSource, health: Health, settings: ServerSettings) -> None:
+    streams: OpenStreams
+    """Streams of all these processes."""
+
+    async def start(self, sock: socket.socket) -> None:
+        """Accept connections on a bound socket."""
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Stop accepting, and close the socket."""
+
+
+class Http2Carrier:
+    """The ext_proc service and its health service, on the event loop.
+
+    With an acceptor, it only listens, and serves the separate health service. Without an address, its server adopts
+    connections.
+    """
+
+    def __init__(
+        self, sessions: SessionSource, health: Health, settings: ServerSettings, acceptor: Acceptor | None = None
+    ) -> None:
         self._sessions = sessions
         self._health = health
         self._settings = settings
-        self._server: GrpcServer | None = None
+        self._acceptor = acceptor
+        self._listening: Acceptor | GrpcServer | None = None
+        self.server: GrpcServer | None = None
+        """The server of ext_proc, once started; None with an acceptor."""
         self._health_server: GrpcServer | None = None
         self.port = 0
         self.health_port = 0
@@ -75,7 +98,8 @@ class Http2Carrier:
         health = health_methods(self._health)
         methods = {**session_methods(self._sessions), **(health if settings.health_on_main else {})}
         tls = _contexts(settings) if settings.secure else None
-        sock = bound_socket(settings.address)
+        sock = bound_socket(settings.address) if settings.address else None
+        self.port = 0 if sock is None else _port(sock)
         limits = Limits(
             max_message_bytes=settings.receive_bytes,
             max_sent_message_bytes=min(settings.send_bytes, 2**31 - 1),
@@ -84,9 +108,14 @@ class Http2Carrier:
             stall_seconds=settings.budgets.pause_seconds,
         )
         budgets = self._sessions.budgets
-        self._server = GrpcServer(methods, limits, tls, connections=budgets.connections, held=budgets.gathered)
-        self.port = _port(sock)
-        await self._server.start(sock)
+        if self._acceptor is not None and sock is not None:
+            self._listening = self._acceptor
+            await self._acceptor.start(sock)
+        else:
+            self._listening = self.server = GrpcServer(
+                methods, limits, tls, connections=budgets.connections, held=budgets.gathered
+            )
+            await self.server.start(sock)
         if settings.health_address is not None:
             sock = bound_socket(settings.health_address)
             self._health_server = GrpcServer(health, Limits())
@@ -95,8 +124,8 @@ class Http2Carrier:
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
         """Stop listening; end the streams that are open after the grace period."""
-        if self._server is not None:
-            await self._server.stop(grace_seconds)
+        if self._listening is not None:
+            await self._listening.stop(grace_seconds)
             unlink(self._settings.address)
         if self._health_server is not None:
             await self._health_server.stop(health_grace_seconds)

@@ -61,6 +61,16 @@ class OpenStreams:
         if self.count == 0:
             self._idle.set()
 
+    def replace(self, count: int, *, arrived: bool) -> None:
+        """Set the count of other processes; `arrived` if a stream has opened since the last time, even if it closed."""
+        self.count = count
+        if count:
+            self._idle.clear()
+        else:
+            self._idle.set()
+        if arrived:
+            self._arrival.set()
+
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream has been open for so many seconds."""
         while True:

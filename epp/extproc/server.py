@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -13,6 +13,10 @@ from epp.extproc.open_streams import SessionMaker, SessionSource, StreamObserver
 from epp.extproc.settings import ServerSettings, Transport
 from epp.runtime.addresses import parse_host_port, shown_listening
 from epp.runtime.supervisor import first_of
+
+if TYPE_CHECKING:
+    from epp.extproc.http2.server import GrpcServer
+    from epp.extproc.http2_carrier import Acceptor
 
 _log = structlog.get_logger()
 _FLUSH_SECONDS = 1.0
@@ -25,6 +29,10 @@ class Carrier(Protocol):
     """The port in use; 0 for a unix socket."""
     health_port: int
 
+    @property
+    def server(self) -> "GrpcServer | None":
+        """The started HTTP/2 server of ext_proc; None if another library or process has it."""
+
     async def start(self) -> None:
         """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
 
@@ -33,15 +41,24 @@ class Carrier(Protocol):
 
 
 class ExtProcServer:
-    """Listens, answers health checks, drains and stops."""
+    """Listens, answers health checks, drains and stops.
+
+    With an acceptor, other processes have the connections, and thus the streams. Without an address, it adopts
+    connections through its `http2` server. Neither is for `Transport.GRPCIO`.
+    """
 
     def __init__(
-        self, sessions: SessionMaker, settings: ServerSettings, observer: StreamObserver | None = None
+        self,
+        sessions: SessionMaker,
+        settings: ServerSettings,
+        observer: StreamObserver | None = None,
+        acceptor: "Acceptor | None" = None,
     ) -> None:
         self._settings = settings
         self._health = Health()
         self._sessions = SessionSource(sessions, Budgets(settings.budgets), observer)
-        self._carrier = _carrier(self._sessions, self._health, settings)
+        self._streams = self._sessions.streams if acceptor is None else acceptor.streams
+        self._carrier = _carrier(self._sessions, self._health, settings, acceptor)
 
     @property
     def port(self) -> int:
@@ -60,7 +77,7 @@ class ExtProcServer:
     @property
     def addresses(self) -> Mapping[str, str]:
         """Addresses of the started servers."""
-        bound = {"ext_proc": (self._settings.address, self.port)}
+        bound = {"ext_proc": (self._settings.address, self.port)} if self._settings.address else {}
         if self._settings.health_address is not None:
             bound["health"] = self._settings.health_address, self.health_port
         return {
@@ -71,7 +88,13 @@ class ExtProcServer:
     @property
     def open_streams(self) -> int:
         """Number of open streams."""
-        return self._sessions.streams.count
+        return self._streams.count
+
+    @property
+    def http2(self) -> "GrpcServer":
+        """The started server of ext_proc."""
+        assert self._carrier.server is not None  # noqa: S101  not for an acceptor or grpcio
+        return self._carrier.server
 
     @property
     def budgets(self) -> Budgets:
@@ -97,13 +120,13 @@ class ExtProcServer:
         New streams are still served: a gateway opens them until its next health check.
         """
         self._health.set_ready(ready=False)
-        await first_of(self._sessions.streams.quiet(quiet_seconds), enough.wait(), most_seconds=most_seconds)
+        await first_of(self._streams.quiet(quiet_seconds), enough.wait(), most_seconds=most_seconds)
 
     async def stop(self) -> None:
         """Stop listening and end open streams."""
         self._health.set_ready(ready=False)
         self._health.close()
-        cut = self.open_streams
+        cut = self._sessions.streams.count
         await self._carrier.stop(
             0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS
         )  # without open streams, the last replies are sent
@@ -111,11 +134,11 @@ class ExtProcServer:
             _log.info("streams cut", streams=cut)
 
 
-def _carrier(sessions: SessionSource, health: Health, settings: ServerSettings) -> Carrier:
+def _carrier(sessions: SessionSource, health: Health, settings: ServerSettings, acceptor: "Acceptor | None") -> Carrier:
     if settings.transport is Transport.GRPCIO:
         from epp.extproc.grpcio_carrier import GrpcioCarrier  # noqa: PLC0415  14 MB that the other does not need
 
         return GrpcioCarrier(sessions, health, settings)
     from epp.extproc.http2_carrier import Http2Carrier  # noqa: PLC0415  the same the other way round
 
-    return Http2Carrier(sessions, health, settings)
+    return Http2Carrier(sessions, health, settings, acceptor)

@@ -127,7 +127,7 @@ class ServerSettings:
     """Settings of the ext_proc server and its health service."""
 
     address: str = "unix:unset"
-    """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`."""
+    """`ip:port`, `[::]` for all addresses, port 0 for any free one; or `unix:/path`. Empty to adopt connections."""
     health_address: str | None = None
     """Address of a separate plaintext health service; None for none."""
     health_on_main: bool = flag(

@@ -11,7 +11,7 @@ import structlog
 from epp.extproc.http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.extproc.http2.heads import Head
 from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.service import Answers, Call, Host, Methods, Outlet
+from epp.extproc.http2.service import HEALTH, Answers, Call, Host, Methods, Outlet
 from epp.extproc.http2.status import HEADERS_BLOCK, ErrorCode, RpcError, Status, not_grpc, trailers_block
 from epp.extproc.http2.streams import Stream
 from epp.extproc.http2.windows import Windows
@@ -22,6 +22,7 @@ _REASONS: Final = {
     Status.RESOURCE_EXHAUSTED: "too many bytes of messages wait here: send them later",
     Status.DEADLINE_EXCEEDED: "the rest of the request did not arrive in time",
 }
+_HEALTH_CHECKS: Final = f"/{HEALTH}/"
 _REMEMBERED: Final = 4096
 _UNDER_WAY: Final = 8
 """Frames that a client may send before it learns that we ended a stream."""
@@ -45,6 +46,8 @@ class Calls:
         """Streams that are not closed in both directions."""
         self.last_id = 0
         """The highest number that the peer has used."""
+        self.begun = 0
+        """Calls so far, except health checks."""
         self.strays = Budget(limits.strays, "frames on closed streams")
 
     def begin(self, stream: Stream, head: Head) -> None:
@@ -57,6 +60,7 @@ class Calls:
         if method is None:
             self.finish(stream, Status.UNIMPLEMENTED, f"unknown method {head.path[:100]}")
             return
+        self.begun += not head.path.startswith(_HEALTH_CHECKS)
         if head.timeout is not None:
             if math.isnan(head.timeout):
                 self.finish(stream, Status.INTERNAL, "grpc-timeout is not a number of at most 8 digits and a unit")

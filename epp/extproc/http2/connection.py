@@ -95,6 +95,11 @@ class Connection:
         return self._calls.last_id > 0
 
     @property
+    def begun(self) -> int:
+        """Calls so far, except health checks."""
+        return self._calls.begun
+
+    @property
     def finished(self) -> bool:
         """Whether one side sent GOAWAY and no stream is open."""
         incoming = self._incoming

@@ -40,6 +40,9 @@ class GrpcProtocol(PacedProtocol):
         self._read_at = 0.0
         self._turn_ends = 0.0  # 0 before a read needs it
         self._unwritten = server.held.account()
+        self.opened_at = loop.time()
+        self.is_leaving = False
+        """Whether the client was asked to open no more streams."""
 
     # called by asyncio
 
@@ -140,9 +143,20 @@ class GrpcProtocol(PacedProtocol):
 
     def go_away(self) -> None:
         """Ask the client to open no more streams; close after the last one."""
+        self.is_leaving = True
         if self._connection is not None:
             self._connection.go_away()
             self._write()
+
+    @property
+    def begun(self) -> int:
+        """Calls so far, except health checks."""
+        return 0 if self._connection is None else self._connection.begun
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that are not closed in both directions."""
+        return 0 if self._connection is None else self._connection.open_streams
 
     @property
     def is_idle(self) -> bool:

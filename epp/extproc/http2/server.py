@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gRPC server: listeners with and without TLS, and the connections."""
+"""A gRPC server: listeners with and without TLS, adopted connections, and all that are open."""
 
 import asyncio
 import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import structlog
 
@@ -33,8 +33,25 @@ Contexts = Callable[[], Awaitable[ssl.SSLContext]]
 """Returns the TLS context for one new connection."""
 
 
+async def accepted(sock: socket.socket) -> AsyncIterator[socket.socket]:
+    """Listen on a bound socket; yield each connection, after a pause while there is no descriptor for it."""
+    loop = asyncio.get_running_loop()
+    sock.listen(_BACKLOG)
+    sock.setblocking(False)  # noqa: FBT003
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(sock)
+        except OSError as error:
+            exhausted = error.errno in _EXHAUSTED
+            if exhausted:
+                _log.warning("no connection accepted", problem=error.strerror)
+            await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
+            continue
+        yield connection
+
+
 class GrpcServer:
-    """`start` on a bound socket; `stop` with or without time for open calls."""
+    """`start`, on a bound socket or for adopted connections; `stop` with or without time for open calls."""
 
     def __init__(
         self,
@@ -67,45 +84,60 @@ class GrpcServer:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def start(self, sock: socket.socket) -> None:
-        """Accept connections on this socket."""
+    @property
+    def connections(self) -> Collection[GrpcProtocol]:
+        """Open connections; with TLS, those after the handshake."""
+        return self._connections.keys()
+
+    @property
+    def handshakes(self) -> int:
+        """Unfinished TLS handshakes."""
+        return len(self._handshakes)
+
+    async def start(self, sock: socket.socket | None) -> None:
+        """Accept connections on a bound socket; without a socket, serve adopted connections only."""
         loop = asyncio.get_running_loop()
         self._sweep(loop)
         self._sock = sock
+        if sock is None:
+            return
         if self._tls is not None:
-            sock.listen(_BACKLOG)
-            sock.setblocking(False)  # noqa: FBT003
             self._accepting = loop.create_task(self._accept(sock, self._tls))
         elif sock.family == socket.AF_UNIX:
             self._listener = await loop.create_unix_server(self._protocol, sock=sock, backlog=_BACKLOG)
         else:
             self._listener = await loop.create_server(self._protocol, sock=sock, backlog=_BACKLOG)
 
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that another process accepted; does not wait for a TLS handshake."""
+        if self._tls is not None:
+            self._secure(connection, self._tls)
+            return
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        except OSError:  # caused by the client
+            connection.close()
+
     def _protocol(self) -> GrpcProtocol:
         return GrpcProtocol(self._methods, self._limits, self, asyncio.get_running_loop())
 
     async def _accept(self, sock: socket.socket, contexts: Contexts) -> None:
-        """Accept connections and start TLS on each one with the current context."""
+        async for connection in accepted(sock):
+            self._secure(connection, contexts)
+
+    def _secure(self, connection: socket.socket, contexts: Contexts) -> None:
+        """Start TLS on a connection with the current context."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(sock)
-            except OSError as error:
-                exhausted = error.errno in _EXHAUSTED
-                if exhausted:
-                    _log.warning("no connection accepted", problem=error.strerror)
-                await asyncio.sleep(_PAUSE_SECONDS if exhausted else _BREATH_SECONDS)
-                continue
-            most = self._limits.max_handshakes
-            if len(self._handshakes) >= most:  # an honest client finishes quickly
-                oldest = next(iter(self._handshakes))
-                del self._handshakes[oldest]  # now: its end may take several iterations of the loop
-                oldest.cancel()
-                problem = f"{most} are open: the oldest is dropped"
-                self.warnings.warn("too many unfinished TLS handshakes", loop.time(), problem=problem)
-            task = loop.create_task(self._shake_hands(connection, contexts))
-            self._handshakes[task] = None
-            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+        most = self._limits.max_handshakes
+        if len(self._handshakes) >= most:  # an honest client finishes quickly
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]  # now: its end may take several iterations of the loop
+            oldest.cancel()
+            problem = f"{most} are open: the oldest is dropped"
+            self.warnings.warn("too many unfinished TLS handshakes", loop.time(), problem=problem)
+        task = loop.create_task(self._shake_hands(connection, contexts))
+        self._handshakes[task] = None
+        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
     async def _shake_hands(self, connection: socket.socket, contexts: Contexts) -> None:
         try:
@@ -133,11 +165,11 @@ class GrpcServer:
             self._sweeping.cancel()
         if self._listener is not None:
             self._listener.close()
-        elif self._accepting is not None and self._sock is not None:
-            tasks = [self._accepting, *self._handshakes]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = [*self._handshakes] if self._accepting is None else [self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is None and self._sock is not None:
             self._sock.close()
         if grace_seconds > 0 and self._connections:
             for connection in list(self._connections):

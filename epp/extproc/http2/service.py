@@ -3,13 +3,17 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from epp.extproc.http2.status import RpcError, Status
 
 if TYPE_CHECKING:
     from epp.extproc.http2.calls import Calls
     from epp.extproc.http2.streams import Stream
+
+
+HEALTH: Final = "grpc.health.v1.Health"
+"""The service of health checks."""
 
 
 class PendingAnswer(Protocol):

@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import socket
 import ssl
@@ -14,7 +15,7 @@ from hpack import Encoder
 from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.server import GrpcServer
+from epp.extproc.http2.server import GrpcServer, accepted
 from epp.extproc.http2.status import ErrorCode
 from epp.extproc.tls import self_signed, server_context
 from epp.runtime.addresses import listener
@@ -386,3 +387,24 @@ async def test_what_is_due_after_the_end_is_not_written(service, caplog):
         await until(lambda: not connection.out, "it is dropped")
         writer.close()
     assert not caplog.records
+
+
+async def test_accepting_goes_on_after_a_lack_of_descriptors(monkeypatch):
+    monkeypatch.setattr("epp.extproc.http2.server._PAUSE_SECONDS", 0.0)
+    loop = asyncio.get_running_loop()
+    accept, failures = loop.sock_accept, [OSError(errno.EMFILE, "Too many open files")]
+
+    async def accept_later(sock):
+        if failures:
+            raise failures.pop()
+        return await accept(sock)
+
+    monkeypatch.setattr(loop, "sock_accept", accept_later)
+    with listener("127.0.0.1", 0) as sock, socket.socket() as client:
+        coming = accepted(sock)
+        first = asyncio.create_task(anext(coming))
+        client.setblocking(False)  # noqa: FBT003
+        await loop.sock_connect(client, sock.getsockname())
+        with await first as connection:
+            assert connection.getpeername() == client.getsockname()
+        await coming.aclose()
