@@ -3,7 +3,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -150,18 +150,26 @@ class Exchange:
         self._sequence += 1
         return _encode(Batch(_FORMAT, self.picker, self._sequence, parts, is_last))
 
-    def apply(self, data: bytes, age_seconds: float) -> None:
-        """Apply a batch that left its picker so long ago; an invalid one is counted, and nothing of it is used."""
+    def collect_all(self) -> Sequence[bytes]:
+        """Return the next batch, or nothing."""
+        batch = self.collect()
+        return () if batch is None else (batch,)
+
+    def apply(self, data: bytes, age_seconds: float, but: Container[str] = ()) -> bool:
+        """Apply a batch that left its picker so long ago; return whether it was news.
+
+        An invalid one is counted, and nothing of it is used; those of the pickers in `but` are known already.
+        """
         try:
             batch = _read(data)
         except (ValueError, msgspec.MsgspecError) as error:
             self._refuse("a batch is not used", error)
-            return
-        if batch.picker == self.picker:
-            return
+            return False
+        if batch.picker == self.picker or batch.picker in but:
+            return False
         is_recent = age_seconds < SILENCE_SECONDS and not batch.is_last
         if is_recent and not self._is_next(batch, age_seconds):
-            return
+            return False
         self.last_age = age_seconds
         self.counts["applied"] += 1
         self.counts["bytes_in"] += len(data)
@@ -172,6 +180,12 @@ class Exchange:
                 self._apply_part(each, batch.picker, payload, snapshot)
         if batch.is_last:
             self._forget(batch.picker)
+        return True
+
+    def farewell(self, picker: str) -> bytes | None:
+        """Return the last batch of another picker that ended without one; None for an unknown one."""
+        peer = self._peers.get(picker)
+        return None if peer is None else _encode(Batch(_FORMAT, picker, peer.sequence + 1, {}, is_last=True))
 
     def sweep(self) -> None:
         """Forget pickers that have been silent."""

@@ -2,7 +2,7 @@
 """Carries batches through one stream of Redis or Valkey, which has a bounded length."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -71,8 +71,8 @@ class SharedStream:
         self._client: Redis = settings.server.client(_ANSWER_SECONDS)
         self._last = _FROM_START
         """Id of the last entry that was read."""
-        self._unsent: bytes | None = None
-        """A batch that the server may not have."""
+        self._unsent: Sequence[bytes] = ()
+        """Batches that the server may not have."""
         self._mean_bytes = float(_ENTRY_BYTES)
         self._checked_at = self._wrote_at = -inf
         self._offset = 0.0
@@ -80,6 +80,10 @@ class SharedStream:
         self._caught_up = asyncio.Event()
         self.wakes = asyncio.Event()
         """To be set with each request: others shall know of it soon."""
+        self.collect: Callable[[], Sequence[bytes]] = exchange.collect_all
+        """Returns the batches that are to be written."""
+        self.apply: Callable[[bytes, float], object] = exchange.apply
+        """Takes a batch of another picker, and its age in seconds."""
 
     async def caught_up(self, most_seconds: float) -> bool:
         """Wait until the whole stream has been read, but not long; return whether it has."""
@@ -156,8 +160,8 @@ class SharedStream:
             self.wakes.clear()
             if started - self._checked_at > _CHECK_SECONDS:
                 await self._agree_on_salt()
-            self._unsent = self._unsent or self.exchange.collect()
-            if self._unsent is not None:
+            self._unsent = self._unsent or self.collect()
+            if self._unsent:
                 refused = await self._write(self._unsent)
                 if refused is not None:
                     self._failed(refused)
@@ -165,9 +169,9 @@ class SharedStream:
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                     continue
                 pause = _FIRST_PAUSE_SECONDS
-                self.exchange.counts["published"] += 1
-                self.exchange.counts["bytes_out"] += len(self._unsent)
-                self._unsent = None
+                self.exchange.counts["published"] += len(self._unsent)
+                self.exchange.counts["bytes_out"] += sum(map(len, self._unsent))
+                self._unsent = ()
                 self._succeeded(self._clock.now() - started)
                 self._wrote_at = started
             self.exchange.sweep()
@@ -181,12 +185,13 @@ class SharedStream:
                 await self.wakes.wait()
         await asyncio.sleep(max(0.0, self._wrote_at + self.exchange.batch_seconds - self._clock.now()))
 
-    async def _write(self, batch: bytes) -> Exception | None:
-        """Append a batch to the stream; return why the server refuses that, if it does."""
+    async def _write(self, batches: Sequence[bytes]) -> Exception | None:
+        """Append batches to the stream; return why the server refuses one, if it does."""
         async with self._client.pipeline(transaction=False) as commands:
-            commands.xadd(self._stream, {_FIELD: batch}, maxlen=self._length, approximate=True)
-            (written,) = await commands.execute(raise_on_error=False)
-        return written if isinstance(written, Exception) else None
+            for batch in batches:
+                commands.xadd(self._stream, {_FIELD: batch}, maxlen=self._length, approximate=True)
+            written = await commands.execute(raise_on_error=False)
+        return next((answer for answer in written if isinstance(answer, Exception)), None)
 
     async def _read(self) -> None:
         """Apply the batches of others: at once after a pause, otherwise those of an interval together."""
@@ -210,7 +215,7 @@ class SharedStream:
             batch = fields.get(_FIELD, b"")
             self._mean_bytes += (len(batch) + _ENTRY_BYTES - self._mean_bytes) * _SMOOTHING
             now = self._clock.now()
-            self.exchange.apply(batch, max(0.0, now + self._offset - _place(place)[0] / 1000))
+            self.apply(batch, max(0.0, now + self._offset - _place(place)[0] / 1000))
             if self._clock.now() - turn_began > _HOLD_SECONDS:
                 await asyncio.sleep(0)
                 turn_began = self._clock.now()

@@ -205,7 +205,7 @@ class Simulation:
         if (batch := replica.exchange.collect()) is not None:
             for other in self._replicas:
                 if other is not replica:
-                    self._loop.after(seconds, other.exchange.apply, batch, seconds)
+                    self._loop.after(seconds, _apply, other, batch, seconds)
         replica.exchange.sweep()
         replica.shared_at = self._clock.time
 
@@ -424,6 +424,10 @@ class Simulation:
         self._session_tokens[session] = token
         if len(self._session_tokens) > _MOST_SESSION_TOKENS:
             del self._session_tokens[next(iter(self._session_tokens))]
+
+
+def _apply(replica: Replica, batch: bytes, age_seconds: float) -> None:
+    replica.exchange.apply(batch, age_seconds)
 
 
 def _usage(request: SimRequest, cached_tokens: int | None) -> bytes:
