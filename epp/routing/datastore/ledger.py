@@ -191,6 +191,11 @@ class Inheritance:
     """Slots with inherited requests."""
     _until: float = -inf
 
+    @property
+    def is_active(self) -> bool:
+        """Whether reports matter: some slots inherited requests, or may yet."""
+        return bool(self._expected or self._heirs)
+
     def begin(self, slots: Iterable[int], now: float, seconds: float) -> None:
         """Take over from another picker at these slots; slots with a report inherit by their last report."""
         self.end()

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from epp.framework.arrays import Floats, read_only
+from epp.framework.arrays import Floats, Positions, read_only
 from epp.framework.endpoint import Endpoint, Identity
 from epp.framework.snapshot import Column
 
@@ -127,6 +127,11 @@ class ColumnTable:
             self._add_column(column)
 
     @property
+    def columns(self) -> Mapping[str, Column]:
+        """All columns, by name."""
+        return self._columns
+
+    @property
     def capacity(self) -> int:
         """Slots that there is room for."""
         return self._capacity
@@ -158,6 +163,13 @@ class ColumnTable:
         if cells[slot] != value:
             cells[slot] = value
             self._dirty.add(name)
+
+    def put_many(self, column: Column, slots: Positions, values: Floats) -> None:
+        """Write one value for each of these slots, as `put` does."""
+        if column.name not in self._cells:
+            self._add_column(column)
+        self._working[column.name][slots] = values
+        self._dirty.add(column.name)
 
     def add(self, column: Column, slot: int, amount: float) -> None:
         """Add to one value."""

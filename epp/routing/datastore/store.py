@@ -80,6 +80,16 @@ class Datastore:
         """The endpoints of the pool, by slot."""
         return tuple(e for e in self._places.endpoints if e is not None)
 
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The columns that were ever written, and those of the core, by name."""
+        return self._table.columns
+
+    @property
+    def attributes(self) -> Mapping[str, Attribute[Any]]:
+        """The attributes that were ever written, and those of the core, by name."""
+        return {name: attribute for name, (attribute, _) in self._attributes.items()}
+
     def subscribe(self, listener: Callable[[Change], None]) -> None:
         """Call `listener` after every change of the pool."""
         self._listeners.append(listener)
@@ -157,6 +167,20 @@ class Datastore:
             self._table.put(METRICS_AT, slot, now)
             self._inheritance.reported(slot, now)
         self._tell_news()
+
+    def copy_columns(self, columns: Iterable[tuple[Column, Positions, Floats]]) -> None:
+        """Write numbers that another process collected: columns, slots, and a value for each of these."""
+        for column, slots, values in columns:
+            self._table.put_many(column, slots, values)
+            if column == METRICS_AT and self._inheritance.is_active:
+                for slot in slots.tolist():
+                    self._inheritance.reported(slot, self._clock.now())
+        self._tell_news()
+
+    def copy_records(self, attribute: Attribute[T], records: Iterable[tuple[int, T]]) -> None:
+        """Write records, by slot, that another process collected."""
+        for slot, record in records:
+            self._write(slot, Report({}, {attribute: record}))
 
     def inherit(self, seconds: float) -> None:
         """Count the running requests of endpoints as in flight for so long at most: a former picker sent them.
@@ -391,8 +415,12 @@ class Datastore:
 
     def endpoint(self, identity: str) -> Endpoint | None:
         """Return the endpoint of this id; None when there is none."""
-        slot = self._places.slots.get(identity)
+        slot = self.slot_named(identity)
         return None if slot is None else self._places.endpoints[slot]
+
+    def slot_named(self, identity: str) -> int | None:
+        """Return the slot of the endpoint of this id; None when there is none."""
+        return self._places.slots.get(identity)
 
     def slot_of(self, endpoint: Endpoint) -> int | None:
         """Return the slot of an endpoint; None once it left."""
