@@ -43,6 +43,8 @@ from epp.telemetry.plugin_metrics import family_of
 from epp.telemetry.process_series import show_leader, show_watches
 from epp.telemetry.settings import PageSettings
 from epp.telemetry.tracing.exporting import SpanCounts
+from epp.workers.health import Processes
+from epp.workers.metrics import show_processes
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -181,6 +183,7 @@ def metrics_markdown() -> str:
     show_watches(registry, tuple)
     show_leader(registry, "", is_leader=lambda: False)
     SpanCounts(()).show(registry)
+    show_processes(registry, Processes)
     families = [*registry._collector_to_names, DecisionMetrics(None)]  # noqa: SLF001  no public way to the families
     rows = [row for collector in families for row in _metric_rows(collector)]
     own, _ = Registry().load_all()

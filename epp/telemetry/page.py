@@ -180,7 +180,7 @@ class _Rendering:
 
         def render() -> bytes:
             registry = self._registry.restricted_registry(names) if names else self._registry
-            with _no_collection():
+            with no_collection():
                 return rendered(encoder, registry, compress=compress)
 
         body = await self.shared((content_type, names, compress), render, chosen=bool(names))
@@ -224,7 +224,7 @@ async def _cluster_scores(
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Do not collect garbage: thousands of samples would make Python do it, which stops the event loop."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -260,6 +260,25 @@ _SAMPLES = 16
 """Samples between two looks at the clock."""
 
 
+class Pace:
+    """Gives a thread a third of the time at most."""
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Prepare; the work begins now."""
+        self._clock = clock
+        self._sleep = sleep
+        self._began = clock()
+
+    def rest(self) -> None:
+        """Pause if there was enough work since the last pause."""
+        worked = self._clock() - self._began
+        if worked >= _WORK_SECONDS:
+            self._sleep(_PAUSE * worked)
+            self._began = self._clock()
+
+
 def paced(
     registry: Collector,
     *,
@@ -267,14 +286,8 @@ def paced(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Metric]:
     """Yield the metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
-    began = clock()
-
-    def rest() -> None:
-        nonlocal began
-        worked = clock() - began
-        if worked >= _WORK_SECONDS:
-            sleep(_PAUSE * worked)
-            began = clock()
+    metrics = registry.collect()  # a collector that asks others first waits for them, which is no work
+    rest = Pace(clock=clock, sleep=sleep).rest
 
     def rested(samples: Iterable[Sample]) -> Iterator[Sample]:
         remaining = iter(samples)
@@ -282,7 +295,7 @@ def paced(
             yield from some
             rest()
 
-    for metric in registry.collect():
+    for metric in metrics:
         rest()
         slow = copy(metric)  # a collector may keep its own
         slow.samples = Samples(partial(rested, metric.samples))
