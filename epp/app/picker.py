@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from secrets import randbits, token_hex
 from typing import Any
 
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
@@ -16,9 +15,10 @@ from epp.admin.answers import LoopCalls, PickerView
 from epp.admin.configuration import plugin_state_route
 from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
 from epp.app.kubernetes import Kubernetes
+from epp.app.processes import Processes
 from epp.app.running import RunningConfig
 from epp.app.servers import Servers, admin_routes, endpoints_health, inputs_health, news, on_trial
-from epp.app.settings import PickerSettings
+from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
 from epp.explain.shadows import Shadows
@@ -33,17 +33,13 @@ from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
 from epp.framework.roles import Shadowing
-from epp.framework.sharing import Shareable
 from epp.kube.access import KubeApi
 from epp.kube.objects.inference import H2C
 from epp.kube.reviews import TokenReviews
-from epp.routing.datastore import Datastore, SharedWork
+from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
-from epp.routing.outliers import SharedFailures
 from epp.runtime.http_server import HttpLimits
 from epp.runtime.supervisor import Supervisor
-from epp.sharing.exchange import Exchange
-from epp.sharing.stream import SharedStream
 from epp.telemetry.cluster_scores import cluster_scores
 from epp.telemetry.flow_series import show_inflight
 from epp.telemetry.hardware_series import show_unknown_accelerators
@@ -62,10 +58,11 @@ from epp.telemetry.process_series import (
     show_watches,
 )
 from epp.telemetry.shared_series import show_shared_state
+from epp.workers.channel import Handler
+from epp.workers.link import Link
+from epp.workers.metrics import packed_metrics
 
 _NAMES_SHOWN = 10
-_CATCH_UP_SECONDS = 2.0
-"""Time to read what other pickers shared before this one is ready."""
 
 _log = structlog.get_logger()
 
@@ -75,7 +72,7 @@ class Picker:
 
     def __init__(self, settings: PickerSettings) -> None:
         """Build everything that the configuration names; raises ConfigurationError."""
-        self._settings = settings
+        self._settings = settings = settings if settings.link is None else of_worker(settings)
         self._exchange = ExchangeSettings(
             **asdict(settings.responses),
             emit_scores=settings.emit_endpoint_scores,
@@ -106,6 +103,8 @@ class Picker:
             if (election := kubernetes.election) is not None:
                 show_leader(self.metrics.registry, election.settings.name, is_leader=lambda: election.is_leader)
             discovery = kubernetes.discovery
+        if settings.link is not None:
+            discovery = settings.link
         self.recorder = self._recorder()
         self._shadows = Shadows(self.metrics.registry, self.recorder)
         self._running = RunningConfig(
@@ -116,6 +115,7 @@ class Picker:
             discovery=discovery,
             readers=None if self._kubernetes is None else self._kubernetes.readers,
             observers=tuple(self._request_observers()),
+            ask=None if settings.link is None else settings.link.ask,
         )
         self._use_shadows(self._running.assembly)
         if settings.policies is not None:
@@ -136,7 +136,11 @@ class Picker:
                 observer=self.metrics,
                 clock=self._clock,
             )
-        self._shared = self._shared_stream()
+        self._processes = Processes(
+            settings, self.store, self.director.outliers, lambda: self._running.assembly.plugins, self._clock
+        )
+        if self._processes.stream is not None:
+            show_shared_state(self.metrics.registry, self._processes.stream)
         self._supervisor = Supervisor(observer=self.metrics)
         self._is_started = False
         self._is_ready = False
@@ -156,29 +160,13 @@ class Picker:
             generation=lambda: self.config.generation,
             snapshot=lambda: self._running.store.latest,
         )
-        recorder = recorder_of(self._settings.decisions, self._clock, setup)
+        link = self.link
+        send = None if link is None else partial(link.send, "decision")
+        recorder = recorder_of(self._settings.decisions, self._clock, setup, send)
+        if link is not None and recorder.prefix_key:
+            recorder.prefix_key = link.key
         self.metrics.registry.register(DecisionMetrics(recorder))
         return recorder
-
-    def _shared_stream(self) -> SharedStream | None:
-        """Return the stream that shares the state; None without --shared-state. Raises ConfigurationError."""
-        settings = self._settings
-        if not settings.sharing.address:
-            return None
-        own = SharedWork(self.store), SharedFailures(self.director.outliers, self.store)
-
-        def shareables() -> Iterator[Shareable]:
-            yield from own
-            yield from (plugin for plugin in self._running.assembly.plugins if isinstance(plugin, Shareable))
-
-        exchange = Exchange(token_hex(8), shareables, self.store.snapshot, self._clock, randbits(64))
-        try:
-            stream = SharedStream(exchange, settings.sharing, settings.pool_name, self._clock)
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from error
-        self.store.ledger.on_open = stream.wakes.set
-        show_shared_state(self.metrics.registry, stream)
-        return stream
 
     def _make_servers(self) -> Servers:
         settings = self._settings
@@ -187,8 +175,8 @@ class Picker:
         if page.endpoint_auth:
             self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
         served = OperatorPage(
-            self.metrics.registry,
-            self._health,
+            self._processes.page_of(self.metrics.registry),
+            lambda: self._processes.health(self._health()),
             HttpLimits(page.max_connections, page.request_seconds),
             scores=self._cluster_scores,
             explanations=self._explanations,
@@ -206,7 +194,13 @@ class Picker:
             admin=None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin")),
             admin_routes=self._admin_routes,
             streams=StreamSeries(self.metrics.families) if page.stream_metrics else None,
+            acceptor=self._processes.acceptor,
         )
+
+    @property
+    def link(self) -> Link | None:
+        """The connection to the main process, if this is one of its workers."""
+        return self._settings.link
 
     @property
     def store(self) -> Datastore:
@@ -279,18 +273,17 @@ class Picker:
         if self._cluster_access is not None:
             self._cluster_access.start()
         try:
-            await self._servers.open()
-            if self._kubernetes is not None:
-                await self._kubernetes.start(self.director)
-            await self._running.start()
+            await self._open()
+            await self._start_tasks()
+            await self._processes.catch_up()
         except BaseException:
             await self.stop(drain_seconds=0)
             raise
-        await self._start_tasks()
-        if self._shared is not None and not await self._shared.caught_up(_CATCH_UP_SECONDS):
-            _log.warning("start without all that other pickers shared", server=self._shared.name)
         self._settings.before_ready()
         self._is_started = True
+        if self.link is not None:
+            self.link.channel.send("started")  # the answer is whether to be ready
+            return
         if self._kubernetes is not None:
             self._kubernetes.write_events(lambda: self.config.refused)
             self._kubernetes.discovery.pool.subscribe(lambda _: self._tell_ready())
@@ -300,6 +293,27 @@ class Picker:
         self._servers.extproc.stand_by()
         _log.info("standing by", endpoints=len(self.store.endpoints), **self._servers.addresses)
         self._kubernetes.contend(lambda leads: self._set_ready(ready=leads))
+
+    async def _open(self) -> None:
+        await self._servers.open()
+        if self._kubernetes is not None:
+            await self._kubernetes.start(self.director)
+        await self._processes.open(self._servers.extproc, self._handlers(), lambda: self._is_ready)
+        for name, run in self._processes.tasks:
+            self._supervisor.start(name, run)
+        await self._running.start()
+
+    def _handlers(self) -> Mapping[str, Handler]:
+        """Return what handles messages of other processes: those of the main process in a worker, or of workers."""
+        if self.link is not None:
+            return {
+                "ready": self._follow_readiness,
+                "refuse": lambda _: self.refuse_waiting(),
+                "metrics": lambda _: packed_metrics(self.metrics.registry),
+                "health": lambda _: self._health(),
+            }
+        keep = {} if self.recorder is None else {"decision": self.recorder.keep}
+        return {"ask": self._running.ask, **keep}
 
     def _request_observers(self) -> Iterator[DirectorObserver]:
         """Yield the observers of requests, beside the metrics."""
@@ -320,8 +334,6 @@ class Picker:
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
         self._supervisor.start("shadow profiles", self._shadows.run)
-        if self._shared is not None:
-            self._supervisor.start("shared state", self._shared.run)
 
     async def stop(self, *, drain_seconds: float | None = None, enough: asyncio.Event | None = None) -> None:
         """Drain, refuse what still waits for room, then close open streams and release resources.
@@ -340,6 +352,7 @@ class Picker:
             await extproc.drain(most_seconds, self._settings.drain_quiet_seconds, enough or asyncio.Event())
         await self.refuse_waiting()
         await extproc.stop()
+        await self._processes.stop()
         if releasing is not None:
             await releasing
         await self._supervisor.stop()
@@ -356,6 +369,7 @@ class Picker:
 
     async def refuse_waiting(self) -> None:
         """Refuse all that waits for room, now and from now on; wait a moment for gateways to have read that."""
+        await self._processes.refuse_waiting()
         await self._servers.answered(self.director.refuse_waiting())
 
     def _set_ready(self, *, ready: bool) -> None:
@@ -368,6 +382,10 @@ class Picker:
             more = {"inherited_requests": inherited} if inherited else {}
             _log.info("ready", endpoints=len(self.store.endpoints), **more, **self._servers.addresses)
 
+    def _follow_readiness(self, ready: bool) -> None:  # noqa: FBT001  a message
+        if ready is not self._is_ready:
+            self._set_ready(ready=ready)
+
     def _tell_ready(self) -> None:
         """Set the health: a picker whose parsers do not fit the pool stands by, so that no rollout goes on."""
         problem = self._protocol_problem if self._is_ready else ""
@@ -376,6 +394,7 @@ class Picker:
             self._servers.extproc.stand_by()
         else:
             self._servers.extproc.set_ready(ready=self._is_ready)
+        self._processes.tell_ready(ready=self._is_ready and not problem)
 
     @property
     def _protocol_problem(self) -> str:
@@ -422,6 +441,7 @@ class Picker:
         config = self.config
         states = self._running.endpoint_states
         reachable = not states or any(state.used for state in states)
+        stream = self._processes.stream
         ready = self._is_ready and reachable and not self._protocol_problem
         return {
             "ready": ready,
@@ -441,7 +461,7 @@ class Picker:
             ),
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
-            **({} if self._shared is None else {"shared_state": self._shared.health}),
+            **({} if stream is None else {"shared_state": stream.health}),
             "lost_log_lines": self._settings.lost_log_lines(),
             **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
             **inputs_health(self._input_owners()),
@@ -481,7 +501,7 @@ class Picker:
             assembly=lambda: running.assembly,
             config=lambda: self.config,
             states=lambda: running.endpoint_states,
-            picks=lambda: self.metrics.picks,
+            picks=lambda: self._processes.picks_of(self.metrics),
             tenants=lambda: running.tenants,
             build=self._on_trial,
         )

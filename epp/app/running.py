@@ -26,7 +26,7 @@ from epp.pool.collectors.tagging import run_in_steps
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
 from epp.routing.director.open_requests import SWEEP_SECONDS, Reservations
-from epp.routing.outliers import OutlierDetector
+from epp.routing.outliers import Ask, OutlierDetector, Verdict
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
 from epp.telemetry.metrics import Metrics
@@ -56,11 +56,14 @@ class RunningConfig:
         discovery: Discovery[Any] | None = None,
         readers: ClusterReaders | None = None,
         observers: tuple[DirectorObserver, ...] = (),
+        ask: Ask | None = None,
     ) -> None:
         """Prepare; `discovery` takes precedence over that of the assembly. Raises ConfigurationError for none.
 
-        `readers` has access to the cluster of the pool; without it, plugins that read its objects get none.
+        `readers` has access to the cluster of the pool; without it, plugins that read its objects get none. With
+        `ask`, another process polls and tags the endpoints: it is asked for urgent polls.
         """
+        self._collects = ask is None
         self._clock = clock
         self._metrics = metrics
         self._gauge_seconds = settings.refresh_prometheus_seconds
@@ -80,10 +83,10 @@ class RunningConfig:
         )
         self.director.close()
         self._supervisor = Supervisor(observer=metrics)
-        self._tagging = Tagging(self.store, assembly.taggers, observer=metrics)
+        self._tagging = Tagging(self.store, self._taggers(assembly), observer=metrics)
         self._collector = Collector(
             self.store,
-            assembly.feeds,
+            self._feeds(assembly),
             clock=clock,
             interval_seconds=settings.refresh_metrics_seconds,
             observer=metrics,
@@ -92,7 +95,7 @@ class RunningConfig:
             limits=settings.page_limits,
         )
         self._collector.trust_for(_trusted_seconds(assembly))
-        self.director.outliers.ask_with(self._collector.ask)
+        self.director.outliers.ask_with(ask or self._collector.ask)
         self._collector.call_on_connection_end(self.director.outliers.suspect)
         self.awaited = ""
         """The step that the start waits for, as text; any thread may read it."""
@@ -132,6 +135,15 @@ class RunningConfig:
         for source in self.assembly.instances.of(QuotaSource):
             yield from source.named_quotas
 
+    async def ask(self, identity: str) -> Verdict:
+        """Poll the endpoint of this id urgently; return the verdict."""
+        endpoint = self.store.endpoint(identity)
+        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        if endpoint is None:
+            return Verdict.SILENT
+        self._collector.ask(endpoint, lambda told: None if verdict.done() else verdict.set_result(told))
+        return await verdict
+
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
         """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
         self._collector.limit_tls(by_name=by_name, addresses=addresses)
@@ -155,8 +167,9 @@ class RunningConfig:
         self._follow_discovery()
         self._sync_tasks()
         self._supervisor.start("pool gauges", self._refresh_gauges)
-        self._supervisor.start("endpoint report", self._report.follow)
-        self._supervisor.start("prices", self._watch_prices)
+        if self._collects:
+            self._supervisor.start("endpoint report", self._report.follow)
+            self._supervisor.start("prices", self._watch_prices)
         self._supervisor.start("reservations", partial(sweep_reservations, self.director.reservations, self.store))
         self._supervisor.start("quotas", partial(sweep_quotas, self.director.quotas))
         self._supervisor.start("outliers", partial(sweep_outliers, self.director.outliers))
@@ -171,23 +184,22 @@ class RunningConfig:
     async def switch(self, assembly: Assembly) -> None:
         """Put another configuration into effect; raises ConfigurationError, with nothing changed, where it cannot."""
         discovery = self.discovery_of(assembly)
-        self._collector.checked(assembly.feeds)
+        self._collector.checked(self._feeds(assembly))
         try:
             await self._connect_readers(assembly)
             if discovery is not self._discovery:
                 source_pool = SourcePool(self.store, self._clock)
                 await discovery.start(source_pool)
-                tagged = await self._tagging.tags_of(lambda: source_pool.withheld, assembly.taggers)
-                await self._tagging.replace_with_pool(
-                    assembly.taggers, source_pool.withheld, tagged, assembly.derivations
-                )
+                taggers = self._taggers(assembly)
+                tagged = await self._tagging.tags_of(lambda: source_pool.withheld, taggers)
+                await self._tagging.replace_with_pool(taggers, source_pool.withheld, tagged, assembly.derivations)
                 # until `use` in the same turn as the change: the filters before know nothing of the new pool
                 source_pool.opened()
                 self._source_pool.close()
                 self._discovery, self._source_pool = discovery, source_pool
                 self._follow_discovery()
             else:
-                await self._tagging.change_over(assembly.taggers, assembly.derivations)
+                await self._tagging.change_over(self._taggers(assembly), assembly.derivations)
             self.director.use(assembly.pipeline)
             before, self.assembly = self.assembly, assembly
         finally:
@@ -195,7 +207,7 @@ class RunningConfig:
         self._sync_tasks()
         await asyncio.sleep(0)  # requests between two long steps
         self._collector.trust_for(_trusted_seconds(assembly))
-        await self._collector.replace(assembly.feeds)
+        await self._collector.replace(self._feeds(assembly))
         await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
 
     async def stop(self) -> None:
@@ -256,7 +268,7 @@ class RunningConfig:
             self._readers.keep(self.assembly.readings)
 
     def _retag(self, reader: ObjectReader[Any], concerns: AffectedEndpoints) -> None:
-        if isinstance(reader, Tagger):
+        if self._collects and isinstance(reader, Tagger):
             self._tagging.retag(reader, concerns)
 
     def _follow_discovery(self) -> None:
@@ -267,12 +279,18 @@ class RunningConfig:
             self._supervisor.start("discovery", self._source_pool.follow, name="endpoints that join"),
         )
 
+    def _feeds(self, assembly: Assembly) -> Sequence[Feed]:
+        return assembly.feeds if self._collects else ()
+
+    def _taggers(self, assembly: Assembly) -> Sequence[Tagger[Any]]:
+        return assembly.taggers if self._collects else ()
+
     def _sync_tasks(self) -> None:
         """Run one task for each plugin in use that follows files or another source of its own, and no others."""
         wanted: dict[tuple[str, Plugin[Any]], tuple[Callable[[], Awaitable[None]], str]] = {}
         for follower in self.assembly.instances.of(Follower):
             wanted["follower", follower] = follower.follow, f"follower {follower.name}"
-        for tagger in self.assembly.taggers:
+        for tagger in self._taggers(self.assembly):
             if isinstance(tagger, FollowingTagger):
                 follow = partial(tagger.follow, partial(self._tagging.retag, tagger))
                 wanted["tagger", tagger] = follow, f"tagger {tagger.name}"

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -37,6 +37,9 @@ from epp.telemetry.endpoints import MAX_ROWS, EndpointState
 from epp.telemetry.page import OperatorPage
 from epp.telemetry.settings import PageSettings
 
+if TYPE_CHECKING:  # only one of two carriers is imported
+    from epp.extproc.http2_carrier import Acceptor
+
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.01
 
@@ -54,9 +57,13 @@ class Servers:
         admin: AdminPort | None = None,
         admin_routes: Callable[[], Sequence[web.RouteDef]] = tuple,
         streams: StreamObserver | None = None,
+        acceptor: "Acceptor | None" = None,
     ) -> None:
-        """Prepare; `admin_routes` is called on the event loop that owns the state of the routes."""
-        self.extproc = ExtProcServer(sessions, settings, streams)
+        """Prepare; with an acceptor, other processes serve the connections.
+
+        `admin_routes` is called on the event loop that owns the state of the routes.
+        """
+        self.extproc = ExtProcServer(sessions, settings, streams, acceptor)
         self._page = page
         self._page_settings = page_settings
         self._admin = admin

@@ -3,7 +3,7 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from epp.routing.policies import PolicyFiles
 from epp.routing.settings import OutlierSettings
 from epp.sharing.settings import SharingSettings
 from epp.telemetry.settings import AdminSettings, PageSettings
+from epp.workers.link import Link
 
 if TYPE_CHECKING:  # the SDK is imported where requests are traced
     from epp.telemetry.tracing.tracing import Tracing
@@ -90,6 +91,10 @@ class PickerSettings(PoolSettings):
     """Which decisions are recorded; None for none."""
     sharing: SharingSettings = field(default_factory=SharingSettings)
     """Where pickers of the pool share their state, if anywhere."""
+    workers: int = 1
+    """Processes that answer requests; with more than one, this process only finds and polls endpoints."""
+    link: Link | None = None
+    """The connection to the main process, in one of its workers."""
     inherited_seconds: float = 600.0
     """Time in which requests that endpoints have under way at the start count as in flight; 0 for none."""
     emit_endpoint_scores: bool = False
@@ -110,3 +115,19 @@ class PickerSettings(PoolSettings):
     """Number of log lines that could not be written."""
     before_ready: Callable[[], None] = lambda: None
     """Called once, when the pool is filled and before the picker is ready: what would hold requests up later."""
+
+
+def of_worker(settings: PickerSettings) -> PickerSettings:
+    """Return the settings of a worker: the main process has the ports and the lease, and shares with other pickers."""
+    page = PageSettings(legacy_metrics=settings.page.legacy_metrics, stream_metrics=settings.page.stream_metrics)
+    cluster = settings.kubernetes
+    return replace(
+        settings,
+        workers=1,
+        page=page,
+        admin=AdminSettings(),
+        sharing=SharingSettings(),
+        terminal=None,
+        server=replace(settings.server, address="", health_address=None),
+        kubernetes=None if cluster is None else replace(cluster, lease=None),
+    )

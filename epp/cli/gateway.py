@@ -8,9 +8,11 @@ from contextlib import contextmanager
 import structlog
 import typer
 
+from epp.app import Picker
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.picker_flags import Gateway
 from epp.cli.running import exit_on, run
+from epp.cli.serve import work_for
 from epp.cli.settings import configure_logs, picker_settings
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
@@ -41,8 +43,11 @@ def gateway(flags: Gateway) -> None:
     writer = configure_logs(flags)
 
     async def work(stop: asyncio.Event) -> None:
-        server = ServerSettings(transport=flags.transport, budgets=flags.budgets)
+        server = ServerSettings(transport=flags.transport, budgets=flags.budgets, secure=False)
         picker = picker_settings(flags, server, host=_page_host(flags), log=writer)
+        if picker.link is not None:
+            await work_for(Picker(picker), picker.link)
+            return
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
                 typer.echo(_start_line(running))
@@ -74,7 +79,7 @@ def _settings(flags: Gateway) -> GatewaySettings:
     return GatewaySettings(
         listen_host=address.host,
         listen_port=address.port,
-        concurrency=flags.concurrency,
+        concurrency=max(flags.concurrency, flags.workers),
         cluster_type=ClusterType(flags.cluster_type),
         body_mode=None if flags.body_mode is None else Bodies(flags.body_mode),
         failure_mode=FailureMode(flags.failure_mode),

@@ -84,6 +84,14 @@ class PickerFlags:
         "active without --shared-state.",
         DURATION,
     )
+    workers: int = flag(
+        1,
+        "Processes that answer requests, each on a core of its own. With more than one, one more process finds and "
+        "polls the endpoints and has all ports; a gateway needs as many connections: see docs/several-pickers.md.",
+        "PROCESSES",
+        min=1,
+        max=64,
+    )
     sharing: SharingSettings = field(default_factory=SharingSettings)
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
     v: Verbosity = 2
@@ -185,7 +193,7 @@ class Gateway(PickerFlags):
 
     listen: Listen = "127.0.0.1:8080"
     bind_address: str | None = flag(None, "Address that the metrics page listens on; by default 127.0.0.1.", "IP")
-    concurrency: int = flag(1, "Envoy's worker threads.", "THREADS", min=1)
+    concurrency: int = flag(1, "Envoy's worker threads, at least --workers.", "THREADS", min=1)
     cluster_type: Literal["auto", "original-dst", "override-host"] = flag(
         "auto",
         "original-dst: Envoy connects to the one address that the picker names. override-host: it reads the "

@@ -13,6 +13,7 @@ from epp.cli.settings import configure_logs, picker_settings
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import EVERYWHERE, HostPort
 from epp.runtime.supervisor import first_of
+from epp.workers.link import Link
 
 
 def serve(flags: Serve) -> None:
@@ -40,6 +41,9 @@ def serve(flags: Serve) -> None:
                 drain_quiet_seconds=flags.drain_quiet_period,
             )
         )
+        if picker.link is not None:
+            await work_for(picker, picker.link)
+            return
         if not await first_of(picker.start(), stop.wait()):  # stopped while it waits for the API server of its cluster
             return
         await stop.wait()
@@ -47,3 +51,10 @@ def serve(flags: Serve) -> None:
         await picker.stop(enough=stop)
 
     run(work, ConfigurationError)
+
+
+async def work_for(picker: Picker, link: Link) -> None:
+    """Run the picker of a worker until the main process lets it end, whatever signals it gets."""
+    if await first_of(picker.start(), link.ended()):
+        await link.ended()
+    await picker.stop(drain_seconds=0)

@@ -24,7 +24,7 @@ from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
 from epp.config import LoadedConfig
 from epp.explain.settings import DecisionSettings
-from epp.extproc.settings import ServerSettings
+from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
 from epp.framework.messages import install_command
 from epp.pool.discovery import PodTarget
@@ -34,6 +34,7 @@ from epp.telemetry.logs import LogWriter
 from epp.telemetry.request_log import request_log
 from epp.telemetry.settings import PageSettings
 from epp.telemetry.tracing import TracingError, TracingSettings, read_environment
+from epp.workers.link import link_of_environment, number_of_environment
 
 if TYPE_CHECKING:  # imported where an exporter is set
     from epp.telemetry.tracing.tracing import Tracing
@@ -43,7 +44,7 @@ _log = structlog.get_logger()
 
 def configure_logs(flags: PickerFlags) -> LogWriter:
     """Set up log lines for the whole process; return their writer."""
-    return logs.configure(_verbosity(flags), log_style(flags))
+    return logs.configure(_verbosity(flags), log_style(flags), worker=number_of_environment())
 
 
 def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
@@ -54,8 +55,14 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         pods = read_source(flags) if isinstance(flags, Serve) else None
         file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
     tracing = read_tracing(flags)
+    if flags.workers > 1 and flags.transport is Transport.GRPCIO:
+        raise ConfigurationError(
+            "--workers: --transport grpcio cannot take connections of another process: leave it out"
+        )
     return PickerSettings(
         server=server,
+        workers=flags.workers,
+        link=link_of_environment(),
         tracing=tracing,
         config=config,
         watch_config=flags.config_file,

@@ -245,8 +245,11 @@ class FailureLog:
         return first
 
 
-def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
-    """Set up structlog for the whole process; return the writer, which counts lost lines."""
+def configure(verbosity: int = 2, style: LogStyle = LogStyle(), *, worker: str = "") -> LogWriter:
+    """Set up structlog for the whole process; return the writer, which counts lost lines.
+
+    With `worker`, each line has this number of the process.
+    """
     writer = LogWriter(sys.stderr)
     level = next((level for limit, level in _LEVELS if verbosity <= limit), logging.DEBUG)
     stamp = time_stamp(style.time_encoding)
@@ -260,6 +263,8 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle()) -> LogWriter:
         processors = [structlog.processors.add_log_level, stamped, request_as_text, console]
     if not style.tracebacks:
         processors.insert(0, _without_traceback)
+    if worker:
+        processors.insert(0, lambda _logger, _method, event: {**event, "worker": int(worker)})
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),

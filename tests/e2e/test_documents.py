@@ -37,6 +37,7 @@ TUNING = "docs/tuning.md"
 CALIBRATION = "docs/calibration.md"
 REPLAY = "docs/replay.md"
 SEVERAL_PICKERS = "docs/several-pickers.md"
+WORKERS = "docs/workers.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
@@ -66,6 +67,7 @@ NOT_RUN = {
     CALIBRATION: (),
     REPLAY: (),
     SEVERAL_PICKERS: (),
+    WORKERS: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
 PROJECT_FILES = {
@@ -92,6 +94,7 @@ PROJECT_FILES = {
     CALIBRATION: (),
     REPLAY: (),
     SEVERAL_PICKERS: (),
+    WORKERS: (),
 }
 """What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
@@ -476,6 +479,16 @@ def test_traces_are_made_recorded_and_shown(walk):
     assert "decisions.jsonl: 40 requests in " in recorded
     # Four prompts of ten requests each: 36 of 40 have a prompt that was there before, of 16 full blocks of 64 tokens.
     assert 0.75 < float(re.search(r"([\d.]+)% of the prompt tokens were in an earlier", recorded)[1]) / 100 < 0.95
+
+
+@pytest.mark.slow
+def test_workers_are_one_picker(walk):
+    walked = walk(WORKERS)
+    assert output_of(walked, "curl -s http://127.0.0.1:9081/healthz").strip() == (
+        "{'serving': 2, 'starting': 0, 'replaced': 0}"
+    )
+    counted = output_of(walked, "curl -s http://127.0.0.1:9081/metrics").splitlines()
+    assert sum(float(line.rpartition(" ")[2]) for line in counted) >= 8
 
 
 @pytest.mark.slow

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other processes of a picker, and the other pickers: what is shared with them, and what carries it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from secrets import randbits, token_hex
+from typing import Any
+
+import structlog
+from prometheus_client.registry import CollectorRegistry
+
+from epp.app.settings import PickerSettings
+from epp.extproc.server import ExtProcServer
+from epp.framework.clock import Clock
+from epp.framework.errors import ConfigurationError
+from epp.framework.plugin import Plugin
+from epp.framework.sharing import Shareable
+from epp.routing.datastore import Datastore, SharedWork
+from epp.routing.outliers import OutlierDetector, SharedFailures
+from epp.runtime.followed_files import RELOADS
+from epp.sharing.exchange import Exchange
+from epp.sharing.local import Publisher, Relay
+from epp.sharing.stream import SharedStream
+from epp.telemetry.metrics import Metrics
+from epp.workers.channel import Channel, Handler
+from epp.workers.connections import ConnectionReceiver, Connections
+from epp.workers.health import Processes as Counts
+from epp.workers.health import WorkersHealth, ask
+from epp.workers.metrics import MergedMetrics, show_processes
+from epp.workers.processes import Worker, Workers
+
+_WORKERS_SECONDS = 60.0
+"""Longest time for workers to start."""
+_CATCH_UP_SECONDS = 2.0
+"""Time to read what other pickers shared before this one is ready."""
+_REFUSE_SECONDS = 3.0
+_HEALTH_SECONDS = 1.0
+
+_log = structlog.get_logger()
+
+
+class Processes:
+    """Of a picker without workers that shares nothing, all is absent."""
+
+    def __init__(
+        self,
+        settings: PickerSettings,
+        store: Datastore,
+        outliers: OutlierDetector,
+        plugins: Callable[[], Iterable[Plugin[Any]]],
+        clock: Clock,
+    ) -> None:
+        """Prepare; raises ConfigurationError for a shared state that cannot be used."""
+        self.link = settings.link
+        """The connection to the main process, in a worker."""
+        self.stream: SharedStream | None = None
+        """What is shared with other pickers."""
+        self.workers: Workers | None = None
+        """Those of the main process, once it has opened its servers."""
+        self.acceptor: Connections | None = None
+        """Accepts the connections of the main process, for its workers."""
+        self._health = WorkersHealth(lambda: self.counts)
+        self._metrics: MergedMetrics | None = None
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._publisher: Publisher | None = None
+        self._relay: Relay | None = None
+        self._receiver: ConnectionReceiver | None = None
+        has_workers = settings.workers > 1
+        if not (settings.sharing.address or has_workers or self.link):
+            return
+        own = SharedWork(store), SharedFailures(outliers, store)
+
+        def shareables() -> Iterator[Shareable]:
+            yield from own
+            yield from (plugin for plugin in plugins() if isinstance(plugin, Shareable))
+
+        self._exchange = Exchange(token_hex(8), shareables, store.snapshot, clock, randbits(64))
+        if settings.sharing.address:
+            self.stream = self._stream()
+        if self.link is not None:
+            self._publisher = Publisher(self._exchange, partial(self.link.send, "batch"))
+        elif has_workers:
+            self._relay = Relay(self._exchange, clock, self.stream)
+            self._publisher = Publisher(self._exchange, self._relay.from_main)
+            self.acceptor = Connections(self._release, clock.now)
+        wakes = self._publisher or self.stream
+        if wakes is not None:
+            store.ledger.on_open = wakes.wakes.set
+
+    def _stream(self) -> SharedStream:
+        settings = self._settings
+        try:
+            return SharedStream(self._exchange, settings.sharing, settings.pool_name, self._clock)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+
+    @property
+    def counts(self) -> Counts:
+        """The number of workers, by state; may be read in any thread."""
+        return Counts() if self.workers is None else self.workers.counts
+
+    def health(self, own: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the state of this process and its workers as one; may be called in any thread."""
+        return own if self.workers is None else self._health.with_workers(own)
+
+    def page_of(self, own: CollectorRegistry) -> CollectorRegistry:
+        """Return the metrics of all processes, given those of this one."""
+        if self._relay is None:
+            return own
+        show_processes(own, lambda: self.counts)
+        self._metrics = MergedMetrics(own)
+        return self._metrics
+
+    def picks_of(self, own: Metrics) -> Mapping[str, int]:
+        """Return how often each endpoint was picked; called on the event loop."""
+        return own.picks if self._metrics is None else self._metrics.picks
+
+    async def open(self, server: ExtProcServer, handlers: Mapping[str, Handler], is_ready: Callable[[], bool]) -> None:
+        """Start workers, or connect to the main process.
+
+        `handlers` are those of a worker for messages of the main process, or the other way round.
+        """
+        if self._relay is not None and self.acceptor is not None:
+            of_worker = partial(self._handlers_of, self._relay, self.acceptor, handlers)
+            self.workers = Workers(
+                self._settings.workers, self._store, self._relay, self.acceptor, handlers=of_worker, is_ready=is_ready
+            )
+            self.workers.start()
+            if self._metrics is not None:
+                self._metrics.follow(self._channels)
+        elif self.link is not None:
+            self._receiver = receiver = ConnectionReceiver(
+                server.http2, self.link.connections, partial(self.link.send, "connections")
+            )
+            of_main: Mapping[str, Handler] = {
+                "batch": lambda message: self._exchange.apply(*message),
+                "salt": self._exchange.use_salt,
+                "release": receiver.release,
+                "reload": lambda _: RELOADS.ask(),
+                **handlers,
+            }
+            self.link.attach(self._store, of_main)
+            await self.link.open(self._exchange.picker)
+
+    @property
+    def tasks(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Names and calls of what is to be run beside requests."""
+        if self.link is not None:
+            yield "main process", self.link.run
+        if self._receiver is not None:
+            yield "connections", self._receiver.run
+        if self.workers is not None:
+            yield "reloads of workers", partial(_pass_on_reloads, self.workers)
+            yield "health of workers", partial(_refresh_health, self._health, self.workers)
+        if self._publisher is not None:
+            yield "shared state of workers", self._publisher.run
+        if self.stream is not None:
+            yield "shared state", self.stream.run
+
+    async def catch_up(self) -> None:
+        """Wait for what others know, but not long; raises ConfigurationError without workers."""
+        if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
+            _log.warning("start without all that other pickers shared", server=self.stream.name)
+        if self.workers is not None and not await self.workers.started(_WORKERS_SECONDS):
+            raise ConfigurationError("--workers: none of the workers has started: see their log lines")
+
+    def tell_ready(self, *, ready: bool) -> None:
+        """Tell workers how to answer health checks."""
+        if self.workers is not None:
+            self.workers.send("ready", ready)
+
+    async def refuse_waiting(self) -> None:
+        """Let workers refuse what waits for room."""
+        if self._relay is not None:
+            await ask(self._channels(), "refuse", _REFUSE_SECONDS)
+
+    async def stop(self) -> None:
+        """End the workers."""
+        if self.workers is not None:
+            await self.workers.stop()
+
+    def _handlers_of(
+        self, relay: Relay, acceptor: Connections, others: Mapping[str, Handler], worker: Worker
+    ) -> Mapping[str, Handler]:
+        return {
+            "batch": lambda batch: relay.from_member(worker.picker, batch),
+            "connections": lambda load: acceptor.report(worker.number, load),
+            **others,
+        }
+
+    def _channels(self) -> Iterable[Channel]:
+        return () if self.workers is None else self.workers.channels.values()
+
+    def _release(self, worker: int, rate: float) -> None:
+        if self.workers is not None:
+            self.workers.send_to(worker, "release", rate)
+
+
+async def _pass_on_reloads(workers: Workers) -> None:
+    """Let workers read files again when this process is asked to."""
+    async for _ in RELOADS.each():
+        workers.send("reload")
+
+
+async def _refresh_health(health: WorkersHealth, workers: Workers) -> None:
+    while True:
+        await health.refresh(workers.channels)
+        await asyncio.sleep(_HEALTH_SECONDS)

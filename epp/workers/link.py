@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The side of a worker: how it is told that it is one, and its connection to the main process."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from epp.framework.datalayer import Discovery, Pool
+from epp.framework.endpoint import Endpoint
+from epp.framework.errors import ConfigurationError
+from epp.framework.plugin import Parameters
+from epp.routing.datastore import Datastore
+from epp.routing.outliers import Told, Verdict
+from epp.workers.channel import Channel, ChannelClosedError, Handler
+from epp.workers.mirror import PoolMirror
+
+VARIABLE: Final = "EPP_WORKER"
+"""Environment variable of a worker: its number, its descriptors of the channel and for connections, and the key."""
+_ASK_SECONDS = 10.0
+
+
+class Link(Discovery[Parameters]):
+    """The connection of a worker to the main process, which is also the source of its endpoints."""
+
+    def __init__(self, number: int, channel: socket.socket, connections: socket.socket, key: bytes) -> None:
+        """Prepare; the sockets are ends of pairs, and `key` is the same for all workers."""
+        super().__init__(name="main-process")
+        self.number = number
+        self.key = key
+        """For hashes of prompts in records of decisions."""
+        self.connections = connections
+        """Gives accepted connections."""
+        self._sock = channel
+        self._channel: Channel | None = None
+        self._filled = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def attach(self, store: Datastore, handlers: Mapping[str, Handler]) -> None:
+        """Prepare to fill a datastore, and to call these for further messages of the main process."""
+        mirror = PoolMirror(store)
+
+        def filled(_: object) -> None:
+            self._filled.set()
+
+        def stop(_: object) -> None:
+            self._ended.set()
+
+        self._channel = Channel(self._sock, {"pool": mirror.apply, "filled": filled, "stop": stop, **handlers})
+
+    @property
+    def channel(self) -> Channel:
+        """Messages to the main process."""
+        assert self._channel is not None  # noqa: S101  connected before
+        return self._channel
+
+    def send(self, kind: str, content: object = None) -> None:
+        """Send a message to the main process."""
+        self.channel.send(kind, content)
+
+    async def open(self, picker: str) -> None:
+        """Tell the main process that this worker, with this id among pickers, takes messages."""
+        await self.channel.open()
+        self.channel.send("hello", picker)
+
+    async def run(self) -> None:
+        """Handle messages of the main process until that ends."""
+        try:
+            await self.channel.run()
+        finally:
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until the main process lets this one end, or has ended itself."""
+        await self._ended.wait()
+
+    async def start(self, pool: Pool) -> None:  # noqa: ARG002  the datastore is written directly
+        """Wait for the endpoints of the main process."""
+        await self._filled.wait()
+
+    async def follow(self, pool: Pool) -> None:  # noqa: ARG002  likewise
+        """Do nothing: messages change the pool."""
+        await self._ended.wait()
+
+    def ask(self, endpoint: Endpoint, tell: Told) -> None:
+        """Let the main process poll an endpoint urgently, and call `tell` with the verdict."""
+        task = asyncio.create_task(self._ask(endpoint, tell))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, endpoint: Endpoint, tell: Told) -> None:
+        try:
+            verdict = Verdict(await self.channel.call("ask", endpoint.id, most_seconds=_ASK_SECONDS))
+        except ChannelClosedError:
+            verdict = Verdict.SILENT
+        tell(verdict)
+
+
+def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | None:
+    """Return the connection to the main process; None in a process that is no worker. Raises ConfigurationError."""
+    text = variables.get(VARIABLE)
+    if text is None:
+        return None
+    try:
+        *numbers, key = text.split(",")
+        number, channel, connections = map(int, numbers)
+        return Link(number, socket.socket(fileno=channel), socket.socket(fileno=connections), bytes.fromhex(key))
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"{VARIABLE} is set, which epp does for its workers alone: unset it") from error
+
+
+def number_of_environment(variables: Mapping[str, str] = os.environ) -> str:
+    """Return the number of this worker; empty in a process that is none."""
+    return variables.get(VARIABLE, "").partition(",")[0]

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The side of the main process: starts workers, keeps their pools up to date, and replaces those that end."""
+
+import asyncio
+import os
+import socket
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from secrets import token_bytes
+from typing import Protocol
+
+import structlog
+
+from epp.routing.datastore import Datastore
+from epp.runtime.supervisor import first_of
+from epp.sharing.local import Relay
+from epp.workers.channel import Channel, Handler
+from epp.workers.health import Processes
+from epp.workers.link import VARIABLE
+from epp.workers.mirror import PoolSource
+
+_COPY_SECONDS = 0.02
+"""Time between two looks at changes of the pool."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
+"""Before a worker that ended is replaced; longer each time it ends before it served."""
+_HANGS_SECONDS = 10.0
+"""Time without a message after which a worker hangs."""
+_STOP_SECONDS = 5.0
+"""Time to end, after which a worker is killed."""
+
+_log = structlog.get_logger()
+
+
+class Gate(Protocol):
+    """Gives connections to workers."""
+
+    def add(self, worker: int, sock: socket.socket) -> None:
+        """Give connections to this worker from now on, through its socket."""
+
+    def remove(self, worker: int) -> None:
+        """Give it no more."""
+
+
+class Worker:
+    """One place for a process, and the process in it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: Process | None = None
+        self.channel: Channel | None = None
+        self.picker = ""
+        """Id among pickers; empty before the process takes messages."""
+        self.is_serving = False
+        self.replaced = 0
+        """Processes that ended before this one."""
+
+
+class Workers:
+    """The workers of a picker; `run` keeps each of them, `stop` ends them."""
+
+    def __init__(
+        self,
+        count: int,
+        store: Datastore,
+        relay: Relay,
+        gate: Gate,
+        *,
+        handlers: Callable[[Worker], Mapping[str, Handler]],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """Prepare; `handlers` returns those of the messages and calls of one worker, `is_ready` the state of health."""
+        self.members = [Worker(number) for number in range(1, count + 1)]
+        self._store = store
+        self._relay = relay
+        self._gate = gate
+        self._handlers = handlers
+        self._is_ready = is_ready
+        self._key = token_bytes(32)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._news = asyncio.Event()
+        self._is_stopping = False
+
+    @property
+    def serving(self) -> Sequence[Worker]:
+        """Workers that take connections; may be read in any thread."""
+        return [worker for worker in self.members if worker.is_serving]
+
+    @property
+    def counts(self) -> Processes:
+        """The number of processes, by state; may be read in any thread."""
+        serving = len(self.serving)
+        replaced = sum(worker.replaced for worker in self.members)
+        return Processes(serving, len(self.members) - serving, replaced)
+
+    @property
+    def channels(self) -> Mapping[int, Channel]:
+        """The channels to the workers that serve, by number."""
+        return {worker.number: worker.channel for worker in self.serving if worker.channel is not None}
+
+    def start(self) -> None:
+        """Start all processes, and replace those that end from now on."""
+        self._tasks = [
+            asyncio.create_task(self._keep(worker), name=f"worker {worker.number}") for worker in self.members
+        ]
+
+    async def started(self, most_seconds: float) -> bool:
+        """Wait until all workers serve, but not long; return whether one of them does."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_seconds):
+                while len(self.serving) < len(self.members):
+                    self._news.clear()
+                    await self._news.wait()
+        return bool(self.serving)
+
+    def send(self, kind: str, content: object = None) -> None:
+        """Send a message to all workers."""
+        for worker in self.members:
+            if worker.channel is not None:
+                worker.channel.send(kind, content)
+
+    def send_to(self, number: int, kind: str, content: object) -> None:
+        """Send a message to one worker."""
+        channel = self.members[number - 1].channel
+        if channel is not None:
+            channel.send(kind, content)
+
+    async def stop(self) -> None:
+        """End all processes."""
+        self._is_stopping = True
+        self.send("stop")
+        await asyncio.wait(self._tasks, timeout=_STOP_SECONDS + 1)
+        for worker in self.members:
+            if worker.process is not None:
+                with suppress(ProcessLookupError):
+                    worker.process.kill()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, worker: Worker) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                has_served = await self._run(worker)
+            except OSError as error:
+                has_served = False
+                _log.warning("a worker cannot be started", worker=worker.number, problem=error.strerror)
+            if self._is_stopping:
+                return
+            worker.replaced += 1
+            pause = _FIRST_PAUSE_SECONDS if has_served else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def _run(self, worker: Worker) -> bool:
+        """Run one process until it ends; return whether it served."""
+        own_end, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        own_gate, gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        takes_messages = asyncio.Event()
+
+        def hello(picker: str) -> None:
+            worker.picker = picker
+            takes_messages.set()
+
+        def started(_: object) -> None:
+            worker.is_serving = True
+            channel.send("ready", self._is_ready())
+            self._gate.add(worker.number, own_gate)
+            self._news.set()
+
+        channel = Channel(own_end, {"hello": hello, "started": started, **self._handlers(worker)})
+        with own_end, own_gate:
+            with end, gate:
+                process = await _start(worker.number, end, gate, self._key)
+            worker.process = process
+            try:
+                await channel.open()
+                worker.channel = channel
+                await first_of(
+                    channel.run(), self._copy(worker, channel, takes_messages), _silent(channel, takes_messages)
+                )
+            finally:
+                has_served, worker.is_serving = worker.is_serving, False
+                worker.channel = None
+                self._gate.remove(worker.number)
+                channel.close()
+                if worker.picker:
+                    self._relay.leave(worker.picker)
+                    worker.picker = ""
+            await _end(process)
+            worker.process = None
+        if not self._is_stopping:
+            _log.warning("a worker ended, and is replaced", worker=worker.number, exit_code=process.returncode)
+        return has_served
+
+    async def _copy(self, worker: Worker, channel: Channel, takes_messages: asyncio.Event) -> None:
+        """Give a worker what there is, once it takes messages, and then all changes of the pool."""
+        await takes_messages.wait()
+        source = PoolSource(self._store)
+        is_filled = False
+        while True:
+            for part in source.differences():
+                channel.send("pool", part)
+                await asyncio.sleep(0)
+            if not is_filled:
+                is_filled = True
+                self._relay.join(worker.picker, channel.send)
+                channel.send("filled")
+            await asyncio.sleep(_COPY_SECONDS)
+
+
+async def _start(number: int, channel: socket.socket, gate: socket.socket, key: bytes) -> Process:
+    """Start this command again, as a worker: with the same flags, and the sockets as descriptors."""
+    descriptors = channel.fileno(), gate.fileno()
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "epp",
+        *sys.argv[1:],
+        stdin=asyncio.subprocess.DEVNULL,
+        env={**os.environ, VARIABLE: ",".join(map(str, (number, *descriptors, key.hex())))},
+        pass_fds=descriptors,
+        start_new_session=True,  # signals of a terminal are for the main process
+    )
+
+
+async def _silent(channel: Channel, takes_messages: asyncio.Event) -> None:
+    """Wait until a process that took messages says nothing for long: it reports its connections each second."""
+    await takes_messages.wait()
+    channel.is_heard = True
+    while channel.is_heard:
+        channel.is_heard = False
+        await asyncio.sleep(_HANGS_SECONDS)
+
+
+async def _end(process: Process) -> None:
+    """Wait for the end of a process that has closed its channel; kill it if that takes long."""
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picker of several processes behind a real Envoy."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from epp.lab.sim import running
+from tests.support.commands import command
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.load import load_on
+from tests.support.waiting import until
+from tests.support.world import FAST, MODEL, pool_of
+
+PROMPT = "one of many equal beginnings " * 400
+
+
+@asynccontextmanager
+async def gateway_with_workers(*flags: str, servers: str = "ab", workers: int = 2):
+    async with AsyncExitStack() as stack:
+        named = {name: msgspec.structs.replace(FAST, name=name) for name in servers}
+        sims = {name: await stack.enter_async_context(running(profile)) for name, profile in named.items()}
+        pool = f"--endpoints={pool_of(sims)}"
+        yield await stack.enter_async_context(gateway_of(pool, f"--workers={workers}", *flags))
+
+
+def worker_pids(gateway: Gateway) -> dict[int, int]:
+    """Process id of each worker, by its number."""
+    found = {}
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            status = (environment.parent / "stat").read_text().rpartition(")")[2].split()
+            variables = dict(line.partition(b"=")[::2] for line in environment.read_bytes().split(b"\0"))
+        except OSError:  # it has ended, or is of another user
+            continue
+        if int(status[1]) == gateway.process.pid and b"EPP_WORKER" in variables and status[0] != "Z":
+            found[int(variables[b"EPP_WORKER"].split(b",")[0])] = int(environment.parent.name)
+    return found
+
+
+async def serving(gateway: Gateway, count: int) -> None:
+    async def are_so() -> bool:
+        workers = (await gateway.health())[1]["workers"]
+        return workers["serving"] == count and workers["starting"] == 0
+
+    await until(are_so, f"{count} workers serve", seconds=60)
+
+
+async def replaced(gateway: Gateway, count: int) -> None:
+    async def are_so() -> bool:
+        return (await gateway.health())[1]["workers"]["replaced"] == count
+
+    await until(are_so, f"{count} workers have been replaced", seconds=60)
+    await serving(gateway, 2)
+
+
+async def ask(gateway: Gateway, prompt: str) -> aiohttp.ClientResponse:
+    """Return an answer to a client with a connection of its own, so that any of Envoy's threads takes it."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{gateway.url}/v1/completions", json=body) as response,
+    ):
+        assert response.status == 200, await response.text()
+        return response
+
+
+async def ask_and_fail(gateway: Gateway) -> None:
+    """Send requests, some of which may fail, until cancelled."""
+    while True:
+        await asyncio.gather(*(ask(gateway, f"{number}") for number in range(12)), return_exceptions=True)
+
+
+async def total(gateway: Gateway, name: str) -> float:
+    return sum((await gateway.metrics()).get(name, {}).values())
+
+
+async def test_workers_decide_as_one_and_show_one_page():
+    async with gateway_with_workers(servers="abc") as gateway:
+        await serving(gateway, 2)
+        for number in range(8):
+            prompt = f"{number} {PROMPT}"
+            first = (await ask(gateway, prompt)).headers["x-sim-server"]
+            await asyncio.sleep(0.1)  # twenty times the interval in which workers tell each other
+            for end in range(3):
+                assert (await ask(gateway, f"{prompt} {end}")).headers["x-sim-server"] == first
+        assert await total(gateway, "llm_d_epp_request_total") == 32
+        async with load_on(gateway.url) as load:
+            await load.answered_after(time.monotonic())
+        answered = 32 + len(load.answers)
+        assert await total(gateway, "llm_d_epp_request_total") == answered
+
+        async def nothing_in_flight() -> bool:
+            return await total(gateway, "llm_d_epp_inflight_requests") == 0
+
+        await until(nothing_in_flight, "no request is in flight")
+
+
+async def test_decisions_of_all_workers_are_explained(tmp_path):
+    path = tmp_path / "decisions.jsonl"
+    flags = ("--admin-port=0", "--decision-sample-rate=1", f"--decision-file={path}", "--decision-file-prefixes")
+    async with gateway_with_workers(*flags) as gateway:
+        await serving(gateway, 2)
+        for _ in range(12):
+            await ask(gateway, PROMPT)
+        await until(lambda: path.exists() and path.read_text().count("\n") == 12, "all decisions are in the file")
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len({record["id"] for record in records}) == 12
+        assert len({str(record["prefix"]) for record in records}) == 1, "all workers hash with one key"
+        admin = json.loads(await gateway.process.says('"admin":'))["admin"]
+        async with command("explain", records[5]["id"], f"--admin=http://{admin}") as explained:
+            await explained.says(records[5]["pick"]["endpoint"])
+            assert await explained.end() == 0
+
+
+async def test_a_worker_that_is_killed_is_replaced_and_the_other_serves_on():
+    async with gateway_with_workers() as gateway:
+        await serving(gateway, 2)
+        before = worker_pids(gateway)
+        assert set(before) == {1, 2}
+        long = asyncio.gather(*(ask(gateway, f"{number} {PROMPT}") for number in range(20)), return_exceptions=True)
+        os.kill(before[1], signal.SIGKILL)
+        await long  # those of this worker may have failed
+
+        await replaced(gateway, 1)
+        after = worker_pids(gateway)
+        assert after[2] == before[2]
+        assert after[1] != before[1]
+        async with load_on(gateway.url) as load:  # takes no failure
+            await load.answered_after(time.monotonic(), 50)
+
+        async def nothing_in_flight() -> bool:
+            return await total(gateway, "llm_d_epp_inflight_requests") == 0
+
+        await until(nothing_in_flight, "what the worker had in flight counts no more")
+
+
+async def test_connections_come_back_to_a_worker_that_was_replaced():
+    async with gateway_with_workers() as gateway:
+        await serving(gateway, 2)
+        async with load_on(gateway.url, short=12, long=0) as load:
+            await load.answered_after(time.monotonic(), 50)
+        os.kill(worker_pids(gateway)[2], signal.SIGKILL)
+        asking = asyncio.create_task(ask_and_fail(gateway))  # Envoy connects to the other
+        await replaced(gateway, 1)
+        asking.cancel()
+        async with load_on(gateway.url, short=12, long=0) as load:  # takes no failure
+            await gateway.process.says("connection moves to another worker")
+            await load.answered_after(time.monotonic(), 50)
+
+
+async def test_a_worker_that_hangs_is_replaced():
+    async with gateway_with_workers() as gateway:
+        await serving(gateway, 2)
+        os.kill(worker_pids(gateway)[1], signal.SIGSTOP)
+        await replaced(gateway, 1)
+
+
+async def test_ended_by_a_signal_it_serves_open_streams_to_their_end():
+    async with gateway_with_workers("--drain-timeout=30s") as gateway:
+        await serving(gateway, 2)
+        body = {"model": MODEL, "prompt": "long", "max_tokens": 300, "stream": True, "ignore_eos": True}
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(f"{gateway.url}/v1/completions", json=body) as response,
+        ):
+            await response.content.readline()
+            os.kill(gateway.process.pid, signal.SIGTERM)
+            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        await until(lambda: not gateway.process.running, "it ends")
+        assert not worker_pids(gateway)
+
+
+async def test_workers_end_with_a_main_process_that_is_killed():
+    async with gateway_with_workers() as gateway:
+        await serving(gateway, 2)
+        pids = worker_pids(gateway).values()
+        os.kill(gateway.process.pid, signal.SIGKILL)
+        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the workers have ended")
+
+
+async def test_configuration_is_reloaded_by_all_processes(tmp_path):
+    config = tmp_path / "config.yaml"
+    text = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: max-score-picker
+schedulingProfiles:
+- name: NAME
+  plugins:
+  - pluginRef: queue-scorer
+  - pluginRef: max-score-picker
+"""
+    config.write_text(text.replace("NAME", "first"))
+    async with gateway_with_workers(f"--config-file={config}", "--decision-sample-rate=1", "--admin-port=0") as gateway:
+        await serving(gateway, 2)
+        config.write_text(text.replace("NAME", "second"))
+
+        async def generations() -> bool:
+            health = (await gateway.health())[1]
+            return health["config"]["generation"] == 2 and not health["workers"].get("problems")
+
+        await until(generations, "all processes have the new configuration")
+        async with load_on(gateway.url) as load:
+            await load.answered_after(time.monotonic())
+        config.write_text("nonsense")
+
+        async def refused() -> bool:
+            return (await gateway.health())[1]["config"]["refused"] is not None
+
+        await until(refused, "the broken version is refused")
+        async with load_on(gateway.url) as load:
+            await load.answered_after(time.monotonic())
+
+
+@pytest.mark.parametrize("flag", ["--transport=grpcio"])
+async def test_what_workers_cannot_do_is_refused(flag):
+    async with command("serve", "--endpoints=127.0.0.1:1", "--workers=2", flag) as process:
+        await process.says("error: --workers: --transport grpcio cannot take connections of another process")
