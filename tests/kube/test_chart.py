@@ -187,6 +187,11 @@ def test_replicas_that_share_their_state_serve_at_the_same_time(helm):
     assert "EPP_REDIS_PASSWORD" not in {each["name"] for each in container(helm.template(*values))["env"]}
 
 
+def test_a_replica_may_have_several_workers(helm):
+    assert "--workers=4" in container(helm.template("router.epp.workers=4"))["args"]
+    assert not [each for each in container(helm.template())["args"] if "workers" in each]
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_arguments_are_those_of_the_command_line(helm, flavour):
     arguments = container(helm.template(*FLAVOURS[flavour]))["args"]

@@ -119,6 +119,9 @@ requestHandler:
 {{- end }}
 - --grpc-health-port
 - {{ $router.epp.grpcHealthPort | quote }}
+{{- if gt (int $router.epp.workers) 1 }}
+- --workers={{ int $router.epp.workers }}
+{{- end }}
 {{- with $router.sharedState.url }}
 - {{ printf "--shared-state=%s" . | quote }}
 {{- end }}
