@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.05
 
 
 class Envoy:
-    """A running Envoy with one worker thread."""
+    """A running Envoy."""
 
     def __init__(self, child: Child, port: int, directory: str, held: contextlib.ExitStack) -> None:
         self.child = child
@@ -52,7 +52,7 @@ class Envoy:
         path.write_text(json.dumps(config))
         child = await Child.start(
             "envoy",
-            *(str(find_envoy()), "--config-path", str(path), "--concurrency", "1"),
+            *(str(find_envoy()), "--config-path", str(path), "--concurrency", str(settings.concurrency)),
             *("--disable-hot-restart", "--log-level", "warning"),
         )
         return cls(child, port, directory, held)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.rig.processes import BenchError, Child, cpu_seconds, memory_mib
+from perf.rig.processes import BenchError, Child, children, cpu_seconds, memory_mib
 from tests.support.ports import reserved_ports
 
 FLAGS = (
@@ -91,11 +91,11 @@ def transports() -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: default is None or name != default[1]))
 
 
-def own(transport: str = "") -> PickerKind:
-    """Return this program over a carrier; without a name, over the only one."""
-    flag = f" --transport={transport}" if transport else ""
+def own(transport: str = "", *, name: str = "", more: str = "") -> PickerKind:
+    """Return this program over a carrier; without a name, over the only one. `more` are further flags."""
+    flag = f" --transport={transport}{more}" if transport else more
     flag += " --inherited-requests-ttl=0"  # servers at rest say that they have requests: they would count as busy
-    return PickerKind(transport or "grpcio", f"{shlex.join([sys.executable, *_MODULE])} serve {FLAGS}{flag}")
+    return PickerKind(name or transport or "grpcio", f"{shlex.join([sys.executable, *_MODULE])} serve {FLAGS}{flag}")
 
 
 def peers(given: list[str]) -> Iterator[PickerKind]:
@@ -150,14 +150,14 @@ class Picker:
 
     @property
     def cpu_seconds(self) -> float:
-        """Its use so far."""
+        """Its use so far, with that of its workers."""
         self.child.check()
-        return cpu_seconds(self.child.pid)
+        return sum(map(cpu_seconds, (self.child.pid, *children(self.child.pid))))
 
     @property
     def memory_mib(self) -> float:
         self.child.check()
-        return memory_mib(self.child.pid)
+        return sum(map(memory_mib, (self.child.pid, *children(self.child.pid))))
 
     async def stop(self) -> None:
         await self.child.stop()

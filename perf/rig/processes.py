@@ -31,6 +31,17 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that this one has started and that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent, *_ = path.read_text().rpartition(")")[2].split()
+            if int(parent) == pid and state != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
 def memory_mib(pid: int) -> float:
     """Return the resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
