@@ -17,7 +17,7 @@ from epp.admin.answers import AdminError, PickerView, as_json, read_number, read
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import quoted
-from epp.framework.snapshot import ACCELERATOR, LAST_PICKED, LORA, METRICS_AT, MODELS, TOPOLOGY, Snapshot
+from epp.framework.snapshot import ACCELERATOR, LAST_PICKED, LOAD_AT, LORA, METRICS_AT, MODELS, TOPOLOGY, Snapshot
 from epp.telemetry.endpoints import EndpointState
 
 PATH = "/api/endpoints"
@@ -177,7 +177,7 @@ def _searched(endpoint: Endpoint, state: EndpointState | None) -> str:
 
 def _numbers(snapshot: Snapshot, slot: int) -> Mapping[str, float | None]:
     """Return all columns except internal ones."""
-    left_out = {METRICS_AT.name, LAST_PICKED.name}
+    left_out = {METRICS_AT.name, LOAD_AT.name, LAST_PICKED.name}
     return {
         _camel(name): number(values.item(slot))
         for name, values in sorted(snapshot.columns.items())

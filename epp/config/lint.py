@@ -26,6 +26,7 @@ from epp.framework.snapshot import (
     IN_FLIGHT_TOKENS,
     INHERITED,
     LAST_PICKED,
+    LOAD_AT,
     METRICS_AT,
     PEER_REQUESTS,
     PEER_TOKENS,
@@ -55,6 +56,7 @@ _OWN_COLUMNS = (
     FAILED,
     LAST_PICKED,
     METRICS_AT,
+    LOAD_AT,
     REACHABLE,
     AVOIDED,
 )

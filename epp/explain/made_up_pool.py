@@ -20,6 +20,7 @@ from epp.framework.snapshot import (
     AVOIDED,
     IN_FLIGHT,
     KV_USAGE,
+    LOAD_AT,
     METRICS_AT,
     REACHABLE,
     REFUSES,
@@ -89,7 +90,7 @@ def made_up(
         for column, value in change.numbers.items():
             columns[column.name][slot] = value
         if change.numbers.keys() & {WAITING, RUNNING, KV_USAGE}:
-            columns[METRICS_AT.name][slot] = now
+            columns[METRICS_AT.name][slot] = columns[LOAD_AT.name][slot] = now
         endpoint = endpoints[slot]
         if isinstance(change.labels, UnsetType) or endpoint is None:
             continue
@@ -110,7 +111,9 @@ def made_up(
     )
 
 
-_CHANGEABLE = {column.name for column in (WAITING, RUNNING, KV_USAGE, IN_FLIGHT, METRICS_AT, REACHABLE, AVOIDED)}
+_CHANGEABLE = {
+    column.name for column in (WAITING, RUNNING, KV_USAGE, IN_FLIGHT, METRICS_AT, LOAD_AT, REACHABLE, AVOIDED)
+}
 
 
 def _relabels(changes: Iterable[EndpointChange]) -> bool:

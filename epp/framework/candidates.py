@@ -28,7 +28,7 @@ from epp.framework.snapshot import (
 from epp.framework.snapshot import T as _T
 
 _D = TypeVar("_D")
-_ENGINE_LOAD = frozenset({WAITING.name, RUNNING.name, KV_USAGE.name})
+_ENGINE_LOAD = (WAITING, RUNNING, KV_USAGE)
 """Columns whose age is known, by METRICS_AT."""
 _NO_VALUE, _NO_LABEL = -1, -2
 """Numbers of a value that no endpoint has, and of endpoints without the label."""
@@ -42,7 +42,7 @@ _UNKNOWN = hash("")
 class Candidates:
     """Input of filters and scorers: a filter keeps some of them, a scorer returns one number for each, in order."""
 
-    __slots__ = ("_forgotten", "_memo", "now", "peer", "profile", "slots", "snapshot")
+    __slots__ = ("_load", "_memo", "now", "peer", "profile", "slots", "snapshot")
 
     def __init__(
         self, snapshot: Snapshot, slots: Positions, *, profile: str = "", peer: int | None = None, now: float = nan
@@ -57,7 +57,8 @@ class Candidates:
         """Slot of the endpoint that the first profile of this request picked; None in the first profile."""
         self.now = now
         """Time of the request on the clock of METRICS_AT; NaN where ages do not count."""
-        self._forgotten: Mask | None = None
+        self._load: Mapping[Column, Floats] | None = None
+        """Values instead of those of the snapshot."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -76,8 +77,8 @@ class Candidates:
     def keep(self, mask: Mask) -> "Candidates":
         """Return the members where the mask is true."""
         kept = Candidates(self.snapshot, self.slots[mask], profile=self.profile, peer=self.peer, now=self.now)
-        if self._forgotten is not None:
-            kept._forgotten = self._forgotten[mask]
+        if self._load is not None:
+            kept._load = {column: values[mask] for column, values in self._load.items()}
         return kept
 
     def within(self, profile: str, peer: int | None = None) -> "Candidates":
@@ -94,21 +95,24 @@ class Candidates:
         stale = self.stale(after_seconds)
         if not stale.any():
             return self
+        return self.with_load({column: np.where(stale, nan, self.values(column)) for column in _ENGINE_LOAD})
+
+    def with_load(self, load: Mapping[Column, Floats]) -> "Candidates":
+        """Return the same candidates with other values of these columns: one number for each member."""
         found = Candidates(self.snapshot, self.slots, profile=self.profile, peer=self.peer, now=self.now)
-        found._forgotten = stale
+        found._load = load if self._load is None else {**self._load, **load}
         return found
 
     @property
     def hides_load(self) -> bool:
-        """Whether the load of some members is unknown because it is stale."""
-        return self._forgotten is not None
+        """Whether the load of some members is another than in the snapshot, because that is old."""
+        return self._load is not None
 
     def values(self, column: Column) -> Floats:
         """One number for each member; NaN, or the column's own default, where it has not been reported."""
-        values = self.snapshot.column(column)[self.slots]
-        if self._forgotten is not None and column.name in _ENGINE_LOAD:
-            return np.where(self._forgotten, nan, values)
-        return values
+        if self._load is not None and column in self._load:
+            return self._load[column]
+        return self.snapshot.column(column)[self.slots]
 
     def records(self, attribute: Attribute[_T]) -> list[_T]:
         """One record for each member."""

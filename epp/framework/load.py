@@ -89,6 +89,12 @@ def fill_unknown(load: Floats, candidates: Candidates, *, per_request: float = 1
     return load if is_known(load) else _estimated(candidates, load, _Measure(above=per_request))
 
 
+def reported_requests(waiting: Floats, running: Floats) -> Floats:
+    """Return the number of requests at each endpoint by its report, 0 for none."""
+    requests: Floats = np.fmin(np.fmax(waiting, 0.0), _MOST) + np.fmin(np.fmax(running, 0.0), _MOST)
+    return requests
+
+
 def is_known(load: Floats) -> bool:
     """Return whether no number is NaN."""
     return not len(load) or not isnan(load.item(load.argmin()))  # the first NaN, where there is one
@@ -155,8 +161,7 @@ def _like_the_best(requests: Floats, theirs: Floats, load: Floats) -> tuple[Floa
 
 def _requests(candidates: Candidates) -> Floats:
     """Return the number of requests at each candidate; ours alone where there is no report."""
-    waiting, running = candidates.values(WAITING), candidates.values(RUNNING)
-    engine = np.fmin(np.fmax(waiting, 0.0), _MOST) + np.fmin(np.fmax(running, 0.0), _MOST)
+    engine = reported_requests(candidates.values(WAITING), candidates.values(RUNNING))
     requests: Floats = np.maximum(engine, candidates.values(IN_FLIGHT))
     return requests
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from epp.framework.arrays import Floats, Mask, Positions, any_true, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.headers import SLO_TTFT_MS
-from epp.framework.load import comparable_load, is_known
+from epp.framework.load import comparable_load, is_known, reported_requests
 from epp.framework.request import DataKey, Headers, PrefixMatch, Request
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING, Column, Snapshot
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, LOAD_AT, RUNNING, WAITING, Column, Snapshot
 
 _ZERO, _ONE, _INFINITE = (read_only(np.array(number)) for number in (0.0, 1.0, np.inf))
 """Arrays of no dimension: NumPy works with them at half the cost of floats."""
@@ -35,6 +35,8 @@ _ARRAYS = (
 TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
 """Whether any endpoint is expected to meet the latency limits of the request; missing without an estimate."""
 _MS = 1e-3
+_NEGLIGIBLE = 0.05
+"""Share of a load that makes no difference."""
 
 
 class BySlot(Protocol):
@@ -157,6 +159,31 @@ class _Terms(NamedTuple):
         return _Terms(prefill[slots], base[slots], per_request[slots], running, queues, is_known(running))
 
 
+class _Ages(NamedTuple):
+    """How old reports are, and how busy endpoints: numbers for each slot or candidate, and for the candidates."""
+
+    load_at: Floats
+    requests: Floats
+    """Reported as running or waiting; 0 for no report."""
+    answer_seconds: Floats
+    """Time in which an answer is generated among so many."""
+    total: float = 0.0
+    """Requests at all of them."""
+    mean_at: float = inf
+    """LOAD_AT for one of these requests, in the mean."""
+    mean_seconds: float = 0.0
+    """Likewise, the time for its answer."""
+
+    def at(self, slots: Positions) -> "_Ages":
+        load_at, requests, seconds = self.load_at[slots], self.requests[slots], self.answer_seconds[slots]
+        total = float(requests.sum())
+        if not total:
+            return _Ages(load_at, requests, seconds)
+        of_busy = np.where(requests > _ZERO, load_at, _ZERO)
+        means = (float(requests.dot(values)) / total for values in (of_busy, seconds))
+        return _Ages(load_at, requests, seconds, total, *means)
+
+
 @dataclass(frozen=True, slots=True)
 class EndpointRates:
     """Arrays by slot, read-only; those without a word on NaN are finite and above 0 for every slot."""
@@ -184,6 +211,7 @@ class EndpointRates:
     places: Floats | None = None
     """Requests that an endpoint runs at once, infinite where not known; None if not known of any."""
     _reported: Reported[_Terms] = field(init=False, repr=False, compare=False)
+    _ages: Reported[_Ages] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Keep readers from writing to the arrays."""
@@ -193,6 +221,7 @@ class EndpointRates:
         if self.places is not None:
             assign(self, "places", read_only(self.places.view()))
         assign(self, "_reported", Reported(RUNNING, WAITING))
+        assign(self, "_ages", Reported(RUNNING, WAITING, LOAD_AT))
 
     @property
     def known(self) -> Mask:
@@ -260,6 +289,43 @@ class EndpointRates:
         itl *= output_tokens
         seconds += itl
         return seconds
+
+    def weighed_by_age(self, candidates: Candidates) -> Candidates:
+        """Return the candidates with less of the load that others cause, the older the report of it.
+
+        Requests of others, `running + waiting - in flight`, count with the weight `1 / (1 + O * (a / S)^2)`: O of them
+        are at all candidates, `a` is the time since the report changed, and S the mean time in which an answer is
+        generated. Of 100 that take 8 s each, nearly all count after a tenth of a second and none after ten seconds, so
+        that requests in flight alone decide. No `a` is above its mean over all requests: a report of few requests
+        seldom changes, however fresh it is.
+
+        It is the weight with the least squared error (Wiener), signal / (signal + noise). Signal: N requests that came
+        to an endpoint independently have the variance N (Poisson), which tells n endpoints apart; O = n * N. Noise:
+        others have sent `O * a / S` requests since (Little's law), and, as all that read the same reports choose alike,
+        to one of n endpoints: the square of the error has the mean `(O * a / S)^2 / n`.
+
+        A plugin that calls this reads IN_FLIGHT, and lists LOAD_INPUTS and LOAD_AT in `may_read`.
+        """
+        ages, now = self._ages.of(candidates, self._reported_ages), candidates.now
+        if ages is None or not ages.mean_at < now:
+            return candidates
+        square = ages.mean_seconds**2
+        negligible = _NEGLIGIBLE * square / (now - ages.mean_at) ** 2
+        if ages.total <= negligible:
+            return candidates
+        in_flight = candidates.values(IN_FLIGHT)
+        others = np.maximum(ages.requests - in_flight, _ZERO).sum()
+        if others <= negligible:
+            return candidates
+        running, waiting = candidates.values(RUNNING), candidates.values(WAITING)
+        weight = square / (square + others * (now - np.fmax(ages.load_at, ages.mean_at)) ** 2)
+        own = np.minimum(running, in_flight)
+        return candidates.with_load({RUNNING: own + weight * (running - own), WAITING: weight * waiting})
+
+    def _reported_ages(self, snapshot: Snapshot) -> _Ages:
+        requests = reported_requests(snapshot.column(WAITING), snapshot.column(RUNNING))
+        itl = self.itl_base_seconds + self.itl_seconds_per_request * requests
+        return _Ages(snapshot.column(LOAD_AT), requests, self.output_tokens * itl)
 
     def _terms(self, candidates: Candidates) -> _Terms:
         """Return the terms of each candidate, with estimates of batches that are not reported."""

@@ -33,6 +33,7 @@ __all__ = [
     "KV_BLOCK_TOKENS",
     "KV_USAGE",
     "LAST_PICKED",
+    "LOAD_AT",
     "LORA",
     "METRICS_AT",
     "MODELS",
@@ -92,6 +93,9 @@ PREFIX_HIT_TOKENS = Column("prefix_hit_tokens", "tokens", lasting=True)
 """Of those, tokens found."""
 METRICS_AT = Column("metrics_at", "seconds on the clock")
 """When the endpoint last reported."""
+LOAD_AT = Column("load_at", "seconds on the clock")
+"""When its report last changed, from which on other requests may have come: the report of a busy engine that stays the
+same is an old one, kept by a cache, say."""
 IN_FLIGHT = Column("in_flight", "requests", 0.0)
 """Requests whose response has not ended: of this picker, inherited ones, and those of peers that share state."""
 INHERITED = Column("inherited", "requests", 0.0)
@@ -130,6 +134,7 @@ CORE_COLUMNS: tuple[Column, ...] = (
     PREFIX_QUERY_TOKENS,
     PREFIX_HIT_TOKENS,
     METRICS_AT,
+    LOAD_AT,
     IN_FLIGHT,
     INHERITED,
     PEER_REQUESTS,

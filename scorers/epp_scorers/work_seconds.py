@@ -11,6 +11,7 @@ from epp.framework import (
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     KV_USAGE,
+    LOAD_AT,
     LOAD_INPUTS,
     LORA,
     PREFIX_MATCH,
@@ -127,14 +128,16 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
 
-    A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. Times below a
-    millisecond are equal. Without rates, all get 1.
+    A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. Where a report has
+    stayed the same for `age` seconds, requests beyond those in flight count with the weight
+    `1 / (1 + O * (age / S)^2)`, if there are O of them at all candidates that take S seconds each: with old pages,
+    requests in flight decide. Times below a millisecond are equal. Without rates, all get 1.
     """
 
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
     zero_means = "takes far longer than the best one"
-    may_read = (PROMPT_TOKENS, KV_USAGE, LORA, FETCH_SECONDS, PULLED_TOKENS, *LOAD_INPUTS, *WAKE_UP_INPUTS)
+    may_read = (PROMPT_TOKENS, KV_USAGE, LORA, FETCH_SECONDS, PULLED_TOKENS, LOAD_AT, *LOAD_INPUTS, *WAKE_UP_INPUTS)
 
     def setup(self) -> None:
         given = self.parameters
@@ -163,6 +166,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         rates, waking_up = request.get(ENDPOINT_RATES), self._wake_up.of(candidates)
         if rates is None:
             return None
+        candidates = rates.weighed_by_age(candidates)
         ahead = candidates.values(IN_FLIGHT_TOKENS)
         tokens = self._own_tokens(request, candidates, ahead)
         tokens += ahead

@@ -23,6 +23,7 @@ from epp.framework.snapshot import (
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     LAST_PICKED,
+    LOAD_AT,
     METRICS_AT,
     PEER_REQUESTS,
     PEER_TOKENS,
@@ -153,18 +154,21 @@ class Datastore:
         """Write the report of an endpoint; ignored once it left.
 
         METRICS_AT becomes now if the report has a core column: a list of models, or a report of an exporter, must not
-        make old numbers of the engine look fresh.
+        make old numbers of the engine look fresh. So does LOAD_AT, unless it is the same object as the last report.
         """
         slot = self.slot_of(endpoint)
         if slot is None:
             return
-        if self._reports[slot] is not report:
+        changed = self._reports[slot] is not report
+        if changed:
             self._write(slot, report)
             self._reports[slot] = report
             self._has_core[slot] = not _CORE_COLUMNS.isdisjoint(report.columns)
         if self._has_core[slot]:
             now = self._clock.now()
             self._table.put(METRICS_AT, slot, now)
+            if changed:
+                self._table.put(LOAD_AT, slot, now)
             self._inheritance.reported(slot, now)
         self._tell_news()
 

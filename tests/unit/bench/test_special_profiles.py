@@ -59,3 +59,9 @@ def test_random_does_not_herd_where_many_pickers_see_old_pages():
     servers = replace(fleet("equal", a100=3), pickers=4, page_seconds=15.0)
     default, special = (run(one, servers, "unshared", 0.6) for one in ("llm-d-default", "random"))
     assert special.ttft(0.9) < 0.25 * default.ttft(0.9)
+
+
+def test_adaptive_goes_by_its_own_requests_where_many_pickers_see_old_pages():
+    servers = FLEETS["shared"]
+    adaptive, special = (run(one, servers, "unshared", 0.7) for one in ("adaptive", "random"))
+    assert adaptive.ttft(0.9) < special.ttft(0.9)

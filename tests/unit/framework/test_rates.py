@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epp.framework import Candidates, Endpoint, ManualClock, comparable_load
 from epp.framework.datalayer import Report
-from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, WAITING
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, LOAD_AT, METRICS_AT, RUNNING, WAITING
 from epp.framework.testing import candidates, endpoint_rates
 from epp.routing.datastore import Datastore
 
@@ -106,3 +106,62 @@ def test_terms_that_requests_share_follow_each_report_and_each_change_of_the_poo
     assert ttft() == [0.2, 0.0]
     store.replace([second])
     assert ttft() == [0.0]
+
+
+def weighed(rates, *, now, **columns):
+    pool = candidates(**columns)
+    before = Candidates(pool.snapshot, pool.slots, now=now)
+    after = rates.weighed_by_age(before)
+    return None if after is before else (after.values(RUNNING).tolist(), after.values(WAITING).tolist())
+
+
+def test_requests_of_others_count_less_the_older_the_report_of_them():
+    rates = endpoint_rates([1000.0] * 2, itl_base=[0.05] * 2)  # 200 tokens take 10 s
+    load = {"running": [20, 20], "waiting": [8, 0], "in_flight": [4, 12], "load_at": [100, 100]}
+    # of others are 24 and 8: after 5 s they count for 1 / (1 + 32 * 0.5 ** 2) = 1/9
+    running, waiting = weighed(rates, now=105.0, **load)
+    assert np.allclose(running, [4 + 16 / 9, 12 + 8 / 9])
+    assert np.allclose(waiting, [8 / 9, 0])
+    assert weighed(rates, now=100.1, **load) is None
+    running, _ = weighed(rates, now=1e6, **load)
+    assert np.allclose(running, [4, 12], atol=1e-6)
+
+
+def test_own_requests_and_those_that_no_time_is_known_of_count_as_reported():
+    rates = endpoint_rates([1000.0] * 2, itl_base=[0.05] * 2)
+    assert weighed(rates, now=200.0, running=[20, 5], waiting=[0, 0], in_flight=[20, 5], load_at=[100, 100]) is None
+    assert weighed(rates, now=200.0, running=[20, 5], waiting=[0, 0], in_flight=[0, 0]) is None
+    assert weighed(rates, now=nan, running=[20, 5], waiting=[0, 0], in_flight=[0, 0], load_at=[100, 100]) is None
+
+
+def test_report_that_seldom_changes_as_there_are_few_requests_is_as_old_as_the_others_at_most():
+    rates = endpoint_rates([1000.0] * 2, itl_base=[0.05] * 2)
+    load = {"running": [30, 2], "waiting": [0, 0], "in_flight": [0, 0]}
+    # 30 requests reported 1 s ago and 2 reported 9 s ago: 1.5 s in the mean; 32 of others, which take 10 s each
+    running, _ = weighed(rates, now=109.0, **load, load_at=[108, 100])
+    assert np.allclose(running, [30 / (1 + 32 * 0.1**2), 2 / (1 + 32 * 0.15**2)])
+
+
+@given(POOLS, RATES, five(st.just(nan) | st.floats(0, 10)))
+def test_weighed_load_is_between_the_own_requests_and_the_reported_ones(pool, rates, load_at):
+    everyone = candidates(**pool, load_at=load_at)
+    everyone = Candidates(everyone.snapshot, everyone.slots, now=10.0)
+    shown = rates.weighed_by_age(everyone)
+    reported, in_flight = everyone.values(RUNNING), everyone.values(IN_FLIGHT)
+    unknown = np.isnan(reported)
+    assert np.isnan(shown.values(RUNNING)).tolist() == unknown.tolist()
+    assert (unknown | (shown.values(RUNNING) <= reported)).all()
+    assert (unknown | (shown.values(RUNNING) >= np.minimum(reported, in_flight))).all()
+
+
+def test_report_that_stays_the_same_grows_old_although_it_comes_again():
+    clock, endpoint = ManualClock(100.0), Endpoint("a", "10.0.0.1", 8000)
+    store = Datastore(clock)
+    store.replace([endpoint])
+    report = Report({WAITING: 0.0, RUNNING: 10.0})
+    for known, at in ((report, 100.0), (report, 100.0), (Report({WAITING: 0.0, RUNNING: 9.0}), 102.0)):
+        store.report(endpoint, known)
+        snapshot = store.snapshot()
+        assert snapshot.column(LOAD_AT)[0] == at
+        assert snapshot.column(METRICS_AT)[0] == clock.now()
+        clock.advance(1.0)
