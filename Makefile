@@ -20,7 +20,7 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
-  bench-workloads replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets lock clean
+  bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -141,6 +141,11 @@ bench-profiles: .venv/test
 # ARGS="--workloads chats --seeds 1". For flags: ARGS=--help
 bench-workloads: .venv/test
 	$(BIN)/python -m perf.bench.run_workloads $(ARGS)
+
+# Pickers of one and two workers behind an Envoy with two threads: CPU time of a request, requests a second, and what fails
+# as a worker is killed. More workers: ARGS="--workers 1,2,4".
+bench-scale: .venv/test
+	$(BIN)/python -m perf.bench.run_scale $(ARGS)
 
 # The chart and the table at the top of README.md: four profiles on two fleets, in a minute.
 bench-chart: .venv/test

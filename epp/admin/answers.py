@@ -16,6 +16,7 @@ from epp.config import Assembly, ConfigState
 from epp.framework.clock import Clock
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.messages import quoted
+from epp.framework.quotas import Quota
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director
 from epp.runtime.http_server import read_body, response
@@ -231,6 +232,8 @@ class PickerView:
     """How often each endpoint was picked, by `namespace/name`."""
     tenants: Callable[[], Iterable[str]]
     """Those whose quotas are under their names in configuration or objects."""
+    tell_quota: Callable[[str, Quota | None], None]
+    """Tells other processes of a quota that was set for a tenant, or taken back."""
     build: Callable[[str], Assembly]
     """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
 

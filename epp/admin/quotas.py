@@ -40,9 +40,15 @@ class _AdjustBody(Parameters, frozen=True, kw_only=True):
 
 
 def quota_routes(
-    loop: LoopCalls, quotas: Callable[[], Quotas], named: Callable[[], Iterable[str]]
+    loop: LoopCalls,
+    quotas: Callable[[], Quotas],
+    named: Callable[[], Iterable[str]],
+    tell: Callable[[str, Quota | None], None] = lambda _tenant, _quota: None,
 ) -> tuple[web.RouteDef, ...]:
-    """Return the routes; the functions are called on the loop. `named` has the tenants of configuration and objects."""
+    """Return the routes; the functions are called on the loop.
+
+    `named` has the tenants of configuration and objects. `tell` is called with each quota that is set or taken back.
+    """
 
     async def show_all(_request: web.Request) -> web.Response:
         """Answer with the quotas of all tenants, of many with some."""
@@ -80,6 +86,7 @@ def quota_routes(
             lambda: _adjusted(quotas(), tenant, quota, dry_run=dry_run, force=wish.force)
         )
         if made.is_applied:
+            await loop.call(lambda: tell(tenant, quota))
             limits = None if made.after is None else written(made.after)
             _log.info("quota changed at run time", tenant=printable(tenant), quota=limits, taken_back=quota is None)
         outcome = _outcome(made, dry_run=dry_run)
@@ -127,6 +134,7 @@ def _shown(quotas: Quotas, tenant: str) -> dict[str, object] | None:
                 "key": line.key,
                 "limit": line.limit,
                 "used": _rounded(line.used),
+                **({"elsewhere": _rounded(line.elsewhere)} if line.elsewhere else {}),
                 "remaining": _rounded(line.headroom),
                 "percent": round(100.0 * line.used / line.limit, 2),
                 "alert": line.is_alerting,

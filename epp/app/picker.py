@@ -137,7 +137,7 @@ class Picker:
                 clock=self._clock,
             )
         self._processes = Processes(
-            settings, self.store, self.director.outliers, lambda: self._running.assembly.plugins, self._clock
+            settings, self.director, self.store, lambda: self._running.assembly.plugins, self._clock
         )
         if self._processes.stream is not None:
             show_shared_state(self.metrics.registry, self._processes.stream)
@@ -311,6 +311,7 @@ class Picker:
                 "refuse": lambda _: self.refuse_waiting(),
                 "metrics": lambda _: packed_metrics(self.metrics.registry),
                 "health": lambda _: self._health(),
+                "quota": lambda told: self.director.quotas.adjust(*told),
             }
         keep = {} if self.recorder is None else {"decision": self.recorder.keep}
         return {"ask": self._running.ask, **keep}
@@ -503,6 +504,7 @@ class Picker:
             states=lambda: running.endpoint_states,
             picks=lambda: self._processes.picks_of(self.metrics),
             tenants=lambda: running.tenants,
+            tell_quota=self._processes.tell_quota,
             build=self._on_trial,
         )
         return admin_routes(view, self.recorder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other processes of a picker, and the other pickers: what is shared with them, and what carries it."""
+"""Connects a picker with its other processes and with other pickers: shared state, messages, connections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -10,14 +10,17 @@ from typing import Any
 import structlog
 from prometheus_client.registry import CollectorRegistry
 
+from epp.admission.quotas import WhenAlone
 from epp.app.settings import PickerSettings
 from epp.extproc.server import ExtProcServer
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Plugin
+from epp.framework.quotas import Quota
 from epp.framework.sharing import Shareable
 from epp.routing.datastore import Datastore, SharedWork
-from epp.routing.outliers import OutlierDetector, SharedFailures
+from epp.routing.director import Director
+from epp.routing.outliers import SharedFailures
 from epp.runtime.followed_files import RELOADS
 from epp.sharing.exchange import Exchange
 from epp.sharing.local import Publisher, Relay
@@ -46,8 +49,8 @@ class Processes:
     def __init__(
         self,
         settings: PickerSettings,
+        director: Director,
         store: Datastore,
-        outliers: OutlierDetector,
         plugins: Callable[[], Iterable[Plugin[Any]]],
         clock: Clock,
     ) -> None:
@@ -55,7 +58,7 @@ class Processes:
         self.link = settings.link
         """The connection to the main process, in a worker."""
         self.stream: SharedStream | None = None
-        """What is shared with other pickers."""
+        """The connection to other pickers; None without --shared-state."""
         self.workers: Workers | None = None
         """Those of the main process, once it has opened its servers."""
         self.acceptor: Connections | None = None
@@ -63,6 +66,7 @@ class Processes:
         self._health = WorkersHealth(lambda: self.counts)
         self._metrics: MergedMetrics | None = None
         self._settings = settings
+        self._quotas = director.quotas
         self._store = store
         self._clock = clock
         self._publisher: Publisher | None = None
@@ -71,14 +75,19 @@ class Processes:
         has_workers = settings.workers > 1
         if not (settings.sharing.address or has_workers or self.link):
             return
-        own = SharedWork(store), SharedFailures(outliers, store)
+        name = token_hex(8)
+        own = (
+            SharedWork(store),
+            SharedFailures(director.outliers, store),
+            director.quotas.share(name, WhenAlone(settings.sharing.quotas_when_alone)),
+        )
 
         def shareables() -> Iterator[Shareable]:
             yield from own
             yield from (plugin for plugin in plugins() if isinstance(plugin, Shareable))
 
-        self._exchange = Exchange(token_hex(8), shareables, store.snapshot, clock, randbits(64))
-        if settings.sharing.address:
+        self._exchange = Exchange(name, shareables, store.snapshot, clock, randbits(64))
+        if settings.sharing.address and self.link is None:
             self.stream = self._stream()
         if self.link is not None:
             self._publisher = Publisher(self._exchange, partial(self.link.send, "batch"))
@@ -125,8 +134,14 @@ class Processes:
         """
         if self._relay is not None and self.acceptor is not None:
             of_worker = partial(self._handlers_of, self._relay, self.acceptor, handlers)
+
+            def greeting() -> Iterator[tuple[str, object]]:
+                yield "ready", is_ready()
+                for told in self._quotas.set_quotas.items():
+                    yield "quota", told
+
             self.workers = Workers(
-                self._settings.workers, self._store, self._relay, self.acceptor, handlers=of_worker, is_ready=is_ready
+                self._settings.workers, self._store, self._relay, self.acceptor, handlers=of_worker, greeting=greeting
             )
             self.workers.start()
             if self._metrics is not None:
@@ -138,6 +153,7 @@ class Processes:
             of_main: Mapping[str, Handler] = {
                 "batch": lambda message: self._exchange.apply(*message),
                 "salt": self._exchange.use_salt,
+                "lost": lambda is_lost: self._exchange.connection(is_lost=is_lost),
                 "release": receiver.release,
                 "reload": lambda _: RELOADS.ask(),
                 **handlers,
@@ -147,7 +163,7 @@ class Processes:
 
     @property
     def tasks(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Names and calls of what is to be run beside requests."""
+        """Names and calls of the background tasks."""
         if self.link is not None:
             yield "main process", self.link.run
         if self._receiver is not None:
@@ -161,7 +177,7 @@ class Processes:
             yield "shared state", self.stream.run
 
     async def catch_up(self) -> None:
-        """Wait for what others know, but not long; raises ConfigurationError without workers."""
+        """Wait for the state of other pickers, and for workers; raises ConfigurationError if no worker starts."""
         if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
             _log.warning("start without all that other pickers shared", server=self.stream.name)
         if self.workers is not None and not await self.workers.started(_WORKERS_SECONDS):
@@ -172,8 +188,13 @@ class Processes:
         if self.workers is not None:
             self.workers.send("ready", ready)
 
+    def tell_quota(self, tenant: str, quota: Quota | None) -> None:
+        """Tell workers of a quota that was set on the admin port, or taken back."""
+        if self.workers is not None:
+            self.workers.send("quota", (tenant, quota))
+
     async def refuse_waiting(self) -> None:
-        """Let workers refuse what waits for room."""
+        """Let workers refuse the requests that wait for room."""
         if self._relay is not None:
             await ask(self._channels(), "refuse", _REFUSE_SECONDS)
 

@@ -173,7 +173,7 @@ def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.
     """Return all routes; those of decisions only with a recorder."""
     return (
         *page_routes(),
-        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants),
+        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants, picker.tell_quota),
         *(() if recorder is None else decision_routes(picker.loop, recorder)),
         *simulation_routes(picker),
         *placement_routes(picker),

@@ -118,7 +118,7 @@ class PickerSettings(PoolSettings):
 
 
 def of_worker(settings: PickerSettings) -> PickerSettings:
-    """Return the settings of a worker: the main process has the ports and the lease, and shares with other pickers."""
+    """Return the settings of a worker: the main process has the ports, the lease and the shared state."""
     page = PageSettings(legacy_metrics=settings.page.legacy_metrics, stream_metrics=settings.page.stream_metrics)
     cluster = settings.kubernetes
     return replace(
@@ -126,7 +126,6 @@ def of_worker(settings: PickerSettings) -> PickerSettings:
         workers=1,
         page=page,
         admin=AdminSettings(),
-        sharing=SharingSettings(),
         terminal=None,
         server=replace(settings.server, address="", health_address=None),
         kubernetes=None if cluster is None else replace(cluster, lease=None),

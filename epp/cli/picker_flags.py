@@ -87,7 +87,7 @@ class PickerFlags:
     workers: int = flag(
         1,
         "Processes that answer requests, each on a core of its own. With more than one, one more process finds and "
-        "polls the endpoints and has all ports; a gateway needs as many connections: see docs/several-pickers.md.",
+        "polls the endpoints and has all ports; a gateway needs as many connections: see docs/workers.md.",
         "PROCESSES",
         min=1,
         max=64,

@@ -42,6 +42,9 @@ class Shareable(ABC):
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
         """Apply changes of another picker; return the number of entries. Raises ValueError for an invalid payload."""
 
+    def connection(self, *, is_lost: bool) -> None:  # noqa: B027  to override
+        """Note that other pickers are not reached from now on, or are again."""
+
     def forget(self, peer: str) -> None:  # noqa: B027  to override
         """Drop the state of another picker: it ended, or has been silent for long."""
 

@@ -93,6 +93,8 @@ class Exchange:
         """Seconds that the last applied batch took."""
         self.changed_at = -inf
         """When any picker last told more than that it is there."""
+        self.on_news: Callable[[], None] = lambda: None
+        """Called after a batch of another picker changed something: it may wait for an answer."""
         self._shareables = shareables
         self._snapshot = snapshot
         self._clock = clock
@@ -101,6 +103,8 @@ class Exchange:
         self._sequence = 0
         self._told_at = self._renewed_at = -inf
         self._logged: set[str] = set()
+        self.is_lost = False
+        """Whether other pickers are not reached."""
         self._join()
 
     @property
@@ -119,6 +123,13 @@ class Exchange:
             self.salt = salt
             self._joined.clear()
         self._join()
+
+    def connection(self, *, is_lost: bool) -> None:
+        """Tell components whether the other pickers are reached."""
+        if is_lost != self.is_lost:
+            self.is_lost = is_lost
+            for each in self._joined.values():
+                each.connection(is_lost=is_lost)
 
     def renew(self) -> None:
         """Tell the whole state with the next batches."""
@@ -173,13 +184,15 @@ class Exchange:
         self.last_age = age_seconds
         self.counts["applied"] += 1
         self.counts["bytes_in"] += len(data)
-        snapshot = self._snapshot()
+        snapshot, changed_at = self._snapshot(), self.changed_at
         for name, payload in batch.parts.items():
             each = self._joined.get(name)
             if each is not None and (is_recent or each.is_lasting):
                 self._apply_part(each, batch.picker, payload, snapshot)
-        if batch.is_last:
+        if not is_recent:
             self._forget(batch.picker)
+        if self.changed_at > changed_at:
+            self.on_news()
         return True
 
     def farewell(self, picker: str) -> bytes | None:
@@ -222,9 +235,9 @@ class Exchange:
         return True
 
     def _forget(self, picker: str) -> None:
-        if self._peers.pop(picker, None) is not None:
-            for each in self._joined.values():
-                each.forget(picker)
+        self._peers.pop(picker, None)
+        for each in self._joined.values():
+            each.forget(picker)
 
     def _join(self) -> None:
         """Follow the components in use, which change with the configuration."""
@@ -233,6 +246,8 @@ class Exchange:
             if self._joined.get(name) is not each:
                 each.join(self.salt)
                 each.renew()
+                if self.is_lost:
+                    each.connection(is_lost=True)
         self._joined = dict(found)
 
     def _refuse(self, what: str, error: Exception) -> None:

@@ -18,7 +18,7 @@ _MOST_UNSENT_BYTES = 1024 * 1024
 """Batches that wait for the server of the shared state; older ones are dropped."""
 
 Send: TypeAlias = Callable[[str, object], None]
-"""Sends a message to another process: `batch`, with its age in seconds, or `salt`."""
+"""Sends a message to another process: `batch`, with its age in seconds, `salt`, or whether other pickers are `lost`."""
 
 
 class Publisher:
@@ -27,7 +27,8 @@ class Publisher:
     def __init__(self, exchange: Exchange, send: Callable[[bytes], None]) -> None:
         self.exchange = exchange
         self.wakes = asyncio.Event()
-        """To be set with each request."""
+        """To be set with each request. Changes of others set it too."""
+        exchange.on_news = self.wakes.set
         self._send = send
 
     async def run(self) -> None:
@@ -61,7 +62,7 @@ class Relay:
         self._exchange = exchange
         self._clock = clock
         self._stream = stream
-        self._salt = exchange.salt
+        self._told = exchange.salt, exchange.is_lost
         self._members: dict[str, Send] = {}
         """By picker id."""
         self._kept: deque[_Kept] = deque()
@@ -75,6 +76,7 @@ class Relay:
         """Send batches to another process from now on."""
         now = self._clock.now()
         send("salt", self._exchange.salt)
+        send("lost", self._exchange.is_lost)
         for kept in self._kept:
             send("batch", (kept.batch, now - kept.at))
         self._members[picker] = send
@@ -103,10 +105,11 @@ class Relay:
             self._pass_on(batch, age_seconds)
 
     def _pass_on(self, batch: bytes, age_seconds: float, but: str = "") -> None:
-        if self._salt != self._exchange.salt:  # the server of the shared state has another
-            self._salt = self._exchange.salt
+        told, self._told = self._told, (self._exchange.salt, self._exchange.is_lost)
+        if self._told != told:  # the server of the shared state has another salt, or is away
             for send in self._members.values():
-                send("salt", self._salt)
+                send("salt", self._exchange.salt)
+                send("lost", self._exchange.is_lost)
         for picker, send in self._members.items():
             if picker != but:
                 send("batch", (batch, age_seconds))

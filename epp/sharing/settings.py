@@ -4,7 +4,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from epp.runtime.flags import SIZE, flag
 from epp.runtime.redis_client import RedisAddress
@@ -19,9 +19,10 @@ class SharingSettings:
 
     address: str = flag(
         "",
-        "Redis or Valkey through which the pickers of this pool share requests in flight, placements of prompts and "
-        "learned rates: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// with TLS, or unix:///PATH. No "
-        "request waits for it. Without USER and PASSWORD: EPP_REDIS_USERNAME and EPP_REDIS_PASSWORD, if they are set.",
+        "Redis or Valkey through which the pickers of this pool share requests in flight, placements of prompts, "
+        "learned rates and the use of quotas: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// with TLS, or "
+        "unix:///PATH. No request waits for it. Without USER and PASSWORD: EPP_REDIS_USERNAME and EPP_REDIS_PASSWORD, "
+        "if they are set.",
         "URL",
         name="--shared-state",
     )
@@ -48,6 +49,13 @@ class SharingSettings:
         name="--shared-state-history",
     )
 
+    quotas_when_alone: Literal["last-known-share", "refuse", "full-limit"] = flag(
+        "last-known-share",
+        "Part of each quota that a picker may use while --shared-state is away: the share that it had last; nothing, "
+        "so that new requests wait or are refused; or all of it.",
+        name="--shared-quotas-when-alone",
+    )
+
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
             raise ValueError(
@@ -57,6 +65,8 @@ class SharingSettings:
             raise ValueError("--shared-state-history: must be at least 1MiB")
         if not self.address and (self.password_file is not None or self.ca_file):
             raise ValueError("--shared-state-password-file and --shared-state-ca-file need --shared-state: add it")
+        if not self.address and self.quotas_when_alone != "last-known-share":
+            raise ValueError("--shared-quotas-when-alone needs --shared-state: add it")
         if self.address:
             self.server.connection()
 

@@ -79,11 +79,12 @@ class SharedStream:
         """The server's time minus that of the clock, in seconds."""
         self._caught_up = asyncio.Event()
         self.wakes = asyncio.Event()
-        """To be set with each request: others shall know of it soon."""
+        """To be set with each request: others shall know of it soon. Their changes set it too."""
         self.collect: Callable[[], Sequence[bytes]] = exchange.collect_all
         """Returns the batches that are to be written."""
         self.apply: Callable[[bytes, float], object] = exchange.apply
         """Takes a batch of another picker, and its age in seconds."""
+        exchange.on_news = self.wakes.set
 
     async def caught_up(self, most_seconds: float) -> bool:
         """Wait until the whole stream has been read, but not long; return whether it has."""
@@ -224,6 +225,7 @@ class SharedStream:
         if not self.is_connected:
             _log.info("state is shared with other pickers", server=self.name, other_pickers=self.exchange.peers)
         self.is_connected = True
+        self.exchange.connection(is_lost=False)
         self.problem = f"the server answered after {seconds * 1000:.0f} ms" if seconds > _SLOW_SECONDS else ""
 
     def _failed(self, error: BaseException) -> None:
@@ -232,6 +234,7 @@ class SharedStream:
         if self.is_connected or self.failures == 1:
             _log.warning("state is not shared with other pickers", server=self.name, problem=self.problem)
         self.is_connected = False
+        self.exchange.connection(is_lost=True)
 
 
 def _is_cancelled() -> bool:

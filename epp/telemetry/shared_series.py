@@ -21,7 +21,7 @@ def show_shared_state(registry: CollectorRegistry, stream: SharedStream) -> None
         "llm_d_epp_shared_state_published_bytes_total": "Bytes of these.",
         "llm_d_epp_shared_state_applied_batches_total": "Batches of other pickers that were applied.",
         "llm_d_epp_shared_state_applied_bytes_total": "Bytes of these.",
-        "llm_d_epp_shared_state_applied_entries_total": "Endpoints, chains and rates in these.",
+        "llm_d_epp_shared_state_applied_entries_total": "Endpoints, chains, rates and tenants in these.",
         "llm_d_epp_shared_state_lost_batches_total": "Batches of other pickers that never came.",
         "llm_d_epp_shared_state_repeated_batches_total": "Batches that came again or too late, and are not applied.",
         "llm_d_epp_shared_state_refused_total": "Batches or payloads that are invalid.",

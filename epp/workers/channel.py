@@ -39,7 +39,7 @@ class ChannelClosedError(Exception):
 class Channel:
     """Sends messages and calls; `run` handles those of the other process, until one of the two ends.
 
-    Contents are pickled: both processes are of the same program and user, and nobody else has the sockets.
+    Contents are pickled: both processes are of the same program and user, and no other process has the sockets.
     """
 
     def __init__(self, sock: socket.socket, handlers: Mapping[str, Handler]) -> None:

@@ -29,7 +29,7 @@ _MOST_ENDPOINTS = 32
 _OWN_COLUMNS = frozenset(
     (IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, PEER_REQUESTS, PEER_TOKENS, SERVED, FAILED, LAST_PICKED, AVOIDED)
 )
-"""Columns of what each process does itself; it hears of others' work through shared state."""
+"""Columns of the requests of each process; shared state adds those of the other processes."""
 
 
 class Difference(NamedTuple):
@@ -122,7 +122,7 @@ class PoolSource:
 def _moved(
     before: Sequence[Endpoint | None], after: Sequence[Endpoint | None], changed: Sequence[int]
 ) -> Sequence[tuple[int, Endpoint | None, bool]]:
-    """Return the endpoints for `Difference`: first those that leave or move to another slot."""
+    """Return the endpoints for `Difference`: first the endpoints that leave or move to another slot."""
     slots = {endpoint.id: slot for slot in changed if (endpoint := after[slot]) is not None}
     known = {slot: endpoint for slot in changed if slot < len(before) and (endpoint := before[slot]) is not None}
     left = {slot for slot, endpoint in known.items() if after[slot] is None or slots.get(endpoint.id, slot) != slot}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The side of the main process: starts workers, keeps their pools up to date, and replaces those that end."""
+"""The side of the main process: starts workers, keeps their pools up to date, and replaces a worker that ends."""
 
 import asyncio
 import os
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_bytes
 from typing import Protocol
@@ -68,15 +68,18 @@ class Workers:
         gate: Gate,
         *,
         handlers: Callable[[Worker], Mapping[str, Handler]],
-        is_ready: Callable[[], bool],
+        greeting: Callable[[], Iterable[tuple[str, object]]],
     ) -> None:
-        """Prepare; `handlers` returns those of the messages and calls of one worker, `is_ready` the state of health."""
+        """Prepare.
+
+        `handlers` returns those of the messages and calls of one worker, `greeting` messages to a new one.
+        """
         self.members = [Worker(number) for number in range(1, count + 1)]
         self._store = store
         self._relay = relay
         self._gate = gate
         self._handlers = handlers
-        self._is_ready = is_ready
+        self._greeting = greeting
         self._key = token_bytes(32)
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -100,7 +103,7 @@ class Workers:
         return {worker.number: worker.channel for worker in self.serving if worker.channel is not None}
 
     def start(self) -> None:
-        """Start all processes, and replace those that end from now on."""
+        """Start all processes. A process that ends is replaced from now on."""
         self._tasks = [
             asyncio.create_task(self._keep(worker), name=f"worker {worker.number}") for worker in self.members
         ]
@@ -165,7 +168,8 @@ class Workers:
 
         def started(_: object) -> None:
             worker.is_serving = True
-            channel.send("ready", self._is_ready())
+            for message in self._greeting():
+                channel.send(*message)
             self._gate.add(worker.number, own_gate)
             self._news.set()
 

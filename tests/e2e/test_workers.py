@@ -20,6 +20,18 @@ from tests.support.load import load_on
 from tests.support.waiting import until
 from tests.support.world import FAST, MODEL, pool_of
 
+PLAIN = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+  - pluginRef: max-score-picker
+plugins:
+- type: queue-scorer
+- type: max-score-picker
+"""
 PROMPT = "one of many equal beginnings " * 400
 
 
@@ -121,6 +133,46 @@ async def test_decisions_of_all_workers_are_explained(tmp_path):
             assert await explained.end() == 0
 
 
+async def test_a_quota_holds_over_all_workers_and_is_set_for_all(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"{PLAIN}- type: tenant-quotas\n  parameters: {{quotas: [{{tenant: a, total: {{concurrentRequests: 6}}}}]}}\n"
+    )
+    async with gateway_with_workers(f"--config-file={config}", "--admin-port=0") as gateway, AsyncExitStack() as stack:
+        await serving(gateway, 2)
+
+        async def ask_for_long(http: aiohttp.ClientSession) -> int:
+            body = {"model": MODEL, "prompt": "p", "max_tokens": 100_000, "stream": True, "ignore_eos": True}
+            headers = {"x-llm-d-inference-fairness-id": "a", "connection": "close"}
+            response = await stack.enter_async_context(http.post("/v1/completions", json=body, headers=headers))
+            return response.status
+
+        async def admitted(count: int) -> int:
+            """Send so many requests at once that do not end; return how many are admitted."""
+            async with asyncio.TaskGroup() as asking:
+                asked = [asking.create_task(ask_for_long(http)) for _ in range(count)]
+            statuses = [each.result() for each in asked]
+            assert set(statuses) <= {200, 429}
+            return statuses.count(200)
+
+        http = await stack.enter_async_context(aiohttp.ClientSession(gateway.url))
+        first = await admitted(24)
+        assert 1 <= first <= 6 + 2, "more than the limit and a slice of each other process"
+        admin = json.loads(await gateway.process.says('"admin":'))["admin"]
+        change = {"tenant": "a", "quota": {"total": {"concurrentRequests": 30}}}
+        async with http.post(f"http://{admin}/api/quota/adjust", json=change) as adjusted:
+            assert adjusted.status == 200
+        more = 0
+
+        async def goes_on() -> bool:
+            nonlocal more
+            more += await admitted(12)
+            return first + more > 12
+
+        await until(goes_on, "the workers know the new limit")
+        assert first + more <= 30 + 2 * 12, "the limit and a slice of each other process"
+
+
 async def test_a_worker_that_is_killed_is_replaced_and_the_other_serves_on():
     async with gateway_with_workers() as gateway:
         await serving(gateway, 2)
@@ -189,22 +241,10 @@ async def test_workers_end_with_a_main_process_that_is_killed():
 
 async def test_configuration_is_reloaded_by_all_processes(tmp_path):
     config = tmp_path / "config.yaml"
-    text = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: queue-scorer
-- type: max-score-picker
-schedulingProfiles:
-- name: NAME
-  plugins:
-  - pluginRef: queue-scorer
-  - pluginRef: max-score-picker
-"""
-    config.write_text(text.replace("NAME", "first"))
+    config.write_text(PLAIN)
     async with gateway_with_workers(f"--config-file={config}", "--decision-sample-rate=1", "--admin-port=0") as gateway:
         await serving(gateway, 2)
-        config.write_text(text.replace("NAME", "second"))
+        config.write_text(PLAIN.replace("default", "other"))
 
         async def generations() -> bool:
             health = (await gateway.health())[1]

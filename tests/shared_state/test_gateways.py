@@ -3,6 +3,7 @@
 
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -13,6 +14,14 @@ from tests.support.load import load_on
 from tests.support.waiting import until
 from tests.support.world import FAST, MODEL, pool_of
 
+QUOTAS = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: queue-scorer}
+- type: tenant-quotas
+  parameters: {default: {total: {tokensPerMinute: 120}}}
+"""
 PROMPT = "one of many equal beginnings " * 400
 
 
@@ -81,3 +90,28 @@ async def test_prompt_finds_its_cache_through_the_other_picker_and_no_request_ne
         assert values["llm_d_epp_shared_state_peers"] == 1
         assert values["llm_d_epp_shared_state_applied_entries_total"] > 0
         assert values["llm_d_epp_shared_state_refused_total"] == 0
+
+
+async def test_tokens_of_a_tenant_count_at_all_pickers(server, tmp_path):
+    shared = await server()
+    config = tmp_path / "quotas.yaml"
+    config.write_text(QUOTAS)
+    async with AsyncExitStack() as stack:
+        pool = pool_of({"a": await stack.enter_async_context(running(FAST))})
+        flags = (f"--config-file={config}", f"--endpoints={pool}", f"--shared-state={shared.url}")
+        gateways = [await stack.enter_async_context(gateway_of(*flags)) for _ in range(3)]
+        for gateway in gateways:
+            await healthy(gateway, connected=True)
+        body = {"model": MODEL, "prompt": "Hi", "max_tokens": 100, "ignore_eos": True}
+        async with aiohttp.ClientSession(headers={"x-llm-d-inference-fairness-id": "team-a"}) as http:
+            async with http.post(f"{gateways[0].url}/v1/completions", json=body) as response:
+                assert response.status == 200
+
+            async def is_known(gateway: Gateway) -> bool:
+                return sum((await gateway.metrics()).get("llm_d_epp_quota_used", {}).values()) > 90
+
+            for gateway in gateways[1:]:
+                await until(partial(is_known, gateway), "the tokens are known")
+                async with http.post(f"{gateway.url}/v1/completions", json=body) as response:
+                    assert response.status == 429
+                    assert response.headers["x-llm-d-request-dropped-reason"] == "rejected-quota"

@@ -10,6 +10,7 @@ from redis import Redis
 from epp.framework import SystemClock
 from epp.sharing.settings import SharingSettings
 from epp.sharing.stream import SharedStream
+from tests.shared_state.streams import streaming
 from tests.support.certificates import new_pair, write
 from tests.support.waiting import until
 from tests.unit.sharing.pickers import ENDPOINTS, Picker
@@ -23,14 +24,9 @@ async def sharing(url: str, **settings):
     """Run a picker that shares its state."""
     clock = SystemClock()
     picker = Picker(clock)
-    picker.stream = SharedStream(picker.exchange, SharingSettings(address=url, **settings), "pool", clock)
-    picker.store.ledger.on_open = picker.stream.wakes.set
-    task = asyncio.create_task(picker.stream.run())
-    try:
+    async with streaming(picker.exchange, clock, url, **settings) as picker.stream:
+        picker.store.ledger.on_open = picker.stream.wakes.set
         yield picker
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def knows(picker: Picker, in_flight: dict) -> None:

@@ -92,8 +92,8 @@ def quota(*, waits=True, alert_percent=95.0, single=None, **total):
 class Desk:
     """Quotas, and requests that go to endpoints."""
 
-    def __init__(self, quotas=None, *, endpoints=None, requests_per_endpoint=1, sources=None, **total):
-        self.clock = TwoClocks()
+    def __init__(self, quotas=None, *, endpoints=None, requests_per_endpoint=1, sources=None, clock=None, **total):
+        self.clock = clock or TwoClocks()
         self.told = Told()
         self.quotas = Quotas(self.clock, guard=Guard(self.told), observer=self.told)
         if quotas is None:

@@ -2,6 +2,7 @@
 """Quotas: limits on a single request of a tenant, and on all of its requests together."""
 
 from epp.admission.quotas.allowances import LimitKey
+from epp.admission.quotas.elsewhere import WhenAlone
 from epp.admission.quotas.quotas import NOMINATION_SECONDS, Adjustment, Quotas, QuotaUsage
 from epp.admission.quotas.reservation import QuotaObserver, Reservation
 from epp.framework.quotas import Blocked
@@ -15,4 +16,5 @@ __all__ = [
     "QuotaUsage",
     "Quotas",
     "Reservation",
+    "WhenAlone",
 ]

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from epp.admission.quotas.allowances import LimitKey
+from epp.admission.quotas.elsewhere import NO_USE, NOWHERE, Beyond, Elsewhere, Use
 from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Reservation, Spent
 from epp.admission.quotas.usage import DayUse, Means, MinuteUse
 from epp.framework.quotas import Quota
@@ -104,6 +105,8 @@ class Account:
     device_seconds: DayUse = field(default_factory=DayUse)
     dollars: DayUse = field(default_factory=DayUse)
     means: Means = field(default_factory=Means)
+    elsewhere: Elsewhere | None = None
+    """Use at other pickers; None if it is not shared."""
     nominations: Nominations = field(default_factory=Nominations)
     alerts: dict[LimitKey, float] = field(default_factory=dict)
     """Limits with an alert, and the last time that usage was above the threshold."""
@@ -124,6 +127,44 @@ class Account:
         other.device_seconds, other.dollars = copy(self.device_seconds), copy(self.dollars)
         other.nominations = self.nominations.twin()
         return other
+
+    def own(self, today: int) -> Use:
+        """Return the use at this picker."""
+        return Use(
+            self.requests,
+            self.tokens,
+            self.accelerator_bytes,
+            self.tflops,
+            self.minute.added,
+            self.device_seconds.taken(today) + self.device_seconds.expected,
+            self.dollars.taken(today) + self.dollars.expected,
+        )
+
+    def beyond(self, now: float, today: int) -> Beyond:
+        """Return the amounts that are used at other pickers, or kept for them."""
+        if self.elsewhere is None:
+            return NOWHERE
+        limits = self.quota.total
+        return self.elsewhere.beyond(
+            self.own(today),
+            Use(
+                limits.requests,
+                limits.tokens,
+                limits.accelerator_bytes,
+                limits.tflops,
+                limits.tokens_per_minute,
+                limits.device_seconds_per_day,
+                limits.dollars_per_day,
+            ),
+            self.minute_content(now),
+            now,
+            today,
+        )
+
+    def minute_content(self, now: float) -> float:
+        """Return the tokens of all pickers that have not drained; 0 without a limit."""
+        limit = self.quota.total.tokens_per_minute
+        return self.minute.taken(limit, now) if limit > 0 else 0.0
 
     def need(self, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0) -> Need:
         """Return the amounts that a request needs.
@@ -226,36 +267,45 @@ class Account:
         return limits.tokens_per_minute > 0 or limits.device_seconds_per_day > 0 or limits.dollars_per_day > 0
 
     def uses(self, now: float, today: int) -> Iterator[tuple[LimitKey, float, float]]:
-        """Yield name, usage and value of each limit."""
-        limits = self.quota.total
+        """Yield name, usage at all pickers and value of each limit."""
+        limits, there = self.quota.total, self.heard(today)
         if limits.requests > 0:
-            yield LimitKey.TOTAL_REQUESTS, self.requests, limits.requests
+            yield LimitKey.TOTAL_REQUESTS, self.requests + there.requests, limits.requests
         if limits.tokens > 0:
-            yield LimitKey.TOTAL_TOKENS, self.tokens, limits.tokens
+            yield LimitKey.TOTAL_TOKENS, self.tokens + there.tokens, limits.tokens
         if limits.tokens_per_minute > 0:
             taken = self.minute.taken(limits.tokens_per_minute, now)
             yield LimitKey.TOTAL_TOKENS_PER_MINUTE, taken, limits.tokens_per_minute
         if limits.accelerator_bytes > 0:
-            yield LimitKey.TOTAL_ACCELERATOR_BYTES, self.accelerator_bytes, limits.accelerator_bytes
+            used = self.accelerator_bytes + there.accelerator_bytes
+            yield LimitKey.TOTAL_ACCELERATOR_BYTES, used, limits.accelerator_bytes
         if limits.tflops > 0:
-            yield LimitKey.TOTAL_TFLOPS, self.tflops, limits.tflops
+            yield LimitKey.TOTAL_TFLOPS, self.tflops + there.tflops, limits.tflops
         if limits.device_seconds_per_day > 0:
-            yield LimitKey.TOTAL_DEVICE_SECONDS, self.device_seconds.taken(today), limits.device_seconds_per_day
+            used = self.device_seconds.taken(today) + there.device_seconds
+            yield LimitKey.TOTAL_DEVICE_SECONDS, used, limits.device_seconds_per_day
         if limits.dollars_per_day > 0:
-            yield LimitKey.TOTAL_DOLLARS, self.dollars.taken(today), limits.dollars_per_day
+            yield LimitKey.TOTAL_DOLLARS, self.dollars.taken(today) + there.dollars, limits.dollars_per_day
+
+    def heard(self, today: int) -> Use:
+        """Return the use at other pickers; tokens of the minute are in the bucket."""
+        return NO_USE if self.elsewhere is None else self.elsewhere.heard(today)
 
     def weight(self, now: float, today: int) -> float:
         """Return the largest share of a limit over time that is used; 0 if the account can be dropped.
 
         Means have a small weight for ten minutes, if a limit needs them.
         """
-        limits, share = self.quota.total, 0.0
+        limits, share, there = self.quota.total, 0.0, self.heard(today)
         if limits.tokens_per_minute > 0:
             share = self.minute.taken(limits.tokens_per_minute, now) / limits.tokens_per_minute
         if limits.device_seconds_per_day > 0:
-            share = max(share, self.device_seconds.taken(today) / limits.device_seconds_per_day)
+            used = self.device_seconds.taken(today) + there.device_seconds
+            share = max(share, used / limits.device_seconds_per_day)
         if limits.dollars_per_day > 0:
-            share = max(share, self.dollars.taken(today) / limits.dollars_per_day)
+            share = max(share, (self.dollars.taken(today) + there.dollars) / limits.dollars_per_day)
+        if self.elsewhere is not None and self.elsewhere.is_used:
+            return 1.0
         if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
             return _LEARNT_WEIGHT if limits.tokens > 0 or self.counts_over_time else 0.0
         return share

@@ -63,6 +63,7 @@ class Accounts:
     def rest(self, account: Account) -> None:
         """Keep an account whose last request has ended, if it has weight."""
         self._busy.pop(account.tenant, None)
+        self._remove_idle(account.tenant)
         self._keep_idle(account)
         if len(self._idle) > MOST_IDLE:
             least = next(alike for alike in self._alike if alike)

@@ -9,6 +9,7 @@ import numpy as np
 
 from epp.admission.quotas.account import Account
 from epp.admission.quotas.allowances import Allowance, LimitKey
+from epp.admission.quotas.elsewhere import NOWHERE
 from epp.admission.quotas.reservation import Amounts, Need, devices, dollars_per_second, memory_share, tflops_share
 from epp.admission.quotas.usage import DAY_SECONDS, Calendar
 from epp.framework.accelerators.arrays import tag_numbers
@@ -210,7 +211,8 @@ def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> li
         if not total.is_exceeded:
             continue
         key, used, kept, more, limit = total
-        needs_release = used + more > limit * _ROUNDING  # otherwise the rest is reserved, until its nomination expires
+        # otherwise the rest is reserved, until its nomination expires
+        needs_release = used + more > limit * _ROUNDING or not len(account.nominations)
         rate = account.releases_per_second(now)
         releases = total.beyond / (used / account.requests) if used and account.requests else 1.0
         seconds = (releases / rate if rate else 1.0) if needs_release else account.nominations.until(now) - now
@@ -221,24 +223,43 @@ def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> li
 def _over_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
     limits = account.quota.total
     found: list[_Shortfall] = []
+    if not account.counts_over_time:
+        return found
     limit: float = limits.tokens_per_minute
+    heard, kept = NOWHERE if account.elsewhere is None else account.beyond(now, calendar.today())
     if limit > 0:
         seconds = account.minute.seconds_until(need.minute_tokens, limit, now)
+        taken = account.minute.taken(limit, now)
+        requested, key = taken + need.minute_tokens, LimitKey.TOTAL_TOKENS_PER_MINUTE
         if seconds > _MOMENT:
-            requested = account.minute.taken(limit, now) + need.minute_tokens
-            key = LimitKey.TOTAL_TOKENS_PER_MINUTE
             found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
+        elif kept.minute_tokens and taken + kept.minute_tokens + min(need.minute_tokens, limit) > limit * _ROUNDING:
+            found.append(_until_told(key, requested + kept.minute_tokens, limit))
     if limits.device_seconds_per_day <= 0 and limits.dollars_per_day <= 0:
         return found
     today = calendar.today()
-    for key, day, more, limit in (
-        (LimitKey.TOTAL_DEVICE_SECONDS, account.device_seconds, need.device_seconds, limits.device_seconds_per_day),
-        (LimitKey.TOTAL_DOLLARS, account.dollars, need.dollars, limits.dollars_per_day),
+    for key, day, more, there, reserved, limit in (
+        (
+            LimitKey.TOTAL_DEVICE_SECONDS,
+            account.device_seconds,
+            need.device_seconds,
+            heard.device_seconds,
+            kept.device_seconds,
+            limits.device_seconds_per_day,
+        ),
+        (LimitKey.TOTAL_DOLLARS, account.dollars, need.dollars, heard.dollars, kept.dollars, limits.dollars_per_day),
     ):
         if limit <= 0:
             continue
-        taken = day.taken(today) + day.expected
+        taken = day.taken(today) + day.expected + there
         if taken + min(more, limit) > limit * _ROUNDING or taken >= limit:
             seconds = calendar.seconds_left()
             found.append(_Shortfall(key, taken + more, limit, seconds, DAY_SECONDS, needs_release=False))
+        elif reserved and taken + min(more, limit) + reserved > limit * _ROUNDING:
+            found.append(_until_told(key, taken + more + reserved, limit))
     return found
+
+
+def _until_told(key: LimitKey, requested: float, limit: float) -> _Shortfall:
+    """Return a limit whose rest is kept for other pickers until they know the own use."""
+    return _Shortfall(key, requested, limit, 1.0, LONGEST_SECONDS, needs_release=True)

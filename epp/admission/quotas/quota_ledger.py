@@ -10,6 +10,7 @@ from typing import NamedTuple
 from epp.admission.quotas.account import Account
 from epp.admission.quotas.accounts import Accounts, Alerts
 from epp.admission.quotas.allowances import Allowance, LimitKey
+from epp.admission.quotas.elsewhere import Group
 from epp.admission.quotas.limits import blocked
 from epp.admission.quotas.reservation import (
     NOTHING,
@@ -35,6 +36,8 @@ from epp.framework.snapshot import ACCELERATOR, Snapshot
 
 _MOST_SWEPT = 50
 """Requests in flight whose time is charged in one sweep, and idle accounts and alerts that are checked: a few ms."""
+_MOST_CHANGED = 20_000
+"""Tenants whose change waits until others are told."""
 _ALERT_WEIGHT = 1e-3
 """Weight of an account that has only an alert."""
 
@@ -56,6 +59,10 @@ class QuotaLedger:
         """Requests whose time is charged to a day, the most recently charged last."""
         self.requests = 0
         """Requests in flight, with those of tenants without a quota."""
+        self.group: Group | None = None
+        """The pickers that share the use; None if it is not shared."""
+        self.changed: dict[str, None] = {}
+        """Tenants whose use has changed since others were told."""
 
     @property
     def endpoints(self) -> int:
@@ -69,17 +76,23 @@ class QuotaLedger:
             account.quota = quota
         return account
 
+    def new_account(self, tenant: str, quota: Quota) -> Account:
+        """Return an account that is not kept yet."""
+        return Account(tenant, quota, elsewhere=None if self.group is None else self.group.elsewhere())
+
     def twin(self) -> "QuotaLedger":
         """Return a ledger for dry runs: it reads the same accounts and does not change them."""
         return _Twin(self, self._clock)
 
     def held(self, account: Account, request: Request, now: float) -> Amounts:
-        """Return the amounts reserved for requests of higher priority of the tenant."""
-        nominations = account.nominations
-        if not len(nominations):
-            return NOTHING
-        nominations.forget_before(now)
-        return nominations.held_against(request)
+        """Return the amounts reserved for requests of higher priority of the tenant, and for other pickers."""
+        nominations, held = account.nominations, NOTHING
+        if len(nominations):
+            nominations.forget_before(now)
+            held = nominations.held_against(request)
+        if account.elsewhere is not None:
+            held = held.plus(account.beyond(now, self.calendar.today()).in_flight)
+        return held
 
     def assume(
         self, request: Request, allowance: Allowance | None, snapshot: Snapshot, slots: tuple[int, ...]
@@ -101,6 +114,7 @@ class QuotaLedger:
         reservation.requests_per_endpoint = sharers
         account.nominations.forget(request)
         account.charge(reservation, need, now)
+        self._note_change(account)
         self.accounts.busy(account)
         if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
             self._unsettled[reservation] = None
@@ -172,13 +186,14 @@ class QuotaLedger:
                     spent = place.spend(now)
                     reservation.spent.add(spent)
                     account.spend(reservation, spent, today)
+                self._note_change(account)
                 self.alerts.look(account, now, today)
         self.alerts.sweep(now, today, _MOST_SWEPT)
         self.accounts.tidy(_MOST_SWEPT)
 
     def _check(self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float) -> "_Checked":
         quota, sharers = allowance
-        account = self.account_of(request.fairness_id, quota) or Account(request.fairness_id, quota)
+        account = self.account_of(request.fairness_id, quota) or self.new_account(request.fairness_id, quota)
         shares = [Share.of(tag, sharers) for tag in tags]
         need = account.need(request, sum_of_memory(shares), sum_of_tflops(shares))
         refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
@@ -186,6 +201,12 @@ class QuotaLedger:
 
     def _account(self, reservation: Reservation) -> Account | None:
         return self.accounts.get(reservation.tenant) if reservation.is_limited else None
+
+    def _note_change(self, account: Account) -> None:
+        if account.elsewhere is not None:
+            if len(self.changed) >= _MOST_CHANGED:  # no contact: all is told again when it is back
+                self.changed.clear()
+            self.changed[account.tenant] = None
 
     def _place(self, snapshot: Snapshot, slot: int, share: Share, now: float) -> Place:
         endpoint = snapshot.endpoints.values[slot]
@@ -202,6 +223,7 @@ class QuotaLedger:
         account = self._account(reservation)
         if account is not None:
             account.spend(reservation, spent, self.calendar.today())
+            self._note_change(account)
 
     def _recharge(self, reservation: Reservation) -> None:
         account = self._account(reservation)
@@ -236,6 +258,7 @@ class _Twin(QuotaLedger):
         super().__init__(clock, QuotaObserver())
         self._ledger = ledger
         self.calendar = copy(ledger.calendar)
+        self.group = ledger.group
 
     def account_of(self, tenant: str, quota: Quota) -> Account | None:
         account = self._ledger.accounts.get(tenant)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enforcement of quotas, and the report of their usage."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.allowances import Allowance, Allowances
+from epp.admission.quotas.allowances import Allowance, Allowances, LimitKey
+from epp.admission.quotas.elsewhere import WhenAlone
 from epp.admission.quotas.limits import (
     Bound,
     blocked,
@@ -23,6 +24,7 @@ from epp.admission.quotas.limits import (
 )
 from epp.admission.quotas.quota_ledger import QuotaLedger
 from epp.admission.quotas.reservation import QuotaObserver, Reservation
+from epp.admission.quotas.shared_use import SharedUse
 from epp.admission.quotas.victims import MOST_ASKED, MOST_CONSIDERED, fewest
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
@@ -31,11 +33,22 @@ from epp.framework.guard import Guard
 from epp.framework.quotas import Blocked, Quota, QuotaSource
 from epp.framework.refusals import Breach, OverQuotaError
 from epp.framework.request import Request
+from epp.framework.sharing import Shareable
 from epp.framework.snapshot import Snapshot
 
 NOMINATION_SECONDS = 5.0
 """Time for which the amounts of victims are reserved for the request that they were evicted for."""
 _NO_QUOTA = Quota()
+_KEYS = (
+    LimitKey.TOTAL_REQUESTS,
+    LimitKey.TOTAL_TOKENS,
+    LimitKey.TOTAL_ACCELERATOR_BYTES,
+    LimitKey.TOTAL_TFLOPS,
+    None,
+    LimitKey.TOTAL_DEVICE_SECONDS,
+    LimitKey.TOTAL_DOLLARS,
+)
+"""Of the numbers of `Use`."""
 _MOST_REPORTED = 1_000
 """Tenants in a report: those with requests in flight first."""
 
@@ -47,7 +60,10 @@ class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """Name of the limit."""
     used: float
+    """By all pickers, as far as this one has heard."""
     limit: float
+    elsewhere: float | None = None
+    """The part of `used` by other pickers; None for tokens of a minute, where it is unknown."""
     is_alerting: bool = False
     """Whether it has an alert: it is almost used up, or was a short time ago."""
     is_set: bool = False
@@ -80,6 +96,7 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
 
 def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[QuotaUsage, ...]:
     """Return a line for each limit of an account's quota."""
+    elsewhere = dict(zip(_KEYS, account.heard(today), strict=True))
     return tuple(
         [
             QuotaUsage(
@@ -87,6 +104,7 @@ def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Qu
                 key=key.value,
                 used=used,
                 limit=limit,
+                elsewhere=elsewhere.get(key),
                 is_alerting=key in account.alerts,
                 is_set=is_set,
                 origin=account.quota.origin,
@@ -129,6 +147,13 @@ class Quotas:
         other._ledger = self._ledger.twin()
         other.is_active = other._allowances.is_active
         return other
+
+    def share(self, picker: str, when_alone: WhenAlone = WhenAlone.LAST_KNOWN_SHARE) -> Shareable:
+        """Count the use at other pickers too, which the returned component exchanges; call it before any request.
+
+        `picker` is the name of this picker in the exchange.
+        """
+        return SharedUse(self._ledger, self._allowances.of, self._clock, picker, when_alone)
 
     def on_release(self, listener: Callable[[str], None] | None) -> None:
         """Call `listener` with the name of a tenant when part of its quota is released."""
@@ -268,7 +293,7 @@ class Quotas:
             self.is_active = self._allowances.is_active
         found = self._allowances.of_sources(tenant)
         after = quota or (None if found is None else found.quota)
-        account = self._ledger.accounts.get(tenant) or Account(tenant, _NO_QUOTA)
+        account = self._ledger.accounts.get(tenant) or self._ledger.new_account(tenant, _NO_QUOTA)
         former, account.quota = account.quota, after or _NO_QUOTA
         shown = lines(account, self._clock.now(), self._ledger.calendar.today(), is_set=quota is not None)
         if dry_run:
@@ -285,6 +310,11 @@ class Quotas:
             is_applied=not dry_run,
         )
 
+    @property
+    def set_quotas(self) -> Mapping[str, Quota]:
+        """The quotas that were set by `adjust`, by tenant."""
+        return self._allowances.set_quotas
+
     def report(self, tenant: str | None = None, most: int = _MOST_REPORTED) -> tuple[QuotaUsage, ...]:
         """Return the usage of each limit of `total`: of one tenant, or of all tenants with an account."""
         now, today = self._clock.now(), self._ledger.calendar.today()
@@ -298,7 +328,8 @@ class Quotas:
         for each in tenants:
             allowance = self._allowances.of(each)
             if allowance is not None:
-                account = self._ledger.account_of(each, allowance.quota) or Account(each, allowance.quota)
+                quota = allowance.quota
+                account = self._ledger.account_of(each, quota) or self._ledger.new_account(each, quota)
                 found += lines(account, now, today, is_set=each in self._allowances.set_quotas)
         return tuple(found)
 

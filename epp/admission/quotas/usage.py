@@ -25,17 +25,22 @@ class Calendar:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._day = int(clock.utc() // DAY_SECONDS)
+        self._day = self.date
         self._since = clock.now()
         self._number = 0
 
     def today(self) -> int:
         """Return the number of the day."""
-        day, now = int(self._clock.utc() // DAY_SECONDS), self._clock.now()
+        day, now = self.date, self._clock.now()
         if day > self._day or now - self._since >= _LONGEST_SECONDS:
             self._day, self._since = day, now
             self._number += 1
         return self._number
+
+    @property
+    def date(self) -> int:
+        """The day, as days since 1970; it may repeat."""
+        return int(self._clock.utc() // DAY_SECONDS)
 
     def seconds_left(self) -> float:
         """Return the seconds until the next day, at most 24 hours."""
@@ -105,9 +110,11 @@ class MinuteUse:
     A change of the limit keeps the content, and changes the rate at which it drains.
     """
 
-    __slots__ = ("_at", "_taken")
+    __slots__ = ("_at", "_taken", "added")
 
     def __init__(self) -> None:
+        self.added = 0.0
+        """Tokens that were ever added, without those of other pickers."""
         self._taken = 0.0
         self._at = 0.0
 
@@ -121,6 +128,11 @@ class MinuteUse:
 
     def add(self, tokens: float, limit: float, now: float) -> None:
         """Add tokens, or remove a negative number of them."""
+        self.added += tokens
+        self.add_elsewhere(tokens, limit, now)
+
+    def add_elsewhere(self, tokens: float, limit: float, now: float) -> None:
+        """Add tokens of another picker, likewise."""
         self._taken = max(0.0, self.taken(limit, now) + tokens)
 
     def seconds_until(self, tokens: float, limit: float, now: float) -> float:

@@ -93,8 +93,8 @@ class Replica:
             for server in fleet.servers
         ]
         """Of each server; None if the configuration reads no load."""
-        work = SharedWork(self.store)
-        shareables = (work, *(plugin for plugin in self.assembly.plugins if isinstance(plugin, Shareable)))
+        quotas, work = self.director.quotas.share(seed.decode()), SharedWork(self.store)
+        shareables = (work, quotas, *(plugin for plugin in self.assembly.plugins if isinstance(plugin, Shareable)))
         self.exchange = Exchange(seed.decode(), lambda: shareables, self.store.snapshot, clock, salt=options.seed)
         self.shared_at = -math.inf
         """When its last batch left."""

@@ -70,6 +70,7 @@ class House:
             states=tuple,
             picks=dict,
             tenants=tuple,
+            tell_quota=lambda _tenant, _quota: None,
             build=self.build,
         )
         self.built = 0

@@ -18,6 +18,8 @@ class Process(Picker):
     def take(self, kind: str, content: object) -> None:
         if kind == "salt":
             self.exchange.use_salt(content)
+        elif kind == "lost":
+            self.exchange.connection(is_lost=content)
         else:
             self.exchange.apply(*content)
 
@@ -84,6 +86,16 @@ def test_all_processes_hash_with_the_salt_of_the_main_process(main, relay, worke
     for batch in main.exchange.collect_all():
         relay.from_main(batch)
     assert {each.exchange.salt for each in workers} == {99}
+
+
+def test_all_processes_know_whether_other_pickers_are_reached(main, relay, workers, clock):
+    main.exchange.connection(is_lost=True)
+    clock.advance(1)
+    for batch in main.exchange.collect_all():
+        relay.from_main(batch)
+    late = Process(clock)
+    late.join(relay)
+    assert all(each.exchange.is_lost for each in (*workers, late))
 
 
 def test_history_is_bounded(relay, workers, monkeypatch):

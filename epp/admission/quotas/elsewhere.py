@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use of a tenant's quota at other pickers of the pool, and the slice that this picker may use at once.
+
+The slice of a picker is its use that another one may not know yet. It is limited to one request or to the rest of the
+limit divided by the number of pickers, whichever is larger. All pickers together exceed a limit by the slices of the
+other pickers at most.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil
+from typing import NamedTuple
+
+import msgspec
+
+from epp.admission.quotas.reservation import Amounts
+
+MOST_ENDED = 64
+"""Pickers that ended today whose use of the day is kept, for each tenant."""
+_MOST_USE = 1e18
+_MOST_NAME = 256
+_ROUNDING = 1e-9
+GRACE_SECONDS = 2.0
+"""Time after the loss of contact until `WhenAlone` takes effect; others forget this picker after 5 seconds."""
+_MINUTE = 60.0
+
+
+class WhenAlone(StrEnum):
+    """Part of each quota that a picker may use while it has no contact with the others."""
+
+    LAST_KNOWN_SHARE = "last-known-share"
+    REFUSE = "refuse"
+    FULL_LIMIT = "full-limit"
+
+
+class Use(NamedTuple):
+    """Use of each limit on all requests of a tenant."""
+
+    requests: int = 0
+    tokens: float = 0.0
+    accelerator_bytes: float = 0.0
+    tflops: float = 0.0
+    minute_tokens: float = 0.0
+    """Tokens that were ever charged to the minute."""
+    device_seconds: float = 0.0
+    """Of the day, with those expected of requests in flight; as are the dollars."""
+    dollars: float = 0.0
+
+    def least(self, other: "Use") -> "Use":
+        """Return the smaller of each."""
+        return Use(min(self.requests, other.requests), *map(min, self[1:], other[1:]))
+
+    def brief(self) -> "Use":
+        """Return the same numbers, which are shorter on the wire if they are whole."""
+        return Use(self.requests, *(int(each) if each == int(each) else each for each in self[1:]))
+
+
+NO_USE = Use()
+_MINUTE_PART, _DAY_PART = 4, 5
+
+
+class Beyond(NamedTuple):
+    """Amounts of each limit that this picker may not use."""
+
+    heard: Use = NO_USE
+    """Use by others, as last heard; tokens of the minute are in the bucket."""
+    kept: Use = NO_USE
+    """Kept for the slices of others, until they know the own use."""
+
+    @property
+    def in_flight(self) -> Amounts:
+        """The sums that count while requests are in flight."""
+        heard, kept = self
+        return Amounts(heard.requests, *heard[1:_MINUTE_PART]).plus(Amounts(kept.requests, *kept[1:_MINUTE_PART]))
+
+
+NOWHERE = Beyond()
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Use of one tenant at one picker."""
+
+    tenant: str
+    born: int
+    """Number of the account: its tokens of the minute are counted from 0."""
+    use: Use
+    minute_content: float
+    """Tokens of all pickers that have not drained."""
+    date: int
+    """Days since 1970 of the use of the day."""
+    others: tuple[tuple[str, float, float], ...] = ()
+    """Pickers, and their use of the day as the picker has heard it."""
+
+    def __post_init__(self) -> None:
+        days = [number for _, *numbers in self.others for number in numbers]
+        if not all(abs(number) <= _MOST_USE for number in (*self.use, self.minute_content, *days)):
+            raise ValueError("the use of a quota is no number")
+        if min((*self.use[:_MINUTE_PART], *self.use[_DAY_PART:], self.minute_content, *days)) < 0:
+            raise ValueError("the use of a quota is negative")
+        if any(len(name) > _MOST_NAME for name in (self.tenant, *(picker for picker, *_ in self.others))):
+            raise ValueError(f"a name has more than {_MOST_NAME} characters")
+
+
+class Group:
+    """State for all tenants: the number of pickers, and the contact with them."""
+
+    def __init__(self, picker: str, when_alone: WhenAlone) -> None:
+        self.picker = picker
+        """Name of this one."""
+        self.pickers = 1
+        """With this one."""
+        self.lost_at: float | None = None
+        """Time of the loss of contact; None with contact."""
+        self.accounts = 0
+        self._when_alone = when_alone
+
+    def policy(self, now: float) -> WhenAlone | None:
+        """Return the rule for the loss of contact; None if it does not apply."""
+        return self._when_alone if self.lost_at is not None and now - self.lost_at > GRACE_SECONDS else None
+
+    def elsewhere(self) -> "Elsewhere":
+        """Return the state of a new account."""
+        self.accounts += 1
+        return Elsewhere(self, self.accounts)
+
+
+@dataclass(slots=True, eq=False)
+class Elsewhere:
+    """Use of one tenant at other pickers, and how much of the own use all of them know."""
+
+    _group: Group
+    born: int
+    """Number of the account."""
+    _told: Use = NO_USE
+    """Own use, as last told."""
+    _known: Use = NO_USE
+    """Own use that each of the others counts at least."""
+    _next: Use = NO_USE
+    """The same, once they know the version `_waits_for`."""
+    _waits_for: int = 0
+    _told_version: int = 0
+    _peers: dict[str, Entry] = field(default_factory=dict)
+    _days: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Use of the day by picker, also of ended ones."""
+    _today: int = -1
+    _sum: Use | None = None
+    _drained_at: float = 0.0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether another picker uses the quota, or counts requests of this one."""
+        return any(any(use[:_MINUTE_PART]) for use in (self._told, *(entry.use for entry in self._peers.values())))
+
+    def tell(self, use: Use, version: int) -> None:
+        """Note that others are told the own use with this version."""
+        self._known = self._known.least(use)
+        if self._waits_for:
+            self._next = self._next.least(use)
+        else:
+            self._waits_for, self._next = version, use
+        self._told, self._told_version = use, version
+
+    def tell_again(self) -> None:
+        """Wait for the next version: another picker may have missed the last ones."""
+        self._waits_for = 0
+
+    def confirm(self, version: int) -> bool:
+        """Note a version that all others know; return whether it is the last one."""
+        if self._waits_for > version:
+            return False
+        if self._told_version <= version:
+            self._known, self._waits_for = self._told, 0
+            return True
+        self._known, self._next, self._waits_for = self._next, self._told, self._told_version
+        return False
+
+    def hear(self, peer: str, entry: Entry, today: int, *, is_today: bool) -> float | None:
+        """Note the use at another picker; return new tokens of the minute, None if they are unknown."""
+        self._start(today)
+        before = self._peers.get(peer)
+        self._peers[peer] = entry
+        if is_today:
+            self._days[peer] = entry.use.device_seconds, entry.use.dollars
+            for picker, *numbers in entry.others:
+                self._hear_of(picker, *numbers)
+        self._sum = None
+        if before is None or before.born != entry.born:
+            return None
+        return entry.use.minute_tokens - before.use.minute_tokens
+
+    def forget(self, peer: str) -> None:
+        """Drop the use at a picker that has ended, except that of the day."""
+        self._peers.pop(peer, None)
+        self._sum = None
+
+    def heard(self, today: int) -> Use:
+        """Return the use at all other pickers; tokens of the minute are in the bucket."""
+        self._start(today)
+        if self._sum is None:
+            uses, days = [entry.use for entry in self._peers.values()], self._days.values()
+            self._sum = Use(
+                sum(use.requests for use in uses),
+                sum(use.tokens for use in uses),
+                sum(use.accelerator_bytes for use in uses),
+                sum(use.tflops for use in uses),
+                device_seconds=sum(device_seconds for device_seconds, _ in days),
+                dollars=sum(dollars for _, dollars in days),
+            )
+        return self._sum
+
+    def days(self, today: int) -> tuple[tuple[str, float, float], ...]:
+        """Return the use of the day by picker, also of ended ones; of many, the latest."""
+        self._start(today)
+        return tuple((picker, *numbers) for picker, numbers in self._days.items())[-MOST_ENDED:]
+
+    def beyond(self, own: Use, limits: Use, content: float, now: float, today: int) -> Beyond:
+        """Return the amounts that this picker may not use; `content` are tokens that have not drained."""
+        policy, pickers = self._group.policy(now), self._group.pickers
+        if policy is WhenAlone.FULL_LIMIT:
+            return NOWHERE
+        if policy is WhenAlone.REFUSE:
+            return Beyond(kept=Use(2 * limits.requests, *(2.0 * limit for limit in limits[1:])))
+        heard = self.heard(today)
+        if pickers == 1:
+            return Beyond(heard)
+        self._drain(own.minute_tokens, limits.minute_tokens / pickers, now)
+        kept = [0.0] * len(limits)
+        for part, limit in enumerate(limits):
+            unknown = own[part] - self._known[part]
+            if limit > 0 and unknown > limit * _ROUNDING:
+                total = content if part == _MINUTE_PART else own[part] + heard[part]
+                kept[part] = max(0.0, limit - total + unknown) * (1.0 - 1.0 / pickers)
+        return Beyond(heard, Use(ceil(kept[0] - _ROUNDING), *kept[1:]))
+
+    def _hear_of(self, picker: str, device_seconds: float, dollars: float) -> None:
+        """Note the use of the day of a picker that another one has heard."""
+        before = self._days.get(picker)
+        if picker in self._peers or picker == self._group.picker or (before is None and len(self._days) > MOST_ENDED):
+            return
+        self._days[picker] = max(device_seconds, (before or NO_USE)[0]), max(dollars, (before or NO_USE)[1])
+
+    def _start(self, today: int) -> None:
+        """Begin a day, if it is new."""
+        if self._today != today:
+            self._today, self._sum = today, None
+            self._days.clear()
+            self._told, self._known, self._next = (
+                each._replace(device_seconds=0.0, dollars=0.0) for each in (self._told, self._known, self._next)
+            )
+
+    def _drain(self, own: float, limit: float, now: float) -> None:
+        """Let the slice of the minute drain without contact, when no other picker can confirm it."""
+        lost_at = self._group.lost_at
+        if lost_at is not None:
+            drained = (now - max(self._drained_at, lost_at)) * limit / _MINUTE
+            known = max(self._known.minute_tokens, min(own, self._known.minute_tokens + drained))
+            self._known = self._known._replace(minute_tokens=known)
+        self._drained_at = now

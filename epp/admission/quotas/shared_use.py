@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use of quotas, as payloads for the other pickers of the pool, and theirs."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from math import inf
+
+import msgspec
+
+from epp.admission.quotas.account import Account
+from epp.admission.quotas.allowances import Allowance
+from epp.admission.quotas.elsewhere import NO_USE, Entry, Group, WhenAlone
+from epp.admission.quotas.quota_ledger import QuotaLedger
+from epp.framework.clock import Clock
+from epp.framework.sharing import Shareable
+from epp.framework.snapshot import Snapshot
+
+_MOST_ENTRY_BYTES = 20 * 1024
+"""Of one payload; the last entry and the versions of 256 pickers are beside them."""
+_WHOLE_RENEWALS = 60
+"""Seconds until all use is told again, so that the history of the transport has it for pickers that start."""
+_FORGOTTEN_SECONDS = 5.0
+"""Time after the return of contact for which the use of silent pickers is kept."""
+
+
+class _Payload(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    """Counts the payloads of the picker, from 1."""
+    first: int
+    """Version from which on all use is told again."""
+    is_whole: bool
+    """Whether all has been told since `first`."""
+    heard: dict[str, int]
+    """Last version of each other picker, if all before it came; else 0."""
+    entries: list[msgspec.Raw]
+
+
+@dataclass(slots=True)
+class _Peer:
+    """Another picker."""
+
+    name: str
+    version: int = 0
+    run: int = 0
+    """Its first version since which all came."""
+    first: int = 0
+    is_whole: bool = False
+    """Whether all of its use is known."""
+    knows: int = 0
+    """Own version up to which it missed nothing."""
+    is_gone: bool = False
+    """Whether it was forgotten without contact: its use is kept for a while."""
+    tenants: set[str] = field(default_factory=set)
+    """Those that it told of since `first`."""
+    missing: set[str] = field(default_factory=set)
+    """Those that it told of before, and not since."""
+
+    def note(self, payload: _Payload, picker: str) -> None:
+        """Note the versions of a payload."""
+        is_next = payload.version == self.version + 1
+        if not is_next:
+            self.run = payload.version
+        if payload.first != self.first:
+            self.missing |= self.tenants
+            self.tenants.clear()
+        self.version, self.first, self.is_gone = payload.version, payload.first, False
+        self.is_whole = self.run <= self.first and (payload.is_whole or (is_next and self.is_whole))
+        self.knows = payload.heard.get(picker, 0)
+
+    @property
+    def heard(self) -> int:
+        """Its last version, if all before it came; else 0."""
+        return self.version if self.run <= self.first else 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Payload).decode
+_decode_entry = msgspec.msgpack.Decoder(Entry).decode
+
+
+class SharedUse(Shareable):
+    """Tells the own use of each quota where it changed, in absolute numbers, and how much of others' it has heard.
+
+    What all others have heard is known to them; the rest of the own use is limited by a slice (see `elsewhere`).
+    """
+
+    share_name = "quotas"
+    is_lasting = True
+
+    def __init__(
+        self,
+        ledger: QuotaLedger,
+        allowance_of: Callable[[str], Allowance | None],
+        clock: Clock,
+        picker: str,
+        when_alone: WhenAlone,
+    ) -> None:
+        self._ledger = ledger
+        self._allowance_of = allowance_of
+        self._clock = clock
+        self._group = ledger.group = Group(picker, when_alone)
+        self._peers: dict[str, _Peer] = {}
+        self._version, self._first = 0, 1
+        self._again: dict[str, None] = {}
+        """Tenants that are still to be told of again."""
+        self._wants_whole = self._owes_answer = False
+        self._told_whole = True
+        self._unconfirmed: dict[str, Account] = {}
+        """Accounts whose use some others may not know."""
+        self._known = 0
+        """Version that all others know."""
+        self._found_at = -inf
+        self._renewals = 0
+
+    def renew(self) -> None:
+        """Tell that this picker is there; and all again if one has missed something, and each minute."""
+        self._renewals += 1
+        self._owes_answer = True
+        peers = self._peers.values()
+        if self._renewals % _WHOLE_RENEWALS == 0:
+            self._wants_whole = True
+        if any(peer.knows < self._first for peer in peers if not peer.is_gone):
+            self._wants_whole = True
+        if not self._is_cut_off:
+            for name in [name for name, peer in self._peers.items() if peer.is_gone]:
+                self.forget(name)
+
+    def changes(self, snapshot: Snapshot) -> bytes | None:  # noqa: ARG002  no endpoints
+        """Return the use of tenants where it changed, of about 200."""
+        version = self._version + 1
+        if self._wants_whole:
+            self._begin_whole(version)
+        entries: list[msgspec.Raw] = []
+        size = 0
+        for tenants in (self._ledger.changed, self._again):
+            while tenants and size < _MOST_ENTRY_BYTES:
+                tenant = next(iter(tenants))
+                del tenants[tenant]
+                entry = _encode(self._entry(tenant, version, with_others=tenants is self._again))
+                entries.append(msgspec.Raw(entry))
+                size += len(entry)
+        is_whole = not self._again
+        if not (entries or self._owes_answer or is_whole != self._told_whole):
+            return None
+        self._version, self._owes_answer, self._told_whole = version, False, is_whole
+        if not self._peers:
+            self._confirm(version)
+        heard = {name: peer.heard for name, peer in self._peers.items()}
+        return _encode(_Payload(version, self._first, is_whole, heard, entries))
+
+    def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  no endpoints
+        """Count the use of another picker."""
+        told = _decode(payload)
+        entries = [_decode_entry(entry) for entry in told.entries]
+        known = self._peers.get(peer)
+        if known is None:
+            known = self._peers[peer] = _Peer(peer)
+            self._wants_whole = self._owes_answer = True
+            self._group.pickers = len(self._peers) + 1
+        self._owes_answer |= bool(entries) or told.first != known.first
+        was_whole = known.is_whole
+        known.note(told, self._group.picker)
+        for entry in entries:
+            self._hear(known, entry, is_new=was_whole and known.is_whole)
+        if known.is_whole and known.missing:
+            self._drop(known, known.missing)
+            known.missing.clear()
+        self._look()
+        return len(entries)
+
+    def forget(self, peer: str) -> None:
+        """Drop the requests in flight of another picker; if contact was lost, only some time after it is back."""
+        known = self._peers.get(peer)
+        if known is None:
+            return
+        if self._is_cut_off:
+            known.is_gone = True
+            return
+        del self._peers[peer]
+        self._group.pickers = len(self._peers) + 1
+        self._drop(known, known.tenants | known.missing)
+        self._look()
+
+    def connection(self, *, is_lost: bool) -> None:
+        """Note the loss of contact with the others, or its return."""
+        now = self._clock.now()
+        self._group.lost_at = now if is_lost else None
+        if not is_lost:
+            self._found_at, self._wants_whole = now, True
+            for account in list(self._ledger.accounts):
+                self._ledger.notify_release(account.tenant)
+
+    @property
+    def _is_cut_off(self) -> bool:
+        """Whether contact is lost, or was a short time ago, so that a silent picker may be there."""
+        return self._group.lost_at is not None or self._clock.now() - self._found_at <= _FORGOTTEN_SECONDS
+
+    def _begin_whole(self, version: int) -> None:
+        self._wants_whole, self._first, today = False, version, self._ledger.calendar.today()
+        self._again = {
+            account.tenant: None
+            for account in self._ledger.accounts
+            if account.elsewhere is not None and (any(account.own(today)) or account.elsewhere.days(today))
+        }
+        for account in self._unconfirmed.values():
+            if account.elsewhere is not None:
+                account.elsewhere.tell_again()
+        self._unconfirmed.clear()
+
+    def _entry(self, tenant: str, version: int, *, with_others: bool) -> Entry:
+        account = self._ledger.accounts.get(tenant)
+        if account is None or account.elsewhere is None:
+            return Entry(tenant, 0, NO_USE, 0, 0)
+        elsewhere, today = account.elsewhere, self._ledger.calendar.today()
+        use = account.own(today)
+        elsewhere.tell(use, version)
+        self._unconfirmed[tenant] = account
+        content = account.minute_content(self._clock.now())
+        others = elsewhere.days(today) if with_others else ()
+        return Entry(tenant, elsewhere.born, use.brief(), content, self._ledger.calendar.date, others)
+
+    def _hear(self, peer: _Peer, entry: Entry, *, is_new: bool) -> None:
+        """Count the use of one tenant; `is_new` tells that all its use is new if none of it was heard before."""
+        accounts, now = self._ledger.accounts, self._clock.now()
+        account = accounts.get(entry.tenant)
+        if account is None:
+            allowance = self._allowance_of(entry.tenant) if any(entry.use) or entry.others else None
+            if allowance is None:
+                return
+            account = self._ledger.new_account(entry.tenant, allowance.quota)
+        if account.elsewhere is None:
+            return
+        calendar, limit = self._ledger.calendar, account.quota.total.tokens_per_minute
+        added = account.elsewhere.hear(peer.name, entry, calendar.today(), is_today=entry.date == calendar.date)
+        if limit > 0:
+            if added is None and is_new:
+                added = min(entry.use.minute_tokens, entry.minute_content)
+            elif added is None:  # the content has tokens of others, which may be known
+                added = max(0.0, entry.minute_content - account.minute_content(now))
+            account.minute.add_elsewhere(added, limit, now)
+        peer.tenants.add(account.tenant)
+        peer.missing.discard(account.tenant)
+        if not account.requests:
+            accounts.rest(account)
+        self._ledger.notify_release(account.tenant)
+
+    def _drop(self, peer: _Peer, tenants: AbstractSet[str]) -> None:
+        """Drop the use of these tenants at another picker, except that of the day."""
+        for tenant in tenants:
+            account = self._ledger.accounts.get(tenant)
+            if account is not None and account.elsewhere is not None:
+                account.elsewhere.forget(peer.name)
+                self._ledger.notify_release(tenant)
+
+    def _look(self) -> None:
+        """Confirm what all others know by now."""
+        peers = self._peers.values()
+        if not peers:
+            self._confirm(self._version)
+        elif all(peer.is_whole for peer in peers):
+            known = min(peer.knows for peer in peers)
+            if known != self._known:
+                self._confirm(known)
+
+    def _confirm(self, version: int) -> None:
+        self._known = version
+        for tenant, account in list(self._unconfirmed.items()):
+            if account.elsewhere is None or account.elsewhere.confirm(version):
+                del self._unconfirmed[tenant]
+            self._ledger.notify_release(tenant)
