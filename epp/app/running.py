@@ -161,7 +161,8 @@ class RunningConfig:
         """Fill the pool and start the background tasks; raises ConfigurationError."""
         await self._discovery.start(self._source_pool)
         await self._connect_readers(self.assembly)
-        await self._collector.start()
+        if self._collects:
+            await self._collector.start()
         await self._source_pool.open()
         self._supervisor.start("tagging", self._tagging.follow)
         self._follow_discovery()

@@ -23,6 +23,9 @@ class Shareable(ABC):
     is_lasting: bool = False
     """Whether the state of a picker counts after its end; else `forget` drops it."""
 
+    is_answered: bool = False
+    """Whether other pickers wait for what this one says after it applied their changes."""
+
     @property
     @abstractmethod
     def share_name(self) -> str:

@@ -94,7 +94,7 @@ class Exchange:
         self.changed_at = -inf
         """When any picker last told more than that it is there."""
         self.on_news: Callable[[], None] = lambda: None
-        """Called after a batch of another picker changed something: it may wait for an answer."""
+        """Called after changes of another picker for which it waits for an answer."""
         self._shareables = shareables
         self._snapshot = snapshot
         self._clock = clock
@@ -184,15 +184,13 @@ class Exchange:
         self.last_age = age_seconds
         self.counts["applied"] += 1
         self.counts["bytes_in"] += len(data)
-        snapshot, changed_at = self._snapshot(), self.changed_at
+        snapshot = self._snapshot()
         for name, payload in batch.parts.items():
             each = self._joined.get(name)
             if each is not None and (is_recent or each.is_lasting):
                 self._apply_part(each, batch.picker, payload, snapshot)
         if not is_recent:
             self._forget(batch.picker)
-        if self.changed_at > changed_at:
-            self.on_news()
         return True
 
     def farewell(self, picker: str) -> bytes | None:
@@ -215,6 +213,8 @@ class Exchange:
         self.counts["entries"] += entries
         if entries:
             self.changed_at = self._clock.now()
+            if each.is_answered:
+                self.on_news()
 
     def _is_next(self, batch: Batch, age_seconds: float) -> bool:
         """Note a batch of a peer; return whether it is news."""

@@ -27,7 +27,7 @@ class Publisher:
     def __init__(self, exchange: Exchange, send: Callable[[bytes], None]) -> None:
         self.exchange = exchange
         self.wakes = asyncio.Event()
-        """To be set with each request. Changes of others set it too."""
+        """To be set with each request. Changes that wait for an answer set it too."""
         exchange.on_news = self.wakes.set
         self._send = send
 

@@ -79,7 +79,7 @@ class SharedStream:
         """The server's time minus that of the clock, in seconds."""
         self._caught_up = asyncio.Event()
         self.wakes = asyncio.Event()
-        """To be set with each request: others shall know of it soon. Their changes set it too."""
+        """To be set with each request: others shall know of it soon. Changes that wait for an answer set it too."""
         self.collect: Callable[[], Sequence[bytes]] = exchange.collect_all
         """Returns the batches that are to be written."""
         self.apply: Callable[[bytes, float], object] = exchange.apply

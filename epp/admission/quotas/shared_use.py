@@ -87,6 +87,7 @@ class SharedUse(Shareable):
 
     share_name = "quotas"
     is_lasting = True
+    is_answered = True
 
     def __init__(
         self,

@@ -216,6 +216,19 @@ async def test_tf_15_start_does_not_wait_long_for_an_endpoint_that_says_nothing(
         assert world.running.inherited == 0
 
 
+async def test_endpoints_that_another_process_polls_are_neither_polled_nor_tagged_here():
+    asked = []
+    async with World(SLOW_PAGES, clock=SystemClock(), ask=lambda endpoint, _: asked.append(endpoint.address)) as world:
+        (pages,) = [plugin for plugin in world.running.assembly.plugins if isinstance(plugin, Pages)]
+        assert world.targets() == {"10.0.0.1", "10.0.0.2"}
+        await asyncio.sleep(0.2)  # four intervals of polls
+        assert not pages.asked
+        world.running.director.outliers.suspect(world.running.store.endpoints[0])
+        assert asked == ["10.0.0.1"]
+        await world.running.switch(world.assembly(SLOW_PAGES))
+        assert not pages.asked
+
+
 async def test_switch_changes_the_pool_between_two_requests():
     async with World(pool("10.0.0.1")) as world:
         assert world.targets() == {"10.0.0.1"}
