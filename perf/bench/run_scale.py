@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import statistics
-from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -18,7 +17,7 @@ from perf.rig.stand import Load, Stand, loader, stand
 
 SERVERS = 8
 _ENVOY = {"": msgspec.structs.replace(FULL_DUPLEX, concurrency=2)}
-_CLOSED = Load(2000, connections=32)
+_CLOSED = Load(3000, connections=32)
 _KILL_AFTER_SECONDS = 1.0
 
 
@@ -36,51 +35,43 @@ def arguments() -> argparse.Namespace:
 
 
 async def measure(given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return figures by number of workers."""
-    numbers = [int(each) for each in given.workers.split(",")]
-    figures: dict[str, dict[str, list[float]]] = {}
-    async with loader() as load, AsyncExitStack() as stack:
-        stands = {
-            number: await stack.enter_async_context(
-                stand(
-                    load,
-                    own("asyncio", name=f"{number} workers", more=f" --workers={number}"),
-                    servers=SERVERS,
-                    settings=_ENVOY,
-                )
-            )
-            for number in numbers
-        }
-        sent = 0
-        for round_number in range(given.rounds + 1):
-            for number, found in stands.items():
-                idle = await found.idle_cores(1.0)
-                outcome = await found.served(_CLOSED, sent)
-                if round_number:  # the first is to warm up
-                    rows = figures.setdefault(str(number), {})
-                    each = (outcome.cpu_seconds - idle * outcome.seconds) / outcome.requests
-                    rows.setdefault("CPU of a request, us", []).append(each * 1e6)
-                    rows.setdefault("requests a second", []).append(outcome.requests / outcome.seconds)
-                    rows.setdefault("p99, ms", []).append(outcome.p99 * 1e3)
-                    rows.setdefault("CPU at rest, % of a core", []).append(idle * 100)
-                    rows.setdefault("memory, MiB", []).append(found.picker.memory_mib)
-                sent += _CLOSED.requests
-        for number, found in stands.items():
-            if number > 1:
-                figures[str(number)] |= await _killed(found, given.rate, sent)
+    """Return figures by number of workers: medians over the rounds, each with a picker of its own."""
+    figures: dict[int, dict[str, list[float]]] = {int(each): {} for each in given.workers.split(",")}
+    async with loader() as load:
+        for _ in range(given.rounds):
+            for number, rows in figures.items():
+                kind = own("asyncio", name=f"{number} workers", more=f" --workers={number}")
+                async with stand(load, kind, servers=SERVERS, settings=_ENVOY) as found:
+                    for name, value in (await _figures(found, number, given.rate)).items():
+                        rows.setdefault(name, []).append(value)
     return {
-        number: {name: statistics.median(values) for name, values in rows.items()} for number, rows in figures.items()
+        str(number): {name: statistics.median(values) for name, values in rows.items()}
+        for number, rows in figures.items()
     }
 
 
-async def _killed(found: Stand, rate: float, first: int) -> dict[str, list[float]]:
+async def _figures(found: Stand, number: int, rate: float) -> dict[str, float]:
+    await found.served(_CLOSED, 0)  # to warm up
+    idle = await found.idle_cores(2.0)
+    outcome = await found.served(_CLOSED, _CLOSED.requests)
+    figures = {
+        "CPU of a request, us": (outcome.cpu_seconds - idle * outcome.seconds) / outcome.requests * 1e6,
+        "requests a second": outcome.requests / outcome.seconds,
+        "p99, ms": outcome.p99 * 1e3,
+        "CPU at rest, % of a core": idle * 100,
+        "memory, MiB": found.picker.memory_mib,
+    }
+    return figures if number == 1 else figures | await _killed(found, rate, 2 * _CLOSED.requests)
+
+
+async def _killed(found: Stand, rate: float, first: int) -> dict[str, float]:
     """Kill a worker in the middle of a run; return how many requests failed."""
     requests = int(3 * rate)
     running = asyncio.create_task(found.run(Load(requests, rate=rate), first))
     await asyncio.sleep(_KILL_AFTER_SECONDS)
     os.kill(children(found.picker.child.pid)[0], signal.SIGKILL)
     outcome = await running
-    return {f"failed of {requests} as a worker was killed": [outcome.failed]}
+    return {f"failed of {requests} as a worker was killed": outcome.failed}
 
 
 def main() -> None:
