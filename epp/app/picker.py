@@ -298,7 +298,7 @@ class Picker:
         await self._servers.open()
         if self._kubernetes is not None:
             await self._kubernetes.start(self.director)
-        await self._processes.open(self._servers.extproc, self._handlers(), lambda: self._is_ready)
+        await self._processes.open(self._servers.extproc, self._handlers(), lambda: self._serves)
         for name, run in self._processes.tasks:
             self._supervisor.start(name, run)
         await self._running.start()
@@ -395,7 +395,12 @@ class Picker:
             self._servers.extproc.stand_by()
         else:
             self._servers.extproc.set_ready(ready=self._is_ready)
-        self._processes.tell_ready(ready=self._is_ready and not problem)
+        self._processes.tell_ready(ready=self._serves)
+
+    @property
+    def _serves(self) -> bool:
+        """Whether health checks say that it is ready."""
+        return self._is_ready and not self._protocol_problem
 
     @property
     def _protocol_problem(self) -> str:

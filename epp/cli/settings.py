@@ -3,6 +3,7 @@
 
 import math
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         pods = read_source(flags) if isinstance(flags, Serve) else None
         file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
     tracing = read_tracing(flags)
+    if flags.workers > 1 and not hasattr(socket, "send_fds"):
+        raise ConfigurationError("--workers: this system cannot pass connections to other processes: leave it out")
     if flags.workers > 1 and flags.transport is Transport.GRPCIO:
         raise ConfigurationError(
             "--workers: --transport grpcio cannot take connections of another process: leave it out"

@@ -219,6 +219,7 @@ async def _start(number: int, channel: socket.socket, gate: socket.socket, key: 
     descriptors = channel.fileno(), gate.fileno()
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # this program, not one in the current directory
         "-m",
         "epp",
         *sys.argv[1:],

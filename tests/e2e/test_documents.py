@@ -482,7 +482,9 @@ def test_traces_are_made_recorded_and_shown(walk):
 
 
 @pytest.mark.slow
-def test_workers_are_one_picker(walk):
+def test_workers_are_one_picker(walk, tmp_path):
+    (tmp_path / "epp").mkdir()
+    (tmp_path / "epp" / "__main__.py").write_text("raise SystemExit('not this one')")
     walked = walk(WORKERS)
     assert output_of(walked, "curl -s http://127.0.0.1:9081/healthz").strip() == (
         "{'serving': 2, 'starting': 0, 'replaced': 0}"

@@ -195,6 +195,24 @@ async def test_a_worker_that_is_killed_is_replaced_and_the_other_serves_on():
         await until(nothing_in_flight, "what the worker had in flight counts no more")
 
 
+@pytest.mark.slow
+async def test_nothing_is_left_of_workers_that_were_killed():
+    async with gateway_with_workers() as gateway:
+        await serving(gateway, 2)
+
+        def descriptors() -> int:
+            return len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))
+
+        await ask(gateway, "before")
+        before = descriptors()
+        for number in range(1, 11):
+            os.kill(worker_pids(gateway)[1], signal.SIGKILL)
+            await replaced(gateway, number)
+            assert len(worker_pids(gateway)) == 2
+        await ask(gateway, "after")
+        assert descriptors() <= before + 4  # connections of Envoy and of this test
+
+
 async def test_connections_come_back_to_a_worker_that_was_replaced():
     async with gateway_with_workers() as gateway:
         await serving(gateway, 2)
