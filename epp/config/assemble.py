@@ -42,7 +42,6 @@ DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "pass
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 
 _T = TypeVar("_T")
-_PROPAGATE_PRIORITY = ("requestHandler", "propagatePriority")
 FLOW_CONTROL = "flowControl"
 FEATURE_GATES = (FLOW_CONTROL, "haPopulateNonLeaderDatastore")
 
@@ -124,6 +123,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
             flow_control=admission.flow_control,
             shedding=admission.shedding,
             shadows=shadows,
+            propagates_priority=loaded.model.request_handler.propagate_priority
+            or any(parser.propagates_priority for parser in parsers),
         ),
         feeds=layer.feeds,
         taggers=instances.of(Tagger),
@@ -252,8 +253,6 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> Mappin
     ):
         if value:
             instances.warn("has no effect: replicas do not exchange data yet", "dataLayer", *path)
-    if config.request_handler.propagate_priority:
-        instances.warn("is known, not supported yet: bodies keep the priority they have", *_PROPAGATE_PRIORITY)
     return gates
 
 

@@ -245,7 +245,7 @@ class RequestHandler(_Model):
 
     parsers: list[PluginRef] = Field(default_factory=list)
     propagate_priority: bool = False
-    """Whether a request's priority is written into its body."""
+    """Whether a request's priority is written into its body; `openai-parser` has a parameter for the same."""
 
 
 class EndpointPickerConfig(_Model):

@@ -22,7 +22,7 @@ from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_fir
 from epp.extproc.http2.streams import append_piece
 from epp.extproc.replies import Forwarding, MetadataValue
 from epp.extproc.wire import HttpBody, HttpHeaders
-from epp.framework import Headers, RequestError
+from epp.framework import Endpoint, Headers, RequestError
 from epp.framework.errors import BodyMissingError, BodyTooLargeError, HeadersTooLargeError
 from epp.framework.headers import (
     CONTENT_LENGTH,
@@ -33,7 +33,7 @@ from epp.framework.headers import (
     REQUEST_ID,
 )
 from epp.framework.refusals import ClientGoneError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
-from epp.routing.bodies import with_model, with_model_added
+from epp.routing.bodies import with_model, with_model_added, with_priority
 from epp.routing.director import Director, PendingRequest, Routing, Subset
 from epp.routing.director.observers import RequestTrace
 
@@ -41,6 +41,7 @@ _EXPECTED, _BODY, _ENDED = Progress
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _UNSEEN = (BodyMode.STREAMED, BodyMode.NONE)
 """Modes in which the gateway forwards the headers before the body: requests are routed by headers only."""
+_ENGINE_LABEL, _VLLM = "llm-d.ai/engine-type", "vllm"
 _LACKS: Mapping[str, type[RequestError]] = {"streams": TooManyStreamsError, "pending_streams": TooManyPendingError}
 _AFTER_HELD_SECONDS = 10
 """Time to answer after a pending request is released."""
@@ -362,13 +363,22 @@ def _pick_metadata(routing: Routing) -> Mapping[str, MetadataValue]:
 
 
 def _rewritten(routing: Routing, body: bytes, *, incomplete: bool = False) -> bytes:
-    """Return the body with the rewritten model; the same object if nothing changes."""
+    """Return the body with the rewritten model and the priority; the same object if nothing changes."""
     request = routing.request
-    if not request.rewrites_model or not body:
+    if not body:
+        return body
+    if routing.pipeline.propagates_priority and not incomplete:
+        body = with_priority(body, _priority_for(routing.result.targets[0], request.priority))
+    if not request.rewrites_model:
         return body
     if not request.body.model:
         return with_model_added(body, request.model)
     return with_model(body, request.model, partial=incomplete)
+
+
+def _priority_for(endpoint: Endpoint, priority: int) -> int:
+    """Return the priority as the engine has it: for vLLM, the default engine, less is more urgent."""
+    return -priority if endpoint.labels.get(_ENGINE_LABEL, _VLLM) == _VLLM else priority
 
 
 def _set_length(forwarding: Forwarding, size: int, *, is_changed: bool, whole: bool) -> None:

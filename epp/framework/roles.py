@@ -353,6 +353,11 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
     """Whether its API is gRPC: a pool must have the `appProtocol` `kubernetes.io/h2c`."""
 
     @property
+    def propagates_priority(self) -> bool:
+        """Whether the priority of each request is written into its body, for the queue of the engine."""
+        return False
+
+    @property
     @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
         """Claimed paths: suffixes of whole segments, or a whole path that starts with a slash.

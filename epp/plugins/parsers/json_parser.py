@@ -10,6 +10,7 @@ import numpy as np
 
 from epp.framework import Headers, Media, Parser, RequestBody
 from epp.framework.errors import MalformedBodyError, NoParserError
+from epp.framework.plugin import P
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.plugins.parsers.json_errors import not_json, wrong_shape
 
@@ -125,7 +126,7 @@ class Common(ApiBody, gc=False):
     cache_salt: str | None = None
 
 
-class JsonParser(Parser):
+class JsonParser(Parser[P]):
     """Base: one type of body for each path."""
 
     bodies: ClassVar[Mapping[str, type[ApiBody]]]

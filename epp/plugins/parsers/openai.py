@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias, cast
 import msgspec
 import xxhash
 
-from epp.framework import RequestBody
+from epp.framework import Parameters, RequestBody
 from epp.framework.errors import MalformedBodyError
 from epp.plugins.parsers.json_errors import empty, within
 from epp.plugins.parsers.json_parser import ABSENT, ApiBody, JsonParser, Limit, TokenId
@@ -186,7 +186,16 @@ def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
             )
 
 
-class OpenAIParser(JsonParser):
+class OpenAIParameters(Parameters, frozen=True):
+    """Parameters of the parser."""
+
+    propagate_priority: bool = False
+    """Whether the priority of a request replaces the member `priority` of its body, by which engines order their queue.
+    It is negated for vLLM, where less is more urgent. Endpoints have vLLM unless their label `llm-d.ai/engine-type` has
+    another engine."""
+
+
+class OpenAIParser(JsonParser[OpenAIParameters]):
     """Parses the OpenAI APIs: the canonical prompt of a chat is its tools, then its messages.
 
     The prompt of a conversation is a prefix of the prompt of its next turn. The render APIs do not run the model, so
@@ -210,3 +219,8 @@ class OpenAIParser(JsonParser):
         "completions/render": "prompt",
         "embeddings": "input",
     }
+
+    @property
+    def propagates_priority(self) -> bool:
+        """By the parameter."""
+        return self.parameters.propagate_priority

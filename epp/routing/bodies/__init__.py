@@ -4,6 +4,7 @@
 from epp.routing.bodies.grpc_usage import GrpcUsageReader
 from epp.routing.bodies.model_member import ModelRestorer, with_model, with_model_added
 from epp.routing.bodies.partial import completed
+from epp.routing.bodies.priority_member import with_priority
 from epp.routing.bodies.usage import UsageReader
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "completed",
     "with_model",
     "with_model_added",
+    "with_priority",
 ]

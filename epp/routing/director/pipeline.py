@@ -114,6 +114,8 @@ class Pipeline:
     """The saturation detector for shedding; None for the default."""
     shadows: Mapping[str, Profile] = field(default_factory=dict)
     """Shadow profiles by name: they run after the response, and only their picks are recorded."""
+    propagates_priority: bool = False
+    """Whether the priority of a request is written into its body, for the queue of the engine."""
     reads_content: bool = field(init=False)
     """Whether a producer reads the content of requests."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)

@@ -288,7 +288,7 @@ def test_gie_11_files_of_both_spellings_come_to_the_same(build, tmp_path, versio
     assert assembly.loaded.model.flow_control.priority_bands[0].default_request_ttl == 5.0
 
 
-def test_what_replicas_would_tell_each_other_and_priorities_in_bodies_are_without_effect(warned):
+def test_exchange_between_replicas_by_these_keys_is_without_effect(warned):
     text = SINCE_V1.replace("endpoints: {pluginRef: pool}, ", "").replace(
         ", {type: file-discovery, name: pool, parameters: {path: POOL}}", ""
     )
@@ -296,10 +296,6 @@ def test_what_replicas_would_tell_each_other_and_priorities_in_bodies_are_withou
         "c.yaml:5:15: dataLayer.discovery.peers: has no effect: replicas do not exchange data yet",
         "c.yaml:6:3: dataLayer.crossReplica: has no effect: replicas do not exchange data yet",
         "c.yaml:7:1: flowControl: has no effect: feature gate flowControl is off",
-        (
-            "c.yaml:8:18: requestHandler.propagatePriority: is known, not supported yet: bodies keep the priority they "
-            "have"
-        ),
     ]
 
 
