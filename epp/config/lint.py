@@ -20,18 +20,10 @@ from epp.framework.result import DropCause
 from epp.framework.roles import Category, EndpointObserver, Filter, Picker, PreRequest, ResponseHeaders, Scorer
 from epp.framework.snapshot import (
     ACCELERATOR,
-    AVOIDED,
-    FAILED,
-    IN_FLIGHT,
-    IN_FLIGHT_TOKENS,
-    INHERITED,
-    LAST_PICKED,
     LOAD_AT,
     METRICS_AT,
-    PEER_REQUESTS,
-    PEER_TOKENS,
     REACHABLE,
-    SERVED,
+    REQUEST_COLUMNS,
     Attribute,
     Column,
 )
@@ -46,20 +38,7 @@ _ONLY_IN_PROFILES: tuple[type[Plugin[Any]], ...] = (
     EndpointObserver,
 )
 """Roles of plugins that are used only in profiles."""
-_OWN_COLUMNS = (
-    IN_FLIGHT,
-    INHERITED,
-    PEER_REQUESTS,
-    IN_FLIGHT_TOKENS,
-    PEER_TOKENS,
-    SERVED,
-    FAILED,
-    LAST_PICKED,
-    METRICS_AT,
-    LOAD_AT,
-    REACHABLE,
-    AVOIDED,
-)
+_OWN_COLUMNS = (*REQUEST_COLUMNS, METRICS_AT, LOAD_AT, REACHABLE)
 """Columns that the picker fills for every endpoint."""
 
 

@@ -125,6 +125,18 @@ REACHABLE = Column("reachable", "0..1", ANSWERS)
 AVOIDED = Column("avoided", "0 or 1", 0.0)
 """1 while the endpoint is suspected or ejected, as requests failed there."""
 
+REQUEST_COLUMNS = (
+    IN_FLIGHT,
+    INHERITED,
+    PEER_REQUESTS,
+    IN_FLIGHT_TOKENS,
+    PEER_TOKENS,
+    SERVED,
+    FAILED,
+    LAST_PICKED,
+    AVOIDED,
+)
+"""Columns that each picker process fills from its own requests, and from those that others share with it."""
 CORE_COLUMNS: tuple[Column, ...] = (
     WAITING,
     RUNNING,

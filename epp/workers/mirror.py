@@ -8,28 +8,11 @@ import numpy as np
 
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import (
-    AVOIDED,
-    FAILED,
-    IN_FLIGHT,
-    IN_FLIGHT_TOKENS,
-    INHERITED,
-    LAST_PICKED,
-    PEER_REQUESTS,
-    PEER_TOKENS,
-    SERVED,
-    Attribute,
-    Column,
-    Snapshot,
-)
+from epp.framework.snapshot import REQUEST_COLUMNS, Attribute, Column, Snapshot
 from epp.routing.datastore import Datastore
 
 _MOST_ENDPOINTS = 32
 """Endpoints that join or leave in one difference: more would hold up the requests of the worker."""
-_OWN_COLUMNS = frozenset(
-    (IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, PEER_REQUESTS, PEER_TOKENS, SERVED, FAILED, LAST_PICKED, AVOIDED)
-)
-"""Columns of the requests of each process; shared state adds those of the other processes."""
 
 
 class Difference(NamedTuple):
@@ -77,7 +60,7 @@ class PoolSource:
         columns = [
             (column, slots, values[slots])
             for name, values in after.columns.items()
-            if len(slots) and (column := self._store.columns[name]) not in _OWN_COLUMNS
+            if len(slots) and (column := self._store.columns[name]) not in REQUEST_COLUMNS
         ]
         attributes = self._store.attributes
         records = [
@@ -93,7 +76,7 @@ class PoolSource:
         found = []
         for name, values in after.columns.items():
             column, old = self._store.columns[name], before.columns.get(name)
-            if old is values or column in _OWN_COLUMNS:
+            if old is values or column in REQUEST_COLUMNS:
                 continue
             told = np.full(len(values), column.unknown)
             if old is not None:

@@ -58,7 +58,7 @@ class Worker:
 
 
 class Workers:
-    """The workers of a picker; `run` keeps each of them, `stop` ends them."""
+    """The workers of a picker: `start` them, and `stop` them."""
 
     def __init__(
         self,
@@ -130,10 +130,12 @@ class Workers:
             channel.send(kind, content)
 
     async def stop(self) -> None:
-        """End all processes."""
+        """End all processes; those that have not started yet at once."""
         self._is_stopping = True
         self.send("stop")
-        await asyncio.wait(self._tasks, timeout=_STOP_SECONDS + 1)
+        started = [task for worker, task in zip(self.members, self._tasks, strict=True) if worker.picker]
+        if started:
+            await asyncio.wait(started, timeout=_STOP_SECONDS + 1)
         for worker in self.members:
             if worker.process is not None:
                 with suppress(ProcessLookupError):
