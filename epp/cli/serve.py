@@ -54,7 +54,7 @@ def serve(flags: Serve) -> None:
 
 
 async def work_for(picker: Picker, link: Link) -> None:
-    """Run the picker of a worker until the main process lets it end, whatever signals it gets."""
+    """Run the picker of a worker until the main process ends it; signals have no effect."""
     if await first_of(picker.start(), link.ended()):
         await link.ended()
     await picker.stop(drain_seconds=0)

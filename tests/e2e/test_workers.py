@@ -95,13 +95,29 @@ async def total(gateway: Gateway, name: str) -> float:
     return sum((await gateway.metrics()).get(name, {}).values())
 
 
+async def placements(gateway: Gateway) -> object:
+    """Return the state of the prefix index of the main process, which passes placements on as it hears of them."""
+    url = f"http://127.0.0.1:{gateway.metrics_port}/debug/plugins/state"
+    async with aiohttp.ClientSession() as http, http.get(url) as response:
+        plugins = (await response.json())["plugins"]
+    return next(each["state"] for each in plugins.values() if each["type"] == "approx-prefix-cache-producer")
+
+
+async def placed(gateway: Gateway, before: object) -> None:
+    async def is_so() -> bool:
+        return await placements(gateway) != before
+
+    await until(is_so, "the main process has passed the placement on")
+
+
 async def test_workers_decide_as_one_and_show_one_page():
     async with gateway_with_workers(servers="abc") as gateway:
         await serving(gateway, 2)
         for number in range(8):
             prompt = f"{number} {PROMPT}"
+            known = await placements(gateway)
             first = (await ask(gateway, prompt)).headers["x-sim-server"]
-            await asyncio.sleep(0.1)  # twenty times the interval in which workers tell each other
+            await placed(gateway, known)
             for end in range(3):
                 assert (await ask(gateway, f"{prompt} {end}")).headers["x-sim-server"] == first
         assert await total(gateway, "llm_d_epp_request_total") == 32
