@@ -13,7 +13,7 @@ from epp.config.assemble import Assembly
 from epp.config.load import LoadedConfig, load_text
 from epp.config.sources import decoded, read_again
 from epp.framework import Clock, ConfigurationError, SystemClock
-from epp.framework.files import UnsettledVersion, doubt, file_id, next_wait
+from epp.framework.files import FileContent, UnsettledVersion, doubt, file_id, next_wait
 from epp.framework.messages import described
 from epp.runtime.followed_files import RELOADS, changes
 
@@ -51,14 +51,17 @@ class ConfigFollower:
         current: LoadedConfig,
         *,
         build: Callable[[LoadedConfig], Assembly],
+        default: Path | None = None,
         watch: bool = True,
         observer: ConfigObserver | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Follow `path`; `current` is its content so far. `build` runs in a thread, so that it does not delay requests.
 
-        Without `watch`, only a requested reload reads the file again.
+        While there is no such file, `default` is in its place. Without `watch`, only a requested reload reads the file
+        again.
         """
+        self._paths = (path,) if default is None else (path, default)
         self._path = path
         self._watch = watch
         self._effective = current.text
@@ -75,7 +78,7 @@ class ConfigFollower:
 
     async def versions(self) -> AsyncIterator[Assembly]:
         """Yield each new version, until cancelled."""
-        async for _ in changes(self._path) if self._watch else RELOADS.each():
+        async for _ in changes(*self._paths) if self._watch else RELOADS.each():
             assembly = await self.look()
             if assembly is not None:
                 yield assembly
@@ -83,7 +86,7 @@ class ConfigFollower:
     async def look(self) -> Assembly | None:
         """Return the version in the file if it is new and valid."""
         try:
-            content = await asyncio.to_thread(read_again, self._path)
+            content = await asyncio.to_thread(self._read)
             text = decoded(content.data, str(self._path))
         except ConfigurationError as error:
             self._refuse(str(error))
@@ -115,6 +118,10 @@ class ConfigFollower:
     def reject(self, error: Exception) -> None:
         """Record that a version could not be applied; it is yielded again, because the reason may be temporary."""
         self._refuse(str(error) if isinstance(error, ConfigurationError) else described(error))
+
+    def _read(self) -> FileContent:
+        self._path = next((path for path in self._paths if path.exists()), self._paths[0])
+        return read_again(self._path)
 
     def _assemble(self, text: str) -> Assembly:
         return self._build(load_text(text, str(self._path)))

@@ -180,6 +180,10 @@ class Cluster:
             self._optional.discard(watched)
             watch.task.cancel()
 
+    def part(self) -> "Cluster":
+        """Return the same watches for one of several users: when it closes, the others keep theirs."""
+        return _Part(self)
+
     async def close(self) -> None:
         """Cancel all watches and close all connections."""
         tasks = [watch.task for watch in self._watches.values()]
@@ -190,3 +194,28 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.api.close()
+
+
+class _Part(Cluster):
+    def __init__(self, whole: Cluster) -> None:
+        self.api = whole.api
+        self._whole = whole
+        self._used: list[Watched[Any]] = []
+
+    @property
+    def watches(self) -> Sequence[Watched[Any]]:
+        return tuple(dict.fromkeys(self._used))
+
+    def watch(self, resource: Resource, decode: Decode[T], **choice: Any) -> Watched[T]:
+        watched = self._whole.watch(resource, decode, **choice)
+        self._used.append(watched)
+        return watched
+
+    def release(self, watched: Watched[Any]) -> None:
+        if watched in self._used:
+            self._used.remove(watched)
+            self._whole.release(watched)
+
+    async def close(self) -> None:
+        for watched in tuple(self._used):
+            self.release(watched)

@@ -32,6 +32,12 @@ class TargetPort(Part, frozen=True, kw_only=True):
     number: Port
 
 
+class PickerReference(Part, frozen=True, kw_only=True):
+    """The Service of the pickers of a pool."""
+
+    port: TargetPort | None = None
+
+
 class InferencePool(Object, frozen=True, kw_only=True):
     """A pool of model servers."""
 
@@ -40,6 +46,12 @@ class InferencePool(Object, frozen=True, kw_only=True):
     target_ports: tuple[TargetPort, ...] = msgspec.field(name="spec.targetPorts")
     app_protocol: str = msgspec.field(default="http", name="spec.appProtocol")
     """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""
+    picker: PickerReference | None = msgspec.field(default=None, name="spec.endpointPickerRef")
+
+    @property
+    def picker_port(self) -> int | None:
+        """Port of the Service of its pickers; None if it names none."""
+        return None if self.picker is None or self.picker.port is None else self.picker.port.number
 
     @property
     def ports(self) -> tuple[int, ...]:

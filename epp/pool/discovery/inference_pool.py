@@ -105,6 +105,7 @@ class PodDiscovery(Discovery[Parameters]):
         self._selection: _Selection | None = None
         self._nodes: Watched[Object] | None = None
         self._boot_ids: dict[str, str] = {}
+        self._unsubscribe: list[Callable[[], None]] = []
         self.pods: Relay[Pod] = Relay(tells_problems=True)
         """The selected pods, ready or not."""
         self.pool: Relay[InferencePool] = Relay(tells_problems=False)  # its watch does
@@ -152,11 +153,11 @@ class PodDiscovery(Discovery[Parameters]):
                 namespace=name.namespace,
                 selector={"fieldSelector": f"metadata.name={name.name}"},
             )
-            self._pools.subscribe(lambda _: self._pool_changed.set())
-            self._pools.subscribe(self.pool.apply)
+            self._unsubscribe.append(self._pools.subscribe(lambda _: self._pool_changed.set()))
+            self._unsubscribe.append(self._pools.subscribe(self.pool.apply))
         if self._nodes is None:
             self._nodes = self._cluster.watch(NODES, decode_object, optional=True)
-            self._nodes.subscribe(lambda delta: self._nodes_changed(delta, pool))
+            self._unsubscribe.append(self._nodes.subscribe(lambda delta: self._nodes_changed(delta, pool)))
         if self._pools is not None:
             await self._pools.first_list()
         self.pool.replace(self._pools)
@@ -171,6 +172,13 @@ class PodDiscovery(Discovery[Parameters]):
         while True:
             await self._pool_changed.wait()
             await self._select(pool)
+
+    def close(self) -> None:
+        """Take no more changes from the watches, which other pools may share."""
+        if self._selection is not None:
+            self._unsubscribe.append(self._selection.unsubscribe)
+        while self._unsubscribe:
+            self._unsubscribe.pop()()
 
     async def _select(self, pool: Pool) -> bool:
         """Select the pods and ports of `target`; return False if it changed meanwhile."""

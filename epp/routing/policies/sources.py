@@ -155,6 +155,7 @@ class ClusterPolicies:
         self._sound: Mapping[str, InferenceModelRewrite] = {}
         """The last good version of each rewrite by its uid."""
         self._changed = asyncio.Event()
+        self._unsubscribe: list[Callable[[], None]] = []
         self.warnings: tuple[str, ...] = ()
         """Objects that are not in effect as they are written: one sentence each."""
         self.problems: tuple[InputProblem, ...] = ()
@@ -165,7 +166,7 @@ class ClusterPolicies:
         for current, former in kinds:
             self._kinds.append(_Kind(self._watch(current), self._watch(former)))
         for watch in self._all():
-            watch.subscribe(lambda _: self._changed.set())
+            self._unsubscribe.append(watch.subscribe(lambda _: self._changed.set()))
         await asyncio.gather(*(watch.settled() for watch in self._all()))
         self._refresh()
 
@@ -174,6 +175,11 @@ class ClusterPolicies:
         while True:
             await self._changed.wait()
             self._refresh()
+
+    def close(self) -> None:
+        """Take no more changes from the watches, which other pools may share."""
+        while self._unsubscribe:
+            self._unsubscribe.pop()()
 
     def _watch(self, resource: Resource) -> Watched[Object]:
         return self._cluster.watch(resource, decode_object, namespace=self._namespace)

@@ -31,6 +31,7 @@ from tests.support.config_files import replace
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 FIRST = HEAD + "plugins: [{type: queue-scorer}]\n"
+THIRD = HEAD + "plugins: [{type: kv-cache-utilization-scorer}]\n"
 SECOND = HEAD + "plugins: [{type: active-request-scorer}]\n"
 NOT_YAML = "plugins: ["
 NO_PLUGIN = HEAD + "plugins: [{type: nope}]\n"
@@ -195,6 +196,22 @@ def following(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(FIRST)
     return Following(path)
+
+
+async def test_default_is_in_effect_while_there_is_no_file(following, tmp_path):
+    default = tmp_path / "default.yaml"
+    default.write_text(FIRST)
+    following.start(default=default)
+    following.path.unlink()
+    assert (await following.look()).generation == 1
+    replace(default, SECOND)
+    assert (await following.look()).generation == 2
+    assert (await following.look(THIRD)).generation == 3
+    replace(default, FIRST)
+    assert (await following.look()).generation == 3
+    following.path.unlink()
+    assert (await following.look()).generation == 4
+    assert following.taken == [SECOND, THIRD, FIRST]
 
 
 async def test_gie_11_new_version_is_taken_once(following):

@@ -62,3 +62,18 @@ async def test_watch_may_be_released_after_all_were_closed(cluster):
     await cluster.close()
     cluster.release(watched)
     assert cluster.watches == ()
+
+
+async def test_part_shows_its_own_watches_and_releases_them_alone(api, cluster):
+    one, other = cluster.part(), cluster.part()
+    shared = one.watch(PODS, decode_object, namespace="llm")
+    assert other.watch(PODS, decode_object, namespace="llm") is shared
+    gold = other.watch(PODS, decode_object, namespace="llm", selector=GOLD)
+    assert (one.watches, set(other.watches)) == ((shared,), {shared, gold})
+    await other.close()
+    assert cluster.watches == (shared,)
+    await shared.first_list()
+    await until(lambda: api.watches(PATH) == 1, "the pods are watched for the other part")
+    one.release(shared)
+    await one.close()
+    assert cluster.watches == ()
