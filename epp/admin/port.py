@@ -17,6 +17,7 @@ from aiohttp import web
 
 from epp.admin.answers import AdminError, BadAdminRequestError
 from epp.admin.page import PUBLIC_PATHS
+from epp.admin.pools import path_in_pool
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
 from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
@@ -248,7 +249,7 @@ class AdminPort:
 
     @web.middleware
     async def _check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._access.check(request, needs_token=request.path not in PUBLIC_PATHS)
+        self._access.check(request, needs_token=path_in_pool(request.path) not in PUBLIC_PATHS)
         return await handler(request)
 
     @web.middleware

@@ -3,6 +3,7 @@
 
 from epp.app.kubernetes import KubernetesSettings
 from epp.app.picker import Picker
+from epp.app.pools import PoolChoice, Pools
 from epp.app.settings import DEFAULT_POOL_NAME, PickerSettings
 
-__all__ = ["DEFAULT_POOL_NAME", "KubernetesSettings", "Picker", "PickerSettings"]
+__all__ = ["DEFAULT_POOL_NAME", "KubernetesSettings", "Picker", "PickerSettings", "PoolChoice", "Pools"]

@@ -52,16 +52,23 @@ class Kubernetes:
     name = "kubernetes"
     """Source of the objects, beside the names of plugins."""
 
-    def __init__(self, settings: KubernetesSettings, clock: Clock, *, observer: TaskObserver) -> None:
-        """Find the API server; raises ConfigurationError where there is no access."""
+    def __init__(
+        self, settings: KubernetesSettings, clock: Clock, *, observer: TaskObserver, shared: Cluster | None = None
+    ) -> None:
+        """Find the API server; raises ConfigurationError where there is no access.
+
+        Use `shared` watches of all pools of the process, if given.
+        """
         self._settings = settings
         self._clock = clock
         self._supervisor = Supervisor(observer=observer)
-        api = KubeApi(settings.kubeconfig)
-        self.cluster = Cluster(api, clock=clock, supervisor=self._supervisor)
+        if shared is None:
+            self.cluster = Cluster(KubeApi(settings.kubeconfig), clock=clock, supervisor=self._supervisor)
+        else:
+            self.cluster = shared.part()
         self.election: LeaderElection | None = None
         if settings.lease is not None:
-            self.election = LeaderElection(api, settings.lease, settings.replica, clock=clock)
+            self.election = LeaderElection(self.cluster.api, settings.lease, settings.replica, clock=clock)
         self._electing: asyncio.Task[None] | None = None
         self._policies: ClusterPolicies | None = None
         self._pool = PoolIdentity(namespace=settings.namespace)
@@ -168,6 +175,10 @@ class Kubernetes:
     async def stop(self) -> None:
         """End all tasks and close all connections."""
         await self._supervisor.stop()
+        self.discovery.close()
+        self.readers.keep(())
+        if self._policies is not None:
+            self._policies.close()
         await self.cluster.close()
 
     def _subject(self, source: PoolName) -> Subject:

@@ -17,7 +17,7 @@ from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
 from epp.app.kubernetes import Kubernetes
 from epp.app.processes import Processes
 from epp.app.running import RunningConfig
-from epp.app.servers import Servers, admin_routes, endpoints_health, inputs_health, news, on_trial
+from epp.app.servers import Servers, admin_routes, endpoints_health, inputs_health, news, on_trial, show_program
 from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
@@ -50,13 +50,12 @@ from epp.telemetry.plugin_metrics import PluginMetrics
 from epp.telemetry.process_series import (
     ConnectionSeries,
     StreamSeries,
-    show_build,
     show_extproc,
     show_inputs,
     show_leader,
-    show_process,
     show_watches,
 )
+from epp.telemetry.scheduling_metrics import LoopLag
 from epp.telemetry.shared_series import show_shared_state
 from epp.workers.channel import Handler
 from epp.workers.link import Link
@@ -88,18 +87,21 @@ class Picker:
             legacy=settings.page.legacy_metrics,
             stale_seconds=settings.stale_metrics_seconds,
         )
-        show_build(self.metrics.families, settings.server.transport.value, settings.lost_log_lines)
-        show_process(self.metrics.registry)
+        self._lag: LoopLag | None = None
+        if settings.cluster is None:
+            self._lag = show_program(self.metrics.families, settings, self.metrics.slowest_call)
         self._scheduling: SchedulingObserver = self.metrics
         if settings.tracing is not None:
-            settings.tracing.counts.show(self.metrics.registry)
             self._scheduling = settings.tracing.beside(self.metrics)
         loaded = settings.config or default_config()
         self._kubernetes: Kubernetes | None = None
         discovery = settings.discovery
         if settings.kubernetes is not None:
-            self._kubernetes = kubernetes = Kubernetes(settings.kubernetes, self._clock, observer=self.metrics)
-            show_watches(self.metrics.registry, lambda: kubernetes.watches)
+            self._kubernetes = kubernetes = Kubernetes(
+                settings.kubernetes, self._clock, observer=self.metrics, shared=settings.cluster
+            )
+            if settings.cluster is None:
+                show_watches(self.metrics.registry, lambda: kubernetes.watches)
             if (election := kubernetes.election) is not None:
                 show_leader(self.metrics.registry, election.settings.name, is_leader=lambda: election.is_leader)
             discovery = kubernetes.discovery
@@ -131,6 +133,7 @@ class Picker:
             self._follower = ConfigFollower(
                 settings.watch_config,
                 loaded,
+                default=settings.default_config,
                 build=self._build_next,
                 watch=settings.watches_config,
                 observer=self.metrics,
@@ -176,10 +179,10 @@ class Picker:
             self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
         served = OperatorPage(
             self._processes.page_of(self.metrics.registry),
-            lambda: self._processes.health(self._health()),
+            lambda: self._processes.health(self.health()),
             HttpLimits(page.max_connections, page.request_seconds),
-            scores=self._cluster_scores,
-            explanations=self._explanations,
+            scores=self.cluster_scores,
+            explanations=self.explanations,
             access=self._cluster_access if page.token_file is None else TokenAccess(page.token_file),
             counts=connections.of("metrics"),
             tls=None if page.cert_dir is None else PageTls(page.cert_dir, page.client_ca_file),
@@ -192,7 +195,7 @@ class Picker:
             settings.server if tracer is None else replace(settings.server, metadata_names=tracer.fields),
             page,
             admin=None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin")),
-            admin_routes=self._admin_routes,
+            admin_routes=self.admin_routes,
             streams=StreamSeries(self.metrics.families) if page.stream_metrics else None,
             acceptor=self._processes.acceptor,
         )
@@ -310,7 +313,7 @@ class Picker:
                 "ready": self._follow_readiness,
                 "refuse": lambda _: self.refuse_waiting(),
                 "metrics": lambda _: packed_metrics(self.metrics.registry),
-                "health": lambda _: self._health(),
+                "health": lambda _: self.health(),
                 "quota": lambda told: self.director.quotas.adjust(*told),
             }
         keep = {} if self.recorder is None else {"decision": self.recorder.keep}
@@ -331,7 +334,8 @@ class Picker:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
             self._supervisor.start("policies", partial(self._settings.policies.follow, self.director.use_policies))
-        self._supervisor.start("event loop lag", partial(self.metrics.loop_lag.follow, self._settings.stall_seconds))
+        if self._lag is not None:
+            self._supervisor.start("event loop lag", partial(self._lag.follow, self._settings.stall_seconds))
         if self.recorder is not None:
             self._supervisor.start("decision records", self.recorder.run)
         self._supervisor.start("shadow profiles", self._shadows.run)
@@ -365,7 +369,7 @@ class Picker:
         if self._own_api is not None:
             await self._own_api.close()
         await self._servers.close_pages()
-        if self._settings.tracing is not None:
+        if self._settings.tracing is not None and self._settings.cluster is None:
             await asyncio.to_thread(self._settings.tracing.close)
 
     async def refuse_waiting(self) -> None:
@@ -443,7 +447,8 @@ class Picker:
                 plugin.read_files(paths or (self._settings.any_pool_object_paths if plugin.is_for_any_pool else ()))
         return assembly
 
-    def _health(self) -> dict[str, object]:
+    def health(self) -> dict[str, object]:
+        """Return what `/healthz` shows; called in any thread."""
         config = self.config
         states = self._running.endpoint_states
         reachable = not states or any(state.used for state in states)
@@ -486,16 +491,16 @@ class Picker:
             ) from error
         return api
 
-    def _cluster_scores(self, local: str) -> Mapping[str, object]:
+    def cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""
         snapshot = self._running.store.latest
         return cluster_scores(snapshot, self._settings.pool_name, self._clock.utc(), local=local)
 
-    def _explanations(self) -> Mapping[str, object]:
+    def explanations(self) -> Mapping[str, object]:
         """Return how placements chose, by name; called in any thread."""
         return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
 
-    def _admin_routes(self) -> Sequence[web.RouteDef]:
+    def admin_routes(self) -> Sequence[web.RouteDef]:
         """Return the routes of the admin port, for the event loop that runs now."""
         running = self._running
         view = PickerView(

@@ -93,6 +93,7 @@ class RunningConfig:
             supervisor=self._supervisor,
             trust=settings.endpoint_trust,
             limits=settings.page_limits,
+            shared=settings.pages,
         )
         self._collector.trust_for(_trusted_seconds(assembly))
         self.director.outliers.ask_with(ask or self._collector.ask)

@@ -18,6 +18,7 @@ from epp.admin.placement import placement_routes
 from epp.admin.port import AdminPort
 from epp.admin.quotas import quota_routes
 from epp.admin.simulate import decision_routes, simulation_routes
+from epp.app.settings import PickerSettings
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.config.lint import texts_in
 from epp.explain.recorder import Recorder
@@ -34,7 +35,10 @@ from epp.framework.plugin_status import HasInputs
 from epp.routing.director.overload import QueueStatus
 from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.telemetry.endpoints import MAX_ROWS, EndpointState
+from epp.telemetry.families import Families
 from epp.telemetry.page import OperatorPage
+from epp.telemetry.process_series import show_build, show_process
+from epp.telemetry.scheduling_metrics import LoopLag
 from epp.telemetry.settings import PageSettings
 
 if TYPE_CHECKING:  # only one of two carriers is imported
@@ -109,6 +113,20 @@ class Servers:
         await asyncio.to_thread(self._page.close)
         if self._admin is not None:
             await asyncio.to_thread(self._admin.close)
+
+
+def show_program(
+    families: Families, settings: PickerSettings, slowest_call: Callable[[], tuple[float, str]]
+) -> LoopLag:
+    """Add the metrics of the process; return the lag of its event loop, to be followed.
+
+    `slowest_call` returns the seconds and the plugin of the longest call since it was last asked.
+    """
+    show_build(families, settings.server.transport.value, settings.lost_log_lines)
+    show_process(families.registry)
+    if settings.tracing is not None:
+        settings.tracing.counts.show(families.registry)
+    return LoopLag(families, slowest_call)
 
 
 def endpoints_health(states: Sequence[EndpointState]) -> Mapping[str, object]:

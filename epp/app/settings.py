@@ -14,6 +14,8 @@ from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.settings import ResponseSettings, ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
+from epp.kube.cluster import Cluster
+from epp.pool.collectors import SharedPages
 from epp.pool.settings import PageLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
@@ -52,6 +54,8 @@ class PoolSettings:
     """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
     """When endpoints at which requests fail are ejected."""
+    pages: SharedPages | None = None
+    """Pages that the pools of this process share; None for a process with one pool."""
     use_subset: bool = True
     """Whether a gateway may name the endpoints among which to pick."""
 
@@ -65,6 +69,8 @@ class PickerSettings(PoolSettings):
     """None for the sample that runs without a configuration."""
     watch_config: Path | None = None
     """The file that `config` was read from, to apply new versions of it; None to ignore them."""
+    default_config: Path | None = None
+    """The file in effect while `watch_config` does not exist."""
     watches_config: bool = True
     """Whether new versions are applied as they appear, or only at SIGHUP."""
     experimental: bool = False
@@ -93,6 +99,8 @@ class PickerSettings(PoolSettings):
     """Where pickers of the pool share their state, if anywhere."""
     workers: int = 1
     """Processes that answer requests; with more than one, this process only finds and polls endpoints."""
+    cluster: Cluster | None = None
+    """Watches that the pools of this process share; None for a process with one pool."""
     link: Link | None = None
     """The connection to the main process, in one of its workers."""
     inherited_seconds: float = 600.0
@@ -129,4 +137,19 @@ def of_worker(settings: PickerSettings) -> PickerSettings:
         terminal=None,
         server=replace(settings.server, address="", health_address=None),
         kubernetes=None if cluster is None else replace(cluster, lease=None),
+    )
+
+
+def of_pool(settings: PickerSettings, cluster: Cluster, pages: SharedPages) -> PickerSettings:
+    """Return the settings of one pool of several: the process has the pages, the health service and the watches."""
+    page = PageSettings(legacy_metrics=settings.page.legacy_metrics, stream_metrics=settings.page.stream_metrics)
+    return replace(
+        settings,
+        cluster=cluster,
+        pages=pages,
+        page=page,
+        admin=AdminSettings(),
+        terminal=None,
+        server=replace(settings.server, health_address=None),
+        before_ready=lambda: None,
     )

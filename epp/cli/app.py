@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from epp.cli.commands import COMMANDS, GROUPS
-from epp.cli.options import filled, go_spelling, is_switch, parameters
+from epp.cli.options import filled, go_spelling, is_list, is_switch, lists_joined, parameters
 
 _SWITCHES_HELP = "A flag with [true|false] alone is true. A next word that is true, t, 1, false, f or 0 is its value."
 
@@ -23,6 +23,7 @@ class Command(TyperCommand):
         self.switches = frozenset(
             option for parameter in self.params if is_switch(parameter) for option in parameter.opts
         )
+        self.lists = frozenset(option for parameter in self.params if is_list(parameter) for option in parameter.opts)
         if self.switches:
             self.epilog = _SWITCHES_HELP
 
@@ -32,7 +33,7 @@ class Command(TyperCommand):
         if spelling.without_effect and not ctx.resilient_parsing:
             _warn(spelling.without_effect)
         try:
-            return super().parse_args(ctx, spelling.arguments)
+            return super().parse_args(ctx, lists_joined(spelling.arguments, self.lists))
         except typer.TyperException as error:
             error.message = error.message.removeprefix("Value error, ")  # added by the library that typer uses
             if error.message.startswith("Got unexpected extra argument"):

@@ -3,13 +3,14 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from socket import gethostname
 
 import structlog
 
-from epp.app import KubernetesSettings
+from epp.app import KubernetesSettings, PoolChoice
 from epp.cli.commands import Check
 from epp.cli.inputs import is_in_files, split_list
 from epp.cli.picker_flags import Serve
@@ -22,6 +23,7 @@ from epp.pool.discovery import PodTarget, PoolName
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MOST_PORTS = 8
+_MANY = 2
 _PORTS = range(1, 65536)
 _NUMBER = re.compile(r"[0-9]{1,5}")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -64,6 +66,40 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
         replica=f"{os.environ.get('POD_NAME') or gethostname()}_{token_hex(8)}",
         kubeconfig=flags.kubeconfig,
         lease=_lease(flags, namespace) if flags.ha_enable_leader_election else None,
+    )
+
+
+def read_pool_choice(flags: Serve) -> PoolChoice | None:
+    """Return which pools are served together, None for one pool; raises ConfigurationError."""
+    names = split_list(flags.pool_name or "")
+    if len(names) < _MANY and not flags.pool_selector:
+        if flags.pool_config_dir is not None:
+            raise ConfigurationError(
+                "--pool-config-dir is for several pools: give --pool-selector, or several names with --pool-name"
+            )
+        return None
+    if names and flags.pool_selector:
+        raise ConfigurationError("--pool-name and --pool-selector exclude each other: give one")
+    for flag, is_given in (
+        ("--endpoints", flags.endpoints is not None),
+        ("--objects", bool(flags.objects)),
+        ("--endpoint-selector", bool(flags.endpoint_selector or flags.endpoint_target_ports)),
+        ("--workers", flags.workers > 1),
+    ):
+        if is_given:
+            raise ConfigurationError(f"{flag} is for one pool: leave it out, or run a picker for each InferencePool")
+    if flags.pool_config_dir is not None and flags.config_file is None:
+        raise ConfigurationError(
+            "--pool-config-dir needs --config-file, for pools without a file of their own in the directory"
+        )
+    any_pool, *_ = [_pool(replace(flags, pool_name=name)) for name in names or ("any",)]
+    labels = None if flags.pool_selector is None else _labels(flags.pool_selector, "--pool-selector")
+    return PoolChoice(
+        namespace=any_pool.namespace,
+        names=frozenset(names),
+        labels=labels,
+        group=any_pool.group,
+        kubeconfig=flags.kubeconfig,
     )
 
 
@@ -167,14 +203,14 @@ def read_namespace(flags: Serve | Check) -> str:
     return named
 
 
-def _labels(text: str) -> LabelSelector:
+def _labels(text: str, flag: str = "--endpoint-selector") -> LabelSelector:
     """Return the label selector; raises ConfigurationError."""
     try:
         labels = LabelSelector.parse(text)
     except ValueError as error:
-        raise ConfigurationError(f"--endpoint-selector: {error}") from None
+        raise ConfigurationError(f"{flag}: {error}") from None
     if not labels.requirements:
-        raise ConfigurationError("--endpoint-selector is empty, and would select every pod: write name=value")
+        raise ConfigurationError(f"{flag} is empty, and would select everything: write name=value")
     return labels
 
 

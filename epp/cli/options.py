@@ -65,6 +65,25 @@ def go_spelling(arguments: Sequence[str], switches: Collection[str] = ()) -> Spe
     return Spelling(rewritten, dropped)
 
 
+def lists_joined(arguments: Sequence[str], lists: Collection[str]) -> list[str]:
+    """Return the arguments with each of the flags `lists` once: the values of repeated ones, with commas between.
+
+    Arguments after `--` are not changed.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept: list[str] = []
+    values: dict[str, list[str]] = {}
+    remaining = list(arguments[:end])
+    while remaining:
+        argument = remaining.pop(0)
+        name, equals, value = argument.partition("=")
+        if name in lists and (equals or remaining):
+            values.setdefault(name, []).append(value if equals else remaining.pop(0))
+        else:
+            kept.append(argument)
+    return [*kept, *(f"{name}={','.join(each)}" for name, each in values.items()), *arguments[end:]]
+
+
 class Output(StrEnum):
     """Output formats."""
 
@@ -167,6 +186,12 @@ def _parameter(name: str, flag: Field[Any], default: Any) -> inspect.Parameter:
 def is_switch(parameter: Any) -> bool:
     """Whether a parameter of a command is a boolean flag."""
     return getattr(parameter, "metavar", None) == SWITCH.metavar
+
+
+def is_list(parameter: Any) -> bool:
+    """Whether a parameter of a command is a flag with a list in one text, which may be repeated."""
+    metavar = getattr(parameter, "metavar", None) or ""
+    return metavar.endswith(",...") and not parameter.multiple
 
 
 def _parse_or_default(parse: Callable[[str], object], value: object) -> object:

@@ -147,8 +147,19 @@ class Serve(PickerFlags):
         None,
         "The InferencePool whose pods are the endpoints: in the cluster, or in the files of --objects if "
         "there are any. With --endpoints, or endpoints in the configuration: the name of the pool in the labels "
-        "of its metrics, by default default; objects of --objects for other pools are ignored.",
-        "NAME",
+        "of its metrics, by default default; objects of --objects for other pools are ignored. Several names, with "
+        "commas or repeated flags, for several pools of a cluster in one process: see docs/pools.md.",
+        "POOL,...",
+    )
+    pool_selector: str | None = flag(
+        None,
+        "Serve all InferencePools of --pool-namespace that have these labels, such as team=search: see docs/pools.md.",
+        "SELECTOR",
+    )
+    pool_config_dir: Path | None = flag(
+        None,
+        "With several pools: directory with configurations of pools, NAME.yaml; --config-file is for the others.",
+        "DIRECTORY",
     )
     pool_namespace: PoolNamespace = None
     pool_group: PoolGroup = POOL_GROUP

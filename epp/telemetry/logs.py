@@ -263,6 +263,7 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle(), *, worker: str =
         processors = [structlog.processors.add_log_level, stamped, request_as_text, console]
     if not style.tracebacks:
         processors.insert(0, _without_traceback)
+    processors.insert(0, structlog.contextvars.merge_contextvars)  # of several pools, each binds its name
     if worker:
         processors.insert(0, lambda _logger, _method, event: {**event, "worker": int(worker)})
     structlog.configure(

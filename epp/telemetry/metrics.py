@@ -19,7 +19,7 @@ from epp.telemetry.flow_series import FlowSeries, RevocationSeries
 from epp.telemetry.pool_series import PoolSeries, QuotaSeries, ids_of, served_models, slots_by_name
 from epp.telemetry.request_metrics import RequestMetrics
 from epp.telemetry.request_series import MAX_COMBINATIONS
-from epp.telemetry.scheduling_metrics import LoopLag, SchedulingMetrics
+from epp.telemetry.scheduling_metrics import SchedulingMetrics
 
 _POLLS, _OLDER_POLLS = "datalayer_", "llm_d_inference_scheduler_"
 _OUTLIERS = "outlier_detection_"
@@ -51,7 +51,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._clock = clock
         self._requests = RequestMetrics(families, clock, max_combinations=max_combinations)
         self._scheduling = SchedulingMetrics(families)
-        self.loop_lag = LoopLag(families, self._scheduling.slowest_call)
+        self.slowest_call = self._scheduling.slowest_call
         self._pool = PoolSeries(pool_name, families, stale_seconds)
         self._flow = FlowSeries(pool_name, clock, self._requests.series, families)
         self._quotas = QuotaSeries(clock, families)

@@ -25,6 +25,7 @@ from tests.support.waiting import until
 REPOSITORY = Path(__file__).parents[2]
 APART = REPOSITORY / "tests" / "support" / "kube" / "apart.py"
 PAGE = REPOSITORY / "docs" / "kubernetes.md"
+POOLS_PAGE = REPOSITORY / "docs" / "pools.md"
 DEPLOY_PAGE = REPOSITORY / "deploy" / "README.md"
 CHART = REPOSITORY / "deploy" / "chart"
 NOT_RUN = ("kubectl exec ",)
@@ -126,6 +127,22 @@ async def test_page_works_as_it_is_written(own_cluster, isolated, tmp_path):
     states = {watch["resource"]: watch["state"] for watch in health_in(page)["kubernetes"]["watches"]}
     assert states["pods in default"] == "up to date"
     assert 'llm_d_epp_kubernetes_objects{namespace="default",resource="pods"} 1.0' in metrics
+
+
+async def test_page_of_several_pools_works_as_it_is_written(own_cluster, isolated, tmp_path):
+    cluster = await own_cluster()
+    async with cluster.client() as admin:
+        with contextlib.suppress(RefusedError):  # the server makes it, sooner or later
+            await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+        space = Space(cluster, admin, "default")
+        await space.pod("chat", "127.0.0.1", labels={"app": "chat"})
+        _, _, _, _, endpoints, ready, config, served = (
+            await walk(POOLS_PAGE, cluster, tmp_path, isolated=isolated)
+        ).values()
+    assert endpoints == "{'chat': 1, 'code': 0}\n"
+    assert 'inference_pool_ready_pods{inference_pool="chat",name="chat"} 1.0' in ready
+    assert "prefix-cache-scorer" in config
+    assert served == "service/pickers serverside-applied\n"
 
 
 @pytest.mark.skipif(not CHART.exists(), reason="deploy/ has no chart")

@@ -4,6 +4,7 @@
 from epp.pool.collectors.polling.collector import Collector
 from epp.pool.collectors.polling.conditions import Condition, Conditions
 from epp.pool.collectors.polling.poll import CollectorObserver
+from epp.pool.collectors.polling.poller import SharedPages
 from epp.pool.collectors.tagging import Tagging
 
-__all__ = ["Collector", "CollectorObserver", "Condition", "Conditions", "Tagging"]
+__all__ = ["Collector", "CollectorObserver", "Condition", "Conditions", "SharedPages", "Tagging"]

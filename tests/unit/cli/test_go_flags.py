@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from epp.cli.app import application
 from epp.cli.commands import COMMANDS
-from epp.cli.options import go_spelling, is_switch
+from epp.cli.options import go_spelling, is_switch, lists_joined
 from epp.cli.picker_flags import Serve
 from epp.cli.settings import log_style
 from epp.lab.gateway import ClusterType, FailureMode
@@ -128,6 +128,24 @@ def test_word_after_a_boolean_flag_is_its_value_only_where_it_is_a_boolean(argum
 )
 def test_go_spelling_is_rewritten(given_arguments, taken):
     assert go_spelling(given_arguments, SWITCHES) == (taken, [])
+
+
+@pytest.mark.parametrize(
+    ("given_arguments", "taken"),
+    [
+        (["--pool-name=a", "--pool-name", "b", "--grpc-port=1"], ["--grpc-port=1", "--pool-name=a,b"]),
+        (["--objects=x,y", "--pool-name=a", "--objects=z"], ["--objects=x,y,z", "--pool-name=a"]),
+        (["--pool-name"], ["--pool-name"]),
+        (["--pool-name=a", "--", "--pool-name=b"], ["--pool-name=a", "--", "--pool-name=b"]),
+    ],
+)
+def test_repeated_lists_are_one_list(given_arguments, taken):
+    assert lists_joined(given_arguments, {"--pool-name", "--objects"}) == taken
+
+
+def test_flags_with_lists_may_be_repeated():
+    assert parsed("serve", "--pool-name=a", "--pool-name=b")["pool_name"] == "a,b"
+    assert parsed("serve", "--endpoints=a:1", "--endpoints=b:1")["endpoints"] == ["a:1", "b:1"]
 
 
 @pytest.mark.parametrize(

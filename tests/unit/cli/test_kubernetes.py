@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from epp.app import KubernetesSettings
+from epp.app import KubernetesSettings, PoolChoice
 from epp.cli.inputs import is_in_files, read_file_pool
-from epp.cli.kubernetes import pool_title, read_kubernetes
+from epp.cli.kubernetes import pool_title, read_kubernetes, read_pool_choice
 from epp.cli.picker_flags import Serve
 from epp.config import load_text
 from epp.framework import ConfigurationError
@@ -102,7 +102,7 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
         ),
         ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
         ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),
-        ({**PODS, "endpoint_selector": " "}, "--endpoint-selector is empty, and would select every pod: write "),
+        ({**PODS, "endpoint_selector": " "}, "--endpoint-selector is empty, and would select everything: w"),
         (
             {**PODS, "endpoint_selector": "app=x,a b=c"},
             "--endpoint-selector: 'app=x,a b=c' is not a label selector, because of 'a b=c': write key=value, ",
@@ -179,3 +179,35 @@ def test_group_of_the_pool_is_of_no_use_in_files():
     with capture_logs() as logs:
         read_kubernetes(Serve(objects="x.yaml", pool_group="y", pool_namespace="z"), None)
     assert [each["flag"] for each in logs] == ["--pool-group"]
+
+
+def test_several_pools_have_names_or_labels():
+    assert read_pool_choice(Serve(pool_name="p")) is None
+    named = PoolChoice(namespace="ns", names=frozenset({"a", "b"}))
+    assert read_pool_choice(Serve(pool_name="a, b", pool_namespace="ns")) == named
+    labelled = read_pool_choice(Serve(pool_selector="team in (x,y)", pool_group="example.com"))
+    assert labelled == PoolChoice(namespace="default", labels=LabelSelector.parse("team in (x,y)"), group="example.com")
+    assert labelled.selector == {"labelSelector": "team in (x,y)"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"pool_name": "a,b", "pool_selector": "x=y"}, "--pool-name and --pool-selector exclude each other: give one"),
+        ({"pool_name": "a,B"}, "--pool-name: 'B' is not the name of an object"),
+        ({"pool_selector": "a=b=c"}, "--pool-selector: "),
+        ({"pool_selector": "a=b", "workers": 2}, "--workers is for one pool: leave it out, or run a picker for each"),
+        ({"pool_selector": "a=b", "objects": "files"}, "--objects is for one pool"),
+        ({"pool_selector": "a=b", "endpoints": ["a:1"]}, "--endpoints is for one pool"),
+        ({"pool_selector": "a=b", **PODS}, "--endpoint-selector is for one pool"),
+        (
+            {"pool_selector": "a=b", "pool_config_dir": Path("pools")},
+            "--pool-config-dir needs --config-file",
+        ),
+        ({"pool_name": "a", "pool_config_dir": Path("pools")}, "--pool-config-dir is for several pools: give"),
+    ],
+)
+def test_several_pools_need_flags_that_agree(flags, complaint):
+    with pytest.raises(ConfigurationError) as refused:
+        read_pool_choice(Serve(**flags))
+    assert str(refused.value).startswith(complaint)

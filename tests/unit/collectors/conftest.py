@@ -105,7 +105,7 @@ async def collecting():
     sources: list[DataSource] = []
 
     async def start(
-        store: Datastore, *feeds: Feed, interval_seconds: float = 0.01, observer=None, limits=None
+        store: Datastore, *feeds: Feed, interval_seconds: float = 0.01, observer=None, limits=None, shared=None
     ) -> Collector:
         sources.extend(feed.source for feed in feeds)
         started.append(
@@ -117,6 +117,7 @@ async def collecting():
                 observer=observer,
                 generator=random.Random(7),
                 limits=limits,
+                shared=shared,
             )
         )
         await started[-1].start()

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from epp.framework import Candidates, Floats, ManualClock, Request, Scorer
 from epp.telemetry.metrics import Metrics
+from epp.telemetry.scheduling_metrics import LoopLag
 
 
 class Slow(Scorer):
@@ -24,10 +25,11 @@ class Lag:
 
     def __init__(self) -> None:
         self.metrics = Metrics("pool", ManualClock())
+        self.lag = LoopLag(self.metrics.families, self.metrics.slowest_call)
         self.task: asyncio.Task[None] | None = None
 
     def follow(self, log_seconds: float) -> None:
-        self.task = asyncio.create_task(self.metrics.loop_lag.follow(log_seconds))
+        self.task = asyncio.create_task(self.lag.follow(log_seconds))
 
     def value(self, suffix: str) -> float:
         value = self.metrics.registry.get_sample_value(f"llm_d_epp_event_loop_lag_seconds_{suffix}")

@@ -17,7 +17,7 @@ from epp.framework.plugin import Datum
 from epp.pool.collectors.polling.conditions import Conditions, Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, slowest_interval
-from epp.pool.collectors.polling.poller import PolledFeed, Poller
+from epp.pool.collectors.polling.poller import PolledFeed, Poller, SharedPages
 from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
 from epp.pool.collectors.sources.response_parser import Reading
@@ -117,9 +117,11 @@ class Collector:
         trust: EndpointTrust | None = None,
         budget: PollBudget | None = None,
         limits: PageLimits | None = None,
+        shared: SharedPages | None = None,
     ) -> None:
         """Use the `trust` of a gateway beside this picker; raises ConfigurationError for its certificate file."""
         self._limits = limits or PageLimits()
+        self._shared = shared
         self._store = store
         self._clock = clock
         self._interval_seconds = interval_seconds
@@ -350,7 +352,8 @@ class Collector:
         )
         own = feed.source.interval_seconds is not None
         cadence = None if own else Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())
-        return PolledFeed(self._store, endpoint, poll, cadence=cadence, brief=feed is self._probe)
+        is_probe = feed is self._probe
+        return PolledFeed(self._store, endpoint, poll, cadence=cadence, brief=is_probe, shared=self._shared)
 
     @property
     def _slowest_seconds(self) -> float:

@@ -3,6 +3,7 @@
 
 import logging
 from collections import deque
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -152,6 +153,16 @@ class Poll:
         """Whether the reports of the last page differ from those before."""
         self.was_tried = False
         """Whether a poll has ended, successfully or not."""
+
+    @property
+    def wanted(self) -> Hashable:
+        """What is kept of a page: equal for feeds that read the same."""
+        return _wanted(self._feed)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last page exceeded a limit."""
+        return self.metric_filter is not None and bool(self.metric_filter.cut)
 
     @property
     def source(self) -> DataSource[Any]:

@@ -5,8 +5,8 @@ import asyncio
 import math
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import TypeAlias
 
 from epp.framework.clock import Clock
@@ -37,6 +37,40 @@ _MOST_BRIEF_PER_SECOND = 200.0
 """Limit on brief connections, which cost more than pages on persistent ones."""
 
 
+class SharedPages:
+    """The latest pages of endpoints that several pools of one process poll: what one reads is new to the others too.
+
+    Only pages without TLS are shared: pools may trust different certificates.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._users: Counter[Hashable] = Counter()
+        self._pages: dict[Hashable, tuple[float, bytes]] = {}
+
+    def join(self, key: Hashable) -> None:
+        """Count a reader of the page."""
+        self._users[key] += 1
+
+    def leave(self, key: Hashable) -> None:
+        """Count a reader less; the page is kept only for several."""
+        self._users[key] -= 1
+        if self._users[key] <= 1:
+            self._pages.pop(key, None)
+        if not self._users[key]:
+            del self._users[key]
+
+    def put(self, key: Hashable, page: bytes) -> None:
+        """Keep a page that was read now, if it has another reader."""
+        if self._users[key] > 1:
+            self._pages[key] = self._clock.now(), page
+
+    def recent(self, key: Hashable, seconds: float) -> bytes | None:
+        """Return the page if it was read within the last `seconds`."""
+        read_at, page = self._pages.get(key, (-math.inf, b""))
+        return page if self._clock.now() - read_at < seconds else None
+
+
 class PolledFeed:
     """One feed of one endpoint: the poll in progress, and the time of the next one.
 
@@ -44,14 +78,37 @@ class PolledFeed:
     """
 
     __slots__ = (
-        "_client", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait", "on_end",
-        "poll", "priority", "wait",
+        "_client",
+        "_page",
+        "_shared",
+        "_store",
+        "_task",
+        "brief",
+        "cadence",
+        "due",
+        "endpoint",
+        "gone",
+        "least_wait",
+        "on_end",
+        "poll",
+        "priority",
+        "wait",
     )  # fmt: skip
 
     def __init__(
-        self, store: Datastore, endpoint: Endpoint, poll: Poll, *, cadence: Cadence | None, brief: bool = False
+        self,
+        store: Datastore,
+        endpoint: Endpoint,
+        poll: Poll,
+        *,
+        cadence: Cadence | None,
+        brief: bool = False,
+        shared: SharedPages | None = None,
     ) -> None:
         """Without `cadence`, the interval is fixed; `brief` means that no connection is kept."""
+        self._shared = shared
+        self._page: Hashable = None
+        """The page among the shared ones; None for one that is not shared."""
         self._store = store
         self.endpoint = endpoint
         self.poll = poll
@@ -92,7 +149,14 @@ class PolledFeed:
                     client.close()
                 self._client = client = source.client_for(self.endpoint, self.poll.metric_filter)
                 client.on_end = self.on_end
-            client.request(lambda outcome: done(self, outcome))
+                self._share(client)
+            recent = None
+            if self._shared is not None and self._page is not None and not self.priority.is_asked:
+                recent = self._shared.recent(self._page, self.wait / 2)
+            if recent is None:
+                client.request(lambda outcome: self._requested(outcome, done))
+            else:
+                asyncio.get_running_loop().call_soon(done, self, recent)
         else:
             name = f"collect {source.name} of {self.endpoint.id}"
             self._task = asyncio.get_running_loop().create_task(self._fetch(source, done), name=name)
@@ -114,6 +178,7 @@ class PolledFeed:
         """Cancel the poll in progress and close the connection; yield cancelled tasks."""
         self.gone = True
         self.priority.end()
+        self._share(None)
         client, self._client = self._client, None
         task, self._task = self._task, None
         if task is not None:
@@ -121,6 +186,22 @@ class PolledFeed:
             yield task
         if client is not None and (asking := client.close()) is not None:
             yield asking
+
+    def _share(self, client: PageClient | None) -> None:
+        """Share the pages of a client from now on; None for no pages."""
+        if self._shared is None:
+            return
+        if self._page is not None:
+            self._shared.leave(self._page)
+        self._page = None
+        if client is not None and client.target.tls is None:
+            self._page = client.attempt.url, client.target.request, self.poll.wanted
+            self._shared.join(self._page)
+
+    def _requested(self, outcome: bytes | Exception, done: Done) -> None:
+        if self._shared is not None and self._page is not None and isinstance(outcome, bytes) and not self.poll.is_cut:
+            self._shared.put(self._page, outcome)
+        done(self, outcome)
 
     async def _fetch(self, source: DataSource, done: Done) -> None:
         outcome: bytes | Exception

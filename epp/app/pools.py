@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pickers of several InferencePools in one process: a listener for each, and one port for all metrics."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+from aiohttp import web
+from prometheus_client.registry import CollectorRegistry
+
+from epp.admin.pools import routes_of_pools
+from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
+from epp.app.picker import Picker
+from epp.app.servers import Servers, show_program
+from epp.app.settings import PickerSettings, of_pool
+from epp.extproc.settings import Transport
+from epp.framework import SystemClock
+from epp.framework.endpoint import LabelSelector
+from epp.framework.errors import ConfigurationError
+from epp.framework.messages import described
+from epp.kube.access import KubeApi
+from epp.kube.cluster import Cluster
+from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
+from epp.kube.resources import pools
+from epp.kube.reviews import TokenReviews
+from epp.kube.watched import Watched
+from epp.pool.collectors import SharedPages
+from epp.runtime.addresses import parse_host_port, refusal, shown_listening
+from epp.runtime.http_server import HttpLimits
+from epp.runtime.supervisor import Supervisor, first_of
+from epp.telemetry.families import Families
+from epp.telemetry.page import OperatorPage
+from epp.telemetry.page_tls import PageTls
+from epp.telemetry.pools_page import MetricsOfPools
+from epp.telemetry.process_series import ConnectionSeries, show_watches
+
+MOST_POOLS = 100
+_RETRY_SECONDS = 5.0
+_NO_CALL = 0.0, ""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChoice:
+    """The InferencePools of a namespace that are served: those with these names, or those with these labels."""
+
+    namespace: str
+    names: frozenset[str] = frozenset()
+    labels: LabelSelector | None = None
+    group: str = POOL_GROUP
+    kubeconfig: Path | None = None
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels as a parameter of the Kubernetes API."""
+        return {} if self.labels is None else {"labelSelector": str(self.labels)}
+
+    def has(self, pool: InferencePool) -> bool:
+        """Whether a pool that the API server returned for `selector` is one of them."""
+        return not self.names or pool.name in self.names
+
+
+class _Member:
+    """A pool that is served, or that is tried again and again until it can be."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.name = name
+        self.port = port
+        self.picker: Picker | None = None
+        """None until it has started."""
+        self.problem = ""
+        """Why it is not served; empty while it is, or is about to be."""
+        self.tried = asyncio.Event()
+        self.left = asyncio.Event()
+        """Set once the pool is gone, or has another port."""
+
+    @property
+    def health(self) -> Mapping[str, object]:
+        picker = self.picker
+        if picker is not None:
+            return picker.health()
+        return {"ready": False, "reason": self.problem or "starting"}
+
+
+class Pools:
+    """Start it, wait for something else, stop it: as with one `Picker`.
+
+    A pool that cannot be served, because of its configuration or its port, is tried again every five seconds; the
+    others are served meanwhile.
+    """
+
+    def __init__(
+        self, settings: PickerSettings, choice: PoolChoice, settings_of: Callable[[str, int], PickerSettings]
+    ) -> None:
+        """Prepare; raises ConfigurationError.
+
+        `settings` are those of the process: the ports for operators, and the port of pools that name none.
+        `settings_of` returns those of a pool, given its name and its port, and raises ConfigurationError; it is called
+        in a thread.
+        """
+        self._settings = settings
+        self._choice = choice
+        self._settings_of = settings_of
+        self._clock = SystemClock()
+        self._supervisor = Supervisor()
+        self._cluster = Cluster(KubeApi(choice.kubeconfig), clock=self._clock, supervisor=self._supervisor)
+        self._pages = SharedPages(self._clock)
+        self._found: Watched[InferencePool] | None = None
+        self._members: dict[str, _Member] = {}
+        self._left_out: tuple[str, ...] = ()
+        """Names of pools beyond the limit."""
+        self._serving: set[asyncio.Task[None]] = set()
+        """One task for each pool, until its picker has stopped."""
+        self._is_started = False
+        self._is_stopping = False
+        self._enough = asyncio.Event()
+        registry = CollectorRegistry()
+        families = Families(registry, legacy=settings.page.legacy_metrics)
+        self._lag = show_program(families, settings, self._slowest_call)
+        show_watches(registry, lambda: self._cluster.watches)
+        connections = ConnectionSeries(registry)
+        self._access: ClusterAccess | None = None
+        if settings.page.endpoint_auth:
+            self._access = ClusterAccess(TokenReviews(self._cluster.api, self._clock))
+        self._admin = None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin"))
+        self._admin_routes: dict[str, Sequence[web.RouteDef]] = {}
+        self._admin_problem = ""
+        self._servers = self._make_servers(MetricsOfPools(registry, self._registries), connections)
+
+    def _make_servers(self, metrics: MetricsOfPools, connections: ConnectionSeries) -> Servers:
+        """Return the metrics page and the health service; each picker listens for its own requests."""
+        page = self._settings.page
+        served = OperatorPage(
+            metrics,
+            self._health,
+            HttpLimits(page.max_connections, page.request_seconds),
+            scores=self._scores,
+            explanations=self._explanations,
+            access=self._access if page.token_file is None else TokenAccess(page.token_file),
+            counts=connections.of("metrics"),
+            tls=None if page.cert_dir is None else PageTls(page.cert_dir, page.client_ca_file),
+        )
+        server = replace(self._settings.server, address="", transport=Transport.ASYNCIO, secure=False)
+        return Servers(_no_session, served, server, page)
+
+    async def start(self) -> None:
+        """Listen, find the pools, and wait until each is served or known not to be; raises ConfigurationError."""
+        await self._servers.open()
+        if self._access is not None:
+            self._access.start()
+        self._supervisor.start("event loop lag", partial(self._lag.follow, self._settings.stall_seconds))
+        choice = self._choice
+        self._found = found = self._cluster.watch(
+            pools(choice.group), read_inference_pool, namespace=choice.namespace, selector=choice.selector
+        )
+        try:
+            await found.first_list()
+            self._update()
+            found.subscribe(lambda _: self._update())
+            await asyncio.gather(*(member.tried.wait() for member in self._members.values()))
+        except BaseException:
+            await self.stop()
+            raise
+        if self._admin_problem:
+            await self.stop()
+            raise ConfigurationError(self._admin_problem)
+        self._settings.before_ready()
+        self._is_started = True
+        self._tell_ready()
+        admin = {}
+        if self._admin is not None and self._admin.port:
+            admin["admin"] = shown_listening(self._admin.address.host, self._admin.port)
+        _log.info("ready", pools=sorted(self._members), **self._servers.addresses, **admin)
+
+    async def stop(self, *, enough: asyncio.Event | None = None) -> None:
+        """Drain all pools at once, until `enough` is set at the latest, and release everything."""
+        self._is_stopping = True
+        if enough is not None:
+            self._supervisor.start("drain", partial(_pass_on, enough, self._enough))
+        self._servers.extproc.set_ready(ready=False)
+        for member in self._members.values():
+            member.left.set()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        await self._servers.extproc.stop()
+        await self._supervisor.stop()
+        await self._cluster.close()
+        await self._servers.close_pages()
+        if self._admin is not None:
+            await asyncio.to_thread(self._admin.close)
+        if self._settings.tracing is not None:
+            await asyncio.to_thread(self._settings.tracing.close)
+
+    def _update(self) -> None:
+        """Serve the pools that there are now, and no others."""
+        if self._found is None or self._is_stopping:
+            return
+        chosen = sorted((pool for pool in self._found.objects.values() if self._choice.has(pool)), key=_age)
+        self._left_out = tuple(pool.name for pool in chosen[MOST_POOLS:])
+        default = parse_host_port(self._settings.server.address, min_port=0).port
+        wanted = {pool.name: pool.picker_port or default for pool in chosen[:MOST_POOLS]}
+        for name, member in tuple(self._members.items()):
+            if wanted.get(name) != member.port:
+                _log.info("pool left" if name not in wanted else "pool has another port", pool=name)
+                member.left.set()
+                del self._members[name]
+        for name, port in wanted.items():
+            if name not in self._members:
+                member = self._members[name] = _Member(name, port)
+                task = asyncio.create_task(self._serve(member), name=f"pool {name}")
+                self._serving.add(task)
+                task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, member: _Member) -> None:
+        """Serve a pool until it has left; try again while it cannot be served."""
+        structlog.contextvars.bind_contextvars(pool=member.name)  # for all lines of this task and what it starts
+        while not member.left.is_set():
+            try:
+                if await self._run(member):
+                    break
+                problem = ""
+            except ConfigurationError as error:
+                problem = str(error)
+            except Exception as error:  # noqa: BLE001  of plugins, say: other pools are served on
+                _log.exception("pool failed")
+                problem = described(error)
+            if problem != member.problem:
+                _log.error("pool not served", reason=problem, retry_seconds=_RETRY_SECONDS)
+            member.problem = problem
+            member.tried.set()
+            await first_of(member.left.wait(), most_seconds=_RETRY_SECONDS)
+        member.tried.set()
+
+    async def _run(self, member: _Member) -> bool:
+        """Run the picker of a pool until the pool has left; raises ConfigurationError."""
+        first = next((each for each in self._members.values() if each.port == member.port), member)
+        if first is not member and member.port:
+            raise ConfigurationError(
+                f"port {member.port} is that of InferencePool {first.name}: give each InferencePool another number in "
+                "spec.endpointPickerRef.port, which its Service maps to the same port of this picker"
+            )
+        settings = await asyncio.to_thread(self._settings_of, member.name, member.port)
+        picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._pages))
+        if not await first_of(picker.start(), member.left.wait()):
+            return True
+        member.picker, member.problem = picker, ""
+        self._admin_routes[member.name] = picker.admin_routes()
+        self._open_admin()
+        member.tried.set()
+        self._tell_ready()
+        try:
+            await member.left.wait()
+        finally:
+            member.picker = None
+            self._admin_routes.pop(member.name, None)
+            self._tell_ready()
+            await picker.stop(enough=self._enough)
+        return True
+
+    def _open_admin(self) -> None:
+        """Open the admin port once the first pool is served: its routes are those of all."""
+        if self._admin is None or self._admin.port:
+            return
+        like = next(iter(self._admin_routes.values()))
+        try:
+            self._admin.open(routes_of_pools(like, lambda: self._admin_routes))
+        except OSError as error:
+            self._admin_problem = f"the admin port {refusal(self._admin.address, error)}"
+            _log.error("admin port not open", reason=self._admin_problem)
+
+    def _tell_ready(self) -> None:
+        self._servers.extproc.set_ready(ready=self._is_started and not self._is_stopping and self._serves)
+
+    @property
+    def _serves(self) -> bool:
+        """Whether a pool is served, or there is none to serve."""
+        return any(member.picker for member in self._members.values()) or not (self._members or self._missing)
+
+    @property
+    def _missing(self) -> Sequence[str]:
+        """Names that no InferencePool has."""
+        return sorted(self._choice.names - self._members.keys())
+
+    def _health(self) -> Mapping[str, object]:
+        """Return what `/healthz` shows; called in any thread."""
+        states = {name: dict(member.health) for name, member in sorted(self._members.items())}
+        for name in self._missing:
+            states[name] = {"ready": False, "reason": f"there is no InferencePool {self._choice.namespace}/{name}"}
+        for name in self._left_out:
+            states[name] = {"ready": False, "reason": f"one process serves {MOST_POOLS} pools at most"}
+        ready = self._is_started and not self._is_stopping and (not states or any(map(_is_ready, states.values())))
+        found = self._found
+        return {
+            "ready": ready,
+            **({} if ready else {"reason": self._unready_reason()}),
+            "pools": states,
+            "kubernetes": {
+                "server": self._cluster.api.server,
+                "state": "not read yet" if found is None else f"{found.state}{found.reason and ': '}{found.reason}",
+            },
+            **({"admin_port": self._admin_problem} if self._admin_problem else {}),
+            "failing_tasks": dict(self._supervisor.failing),
+            "lost_log_lines": self._settings.lost_log_lines(),
+        }
+
+    def _unready_reason(self) -> str:
+        if self._is_stopping:
+            return "draining"
+        if self._is_started:
+            return "no pool is served"
+        waiting = [member.name for member in tuple(self._members.values()) if not member.tried.is_set()]
+        return f"starting: {', '.join(waiting)}" if waiting else "starting: InferencePools are not listed yet"
+
+    @property
+    def _pickers(self) -> Iterator[tuple[str, Picker]]:
+        for name, member in sorted(self._members.items()):
+            if (picker := member.picker) is not None:
+                yield name, picker
+
+    def _registries(self) -> Mapping[str, CollectorRegistry]:
+        return {name: picker.metrics.registry for name, picker in self._pickers}
+
+    def _slowest_call(self) -> tuple[float, str]:
+        """Return the longest call of a plugin since the last one that was told, of all pools."""
+        return max((picker.metrics.slowest_call() for _, picker in self._pickers), default=_NO_CALL)
+
+    def _scores(self, local: str) -> Mapping[str, object]:
+        """Return the room for requests in each cluster, of all pools."""
+        lists = [picker.cluster_scores(local) for _, picker in self._pickers]
+        return {**(lists[0] if lists else {}), "items": [item for each in lists for item in each["items"]]}  # type: ignore[attr-defined]
+
+    def _explanations(self) -> Mapping[str, object]:
+        return {name: each for _, picker in self._pickers for name, each in picker.explanations().items()}
+
+
+async def _pass_on(event: asyncio.Event, other: asyncio.Event) -> None:
+    await event.wait()
+    other.set()
+
+
+def _is_ready(state: Mapping[str, object]) -> bool:
+    return bool(state.get("ready"))
+
+
+def _age(pool: InferencePool) -> tuple[bool, float, str]:
+    """Return what orders pools by their age."""
+    created = pool.metadata.created
+    return created is None, 0.0 if created is None else created.timestamp(), pool.name
+
+
+def _no_session(*_: object) -> NoReturn:
+    raise AssertionError("no connections arrive here: each pool has a server of its own")
