@@ -3,6 +3,7 @@
 
 import ast
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -49,6 +50,7 @@ from epp.workers.metrics import show_processes
 sys.path.insert(0, str(Path(__file__).parent))
 
 import campaign
+import chart_values
 import dashboards
 import figures
 import hardware
@@ -56,6 +58,7 @@ import profile_chart
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = "inference-epp"
+CHART_SCHEMA = "deploy/chart/values.schema.json"
 
 _DEPRECATED = "Deprecated: use "
 
@@ -433,6 +436,19 @@ def _endpoints_json() -> str:
     return discovery_response([Endpoint(f"e{port}", "127.0.0.1", port) for port in (8001, 8002)]).decode()
 
 
+def _chart_schema() -> str:
+    """Return the schema of the chart's values, with the flags of `epp serve` as the only names in router.epp.flags."""
+    schema = json.loads((REPOSITORY / CHART_SCHEMA).read_text(encoding="utf-8"))
+    serve = typer.main.get_command(application()).commands["serve"]
+    names = {option.lstrip("-") for each in serve.params for option in each.opts if option.startswith("-")}
+    names |= {flag.lstrip("-") for flag in SWITCHES_WITHOUT_EFFECT}
+    flags = {name: {"$ref": "#/$defs/flag"} for name in sorted(names - {"help", "h"})}
+    epp = schema["properties"]["router"]["properties"]["epp"]["properties"]
+    epp["flags"] = {"type": "object", "additionalProperties": False, "properties": flags}
+    schema["$defs"]["flag"] = {"type": ["string", "number", "boolean"]}
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def _schema_json() -> str:
     return msgspec.json.format(msgspec.json.encode(config_schema(Registry()))).decode() + "\n"
 
@@ -448,6 +464,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "deploy/chart/files/envoy-fail-open-buffered.yaml": lambda: chart_proxy_yaml(
         FailureMode.FAIL_OPEN, Bodies.BUFFERED
     ),
+    CHART_SCHEMA: _chart_schema,
+    chart_values.PAGE: chart_values.document,
     "deploy/endpoints.json": _endpoints_json,
     **{f"deploy/{name}": partial(standalone_yaml, name) for name in STANDALONE},
     **{f"deploy/grafana/{name}.json": partial(dashboards.dashboard, name) for name in dashboards.DASHBOARDS},

@@ -14,6 +14,8 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 NAMESPACE = "model-serving"
 POOL = "my-pool"
 SERVERS = "router.modelServers.matchLabels.app=my-model-server"
+UNGUARDED = "router.monitoring.prometheus.auth.enabled=false"
+"""Who applies these files may not be allowed to create a ClusterRole."""
 KUBERNETES = "1.36.0"
 """Any version that the chart is for: nothing in it depends on the version."""
 
@@ -57,7 +59,7 @@ _HEADER = """\
 def manifest(helm: Path, name: str) -> str:
     """Return the text of one file."""
     variant = VARIANTS[name]
-    settings = [word for value in (SERVERS, *variant.values) for word in ("--set", value)]
+    settings = [word for value in (SERVERS, UNGUARDED, *variant.values) for word in ("--set", value)]
     where = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES]
     rendered = subprocess.run(
         [helm, "template", POOL, DEPLOY / "chart", *where, *settings], check=True, capture_output=True, text=True

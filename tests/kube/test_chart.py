@@ -12,7 +12,17 @@ from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
 from tests.support.commands import outcome
-from tests.support.kube.charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, container, kinds, one
+from tests.support.kube.charts import (
+    CHART,
+    FLAVOURS,
+    NAMESPACE,
+    RELEASE,
+    SERVERS,
+    UNGUARDED,
+    container,
+    kinds,
+    one,
+)
 
 NAME = f"{RELEASE}-epp"
 
@@ -46,6 +56,8 @@ def test_lint_has_nothing_to_say(helm, flavour):
         (("router.inferencePool.create=false", *FLAVOURS["objectives"]), "router.inferenceObjectives needs the pool"),
         (("router.inferencePool.create=false", "httpRoute.create=true"), "httpRoute.create needs the pool"),
         (("router.epp.pluginsConfigFile=mine.yaml",), "router.epp.pluginsConfigFile is mine.yaml, which no value has"),
+        (("router.epp.flags.grpc-prot=9100",), "additional properties 'grpc-prot' not allowed"),
+        (("router.epp.flags.pool-selector=a=b",), "router.epp.flags has pool-selector, which this chart sets"),
         (("router.epp.flags.drain-timeout=125s",), "write 135 or more"),
         (("router.sharedState.url=redis://me:secret@host:6379",), "put it into a Secret"),
         (("router.epp.flags.shared-state=redis://host:6379",), "router.epp.flags has shared-state"),
@@ -68,7 +80,8 @@ def test_mistake_is_refused_with_its_place(helm, values, said):
 def test_schema_has_each_value_of_the_file_and_no_other():
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert set(_schema_paths(schema, schema)) - {"global"} == set(_value_paths(values, schema, schema))
+    paths = {each for each in _schema_paths(schema, schema) if not each.startswith("router.epp.flags.")}
+    assert paths - {"global"} == set(_value_paths(values, schema, schema))
 
 
 def _schema_paths(schema: dict, root: dict, path: str = "") -> list[str]:
@@ -96,7 +109,7 @@ def _value_paths(values: object, schema: dict, root: dict, path: str = "") -> li
 
 
 def test_default_is_a_pool_and_its_picker(helm):
-    objects = helm.template()
+    objects = helm.template(UNGUARDED)
     always = ("ConfigMap", "Deployment", "Role", "RoleBinding", "Service", "ServiceAccount")
     assert kinds(objects) == {kind: [NAME] for kind in always} | {"InferencePool": [RELEASE]}
     pool = one(objects, "InferencePool")["spec"]
@@ -121,13 +134,13 @@ def test_picker_is_started_as_llm_ds_chart_starts_it(helm):
         *("--pool-name", RELEASE, "--pool-namespace", NAMESPACE, "--pool-group", "inference.networking.k8s.io"),
         *("--zap-encoder", "json", "--config-file", "/config/default-plugins.yaml"),
         *("--grpc-health-port", "9003", "--drain-timeout=120s"),
-        *("--metrics-endpoint-auth=false", "--tracing=false"),
+        *("--metrics-endpoint-auth=true", "--tracing=false"),
     ]
     assert container(helm.template(*FLAVOURS["without-pool"], "router.modelServers.matchLabels.role=chat"))["args"] == [
         *("--endpoint-selector", "app=vllm,role=chat", "--endpoint-target-ports", "8001"),
         *("--zap-encoder", "json", "--config-file", "/config/default-plugins.yaml"),
         *("--grpc-health-port", "9003", "--drain-timeout=120s"),
-        *("--metrics-endpoint-auth=false", "--tracing=false"),
+        *("--metrics-endpoint-auth=true", "--tracing=false"),
     ]
 
 

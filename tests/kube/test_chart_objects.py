@@ -8,7 +8,18 @@ import pytest
 import yaml
 
 from epp.kube.needs import Importance, needs_of_hub, needs_of_metrics, needs_of_picker
-from tests.support.kube.charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, Helm, container, kinds, one
+from tests.support.kube.charts import (
+    CHART,
+    FLAVOURS,
+    NAMESPACE,
+    RELEASE,
+    SERVERS,
+    UNGUARDED,
+    Helm,
+    container,
+    kinds,
+    one,
+)
 from tests.support.kube.client import Manifest, RefusedError
 from tests.support.kube.space import Space
 
@@ -102,7 +113,7 @@ def test_roles_have_what_the_program_lists_as_its_needs(helm, flavour):
     objects = helm.template(*FLAVOURS[flavour])
     granted = permissions(one(objects, "Role"))
     if flavour == "accelerators":
-        granted |= permissions(one(objects, "ClusterRole"))
+        granted |= permissions(one(objects, "ClusterRole", f"{NAMESPACE}-{NAME}"))
     assert granted == used
 
 
@@ -131,16 +142,16 @@ def test_prometheus_sends_the_token_of_a_secret_where_metrics_are_guarded(helm, 
 
 
 def test_role_of_a_hub_has_what_the_program_lists_as_its_needs(helm):
-    role = one(helm.template(*FLAVOURS["clusters"]), "ClusterRole")
+    role = one(helm.template(*FLAVOURS["clusters"], UNGUARDED), "ClusterRole")
     assert permissions(role) == {need.resource.title: READ for need in needs_of_hub()}
-    both = helm.template(*FLAVOURS["clusters"], *FLAVOURS["accelerators"])
+    both = helm.template(*FLAVOURS["clusters"], *FLAVOURS["accelerators"], UNGUARDED)
     names = [each["metadata"]["name"] for each in both if each["kind"] == "ClusterRole"]
     assert names == [f"{NAMESPACE}-{NAME}", f"{NAMESPACE}-{NAME}-clusters"]
 
 
 def test_objects_of_the_whole_cluster_are_read_only_where_that_is_asked_for(helm):
-    assert not {"ClusterRole", "ClusterRoleBinding"} & kinds(helm.template()).keys()
-    objects = helm.template(*FLAVOURS["accelerators"])
+    assert not {"ClusterRole", "ClusterRoleBinding"} & kinds(helm.template(UNGUARDED)).keys()
+    objects = helm.template(*FLAVOURS["accelerators"], UNGUARDED)
     assert permissions(one(objects, "Role")) == NEEDS | NEEDS_OF_HARDWARE
     assert permissions(one(objects, "ClusterRole")) == NEEDS_IN_THE_CLUSTER
     assert one(objects, "ClusterRole")["metadata"]["name"] == f"{NAMESPACE}-{NAME}"  # of no other release

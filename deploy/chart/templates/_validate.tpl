@@ -15,7 +15,7 @@
 {{- if and .Values.httpRoute.create (not $router.inferencePool.create) -}}
 {{- fail "httpRoute.create needs the pool that it leads to: set router.inferencePool.create to true" -}}
 {{- end -}}
-{{- range tuple "pool-name" "pool-namespace" "pool-group" "endpoint-selector" "endpoint-target-ports" "config-file" "config-text" "endpoints" "grpc-port" "grpc-health-port" "metrics-port" "shared-state" -}}
+{{- range tuple "pool-name" "pool-namespace" "pool-group" "endpoint-selector" "endpoint-target-ports" "config-file" "config-text" "endpoints" "pool-selector" "pool-config-dir" "grpc-port" "grpc-health-port" "metrics-port" "shared-state" -}}
 {{- if hasKey $epp.flags . -}}
 {{- fail (printf "router.epp.flags has %s, which this chart sets from other values: remove it" .) -}}
 {{- end -}}

@@ -21,6 +21,8 @@ FALLBACKS = f"{RELEASE}-epp-model-servers.{NAMESPACE}.svc.cluster.local"
 """Where it looks for model servers while it has no picker."""
 SERVERS = "router.modelServers.matchLabels.app=vllm"
 """The one value that a release must have."""
+UNGUARDED = "router.monitoring.prometheus.auth.enabled=false"
+"""Everybody who reaches the port may read metrics."""
 
 FLAVOURS: Mapping[str, Sequence[str]] = {
     "gateway": (),
@@ -30,23 +32,22 @@ FLAVOURS: Mapping[str, Sequence[str]] = {
     "autoscaled": ("router.epp.autoscaling.enabled=true", "router.epp.autoscaling.minReplicas=2"),
     "accelerators": ("router.epp.accelerators.clusterObjects=true",),
     "clusters": ("router.epp.clusters.hubObjects=true",),
-    "monitored": ("router.monitoring.prometheus.enabled=true",),
-    "guarded": ("router.monitoring.prometheus.enabled=true", "router.monitoring.prometheus.auth.enabled=true"),
+    "monitored": ("router.monitoring.prometheus.enabled=true", UNGUARDED),
+    "guarded": ("router.monitoring.prometheus.enabled=true",),
     "guarded-pods": (
         "router.monitoring.prometheus.enabled=true",
         "router.monitoring.prometheus.kind=PodMonitor",
-        "router.monitoring.prometheus.auth.enabled=true",
         "router.monitoring.prometheus.auth.secretName=scraper",
     ),
     "guarded-by-google": (
         "router.monitoring.prometheus.enabled=true",
         "router.monitoring.provider.name=gmp",
-        "router.monitoring.prometheus.auth.enabled=true",
     ),
     "traced": ("router.tracing.enabled=true",),
     "monitored-pods": (
         "router.monitoring.prometheus.enabled=true",
         "router.monitoring.prometheus.kind=PodMonitor",
+        UNGUARDED,
         "router.proxy.enabled=true",
     ),
     "monitored-by-google": (
