@@ -39,8 +39,10 @@ class BlockHash(ABC):
         `parent` is the key of the block before them, or `first(model)`. `extras` has the extra strings by block; blocks
         beyond it have none.
         """
-        keys: list[int] = []
         blocks = self._blocks(tokens, block_tokens)
+        if not extras:
+            return self._plain(parent, blocks)
+        keys: list[int] = []
         for block, extra in zip(blocks, extras, strict=False):
             keys.append(parent := self._block(parent, block, extra))
         return keys + self._plain(parent, blocks[len(keys) :])
@@ -82,6 +84,8 @@ class XxHash(BlockHash):
 
     def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
         size = TOKEN_BYTES * block_tokens
+        if len(tokens) == size:
+            return (tokens,)
         return [tokens[start : start + size] for start in range(0, len(tokens) - size + 1, size)]
 
     def _block(self, parent: int, tokens: bytes, extra: ExtraKeys) -> int:

@@ -18,12 +18,14 @@ from epp.pool.kv_events.events import (
     BlockRemoved,
     BlockStored,
     Event,
+    Hash,
     hash_of,
     skip_reason,
 )
 from epp.pool.kv_events.holders import SPECULATIVE, CachedBlocks, Lane
 from epp.pool.kv_events.rows import Keys, RowTable
 
+_MASK = 2**64 - 1
 _READ = 1024
 """Rows that `held_by` reads at a time, for 64 lanes."""
 _MOST_BLOCK_SIZES = 4
@@ -93,6 +95,17 @@ class _Batch:
         touched.update(hashes)
         return True
 
+    def store(self, hashes: Sequence[int], keys: Sequence[int], known: dict[int, int]) -> None:
+        """Add the blocks of an event, some or all of which have keys, also to those that are `known` by hash."""
+        if len(keys) == 1:  # a block of an answer: faster without iterators
+            known[hashes[0]] = keys[0]
+            self.stored.append(keys[0])
+            self.stored_hashes.append(hashes[0])
+        else:
+            known.update(zip(hashes, keys, strict=False))
+            self.stored.extend(keys)
+            self.stored_hashes.extend(hashes[: len(keys)])
+
 
 class BlockIndex(CachedBlocks):
     """Blocks with the lanes that hold them, by events.
@@ -140,7 +153,7 @@ class BlockIndex(CachedBlocks):
                 tier = (event.medium or DEFAULT_TIER).lower()
                 if self._skips(lane, event, tier):
                     continue
-                hashes = [hash_of(each) ^ scope for each in event.block_hashes]
+                hashes = _scoped(event.block_hashes, scope)
                 if not batch.touch(lane, hashes):
                     self._write(batch, now)
                     batch, writes = _Batch(), writes + 1
@@ -152,9 +165,7 @@ class BlockIndex(CachedBlocks):
                     _extend(batch.removed_from, lane, tier, len(hashes))
                     continue
                 keys = self._keys_of(event, scope, hashes, own, parents)
-                own.update(zip(hashes, keys, strict=False))
-                batch.stored.extend(keys)
-                batch.stored_hashes.extend(hashes[: len(keys)])
+                batch.store(hashes, keys, own)
                 _extend(batch.stored_in, lane, tier, len(keys))
                 if self._journal is not None and keys:
                     batch.engine_hashes.extend([each ^ scope for each in hashes[: len(keys)]])
@@ -251,9 +262,10 @@ class BlockIndex(CachedBlocks):
         if parent is None:
             self.skipped_stores[_label(event.kv_cache_spec_kind), "unknown_parent"] += 1
             return []
-        extras = [_strings(each, event.lora_name) for each in event.extra_keys or ()]
+        extras = [_strings(each, event.lora_name) for each in event.extra_keys] if event.extra_keys else ()
         tokens = array("I", event.token_ids).tobytes()
-        return self._hash.chain(parent, tokens, event.block_size, extras)[: len(hashes)]
+        keys = self._hash.chain(parent, tokens, event.block_size, extras)
+        return keys if len(keys) <= len(hashes) else keys[: len(hashes)]
 
     def _write(self, batch: _Batch, now: int) -> None:
         keys, hashes = np.array(batch.stored, dtype=np.uint64), np.array(batch.stored_hashes, dtype=np.uint64)
@@ -302,11 +314,19 @@ def _label(kind: str | None) -> str:
     return kind if kind in KINDS else "other" if kind else "unknown"
 
 
+def _scoped(hashes: Sequence[Hash], scope: int) -> list[int]:
+    """Return the hashes of an event as the index knows them, for a model."""
+    if len(hashes) == 1 and isinstance(only := hashes[0], int):
+        return [only & _MASK ^ scope]
+    return [hash_of(each) ^ scope for each in hashes]
+
+
 def _extend(places: list[tuple[Lane, str, int]], lane: Lane, tier: str, count: int) -> None:
     """Add blocks to the last place, or to a new one."""
-    if places and places[-1][0] is lane and places[-1][1] == tier:
-        count += places.pop()[2]
-    places.append((lane, tier, count))
+    if places and (last := places[-1])[0] is lane and last[1] == tier:
+        places[-1] = lane, tier, last[2] + count
+    else:
+        places.append((lane, tier, count))
 
 
 def _strings(keys: Sequence[Any] | None, lora_name: str | None) -> ExtraKeys:
