@@ -20,7 +20,8 @@ export define SHOW_PACKAGES
 endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
-  bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets lock clean
+  bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets \
+  test-gateways gateway-assets lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -169,6 +170,14 @@ test-kube: kube-assets
 
 kube-assets: .venv/test
 	@$(BIN)/python -m tests.kube.build_assets
+
+# Behind the control plane of a gateway that others wrote, which Go builds once (ten minutes): their objects, their Envoy
+# configuration. In a network namespace of its own, where each pod has an address; makes one with unshare and ip, as root.
+test-gateways: kube-assets gateway-assets
+	unshare --net sh -c 'ip link set lo up && ip address add 10.8.0.1/16 dev lo && exec $(BIN)/pytest tests/gateways'
+
+gateway-assets: .venv/test
+	@$(BIN)/python -m tests.gateways.build_assets
 
 # Pickers that share their state, or an index of KV caches, through a genuine Redis. Installs it with apt-get where it is missing; where
 # that is not possible, says so, and fails only where CI is set.

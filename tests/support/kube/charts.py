@@ -116,9 +116,11 @@ class Helm:
             check=False,
         )
 
-    def template(self, *values: str, files: Sequence[Path] = (), namespace: str = NAMESPACE) -> list[Manifest]:
+    def template(
+        self, *values: str, files: Sequence[Path] = (), namespace: str = NAMESPACE, release: str = RELEASE
+    ) -> list[Manifest]:
         """Return the objects of a release with these values."""
-        ended = self.render(*values, files=files, namespace=namespace)
+        ended = self.render(*values, files=files, namespace=namespace, release=release)
         assert ended.returncode == 0, ended.stderr
         return [document for document in yaml.safe_load_all(ended.stdout) if document]
 
@@ -129,12 +131,12 @@ class Helm:
         return ended.stderr
 
     def render(
-        self, *values: str, files: Sequence[Path] = (), namespace: str = NAMESPACE
+        self, *values: str, files: Sequence[Path] = (), namespace: str = NAMESPACE, release: str = RELEASE
     ) -> subprocess.CompletedProcess[str]:
         settings = [word for value in (SERVERS, *values) for word in ("--set", value)]
         given = [word for file in files for word in ("--values", str(file))]
         where = ("--namespace", namespace, "--kube-version", self.kube_version)
-        return self.run("template", RELEASE, str(CHART), *where, *given, *settings)
+        return self.run("template", release, str(CHART), *where, *given, *settings)
 
 
 def one(objects: Sequence[Manifest], kind: str, name: str = "") -> Manifest:

@@ -106,7 +106,7 @@ async def _served(admin: Client, definition: Manifest) -> None:
 
     async def listable() -> bool:
         try:
-            for version in definition["spec"]["versions"]:
+            for version in (each for each in definition["spec"]["versions"] if each["served"]):
                 prefix = f"/apis/{group}/{version['name']}"
                 offered = (await admin.request("GET", prefix))["resources"]
                 await admin.request("GET", f"{prefix}/{plural}")

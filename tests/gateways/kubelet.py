@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node without containers: pods of one namespace run as processes, each at an address of its own."""
+
+import asyncio
+import contextlib
+import itertools
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from tests.support.kube import manifests as write
+from tests.support.kube.client import Manifest, RefusedError
+from tests.support.kube.processes import Process
+from tests.support.kube.space import Space
+from tests.support.waiting import until
+
+NODE = "node-1"
+EPP = (sys.executable, "-m", "epp")
+_addresses = (f"10.8.{high}.{low}" for high, low in itertools.product(range(256), range(1, 255)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod that is about to run."""
+
+    manifest: Manifest
+    ip: str
+    directory: Path
+    """For files of this pod alone."""
+    space: Space
+
+    @property
+    def name(self) -> str:
+        name: str = self.manifest["metadata"]["name"]
+        return name
+
+    @property
+    def container(self) -> Manifest:
+        """Its only container."""
+        (container,) = self.manifest["spec"]["containers"]
+        return dict(container)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the container, without those that come of resources."""
+        fields = {
+            "metadata.name": self.name,
+            "metadata.namespace": self.space.namespace,
+            "status.podIP": self.ip,
+            "status.hostIP": self.ip,
+            "spec.nodeName": NODE,
+            "spec.serviceAccountName": self.manifest["spec"].get("serviceAccountName", ""),
+        }
+        found: dict[str, str] = {}
+        for each in self.container.get("env", ()):
+            source = each.get("valueFrom", {})
+            if "fieldRef" in source:
+                found[each["name"]] = fields[source["fieldRef"]["fieldPath"]]
+            elif not source:
+                found[each["name"]] = each.get("value", "")
+        return found
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of the container, with its variables."""
+        environment = self.environment
+        return [
+            re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1], found[0]), argument)
+            for argument in self.container.get("args", ())
+        ]
+
+
+Runner = Callable[[Pod], Awaitable[Sequence[str]]]
+"""Returns the command line of a pod; it may write files."""
+
+
+async def picker(pod: Pod) -> Sequence[str]:
+    """Return the command line of a picker of the chart: at the address of its pod, with the rights of its account."""
+    mounted = pod.directory / "config"
+    mounted.mkdir(exist_ok=True)
+    (volume,) = [each for each in pod.manifest["spec"]["volumes"] if each["name"] == "config"]
+    config = await pod.space.admin.get(
+        write.manifest("v1", "ConfigMap", volume["configMap"]["name"], pod.space.namespace)
+    )
+    for name, text in config["data"].items():
+        (mounted / name).write_text(text)
+    account = await pod.space.user(pod.manifest["spec"]["serviceAccountName"])
+    environment = {**pod.environment, "KUBECONFIG": str(account.kubeconfig(pod.directory / "kubeconfig"))}
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    arguments = [each.replace("/config/", f"{mounted}/") for each in pod.arguments]
+    return ("/usr/bin/env", *variables, *EPP, "serve", *arguments, f"--bind-address={pod.ip}")
+
+
+async def model_server(pod: Pod) -> Sequence[str]:
+    """Return the command line of a simulated model server that says the name of its pod in each answer."""
+    return (*EPP, "sim-server", f"--host={pod.ip}", f"--name={pod.name}", *pod.arguments)
+
+
+class Kubelet:
+    """Runs each pod of the namespace, restarts it when it ends, and ends it when it is deleted."""
+
+    def __init__(self, space: Space, directory: Path, runners: Mapping[str, Runner]) -> None:
+        """`runners` are chosen by a part of the name of the image."""
+        self.space = space
+        self.directory = directory
+        self._runners = runners
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._deleted: dict[str, asyncio.Event] = {}
+        self._processes: dict[str, Process] = {}
+
+    async def ready(self, count: int, **labels: str) -> list[Manifest]:
+        """Wait until so many pods with these labels are ready, and no others have them."""
+        found: list[Manifest] = []
+
+        async def counted() -> bool:
+            self._raise()
+            found[:] = await self.pods(**labels)
+            return len(found) == count and all(_is_ready(pod) for pod in found)
+
+        await until(counted, f"{count} pods with {labels} are ready", seconds=120)
+        return found
+
+    async def pods(self, **labels: str) -> list[Manifest]:
+        """Return the pods with these labels, with `_` for `-` in their names."""
+        selector = ",".join(f"{name.replace('_', '-')}={value}" for name, value in labels.items())
+        listed = await self.space.admin.list("v1", "Pod", self.space.namespace, labelSelector=selector)
+        return [{"apiVersion": "v1", "kind": "Pod", **each} for each in listed["items"]]
+
+    def process(self, pod: Manifest) -> Process:
+        """Return the process of a pod."""
+        return self._processes[pod["metadata"]["uid"]]
+
+    async def run(self) -> None:
+        """Look at all pods, again and again."""
+        while True:
+            present = {pod["metadata"]["uid"]: pod for pod in await self.pods()}
+            for uid, pod in present.items():
+                if uid not in self._lives:
+                    self._deleted[uid] = asyncio.Event()
+                    self._lives[uid] = asyncio.create_task(self._live(pod))
+            for uid, deleted in self._deleted.items():
+                if uid not in present or "deletionTimestamp" in present[uid]["metadata"]:
+                    deleted.set()
+            await asyncio.sleep(0.1)
+
+    async def end(self) -> None:
+        """Kill all processes."""
+        for life in self._lives.values():
+            life.cancel()
+        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+        for process in self._processes.values():
+            process.kill()
+
+    def _raise(self) -> None:
+        for life in self._lives.values():
+            if life.done():
+                life.result()
+
+    async def _live(self, manifest: Manifest) -> None:
+        uid, name = manifest["metadata"]["uid"], manifest["metadata"]["name"]
+        directory = self.directory / name
+        directory.mkdir()
+        pod = Pod(manifest, next(_addresses), directory, self.space)
+        await self._bind(pod)
+        image: str = pod.container["image"]
+        (runner,) = [runner for part, runner in self._runners.items() if part in image]
+        command = await runner(pod)
+        process = self._processes[uid] = Process(directory / "log", *command)
+        deleted = self._deleted[uid]
+        while not deleted.is_set():
+            await self._report(pod, ready=False)
+            await process.start(lambda: _probed(pod))
+            await self._report(pod, ready=True)
+            while process.running and not deleted.is_set():  # noqa: ASYNC110  it is a child of no event loop
+                await asyncio.sleep(0.05)
+        await self._terminate(pod, process)
+
+    async def _bind(self, pod: Pod) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+        binding = write.manifest("v1", "Binding", pod.name, pod.space.namespace, target=target)
+        await pod.space.admin.request(
+            "POST", f"/api/v1/namespaces/{pod.space.namespace}/pods/{pod.name}/binding", binding
+        )
+
+    async def _report(self, pod: Pod, *, ready: bool) -> None:
+        with contextlib.suppress(RefusedError):  # deleted meanwhile
+            await pod.space.admin.status(pod.manifest, write.pod_status(pod.ip, ready=ready))
+
+    async def _terminate(self, pod: Pod, process: Process) -> None:
+        hook = pod.container.get("lifecycle", {}).get("preStop", {})
+        await asyncio.sleep(hook.get("sleep", {}).get("seconds", 0))
+        await process.stop()
+        with contextlib.suppress(RefusedError):  # by force, before
+            await pod.space.admin.delete(pod.manifest)
+
+
+@asynccontextmanager
+async def kubelet_of(space: Space, directory: Path, runners: Mapping[str, Runner]) -> AsyncIterator[Kubelet]:
+    """Run the pods of a namespace until the block ends."""
+    kubelet = Kubelet(space, directory, runners)
+    task = asyncio.create_task(kubelet.run())
+    try:
+        yield kubelet
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await kubelet.end()
+
+
+def _is_ready(pod: Manifest) -> bool:
+    conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+async def _probed(pod: Pod) -> bool:
+    """Do what the readiness probe of the container asks for."""
+    probe = pod.container["readinessProbe"]
+    if "grpc" in probe:
+        asked = probe["grpc"]
+        async with grpc.aio.insecure_channel(f"{pod.ip}:{asked['port']}") as channel:
+            try:
+                answer = await HealthStub(channel).Check(HealthCheckRequest(service=asked["service"]), timeout=2)
+            except grpc.aio.AioRpcError:
+                return False
+            return bool(answer.status == HealthCheckResponse.SERVING)
+    asked = probe["httpGet"]
+    with contextlib.suppress(aiohttp.ClientConnectionError):
+        async with aiohttp.ClientSession() as http, http.get(f"http://{pod.ip}:{asked['port']}{asked['path']}") as page:
+            return page.status == 200
+    return False

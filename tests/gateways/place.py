@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A namespace behind a gateway: model servers, releases of the chart, the gateway and its routes."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from tests.gateways import istio
+from tests.gateways.kubelet import Kubelet, kubelet_of, model_server, picker
+from tests.support.kube import manifests as write
+from tests.support.kube.charts import REPOSITORY, Helm
+from tests.support.kube.client import Manifest
+from tests.support.kube.space import Space, space_in
+from tests.support.waiting import until
+from tests.support.world import MODEL
+
+EXAMPLE = REPOSITORY / "deploy" / "examples" / "istio"
+GATEWAY_API = "gateway.networking.k8s.io/v1"
+GATEWAY_LABELS = {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
+RUNNERS = {"inference-epp:": picker, "sim-server:": model_server, "/proxyv2:": istio.gateway}
+PATIENCE_SECONDS = 120.0
+_ports = itertools.count(80)
+"""Ports of gateways: each listens on all addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client gets."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def server(self) -> str | None:
+        """The pod that says that it answered."""
+        return self.headers.get("x-sim-server")
+
+    @property
+    def picked(self) -> str | None:
+        """The address and port that the picker says it chose."""
+        return self.headers.get("x-epp-endpoint", "").rpartition("=")[2] or None
+
+
+class Place:
+    """The namespace, and its gateway."""
+
+    def __init__(self, space: Space, kubelet: Kubelet, helm: Helm, http: aiohttp.ClientSession) -> None:
+        self.space = space
+        self.kubelet = kubelet
+        self.url = ""
+        self.port = next(_ports)
+        self._helm = helm
+        self._http = http
+
+    async def install(
+        self, *values: str, release: str = "vllm", files: Sequence[Path] = (EXAMPLE / "values.yaml",)
+    ) -> None:
+        """Apply the objects of a release, and wait until its picker is ready."""
+        for each in self.render(*values, release=release, files=files):
+            await self.space.apply(each)
+        await self.kubelet.ready(1, **{"app.kubernetes.io/instance": release})
+
+    def render(self, *values: str, release: str, files: Sequence[Path] = (EXAMPLE / "values.yaml",)) -> list[Manifest]:
+        """Return the objects of a release."""
+        # Answers tell the endpoint that was chosen; a picker that ends does not linger.
+        given = ("router.epp.flags.decision-headers=true", "router.epp.flags.drain-quiet-period=10ms", *values)
+        return self._helm.template(*given, files=files, namespace=self.space.namespace, release=release)
+
+    async def serve(
+        self, count: int, *, name: str = "vllm", port: int = 8000, arguments: Sequence[str] = ()
+    ) -> list[Manifest]:
+        """Run so many simulated model servers as a Deployment; return their pods when they are ready."""
+        container = {
+            "name": "server",
+            "image": "sim-server:test",
+            "args": [f"--port={port}", f"--model={MODEL}", "--preset=h100", "--time-scale=0.2", *arguments],
+            "readinessProbe": {"httpGet": {"path": "/health", "port": port}},
+        }
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        spec = {"replicas": count, "selector": {"matchLabels": labels}, "template": template}
+        await self.space.apply(write.manifest("apps/v1", "Deployment", name, spec=spec))
+        return await self.kubelet.ready(count, app=name)
+
+    async def open_gateway(self, *routes: Manifest) -> None:
+        """Apply the gateway and the route of the example, or these routes in its place, and find its address."""
+        shipped = [each for each in yaml.safe_load_all((EXAMPLE / "gateway.yaml").read_text()) if each]
+        for each in shipped:
+            if each["kind"] == "Gateway":
+                each["spec"]["listeners"][0]["port"] = self.port
+            elif routes:
+                continue
+            await self.space.apply(each)
+        for route in routes:
+            await self.space.apply(route)
+        (pod,) = await self.kubelet.ready(1, **GATEWAY_LABELS)
+        address = pod["status"]["podIP"]
+        # What a cloud does for a Service of type LoadBalancer.
+        service = write.manifest("v1", "Service", "inference-gateway-istio", self.space.namespace)
+        await self.space.admin.status(service, {"loadBalancer": {"ingress": [{"ip": address}]}})
+        self.url = f"http://{address}:{self.port}"
+
+    async def conditions(self, kind: str, name: str, api_version: str = GATEWAY_API) -> dict[str, tuple[str, str]]:
+        """Return status and reason of each condition of an object, those of its first parent if it has some."""
+        found = await self.space.admin.get(write.manifest(api_version, kind, name, self.space.namespace))
+        status = found.get("status", {})
+        parents = status.get("parents", [])
+        shown: list[dict[str, Any]] = parents[0]["conditions"] if parents else status.get("conditions", [])
+        return {each["type"]: (each["status"], each["reason"]) for each in shown}
+
+    async def ask(
+        self, prompt: str = "hello", *, path: str = "/v1/completions", body: bytes = b"", **more: Any
+    ) -> Answer:
+        """Send one request; `more` are further fields of its body, or `body` is all of it."""
+        content = body or json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 2, **more}).encode()
+        headers = {"content-type": "application/json"}
+        async with self._http.post(f"{self.url}{path}", data=content, headers=headers) as response:
+            return Answer(response.status, dict(response.headers), await response.read())
+
+    async def answers(self, status: int = 200) -> None:
+        """Wait until a request is answered so."""
+
+        async def seen() -> bool:
+            try:
+                return (await self.ask()).status == status
+            except aiohttp.ClientConnectionError:
+                return False
+
+        await until(seen, f"a request is answered with {status}", seconds=PATIENCE_SECONDS)
+
+    async def scale(self, name: str, count: int, **labels: str) -> list[Manifest]:
+        """Change the number of pods of a Deployment, and wait until so many are ready and the others are gone."""
+        deployment = write.manifest("apps/v1", "Deployment", name, self.space.namespace)
+        await self.space.admin.patch(deployment, {"spec": {"replicas": count}})
+        return await self.kubelet.ready(count, **labels)
+
+    async def access_log(self) -> list[str]:
+        """Return the lines that Envoy wrote about requests."""
+        (pod,) = await self.kubelet.pods(**GATEWAY_LABELS)
+        lines = self.kubelet.process(pod).log.read_text().splitlines()
+        return [line for line in lines if '"POST ' in line]
+
+    async def records(self, pod: Manifest) -> list[dict[str, Any]]:
+        """Return the requests that a simulated model server got."""
+        port = pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"]
+        async with self._http.get(f"http://{pod['status']['podIP']}:{port}/sim/requests") as response:
+            found: list[dict[str, Any]] = await response.json()
+            return found
+
+
+def route(name: str, *backends: Manifest, path: str = "/") -> Manifest:
+    """Return an HTTPRoute with one rule for a prefix of paths."""
+    match = {"path": {"type": "PathPrefix", "value": path}}
+    rule = {"matches": [match], "backendRefs": list(backends), "timeouts": {"request": "0s"}}
+    spec = {"parentRefs": [{"name": "inference-gateway"}], "rules": [rule]}
+    return write.manifest(GATEWAY_API, "HTTPRoute", name, spec=spec)
+
+
+def to_pool(name: str, **more: Any) -> Manifest:
+    """Return a backend of a rule: a pool, with a weight perhaps."""
+    return {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": name, **more}
+
+
+@asynccontextmanager
+async def place_in(mesh: Any, directory: Path) -> AsyncIterator[Place]:
+    """Open a new namespace."""
+    async with (
+        space_in(mesh.cluster) as space,
+        kubelet_of(space, directory, RUNNERS) as kubelet,
+        aiohttp.ClientSession() as http,
+    ):
+        yield Place(space, kubelet, mesh.helm, http)
