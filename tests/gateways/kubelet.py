@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +31,19 @@ _addresses = (f"10.8.{high}.{low}" for high, low in itertools.product(range(256)
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that is about to run."""
+    """A container of a pod that is about to run."""
 
     manifest: Manifest
+    container: Manifest
     ip: str
     directory: Path
-    """For files of this pod alone."""
+    """For files of this container alone."""
     space: Space
 
     @property
     def name(self) -> str:
         name: str = self.manifest["metadata"]["name"]
         return name
-
-    @property
-    def container(self) -> Manifest:
-        """Its only container."""
-        (container,) = self.manifest["spec"]["containers"]
-        return dict(container)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -64,7 +60,7 @@ class Pod:
         for each in self.container.get("env", ()):
             source = each.get("valueFrom", {})
             if "fieldRef" in source:
-                found[each["name"]] = fields[source["fieldRef"]["fieldPath"]]
+                found[each["name"]] = fields.get(source["fieldRef"]["fieldPath"], "")
             elif not source:
                 found[each["name"]] = each.get("value", "")
         return found
@@ -80,7 +76,7 @@ class Pod:
 
 
 Runner = Callable[[Pod], Awaitable[Sequence[str]]]
-"""Returns the command line of a pod; it may write files."""
+"""Returns the command line of a container; it may write files."""
 
 
 async def picker(pod: Pod) -> Sequence[str]:
@@ -115,7 +111,7 @@ class Kubelet:
         self._runners = runners
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._deleted: dict[str, asyncio.Event] = {}
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, list[Process]] = {}
 
     async def ready(self, count: int, **labels: str) -> list[Manifest]:
         """Wait until so many pods with these labels are ready, and no others have them."""
@@ -136,8 +132,9 @@ class Kubelet:
         return [{"apiVersion": "v1", "kind": "Pod", **each} for each in listed["items"]]
 
     def process(self, pod: Manifest) -> Process:
-        """Return the process of a pod."""
-        return self._processes[pod["metadata"]["uid"]]
+        """Return the process of a pod with one container."""
+        (process,) = self._processes[pod["metadata"]["uid"]]
+        return process
 
     async def run(self) -> None:
         """Look at all pods, again and again."""
@@ -157,7 +154,7 @@ class Kubelet:
         for life in self._lives.values():
             life.cancel()
         await asyncio.gather(*self._lives.values(), return_exceptions=True)
-        for process in self._processes.values():
+        for process in itertools.chain.from_iterable(self._processes.values()):
             process.kill()
 
     def _raise(self) -> None:
@@ -167,40 +164,43 @@ class Kubelet:
 
     async def _live(self, manifest: Manifest) -> None:
         uid, name = manifest["metadata"]["uid"], manifest["metadata"]["name"]
-        directory = self.directory / name
-        directory.mkdir()
-        pod = Pod(manifest, next(_addresses), directory, self.space)
-        await self._bind(pod)
-        image: str = pod.container["image"]
-        (runner,) = [runner for part, runner in self._runners.items() if part in image]
-        command = await runner(pod)
-        process = self._processes[uid] = Process(directory / "log", *command)
+        await self._bind(name)
+        ip, parts = next(_addresses), []
+        for container in manifest["spec"]["containers"]:
+            directory = self.directory / name / container["name"]
+            directory.mkdir(parents=True)
+            parts.append(Pod(manifest, container, ip, directory, self.space))
+        processes = self._processes[uid] = [
+            Process(pod.directory / "log", *await self._runner(pod)(pod)) for pod in parts
+        ]
         deleted = self._deleted[uid]
         while not deleted.is_set():
-            await self._report(pod, ready=False)
-            await process.start(lambda: _probed(pod))
-            await self._report(pod, ready=True)
-            while process.running and not deleted.is_set():  # noqa: ASYNC110  it is a child of no event loop
+            await self._report(manifest, ip, ready=False)
+            for pod, process in zip(parts, processes, strict=True):
+                if not process.running:
+                    await process.start(partial(_probed, pod))
+            await self._report(manifest, ip, ready=True)
+            # They are children of no event loop.
+            while all(process.running for process in processes) and not deleted.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        await self._terminate(pod, process)
+        await asyncio.gather(*map(_terminate, parts, processes))
+        with contextlib.suppress(RefusedError):  # by force, before
+            await self.space.admin.delete(manifest)
 
-    async def _bind(self, pod: Pod) -> None:
+    def _runner(self, pod: Pod) -> Runner:
+        (runner,) = [runner for part, runner in self._runners.items() if part in pod.container["image"]]
+        return runner
+
+    async def _bind(self, name: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
-        binding = write.manifest("v1", "Binding", pod.name, pod.space.namespace, target=target)
-        await pod.space.admin.request(
-            "POST", f"/api/v1/namespaces/{pod.space.namespace}/pods/{pod.name}/binding", binding
+        binding = write.manifest("v1", "Binding", name, self.space.namespace, target=target)
+        await self.space.admin.request(
+            "POST", f"/api/v1/namespaces/{self.space.namespace}/pods/{name}/binding", binding
         )
 
-    async def _report(self, pod: Pod, *, ready: bool) -> None:
+    async def _report(self, pod: Manifest, ip: str, *, ready: bool) -> None:
         with contextlib.suppress(RefusedError):  # deleted meanwhile
-            await pod.space.admin.status(pod.manifest, write.pod_status(pod.ip, ready=ready))
-
-    async def _terminate(self, pod: Pod, process: Process) -> None:
-        hook = pod.container.get("lifecycle", {}).get("preStop", {})
-        await asyncio.sleep(hook.get("sleep", {}).get("seconds", 0))
-        await process.stop()
-        with contextlib.suppress(RefusedError):  # by force, before
-            await pod.space.admin.delete(pod.manifest)
+            await self.space.admin.status(pod, write.pod_status(ip, ready=ready))
 
 
 @asynccontextmanager
@@ -219,6 +219,12 @@ async def kubelet_of(space: Space, directory: Path, runners: Mapping[str, Runner
 def _is_ready(pod: Manifest) -> bool:
     conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+async def _terminate(pod: Pod, process: Process) -> None:
+    hook = pod.container.get("lifecycle", {}).get("preStop", {})
+    await asyncio.sleep(hook.get("sleep", {}).get("seconds", 0))
+    await process.stop()
 
 
 async def _probed(pod: Pod) -> bool:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A namespace behind a gateway: model servers, releases of the chart, the gateway and its routes."""
 
+import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class Answer:
 
     status: int
     headers: dict[str, str]
+    """In lower case."""
     body: bytes
 
     @property
@@ -74,18 +76,21 @@ class Place:
         given = ("router.epp.flags.decision-headers=true", "router.epp.flags.drain-quiet-period=10ms", *values)
         return self._helm.template(*given, files=files, namespace=self.space.namespace, release=release)
 
-    async def serve(
-        self, count: int, *, name: str = "vllm", port: int = 8000, arguments: Sequence[str] = ()
-    ) -> list[Manifest]:
-        """Run so many simulated model servers as a Deployment; return their pods when they are ready."""
-        container = {
-            "name": "server",
-            "image": "sim-server:test",
-            "args": [f"--port={port}", f"--model={MODEL}", "--preset=h100", "--time-scale=0.2", *arguments],
-            "readinessProbe": {"httpGet": {"path": "/health", "port": port}},
-        }
+    async def serve(self, count: int, *, name: str = "vllm", ports: Sequence[int] = (8000,)) -> list[Manifest]:
+        """Run so many pods as a Deployment, each with a simulated model server at each port; return them when ready."""
+        containers = [
+            {
+                "name": f"server-{port}",
+                "image": "sim-server:test",
+                "args": [f"--port={port}", f"--model={MODEL}", "--preset=h100", "--time-scale=0.2"],
+                "readinessProbe": {"httpGet": {"path": "/health", "port": port}},
+                # As long as endpoints that end may still be chosen.
+                "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
+            }
+            for port in ports
+        ]
         labels = {"app": name}
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
         spec = {"replicas": count, "selector": {"matchLabels": labels}, "template": template}
         await self.space.apply(write.manifest("apps/v1", "Deployment", name, spec=spec))
         return await self.kubelet.ready(count, app=name)
@@ -117,13 +122,23 @@ class Place:
         return {each["type"]: (each["status"], each["reason"]) for each in shown}
 
     async def ask(
-        self, prompt: str = "hello", *, path: str = "/v1/completions", body: bytes = b"", **more: Any
+        self,
+        prompt: str = "hello",
+        *,
+        path: str = "/v1/completions",
+        whole: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> Answer:
-        """Send one request; `more` are further fields of its body, or `body` is all of it."""
-        content = body or json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 2, **more}).encode()
-        headers = {"content-type": "application/json"}
-        async with self._http.post(f"{self.url}{path}", data=content, headers=headers) as response:
-            return Answer(response.status, dict(response.headers), await response.read())
+        """Return what came of an answer; `more` are further fields of the request, or `whole` is its body."""
+        content = whole or json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 2, **more}).encode()
+        given = {"content-type": "application/json", **(headers or {})}
+        async with self._http.post(f"{self.url}{path}", data=content, headers=given) as response:
+            body = b""
+            with contextlib.suppress(aiohttp.ClientPayloadError):  # the body ends before its end
+                async for piece in response.content.iter_any():
+                    body += piece
+            return Answer(response.status, {name.lower(): value for name, value in response.headers.items()}, body)
 
     async def answers(self, status: int = 200) -> None:
         """Wait until a request is answered so."""
@@ -135,6 +150,11 @@ class Place:
                 return False
 
         await until(seen, f"a request is answered with {status}", seconds=PATIENCE_SECONDS)
+
+    async def change_pool(self, name: str = "vllm", **spec: Any) -> None:
+        """Change fields of the spec of a pool."""
+        pool = write.manifest(write.POOLS, "InferencePool", name, self.space.namespace)
+        await self.space.admin.patch(pool, {"spec": spec})
 
     async def scale(self, name: str, count: int, **labels: str) -> list[Manifest]:
         """Change the number of pods of a Deployment, and wait until so many are ready and the others are gone."""

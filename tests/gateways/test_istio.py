@@ -4,17 +4,32 @@
 import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
+import yaml
 
-from tests.gateways.place import PATIENCE_SECONDS, Answer, Place, route, to_pool
+from tests.gateways.place import EXAMPLE, PATIENCE_SECONDS, Answer, Place, route, to_pool
 from tests.support.kube import manifests as write
 from tests.support.kube.client import Manifest
 from tests.support.waiting import until
 from tests.support.world import MODEL
 
+CLIENTS = 8
 OTHER = "router.modelServers.matchLabels.app=llama"
 """Of a second release: the labels of its model servers."""
+
+FIVE_TOKENS_A_MINUTE = {
+    "apiVersion": "llm-d.ai/v1alpha1",
+    "kind": "EndpointPickerConfig",
+    "plugins": [
+        {"type": "queue-scorer"},
+        {
+            "type": "tenant-quotas",
+            "parameters": {"quotas": [{"tenant": "team-a", "total": {"tokensPerMinute": 5}}]},
+        },
+    ],
+}
 
 
 def addresses_of(pods: list[Manifest]) -> dict[str, str]:
@@ -62,14 +77,14 @@ async def test_model_server_gets_the_header_of_the_picker(example):
 
 async def test_body_of_a_megabyte_arrives_whole(example):
     body = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 2, "user": "x" * 1_000_000}).encode()
-    answer = await example.ask(body=body)
+    answer = await example.ask(whole=body)
     assert answer.status == 200
     (pod,) = [pod for pod in await example.kubelet.pods(app="vllm") if pod["metadata"]["name"] == answer.server]
     assert (await example.records(pod))[-1]["body_sha256"] == hashlib.sha256(body).hexdigest()
 
 
 async def test_refusal_of_the_picker_reaches_the_client(example):
-    answer = await example.ask(body=b"no JSON")
+    answer = await example.ask(whole=b"no JSON")
     assert answer.status == 400
     assert "error" in json.loads(answer.body)
 
@@ -122,23 +137,170 @@ async def test_each_route_has_the_picker_of_its_pool(place):
         assert {answer.picked for answer in answers} <= set(addresses_of(pods).values())
 
 
-async def test_new_selector_of_a_pool_loses_no_request(place):
-    old, new = await place.serve(2), await place.serve(2, name="llama")
+async def test_rule_with_two_pools_asks_one_picker_for_both(place):
+    one, other = await place.serve(2), await place.serve(2, name="llama")
+    await place.install()
+    await place.install(OTHER, release="llama")
+    await place.open_gateway(route("both", to_pool("vllm", weight=1), to_pool("llama", weight=1)))
+    await place.answers()
+    answers = [await place.ask() for _ in range(60)]
+    assert {answer.status for answer in answers} == {200}
+    addresses = [addresses_of(pods) for pods in (one, other)]
+    as_picked = [
+        {answer.picked == known[answer.server] for answer in answers if answer.server in known} for known in addresses
+    ]
+    assert as_picked in ([{True}, {False}], [{False}, {True}])
+
+
+async def test_pool_whose_picker_is_missing_says_so(place):
+    await place.serve(1)
     await place.install()
     await place.open_gateway()
     await place.answers()
-    pool = write.manifest(write.POOLS, "InferencePool", "vllm", place.space.namespace)
+    await place.change_pool(endpointPickerRef={"name": "nobody"})
+
+    async def said() -> bool:
+        return (await place.conditions("InferencePool", "vllm", write.POOLS))["ResolvedRefs"][0] == "False"
+
+    await until(said, "the missing picker is in the status of the pool", seconds=PATIENCE_SECONDS)
+
+
+async def test_refusals_of_the_picker_reach_the_client_whole(place, tmp_path):
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"router": {"epp": {"pluginsConfig": FIVE_TOKENS_A_MINUTE}}}))
+    await place.serve(1)
+    await place.install(files=(EXAMPLE / "values.yaml", values))
+    await place.open_gateway()
+    await place.answers()
+    tenant = {"x-llm-d-inference-fairness-id": "team-a"}
+    assert (await place.ask(headers=tenant)).status == 200
+    refusal = await place.ask(headers=tenant)
+    assert (refusal.status, "error" in json.loads(refusal.body)) == (429, True)
+    assert "retry-after" in refusal.headers
+    await place.scale("vllm", 0, app="vllm")
+    refusal = await place.ask()
+    assert (refusal.status, "error" in json.loads(refusal.body)) == (503, True)
+    assert refusal.headers["x-llm-d-request-dropped-reason"]
+
+
+async def test_rewritten_model_is_what_the_server_gets_and_not_what_the_client_sees(place):
+    (server,) = await place.serve(1)
+    await place.install()
+    rules = [write.rule("chat", **{MODEL: None})]
+    await place.space.apply(write.rewrite("chat", pool="vllm", rules=rules, api=write.LEGACY_POLICIES))
+    await place.open_gateway()
+    await place.answers()
+    answer = await place.ask(model="chat", stream=True)
+    assert (answer.status, answer.body.count(b'"model":"chat"') > 0, MODEL.encode() in answer.body) == (
+        200,
+        True,
+        False,
+    )
+    assert (await place.records(server))[-1]["model"] == MODEL
+
+
+async def test_each_port_of_a_pod_is_an_endpoint(place):
+    pods = await place.serve(2, ports=(8000, 8001))
+    await place.install()
+    await place.change_pool(targetPorts=[{"number": 8000}, {"number": 8001}])
+    await place.open_gateway()
+    await place.answers()
+    answers = [await place.ask(f"prompt {number}") for number in range(40)]
+    assert {answer.status for answer in answers} == {200}
+    assert {answer.picked for answer in answers} == {
+        f"{pod['status']['podIP']}:{port}" for pod in pods for port in (8000, 8001)
+    }
+
+
+async def answers_during(
+    place: Place, change: Callable[[], Awaitable[object]], until_server: Callable[[Answer], bool]
+) -> list[Answer]:
+    """Stream answers to some clients before, during and after a change, which has effect in an answer as described."""
     answers: list[Answer] = []
+    ended = asyncio.Event()
 
     async def client() -> None:
-        while not answers or answers[-1].server not in addresses_of(new) or len(answers) < 400:
+        while not ended.is_set():
             answers.append(await place.ask(max_tokens=20, stream=True))
 
-    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
-        for _ in range(8):
+    async with asyncio.timeout(240), asyncio.TaskGroup() as group:
+        for _ in range(CLIENTS):
             group.create_task(client())
-        await asyncio.sleep(0.5)
-        await place.space.admin.patch(pool, {"spec": {"selector": {"matchLabels": {"app": "llama"}}}})
-    assert {answer.status for answer in answers} == {200}
-    assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
-    assert {answer.server for answer in answers} == set(addresses_of(old)) | set(addresses_of(new))
+        await until(lambda: len(answers) > 100, "requests are answered", seconds=PATIENCE_SECONDS)
+        await change()
+        await until(lambda: until_server(answers[-1]), "the change has effect", seconds=PATIENCE_SECONDS)
+        count = len(answers)
+        await until(lambda: len(answers) > count + 200, "requests are answered", seconds=PATIENCE_SECONDS)
+        ended.set()
+    return answers
+
+
+def whole(answers: list[Answer]) -> bool:
+    return all(answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
+
+
+async def test_new_selector_of_a_pool_loses_no_request(place):
+    old, new = addresses_of(await place.serve(2)), addresses_of(await place.serve(2, name="llama"))
+    await place.install()
+    await place.open_gateway()
+    await place.answers()
+    answers = await answers_during(
+        place,
+        lambda: place.change_pool(selector={"matchLabels": {"app": "llama"}}),
+        lambda answer: answer.server in new,
+    )
+    assert whole(answers)
+    assert {answer.server for answer in answers} == {*old, *new}
+    assert {answer.server for answer in answers[-200:]} == set(new)
+
+
+async def test_new_port_of_a_pool_loses_no_request(place):
+    await place.serve(2, ports=(8000, 8001))
+    await place.install()
+    await place.open_gateway()
+    await place.answers()
+    answers = await answers_during(
+        place,
+        lambda: place.change_pool(targetPorts=[{"number": 8001}]),
+        lambda answer: str(answer.picked).endswith(":8001"),
+    )
+    assert whole(answers)
+
+
+async def test_rolling_update_of_model_servers_loses_no_request(place):
+    old = addresses_of(await place.serve(2))
+    await place.install()
+    await place.open_gateway()
+    await place.answers()
+    deployment = write.manifest("apps/v1", "Deployment", "vllm", place.space.namespace)
+    change = {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}
+
+    async def update() -> None:
+        await place.space.admin.patch(deployment, change)
+        await until(lambda: replaced(place, old), "all pods are replaced", seconds=PATIENCE_SECONDS)
+
+    assert whole(await answers_during(place, update, lambda answer: answer.server not in old))
+
+
+async def replaced(place: Place, old: Mapping[str, str]) -> bool:
+    present = {pod["metadata"]["name"] for pod in await place.kubelet.pods(app="vllm")}
+    return not present & set(old)
+
+
+async def test_killed_picker_loses_the_requests_that_were_there(place):
+    await place.serve(2)
+    await place.install()
+    await place.open_gateway()
+    await place.answers()
+    (pod,) = await place.kubelet.pods(**{"app.kubernetes.io/instance": "vllm"})
+
+    async def kill() -> None:
+        place.kubelet.process(pod).kill()
+        await picked(place)
+
+    answers = await answers_during(place, kill, lambda answer: answer.picked is not None)
+    lost = [answer for answer in answers if not whole([answer])]
+    # Envoy has passed on the bodies of those that were at the picker, and cannot go on without it.
+    assert {answer.status for answer in lost} <= {200, 500}
+    assert len(lost) <= 5 * CLIENTS
+    assert any(answer.status == 200 and answer.picked is None for answer in answers)

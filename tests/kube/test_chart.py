@@ -266,7 +266,16 @@ def test_istio_calls_the_picker_over_tls_where_that_is_served(helm):
     rule = one(helm.template(*FLAVOURS["istio"]), "DestinationRule")["spec"]
     assert rule == {
         "host": f"{NAME}.{NAMESPACE}.svc.cluster.local",
-        "trafficPolicy": {"tls": {"mode": "SIMPLE", "insecureSkipVerify": True}},
+        "trafficPolicy": {
+            "tls": {"mode": "SIMPLE", "insecureSkipVerify": True},
+            "outlierDetection": {
+                "splitExternalLocalOriginErrors": True,
+                "consecutiveLocalOriginFailures": 1,
+                "interval": "1s",
+                "baseEjectionTime": "1s",
+                "maxEjectionPercent": 100,
+            },
+        },
     }
     assert "DestinationRule" not in kinds(helm.template(*FLAVOURS["istio"], "router.epp.flags.secure-serving=false"))
 
