@@ -171,7 +171,7 @@ test-kube: kube-assets
 kube-assets: .venv/test
 	@$(BIN)/python -m tests.kube.build_assets
 
-# Behind the control plane of a gateway that others wrote, which Go builds once (ten minutes): their objects, their Envoy
+# Behind control planes of gateways that others wrote, which Go builds once (half an hour): their objects, their Envoy
 # configuration. In a network namespace of its own, where each pod has an address; makes one with unshare and ip, as root.
 test-gateways: kube-assets gateway-assets
 	unshare --net sh -c 'ip link set lo up && ip address add 10.8.0.1/16 dev lo && exec $(BIN)/pytest tests/gateways'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of the tests with gateways: Istio's control plane and a controller manager, built once with Go.
+"""Programs of the tests with gateways: two control planes and a controller manager, built once with Go.
 
     python -m tests.gateways.build_assets
 
@@ -22,6 +22,9 @@ ISTIO = "v0.0.0-20260827124520-eed52ebb66ad"
 ASSETS = ProgramSet(
     (
         Program(
+            "envoy-gateway", "v1.9.1", "github.com/envoyproxy/gateway/cmd/envoy-gateway", MODULES / "envoy-gateway"
+        ),
+        Program(
             "kube-controller-manager",
             "v1.36.3",
             "k8s.io/kubernetes/cmd/kube-controller-manager",
@@ -35,6 +38,7 @@ ASSETS = ProgramSet(
 )
 
 FILES = {
+    "crds-envoy-gateway": ("github.com/envoyproxy/gateway", "charts/gateway-crds-helm/templates/generated"),
     "istiod": ("istio.io/istio", "manifests/charts/istio-control/istio-discovery"),
     "crds/istio.yaml": ("istio.io/istio", "manifests/charts/base/files/crd-all.gen.yaml"),
     "crds/gateway-api": ("sigs.k8s.io/gateway-api", "config/crd/standard"),
@@ -50,7 +54,7 @@ def copy_files(place: Path) -> None:
             continue
         found = subprocess.run(
             ["go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module],  # noqa: S607
-            cwd=MODULES / "pilot-discovery",
+            cwd=MODULES / ("envoy-gateway" if "envoyproxy" in module else "pilot-discovery"),
             capture_output=True,
             text=True,
             check=True,
