@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 import numpy as np
 
-from epp.framework.arrays import Floats
+from epp.framework.arrays import Floats, Positions
 from epp.framework.endpoint import Endpoint
 from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, PEER_REQUESTS, PEER_TOKENS, SERVED, Snapshot
@@ -16,6 +16,8 @@ from epp.routing.datastore.store import Datastore
 _ENTRY_BYTES = 80
 """Most bytes of an endpoint: an IPv6 address with a zone, and two numbers."""
 _MOST_ENTRIES = MOST_PAYLOAD_BYTES // _ENTRY_BYTES
+_RENEWED = _MOST_ENTRIES // 2
+"""Endpoints that are told again at once where all do not fit in a payload."""
 _MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 10**12
 """At one endpoint by one picker."""
 
@@ -60,26 +62,34 @@ class SharedWork(Shareable):
         """Requests, tokens and picks by slot, as others know them."""
         self._endpoints: tuple[Endpoint | None, ...] = ()
         """Of these slots."""
-        self._is_whole = True
+        self._renews = self._renews_all = True
+        self._next = 0
+        """Slot at which the next payload begins, so that a full one leaves each slot out in turn."""
+        self._left: list[str] = []
+        """Addresses whose endpoint left while others counted work there."""
         store.subscribe(self._pool_changed)
 
     def renew(self) -> None:
-        """Tell all endpoints with work."""
-        self._is_whole = True
+        """Tell all endpoints with work, or some of them in turn where they do not fit in a payload."""
+        self._renews = True
+
+    def connection(self, *, is_lost: bool) -> None:
+        """Tell all after the others were not reached, and may have forgotten them."""
+        self._renews_all = self._renews_all or not is_lost
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
         """Return the work of endpoints where it changed, of at most 400."""
         self._follow(snapshot)
         own = _own(snapshot)
-        whole, self._is_whole = self._is_whole, False
-        if whole:
-            self._told[:2] = 0
-        slots = np.flatnonzero((own != self._told).any(axis=0))[:_MOST_ENTRIES]
-        if not (whole or len(slots)):
+        whole = self._renew(own) if self._renews or self._renews_all else False
+        left, self._left = self._left[:_RENEWED], self._left[_RENEWED:]
+        slots = self._in_turn(np.flatnonzero((own != self._told).any(axis=0)), _MOST_ENTRIES - len(left))
+        if not (whole or left or len(slots)):
             return None
         self._told[:, slots] = own[:, slots]
         endpoints = self._endpoints
-        entries = [
+        entries = [_Entry(address, 0, 0) for address in left]
+        entries += [
             _Entry(endpoint.hostport, int(requests), int(tokens), int(picks))
             for slot, requests, tokens, picks in zip(slots.tolist(), *own[:, slots].tolist(), strict=True)
             if (endpoint := endpoints[slot]) is not None
@@ -116,6 +126,25 @@ class SharedWork(Shareable):
         self._totals[entry.address] = total
         self._store.count_peers(entry.address, *total)
 
+    def _renew(self, own: Floats) -> bool:
+        """Count endpoints as untold; return whether the next payload has all with work."""
+        used = np.flatnonzero(own.any(axis=0))
+        whole = len(used) <= _MOST_ENTRIES
+        if whole:
+            self._told[:2] = 0
+        else:
+            self._told[:, used if self._renews_all else self._in_turn(used, _RENEWED)] = np.nan
+        self._renews = self._renews_all = False
+        return whole
+
+    def _in_turn(self, slots: Positions, most: int) -> Positions:
+        """Return at most so many of these slots; those that are left out come first the next time."""
+        if len(slots) <= most:
+            return slots
+        chosen = np.roll(slots, -np.searchsorted(slots, self._next))[:most]
+        self._next = int(chosen[-1]) + 1
+        return chosen
+
     def _follow(self, snapshot: Snapshot) -> None:
         """Count nothing as told of slots that have another endpoint than before."""
         endpoints = snapshot.endpoints.values
@@ -123,7 +152,11 @@ class SharedWork(Shareable):
             return
         if len(endpoints) > self._told.shape[1]:
             self._told = np.pad(self._told, ((0, 0), (0, len(endpoints) - self._told.shape[1])))
-        self._told[:, snapshot.endpoints.changed_since(self._endpoints)] = 0
+        changed = snapshot.endpoints.changed_since(self._endpoints)
+        for slot in changed:
+            if slot < len(self._endpoints) and (gone := self._endpoints[slot]) and self._told[:2, slot].any():
+                self._left.append(gone.hostport)
+        self._told[:, changed] = 0
         self._endpoints = endpoints
 
     def _pool_changed(self, change: Change) -> None:

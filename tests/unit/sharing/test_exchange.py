@@ -201,15 +201,85 @@ def test_requests_of_others_are_not_inherited(two):
     assert other.in_flight == {"e0": (3, 10)}
 
 
-def test_large_pool_is_told_in_parts(clock):
-    pool = tuple(Endpoint(f"e{number}", f"10.0.{number // 250}.{number % 250}", 8000) for number in range(1000))
-    one, other = Picker(clock, pool), Picker(clock, pool)
-    for endpoint in pool:
+LARGE_POOL = tuple(Endpoint(f"e{number}", f"10.0.{number // 250}.{number % 250}", 8000) for number in range(1000))
+
+
+@pytest.fixture
+def two_large(clock) -> tuple[Picker, Picker]:
+    """Two pickers of a large pool; the first has a request at each endpoint, and has told nothing yet."""
+    one, other = Picker(clock, LARGE_POOL), Picker(clock, LARGE_POOL)
+    for endpoint in LARGE_POOL:
         one.send(endpoint, 1)
+    return one, other
+
+
+def test_large_pool_is_told_in_parts(two_large):
+    one, other = two_large
     batches = [one.tell(other) for _ in range(4)]
     assert len(other.in_flight) == 1000
     assert [batch is None for batch in batches] == [False, False, False, True]
     assert all(len(batch) <= MOST_PAYLOAD_BYTES for batch in batches[:3])
+
+
+def test_large_pool_stays_known_while_it_is_told_again(two_large, clock):
+    one, other = two_large
+    known, told = [], 0
+    for _ in range(100):
+        clock.advance(0.1)
+        told += len(one.tell(other) or b"")
+        known.append(len(other.in_flight))
+    assert known[:2] == [409, 818]
+    assert set(known[2:]) == {1000}
+    assert told < 100_000  # 20 bytes for each endpoint, and again for 204 of them each second
+
+
+def test_lost_batch_of_a_large_pool_heals_in_turn(two_large, clock):
+    one, other = two_large
+    while one.tell(other) is not None:
+        pass
+    for ticket in one.tickets[:300]:
+        ticket.close()
+    one.tell()  # lost
+    for _ in range(6):  # 204 of 1,000 each second
+        clock.advance(1.0)
+        one.tell(other)
+    assert set(other.in_flight) == {endpoint.name for endpoint in LARGE_POOL[300:]}
+
+
+def test_large_pool_is_told_at_once_after_a_lost_connection(two_large, clock):
+    one, other = two_large
+    while one.tell(other) is not None:
+        pass
+    other.exchange.connection(is_lost=True)
+    one.exchange.connection(is_lost=True)
+    clock.advance(6.0)
+    other.exchange.sweep()
+    assert other.in_flight == {}
+    one.exchange.connection(is_lost=False)
+    for _ in range(3):
+        one.tell(other)
+    assert len(other.in_flight) == 1000
+
+
+def test_no_endpoint_of_a_large_pool_waits_long_while_all_change(two_large, clock):
+    one, other = two_large
+    for _ in range(30):  # each batch has room for 409 of 1,000
+        for endpoint in LARGE_POOL:
+            one.send(endpoint, 1)
+        clock.advance(0.1)
+        one.tell(other)
+    counts = [requests for requests, _ in other.in_flight.values()]
+    assert len(counts) == 1000
+    assert min(counts) >= 31 - 4
+
+
+def test_endpoint_that_leaves_a_large_pool_at_one_picker_has_no_work_at_others(two_large):
+    one, other = two_large
+    while one.tell(other) is not None:
+        pass
+    one.store.replace(LARGE_POOL[1:])
+    one.tell(other)
+    assert set(other.in_flight) == {endpoint.name for endpoint in LARGE_POOL[1:]}
 
 
 GARBAGE = [
