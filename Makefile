@@ -21,7 +21,7 @@ endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
   bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets \
-  test-gateways gateway-assets lock clean
+  test-gateways gateway-assets bench-paper bench-herding lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -147,6 +147,15 @@ bench-workloads: .venv/test
 # as a worker is killed. More workers: ARGS="--workers 1,2,4".
 bench-scale: .venv/test
 	$(BIN)/python -m perf.bench.run_scale $(ARGS)
+
+# How far it scales on paper: measures what a request, a poll and a batch of shared state cost, and prints the load on each
+# part and which is full first. Wants redis-server. Larger: ARGS="--endpoints 10000 --pickers 50 --rate 100000".
+bench-paper: .venv/test
+	$(BIN)/python -m perf.bench.run_paper $(ARGS)
+
+# Several pickers in virtual time, by number and staleness, and by way of picking: time to first token relative to one picker.
+bench-herding: .venv/test
+	$(BIN)/python -m perf.bench.run_herding $(ARGS)
 
 # The chart and the table at the top of README.md: four profiles on two fleets, in a minute.
 bench-chart: .venv/test

@@ -14,7 +14,7 @@ from epp.framework.headers import DESTINATION
 from epp.lab.gateway import GatewaySettings
 from perf.rig.envoy import FULL_DUPLEX, Envoy
 from perf.rig.pickers import Picker, PickerKind, address
-from perf.rig.processes import BenchError, Program
+from perf.rig.processes import BenchError, Program, cpu_seconds
 
 NO_CHOICE: Mapping[str, GatewaySettings] = {"": FULL_DUPLEX}
 _RIG = Path(__file__).parent
@@ -44,6 +44,7 @@ class Outcome:
     p50: float
     p99: float
     cpu_seconds: float = 0.0
+    envoy_cpu_seconds: float = 0.0
     messages: int = 0
     """What Envoy sent to the picker."""
     failed: int = 0
@@ -111,10 +112,10 @@ class Stand:
     async def run(self, load: Load, first: int, mode: str = "") -> Outcome:
         """Run a load, through the Envoy of that mode."""
         envoy = self._envoys[mode]
-        messages, before = await envoy.messages(), self.picker.cpu_seconds
+        messages, before, of_envoy = await envoy.messages(), self.picker.cpu_seconds, cpu_seconds(envoy.child.pid)
         found = await self._loader.run(envoy, load, first)
-        used = self.picker.cpu_seconds - before
-        return replace(found, cpu_seconds=used, messages=await envoy.messages() - messages)
+        used, of_envoy = self.picker.cpu_seconds - before, cpu_seconds(envoy.child.pid) - of_envoy
+        return replace(found, cpu_seconds=used, envoy_cpu_seconds=of_envoy, messages=await envoy.messages() - messages)
 
     async def served(self, load: Load, first: int, mode: str = "") -> Outcome:
         """Run a load without failed requests: once more if some fail, as on a machine that is too busy.

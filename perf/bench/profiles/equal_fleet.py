@@ -32,6 +32,7 @@ _BATCH = 64
 _SAMPLE_SECONDS, _SAMPLE_RATE = 120.0, 20.0
 _WARM_UP_SHARE = 0.2
 """Of the requests, the first ones, which are not counted: caches are empty and little is learned."""
+_DEFAULT_OPTIONS = ReplayOptions()
 _CHAT = Workload(
     first=Spread(300, 0.8),
     more=Spread(250, 0.8),
@@ -113,8 +114,18 @@ def profile(name: str) -> LoadedConfig:
     return load_text(f"{_HEAD}{types}schedulingProfiles:\n- name: default\n  plugins:\n{references}", name)
 
 
-def run(workload: str, name: str, *, load: float, make: str, seed: int, requests: int) -> Outcome:
-    """Return the outcome of one replay at a share of the capacity."""
+def run(
+    workload: str,
+    config: str | LoadedConfig,
+    *,
+    load: float,
+    make: str,
+    seed: int,
+    requests: int,
+    options: ReplayOptions = _DEFAULT_OPTIONS,
+) -> Outcome:
+    """Return the outcome of one replay at a share of the capacity, with a profile by name or another configuration."""
+    loaded = profile(config) if isinstance(config, str) else config
     servers = _profiles(workload, make)
     rate = load * _requests_per_second(workload)
     made: Trace = MadeTrace(WORKLOADS[workload], rate=rate, seconds=requests / rate, seed=seed)
@@ -131,7 +142,7 @@ def run(workload: str, name: str, *, load: float, make: str, seed: int, requests
             for number, server in enumerate(servers, 1)
         )
     )
-    found = Simulation(profile(name), fleet, TraceTraffic(trace), ReplayOptions(seed=seed)).run()
+    found = Simulation(loaded, fleet, TraceTraffic(trace), replace(options, seed=seed)).run()
     begin = _WARM_UP_SHARE * found.seconds
     counted = found.take(found.columns.at >= begin)
     columns = replace(counted.columns, at=counted.columns.at - begin)

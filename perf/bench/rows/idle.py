@@ -49,10 +49,10 @@ async def _one(load: Loader, kind: PickerKind, size: int, extent: _Extent, sampl
         if size == POLLED:
             await found.moving_gauges()
             await asyncio.sleep(extent.settle)
-            samples.add("scrape", kind.name, await _poll_microseconds(found, extent.idle))
+            samples.add("scrape", kind.name, await poll_microseconds(found, extent.idle))
 
 
-async def _poll_microseconds(found: Stand, seconds: float) -> float:
+async def poll_microseconds(found: Stand, seconds: float) -> float:
     """Return all that the picker uses, for each poll of a server whose gauges move."""
     polls, before, started = await found.polls(), found.picker.cpu_seconds, time.perf_counter()
     while await found.polls() - polls < POLLED or time.perf_counter() - started < seconds:  # noqa: ASYNC110

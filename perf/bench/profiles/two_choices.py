@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Power of two choices, a picker that is compared in `make bench-herding` and offered nowhere."""
+
+import numpy as np
+
+from epp.framework import Candidates, Draw, Floats, Picker, Positions, Request
+from epp.plugins.pickers import RandomPickerParameters
+
+
+class TwoChoices(Picker[RandomPickerParameters]):
+    """Draws two of the `topN` highest totals, or of all without it, and picks the higher one."""
+
+    plugin_type = "two-choices"
+
+    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+        generator = draw()
+        order = generator.permutation(len(totals))
+        best = order[np.argsort(-totals[order], kind="stable")[: self.parameters.top_n or len(totals)]]
+        drawn = generator.permutation(best)[:2]
+        return drawn[np.argsort(-totals[drawn], kind="stable")[:1]]
