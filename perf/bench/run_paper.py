@@ -120,7 +120,7 @@ def parts(costs: Costs, endpoints: int, pickers: int, rate: float) -> Mapping[st
         "store, network": Part(
             pickers * told / NETWORK_BYTES, f"{told / 1e6:,.1f} MB/s in, {pickers * told / 1e6:,.0f} MB/s out"
         ),
-        "Envoy": Part(0.0, f"{rate * costs.envoy:,.1f} cores, over as many Envoys as you like"),
+        "Envoy": Part(0.0, f"{rate * costs.envoy:,.1f} cores, of all Envoys together"),
     }  # fmt: skip
 
 
