@@ -3,11 +3,13 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from epp.framework import ManualClock
+from epp.routing.datastore import shared_work
 from epp.sharing.exchange import SILENCE_SECONDS
 from tests.unit.sharing.pickers import ENDPOINTS, Picker
 
@@ -69,21 +71,47 @@ class AnyOrder(World):
     def restart(self, who):
         self.pickers[who] = self.new(who)
 
-    def teardown(self):
-        self.clock.advance(SILENCE_SECONDS + 0.1)  # what ended without a word is forgotten
+    def heal(self):
+        """Deliver the next batches of all to all."""
         batches = self.tell_all()
-        expected: Counter[str] = Counter()
-        tokens: Counter[str] = Counter()
         for picker in self.pickers:
             for batch in batches:
                 picker.exchange.apply(batch, 0.0)
             picker.exchange.sweep()
+
+    def teardown(self):
+        self.clock.advance(SILENCE_SECONDS + 0.1)  # what ended without a word is forgotten
+        self.heal()
+        expected: Counter[str] = Counter()
+        tokens: Counter[str] = Counter()
+        for picker in self.pickers:
             for ticket in picker.tickets:
                 name = picker.store.snapshot().endpoints.values[ticket.slot].name
                 expected[name] += 1
                 tokens[name] += ticket._tokens
         one_picker = {name: (expected[name], tokens[name]) for name in expected}
         assert [picker.in_flight for picker in self.pickers] == [one_picker] * 3
+
+
+class AnyOrderInTurn(AnyOrder):
+    """The same where a batch has room for two of the four endpoints, and tells one of them again."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(shared_work, "_MOST_ENTRIES", 2)
+        self.patch.setattr(shared_work, "_RENEWED", 1)
+
+    def heal(self):
+        for _ in range(2 * len(ENDPOINTS)):
+            super().heal()
+            self.clock.advance(1.0)
+
+    def teardown(self):
+        try:
+            super().teardown()
+        finally:
+            self.patch.undo()
 
 
 class InOrder(World):
@@ -120,5 +148,7 @@ class InOrder(World):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(stateful_step_count=40)
+TestAnyOrderInTurn = AnyOrderInTurn.TestCase
+TestAnyOrderInTurn.settings = settings(stateful_step_count=40)
 TestInOrder = InOrder.TestCase
 TestInOrder.settings = settings(stateful_step_count=40)
