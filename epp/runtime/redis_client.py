@@ -3,6 +3,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,19 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _MOST_REASON = 200
+_SENTINEL_PORT = 26379
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """A server of Redis or Valkey, which is no cluster; errors never quote the address, which may hold a password."""
+    """A server of Redis or Valkey, or Sentinels that name one; no cluster.
+
+    Errors never quote the address, which may hold a password.
+    """
 
     text: str
-    """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`."""
+    """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`; or, for
+    the primary that Sentinels name, `redis+sentinel://[user:password@]host[:port],.../service[/database]`."""
     ca_file: str = ""
     """Authorities for TLS; empty for those of the system."""
     setting: str = "--shared-state"
@@ -33,28 +39,31 @@ class RedisAddress:
     def name(self) -> str:
         """The address without credentials."""
         found = self.connection()
-        if "host" in found:
-            return f"{self._parts.scheme}://{found['host']}:{found['port']}/{found['db']}"
-        return f"unix://{found['unix_socket_path']}"
+        if "unix_socket_path" in found:
+            return f"unix://{found['unix_socket_path']}"
+        hosts = found.get("sentinels") or [(found["host"], found["port"])]
+        service = f"/{found['service_name']}" if "service_name" in found else ""
+        shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
+        return f"{self._parts.scheme}://{shown}{service}/{found['db']}"
 
     def connection(self, variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
         """Return the arguments for a client of redis-py; raises ValueError for an invalid address.
 
         Without a user and a password in the address, `EPP_REDIS_USERNAME` and `EPP_REDIS_PASSWORD` supply them.
+        `sentinels` and `service_name` stand for the host and the port of an address of Sentinels.
         """
         parts = self._parts
-        found: dict[str, Any] = {}
-        try:
-            is_socket = parts.scheme == "unix" and parts.path != ""
-            named = parse_qs(parts.query).get("db", ["" if is_socket else parts.path.strip("/")])[0]
-            place = (
-                {"unix_socket_path": parts.path} if is_socket else {"host": parts.hostname, "port": parts.port or 6379}
+        if parts.scheme.endswith("+cluster"):
+            raise ValueError(
+                f"{self.setting}: a cluster cannot be used; write redis://host:6379/0 for one server, or "
+                "redis+sentinel://host1:26379,host2:26379/service for one and its replicas"
             )
-            found |= {"db": int(named or 0), **place}
-        except ValueError:
-            place = {}
-        if parts.scheme not in {"redis", "rediss", "unix"} or not place or not all(place.values()):
-            raise ValueError(f"{self.setting} is no address; write redis://host:6379/0, and %2F for a / in a password")
+        found = self._place()
+        if not found or not all(value for name, value in found.items() if name != "db"):
+            raise ValueError(
+                f"{self.setting} is no address; write redis://host:6379/0, or "
+                "redis+sentinel://host1:26379,host2:26379/service, and %2F for a / in a password"
+            )
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         if not user and not password:
             user, password = variables.get("EPP_REDIS_USERNAME", ""), variables.get("EPP_REDIS_PASSWORD", "")
@@ -62,10 +71,10 @@ class RedisAddress:
             found |= {"username": user or None, "password": password or None}
         else:
             found["credential_provider"] = _PasswordFile(self.password_file, user)
-        if parts.scheme == "rediss":
+        if parts.scheme.startswith("rediss"):
             found |= {"ssl": True, "ssl_ca_certs": self.ca_file or None}
         elif self.ca_file:
-            raise ValueError(f"{self.ca_setting} needs an address that begins with rediss://")
+            raise ValueError(f"{self.ca_setting} needs an address that begins with rediss")
         return found
 
     def client(self, answer_seconds: float) -> "Redis":
@@ -76,26 +85,66 @@ class RedisAddress:
         try:
             from redis.asyncio import Redis  # noqa: PLC0415  loaded only where it is used
             from redis.asyncio.retry import Retry  # noqa: PLC0415  the same
+            from redis.asyncio.sentinel import Sentinel  # noqa: PLC0415  the same
             from redis.backoff import NoBackoff  # noqa: PLC0415  the same
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"{self.setting.partition('.')[0]} needs the extra redis: pip install 'inference-epp[redis]'"
             ) from error
-        return Redis(
-            **self.connection(),
-            protocol=2,
-            driver_info=None,
-            socket_timeout=answer_seconds,
-            socket_connect_timeout=answer_seconds,
-            retry=Retry(NoBackoff(), 0),
-        )
+        manner: dict[str, Any] = {
+            "protocol": 2,
+            "driver_info": None,
+            "socket_timeout": answer_seconds,
+            "socket_connect_timeout": answer_seconds,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        given = self.connection()
+        sentinels, service = given.pop("sentinels", None), given.pop("service_name", "")
+        if not sentinels:
+            return Redis(**given, **manner)
+
+        class Sentinels(Sentinel):
+            """Connected only while they are asked: once for each connection to the server."""
+
+            async def discover_master(self, service_name: str) -> Any:
+                try:
+                    return await super().discover_master(service_name)
+                finally:
+                    for each in self.sentinels:
+                        await each.connection_pool.disconnect(inuse_connections=False)
+
+        theirs = {name: value for name, value in given.items() if name.startswith("ssl")} | manner
+        theirs["password"] = os.environ.get("EPP_REDIS_SENTINEL_PASSWORD") or None
+        asked: Sentinel = Sentinels(sentinels, sentinel_kwargs=theirs)  # type: ignore[no-untyped-call]  # so in redis-py
+        found: Redis = asked.master_for(service, **given, **manner)
+        return found
+
+    def _place(self) -> dict[str, Any]:
+        """Return where the server, or what names it, is; nothing for another text."""
+        parts = self._parts
+        try:
+            if parts.scheme in {"redis+sentinel", "rediss+sentinel"}:
+                hosts = [urlsplit(f"//{each}") for each in parts.netloc.rpartition("@")[2].split(",")]
+                service, _, database = parts.path.strip("/").partition("/")
+                sentinels = all(each.hostname for each in hosts) and [
+                    (each.hostname, each.port or _SENTINEL_PORT) for each in hosts
+                ]
+                return {"sentinels": sentinels, "service_name": unquote(service), "db": int(database or 0)}
+            is_socket = parts.scheme == "unix"
+            named = parse_qs(parts.query).get("db", ["" if is_socket else parts.path.strip("/")])[0]
+            if is_socket:
+                return {"unix_socket_path": parts.path, "db": int(named or 0)}
+            if parts.scheme in {"redis", "rediss"}:
+                return {"host": parts.hostname, "port": parts.port or 6379, "db": int(named or 0)}
+        except ValueError:
+            pass
+        return {}
 
     @property
     def _parts(self) -> SplitResult:
         address = self.text if "://" in self.text else f"redis://{self.text}"
-        for old, new in (("valkey://", "redis://"), ("valkeys://", "rediss://")):
-            address = new + address.removeprefix(old) if address.startswith(old) else address
-        return urlsplit(address)
+        scheme, _, rest = address.partition("://")
+        return urlsplit(f"{re.sub(r'^valkey', 'redis', scheme)}://{rest}")
 
 
 @dataclass(frozen=True, slots=True)

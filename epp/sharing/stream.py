@@ -60,7 +60,7 @@ class SharedStream:
         """Why state is not shared, or late; empty for no problem."""
         self.failures = 0
         self.trimmed = 0
-        """Times that the stream did not reach back to where this picker had read."""
+        """Times that the stream had not the last entry that this picker had read."""
         self.entries = 0
         """Length of the stream, as the server last said."""
         self.exchange = exchange
@@ -127,13 +127,15 @@ class SharedStream:
         }
 
     async def _connect(self) -> None:
-        """Agree on the salt, and check whether the stream reaches back to the last entry read."""
+        """Agree on the salt, and read the stream from its start if it has not the last entry that was read.
+
+        It may have been cut, or be that of a replica that took over: others' entries there may have lower ids.
+        """
         await self._agree_on_salt()
-        if self._last != _FROM_START:
-            first: Any = await self._client.xrange(self._stream, count=1)
-            if not first or _place(first[0][0]) > _place(self._last):
-                self.trimmed += 1
-                self.exchange.renew()
+        if self._last != _FROM_START and not await self._client.xrange(self._stream, self._last, self._last):
+            self.trimmed += 1
+            self._last = _FROM_START
+            self.exchange.renew()
 
     async def _agree_on_salt(self) -> None:
         """Use the salt of the pool; the first picker sets its own."""

@@ -185,6 +185,21 @@ async def test_history_is_bounded_and_a_gap_is_counted(server, monkeypatch):
         await until(lambda: one.stream.is_connected and one.stream.trimmed == 1, "it is known that the history is gone")
 
 
+async def test_picker_reads_on_after_a_successor_without_the_last_entries(server):
+    """Their ids are higher than those of its own entries, as if its clock were late."""
+    shared = await server()
+    async with sharing(shared.url) as one, sharing(shared.url) as other:
+        await until(lambda: one.exchange.peers and other.exchange.peers, "both are there")
+        shared.client.xadd(KEY, {"b": b"not of a picker"}, id="99999999999999-0")
+        await until(lambda: other.exchange.counts["refused"], "it was read")
+        shared.kill()
+        await until(lambda: not one.stream.is_connected and not other.stream.is_connected, "it is known")
+        shared.start()
+        one.send(A, 10)
+        await knows(other, {"e0": (1, 10)})
+        assert other.stream.trimmed == 1
+
+
 async def test_user_password_and_tls(server, tmp_path):
     write(tmp_path, *new_pair("localhost"))
     acl = "+@read +@write +ping +time +multi +exec ~epp:* &* on"

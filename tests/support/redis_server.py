@@ -4,7 +4,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from redis import Redis
@@ -17,14 +17,17 @@ from tests.support.waiting import until
 
 
 class Server:
-    """A server on a free port of 127.0.0.1, and a client for its test."""
+    """A server on a port of 127.0.0.1, and a client for its test. `first` are arguments before all options."""
 
-    def __init__(self, program: str, folder: str, port: int, *options: str, is_tls: bool) -> None:
+    def __init__(
+        self, program: str, folder: str, port: int, *options: str, is_tls: bool = False, first: Sequence[str] = ()
+    ) -> None:
+        self.program = program
         self.port = port
         self.url = f"redis://127.0.0.1:{port}"
         self.client = Redis(port=port, decode_responses=True)
         ports = ("--port", "0", "--tls-port", str(port)) if is_tls else ("--port", str(port))
-        self._command = [program, *ports, "--bind", "127.0.0.1", "--dir", folder, "--save", "", *options]
+        self._command = [program, *first, *ports, "--bind", "127.0.0.1", "--dir", folder, "--save", "", *options]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Server":

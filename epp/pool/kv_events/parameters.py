@@ -42,10 +42,11 @@ class InMemory(Parameters, frozen=True):
 
 
 class RedisParameters(Parameters, frozen=True):
-    """A server of Redis or Valkey, which is no cluster."""
+    """A server of Redis or Valkey, or Sentinels that name one; no cluster."""
 
     address: str = "redis://127.0.0.1:6379"
-    """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`.
+    """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`; or, for
+    the primary that Sentinels name, `redis+sentinel://[user:password@]host[:port],.../service[/database]`.
     Without a scheme, `redis://`; `valkey://` and `valkeys://` are the same. If it has no user and no password, the
     environment variables `EPP_REDIS_USERNAME` and `EPP_REDIS_PASSWORD` supply them."""
     ca_file: str = ""

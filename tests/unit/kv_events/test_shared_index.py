@@ -30,7 +30,7 @@ def sharing(address: str) -> dict:
         ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379/0", None, None),
         ("index", "redis://index:6379/0", None, None),
         ("valkeys://me:p%40s%2Fs@index:7000/3", "rediss://index:7000/3", "me", "p@s/s"),
-        ("redis://:secret@[::1]:7000?db=2", "redis://::1:7000/2", None, "secret"),
+        ("redis://:secret@[::1]:7000?db=2", "redis://[::1]:7000/2", None, "secret"),
         ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock", None, None),
     ],
 )
