@@ -60,6 +60,10 @@ def test_lint_has_nothing_to_say(helm, flavour):
         (("router.epp.flags.pool-selector=a=b",), "router.epp.flags has pool-selector, which this chart sets"),
         (("router.epp.flags.drain-timeout=125s",), "write 135 or more"),
         (("router.sharedState.url=redis://me:secret@host:6379",), "put it into a Secret"),
+        (("router.sharedState.url=redis+sentinel://me:secret@host/state",), "put it into a Secret"),
+        (("router.sharedState.url=redis+cluster://host",), "does not match pattern"),
+        (("router.sharedState.quotasWhenAlone=refuse",), "set router.sharedState.url, or leave it out"),
+        (("router.epp.flags.shared-quotas-when-alone=refuse",), "which this chart sets"),
         (("router.epp.flags.shared-state=redis://host:6379",), "router.epp.flags has shared-state"),
         (("router.proxy.enabled=true", "router.proxy.drainSeconds=200"), "write 210 or more"),
         (("router.proxy.bodyMode=streamed",), "value must be one of '', 'full-duplex', 'buffered'"),
@@ -198,6 +202,23 @@ def test_replicas_that_share_their_state_serve_at_the_same_time(helm):
     assert environment["EPP_REDIS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "state", "key": "password"}}
     assert one(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
     assert "EPP_REDIS_PASSWORD" not in {each["name"] for each in container(helm.template(*values))["env"]}
+    refusing = container(helm.template(*values, "router.sharedState.quotasWhenAlone=refuse"))["args"]
+    assert "--shared-quotas-when-alone=refuse" in refusing
+    assert not [each for each in container(helm.template())["args"] if "shared" in each]
+
+
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("redis://me@state", [6379]),
+        ("rediss://me@[::1]:7000/1", [7000]),
+        (r"redis+sentinel://one:7000\,two/state", [6379, 26379, 7000]),
+    ],
+)
+def test_enclosed_pickers_reach_the_server_of_their_shared_state(helm, url, ports):
+    objects = helm.template(*FLAVOURS["enclosed"], f"router.sharedState.url={url}")
+    rules = [each for each in one(objects, "NetworkPolicy")["spec"]["egress"] if "to" not in each]
+    assert {"ports": [{"port": port, "protocol": "TCP"} for port in ports]} in rules
 
 
 def test_a_replica_may_have_several_workers(helm):

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.support.kube.charts import REPOSITORY, container, envoy_of, kinds, one
+from tests.support.kube.charts import FLAVOURS, REPOSITORY, container, envoy_of, kinds, one
 
 _spec = importlib.util.spec_from_file_location("manifests", REPOSITORY / "tools" / "manifests.py")
 manifests = importlib.util.module_from_spec(_spec)
@@ -19,7 +19,7 @@ DIRECTORY = REPOSITORY / "deploy" / "manifests"
 
 
 def test_directory_has_these_files_and_no_others():
-    assert {path.stem for path in DIRECTORY.iterdir()} == set(manifests.VARIANTS)
+    assert {path.stem for path in DIRECTORY.iterdir()} == {*manifests.VARIANTS, "valkey"}
 
 
 @pytest.mark.parametrize("name", manifests.VARIANTS)
@@ -56,3 +56,33 @@ def test_stand_alone_file_needs_no_custom_resource():
     assert groups == {"v1", "apps", "rbac.authorization.k8s.io"}
     listeners = envoy_of(objects, "my-pool-epp-proxy")["static_resources"]["listeners"]
     assert {each["address"]["socket_address"]["port_value"] for each in listeners} == {8081, 19001}
+
+
+async def test_valkey_is_accepted_and_the_values_at_its_top_make_pickers_that_reach_it(space, helm):
+    text = (DIRECTORY / "valkey.yaml").read_text()
+    objects = list(filter(None, yaml.safe_load_all(text.replace(manifests.NAMESPACE, space.namespace))))
+    for each in objects:
+        await space.apply(each)
+        await space.admin.apply(each, dryRun="All", fieldValidation="Strict")
+    pickers = helm.template(*re.findall(r"^#   --set (.*)$", text, re.MULTILINE), *FLAVOURS["enclosed"])
+    picker = one(pickers, "Deployment")["spec"]["template"]
+    (port,) = one(objects, "Service")["spec"]["ports"]
+    host = f"{one(objects, 'Service')['metadata']['name']}:{port['port']}"
+    assert f"--shared-state=valkey://{host}" in container(pickers)["args"]
+    environment = {each["name"]: each for each in container(pickers)["env"]}
+    (password,) = one(objects, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert environment["EPP_REDIS_PASSWORD"]["valueFrom"] == password["valueFrom"]
+    assert f"create secret generic {password['valueFrom']['secretKeyRef']['name']} " in text
+    ((rule,), out) = (
+        one(objects, "NetworkPolicy")["spec"]["ingress"],
+        one(pickers, "NetworkPolicy")["spec"]["egress"],
+    )
+    (admitted,) = rule["from"]
+    assert admitted["podSelector"]["matchLabels"].items() <= picker["metadata"]["labels"].items()
+    assert {"ports": [{"port": port["port"], "protocol": "TCP"}]} in out
+    labels = one(objects, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        one(objects, "Service")["spec"]["selector"],
+        one(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector == labels

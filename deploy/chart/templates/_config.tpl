@@ -124,6 +124,7 @@ requestHandler:
 {{- end }}
 {{- with $router.sharedState.url }}
 - {{ printf "--shared-state=%s" . | quote }}
+- --shared-quotas-when-alone={{ $router.sharedState.quotasWhenAlone }}
 {{- end }}
 {{- range $name, $value := $flags }}
 - {{ printf "--%s=%s" $name (include "epp.plain" $value) | quote }}

@@ -15,13 +15,16 @@
 {{- if and .Values.httpRoute.create (not $router.inferencePool.create) -}}
 {{- fail "httpRoute.create needs the pool that it leads to: set router.inferencePool.create to true" -}}
 {{- end -}}
-{{- range tuple "pool-name" "pool-namespace" "pool-group" "endpoint-selector" "endpoint-target-ports" "config-file" "config-text" "endpoints" "pool-selector" "pool-config-dir" "grpc-port" "grpc-health-port" "metrics-port" "shared-state" -}}
+{{- range tuple "pool-name" "pool-namespace" "pool-group" "endpoint-selector" "endpoint-target-ports" "config-file" "config-text" "endpoints" "pool-selector" "pool-config-dir" "grpc-port" "grpc-health-port" "metrics-port" "shared-state" "shared-quotas-when-alone" -}}
 {{- if hasKey $epp.flags . -}}
 {{- fail (printf "router.epp.flags has %s, which this chart sets from other values: remove it" .) -}}
 {{- end -}}
 {{- end -}}
-{{- if regexMatch "^[a-z]+://[^/@]*:[^/@]*@" $router.sharedState.url -}}
+{{- if regexMatch "^[a-z+]+://[^/@]*:[^/@]*@" $router.sharedState.url -}}
 {{- fail "router.sharedState.url has a password, which everyone who may read pods would see: put it into a Secret, and name that in router.sharedState.passwordSecret" -}}
+{{- end -}}
+{{- if and (not $router.sharedState.url) (ne $router.sharedState.quotasWhenAlone "last-known-share") -}}
+{{- fail "router.sharedState.quotasWhenAlone is for pickers that share the use of quotas: set router.sharedState.url, or leave it out" -}}
 {{- end -}}
 {{- if and $epp.autoscaling.enabled (include "epp.leaderElection" .) -}}
 {{- fail "router.epp.autoscaling cannot help a picker with leader election, where one replica does all the work: remove ha-enable-leader-election from router.epp.flags" -}}
