@@ -21,7 +21,7 @@ endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
   bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets \
-  test-gateways gateway-assets bench-paper bench-herding lock clean
+  test-gateways gateway-assets bench-paper bench-herding bench-shared lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -156,6 +156,10 @@ bench-paper: .venv/test
 # Several pickers in virtual time, by number and staleness, and by way of picking: time to first token relative to one picker.
 bench-herding: .venv/test
 	$(BIN)/python -m perf.bench.run_herding $(ARGS)
+
+# What requests notice of a failing shared state, and cache hits while pickers are replaced; ten minutes, with redis-server.
+bench-shared: .venv/test
+	$(BIN)/python -m perf.bench.run_shared $(ARGS)
 
 # The chart and the table at the top of README.md: four profiles on two fleets, in a minute.
 bench-chart: .venv/test

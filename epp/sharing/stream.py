@@ -22,7 +22,7 @@ _ANSWER_SECONDS = 2.0
 """Time after which the server counts as failed."""
 _SLOW_SECONDS = 0.25
 """Time of an answer that is reported as a problem."""
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 0.5
 """Between attempts, while the server fails."""
 _IDLE_SECONDS, _IDLE_BATCH_SECONDS = 1.0, 0.5
 """Time without news after which only requests, and the last of this time, lead to a batch."""
