@@ -10,8 +10,11 @@ from tests.shared_state.test_stream import ENDPOINTS, knows, sharing
 from tests.support.ports import reserved_ports
 from tests.support.redis_server import Server
 from tests.support.waiting import until
+from tests.unit.sharing.pickers import Picker
 
 A, B, *_ = ENDPOINTS
+_FAILOVER_SECONDS = 80.0
+"""A Sentinel that the machine has kept waiting for 2 seconds does nothing for the next 30."""
 PASSWORDS = {"user": "s3cret", "sentinel": "an0ther"}
 
 
@@ -35,6 +38,7 @@ async def watched(server, tmp_path, monkeypatch) -> AsyncIterator[Watched]:
     monkeypatch.setenv("EPP_REDIS_SENTINEL_PASSWORD", PASSWORDS["sentinel"])
     needs = ("--requirepass", PASSWORDS["user"], "--masterauth", PASSWORDS["user"])
     primary = await server(*needs, is_open=False)
+    primary.client.connection_pool.connection_kwargs["password"] = PASSWORDS["user"]
     with ExitStack() as stack:
         replica_port, *ports = stack.enter_context(reserved_ports(4))
 
@@ -58,7 +62,7 @@ async def watched(server, tmp_path, monkeypatch) -> AsyncIterator[Watched]:
                 f"sentinel monitor state 127.0.0.1 {primary.port} 2\n"
                 f"sentinel auth-pass state {PASSWORDS['user']}\n"
                 "sentinel down-after-milliseconds state 500\n"
-                "sentinel failover-timeout state 3000\n"
+                "sentinel failover-timeout state 1000\n"
             )
             first = (str(file), "--sentinel")
             sentinels.append(await start(f"sentinel-{number}", port, password=PASSWORDS["sentinel"], first=first))
@@ -73,17 +77,24 @@ async def watched(server, tmp_path, monkeypatch) -> AsyncIterator[Watched]:
         yield Watched(primary, replica, sentinels)
 
 
+def are_connected(*pickers: Picker) -> bool:
+    return all(each.stream.is_connected for each in pickers)
+
+
 async def test_pickers_follow_to_the_replica_that_takes_over(watched):
     async with sharing(watched.url) as one, sharing(watched.url) as other:
-        one.send(A, 10)
         one.place(A, [1, 2, 3])
+        one.send(A, 10)
         await knows(other, {"e0": (1, 10)})
         assert other.stream.health["server"] == f"{watched.url.replace(':s3cret@', '')}/0"
+        assert other.matched(A, [1, 2, 3]) == 3
+        told = watched.primary.client.info()["master_repl_offset"]
+        await until(lambda: watched.replica.client.info()["slave_repl_offset"] >= told, "the replica has it too")
         watched.sentinels[0].kill()  # the first that is asked
         watched.primary.kill()
         await until(lambda: not other.stream.is_connected, "it is known")
         one.send(B, 5)
-        await until(lambda: one.stream.is_connected and other.stream.is_connected, "both are connected again")
+        await until(lambda: are_connected(one, other), "both are connected again", seconds=_FAILOVER_SECONDS)
         assert watched.names() == watched.replica.port
         await knows(other, {"e0": (1, 10), "e1": (1, 5)})
         other.send(B, 1)
