@@ -32,6 +32,11 @@ def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 copyreg.pickle(MappingProxyType, lambda proxy: (_read_only, (dict(proxy),)))
 
 
+def packed(kind: str, content: object = None) -> bytes:
+    """Return a message as bytes."""
+    return pickle.dumps((kind, content), protocol=pickle.HIGHEST_PROTOCOL)
+
+
 class ChannelClosedError(Exception):
     """The other process has ended, hangs, or did not answer in time."""
 
@@ -65,9 +70,13 @@ class Channel:
 
     def send(self, kind: str, content: object = None) -> None:
         """Send a message without waiting; it is dropped when the channel is closed."""
+        if self.is_open:
+            self.send_packed(packed(kind, content))
+
+    def send_packed(self, data: bytes) -> None:
+        """Send a message that `packed` has made, perhaps for several processes."""
         if self._writer is None or self._writer.is_closing():
             return
-        data = pickle.dumps((kind, content), protocol=pickle.HIGHEST_PROTOCOL)
         self._writer.write(_LENGTH.pack(len(data)) + data)
         if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
             self._writer.transport.abort()

@@ -2,11 +2,11 @@
 """The pool of the main process, copied to a worker: differences of snapshots, and their application."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from epp.framework.arrays import Floats, Mask, Positions
+from epp.framework.arrays import Mask, Positions
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import REQUEST_COLUMNS, Attribute, Column, Snapshot
 from epp.routing.datastore import Datastore
@@ -15,31 +15,41 @@ _MOST_ENDPOINTS = 32
 """Endpoints that join or leave in one difference: more would hold up the requests of the worker."""
 
 
+Numbers: TypeAlias = tuple[str, bytes, bytes]
+"""Name of a column, slots, and a value for each of these: the bytes of arrays, which pickle a tenth as long."""
+
+
 class Difference(NamedTuple):
     """What changed in the pool; slots are those of the main process."""
 
     endpoints: Sequence[tuple[int, Endpoint | None, bool]]
     """Slot, endpoint (None if it left), and whether that starts without data."""
-    columns: Sequence[tuple[Column, Positions, Floats]]
-    """Column, slots, and a value for each of these."""
+    named: Sequence[Column]
+    """Columns of which there were no numbers before."""
+    columns: Sequence[Numbers]
     records: Sequence[tuple[Attribute[Any], Sequence[int], Sequence[object]]]
     """Attribute, slots, and a record for each of these."""
 
 
 class PoolSource:
-    """Compares the pool of the main process with what one worker has of it."""
+    """Compares the pool of the main process with what some workers have of it."""
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
-        self._told = Snapshot(generation=-1)
-        """The snapshot that the worker has."""
+        self.told = Snapshot(generation=-1)
+        """The snapshot that the workers have."""
+        self._named: set[str] = set()
 
-    def differences(self) -> Iterator[Difference]:
-        """Yield what changed since this was last called, in parts."""
-        before, after = self._told, self._store.snapshot()
+    def differences(self, after: Snapshot | None = None) -> Iterator[Difference]:
+        """Yield what changed since this was last called, in parts: until now, or until the snapshot `after`."""
+        before, after = self.told, after or self._store.snapshot()
         if after.generation == before.generation:
             return
-        self._told = after
+        self.told = after
+        named = [self._store.columns[name] for name in after.columns if name not in self._named]
+        self._named.update(column.name for column in named)
+        if named:
+            yield Difference((), named, (), ())
         moved = _moved(
             before.endpoints.values, after.endpoints.values, after.endpoints.changed_since(before.endpoints.values)
         )
@@ -49,18 +59,18 @@ class PoolSource:
             part = moved[start : start + _MOST_ENDPOINTS]
             slots = [slot for slot, _, is_new in part if is_new]
             is_known[slots] = False
-            yield Difference(part, *self._whole(after, np.array(slots, dtype=np.intp)))
+            yield Difference(part, (), *self._whole(after, np.array(slots, dtype=np.intp)))
         columns = self._changed_columns(before, after, is_known)
         records = self._changed_records(before, after, is_known)
         if columns or records:
-            yield Difference((), columns, records)
+            yield Difference((), (), columns, records)
 
     def _whole(self, after: Snapshot, slots: Positions) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return all numbers and records of these slots."""
         columns = [
-            (column, slots, values[slots])
+            (name, slots.tobytes(), values[slots].tobytes())
             for name, values in after.columns.items()
-            if len(slots) and (column := self._store.columns[name]) not in REQUEST_COLUMNS
+            if len(slots) and self._store.columns[name] not in REQUEST_COLUMNS
         ]
         attributes = self._store.attributes
         records = [
@@ -70,20 +80,21 @@ class PoolSource:
         ]
         return columns, records
 
-    def _changed_columns(
-        self, before: Snapshot, after: Snapshot, is_known: Mask
-    ) -> Sequence[tuple[Column, Positions, Floats]]:
+    def _changed_columns(self, before: Snapshot, after: Snapshot, is_known: Mask) -> Sequence[Numbers]:
         found = []
         for name, values in after.columns.items():
             column, old = self._store.columns[name], before.columns.get(name)
             if old is values or column in REQUEST_COLUMNS:
                 continue
-            told = np.full(len(values), column.unknown)
-            if old is not None:
-                told[: len(old)] = old
-            slots = np.flatnonzero(is_known & (values != told) & ~(np.isnan(values) & np.isnan(told)))
+            told = old
+            if told is None or len(told) < len(values):
+                told = np.full(len(values), column.unknown)
+                if old is not None:
+                    told[: len(old)] = old
+            # a NaN differs from itself: of both, it is no change
+            slots = np.flatnonzero(is_known & (values != told) & ((values == values) | (told == told)))  # noqa: PLR0124
             if len(slots):
-                found.append((column, slots, values[slots]))
+                found.append((name, slots.tobytes(), values[slots].tobytes()))
         return found
 
     def _changed_records(
@@ -126,6 +137,7 @@ class PoolMirror:
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
+        self._columns: dict[str, Column] = {}
         self._ids: dict[int, str] = {}
         """By slot of the main process."""
         self._slots = np.zeros(0, dtype=np.intp)
@@ -143,7 +155,13 @@ class PoolMirror:
         if difference.endpoints:
             self._store.update(joined, gone)
             self._find_slots()
-        self._store.copy_columns([(column, self._slots[slots], values) for column, slots, values in difference.columns])
+        self._columns.update((column.name, column) for column in difference.named)
+        self._store.copy_columns(
+            [
+                (self._columns[name], self._slots[np.frombuffer(slots, dtype=np.intp)], np.frombuffer(values))
+                for name, slots, values in difference.columns
+            ]
+        )
         for attribute, slots, records in difference.records:
             self._store.copy_records(attribute, zip(self._slots[slots].tolist(), records, strict=True))
 

@@ -16,7 +16,7 @@ import structlog
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import first_of
 from epp.sharing.local import Relay
-from epp.workers.channel import Channel, Handler
+from epp.workers.channel import Channel, Handler, packed
 from epp.workers.health import Processes
 from epp.workers.link import VARIABLE
 from epp.workers.mirror import PoolSource
@@ -84,6 +84,12 @@ class Workers:
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._is_stopping = False
+        self._source = PoolSource(store)
+        """What the workers in `_filled` have."""
+        self._filled: set[Channel] = set()
+        self._is_copying = False
+        """Whether they have only a part of the newest changes."""
+        self._copying: asyncio.Task[None] | None = None
 
     @property
     def serving(self) -> Sequence[Worker]:
@@ -107,6 +113,7 @@ class Workers:
         self._tasks = [
             asyncio.create_task(self._keep(worker), name=f"worker {worker.number}") for worker in self.members
         ]
+        self._copying = asyncio.create_task(self._copy_changes(), name="copies of the pool")
 
     async def started(self, most_seconds: float) -> bool:
         """Wait until all workers serve, but not long; return whether one of them does."""
@@ -140,9 +147,10 @@ class Workers:
             if worker.process is not None:
                 with suppress(ProcessLookupError):
                     worker.process.kill()
-        for task in self._tasks:
+        tasks = [*self._tasks, *(() if self._copying is None else (self._copying,))]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep(self, worker: Worker) -> None:
         pause = _FIRST_PAUSE_SECONDS
@@ -201,18 +209,38 @@ class Workers:
         return has_served
 
     async def _copy(self, worker: Worker, channel: Channel, takes_messages: asyncio.Event) -> None:
-        """Give a worker what there is, once it takes messages, and then all changes of the pool."""
+        """Give a worker the pool as the others have it, once it takes messages; then it gets changes as they do."""
         await takes_messages.wait()
         source = PoolSource(self._store)
-        is_filled = False
-        while True:
-            for part in source.differences():
+        while self._is_copying or source.told.generation != self._source.told.generation:
+            for part in source.differences(self._source.told):
                 channel.send("pool", part)
                 await asyncio.sleep(0)
-            if not is_filled:
-                is_filled = True
-                self._relay.join(worker.picker, channel.send)
-                channel.send("filled")
+            await asyncio.sleep(0)
+        self._filled.add(channel)
+        try:
+            self._relay.join(worker.picker, channel.send)
+            channel.send("filled")
+            await asyncio.Event().wait()
+        finally:
+            self._filled.discard(channel)
+
+    async def _copy_changes(self) -> None:
+        """Give all workers that have the pool its changes, made once for all of them."""
+        while True:
+            self._is_copying = True
+            try:
+                for part in self._source.differences():
+                    data = packed("pool", part)
+                    for channel in tuple(self._filled):
+                        channel.send_packed(data)
+                    await asyncio.sleep(0)
+            except Exception:  # noqa: BLE001  what they have is unknown: each is replaced, and gets the whole pool
+                _log.exception("the pool cannot be copied to the workers")
+                for channel in tuple(self._filled):
+                    channel.close()
+                self._source = PoolSource(self._store)
+            self._is_copying = False
             await asyncio.sleep(_COPY_SECONDS)
 
 

@@ -89,12 +89,30 @@ def test_requests_in_flight_are_those_of_each_process():
     assert worker.snapshot().column(IN_FLIGHT)[0] == 0
 
 
+def test_worker_that_joins_gets_what_the_others_have_and_then_the_same_changes():
+    main, first, source, mirror = pair()
+    main.replace([pod("pod-0")])
+    main.report(pod("pod-0"), Report({RUNNING: 3.0}))
+    copy(source, mirror)
+    main.report(pod("pod-0"), Report({RUNNING: 4.0}))  # told to nobody yet
+
+    second = Datastore(ManualClock())
+    own, late = PoolSource(main), PoolMirror(second)
+    for part in own.differences(source.told):
+        late.apply(part)
+    assert content(second) == content(first)
+    for part in source.differences():
+        mirror.apply(part)
+        late.apply(part)
+    assert content(second) == content(first) == content(main)
+
+
 def test_many_endpoints_come_in_parts():
     main, worker, source, mirror = pair()
     main.replace(map(pod, NAMES))
     for endpoint in main.endpoints:
         main.report(endpoint, Report({RUNNING: 1.0}))
-    assert copy(source, mirror) == 3
+    assert copy(source, mirror) == 4, "columns, and three parts with endpoints"
     assert content(worker) == content(main)
 
 
