@@ -49,7 +49,8 @@ class RedisAddress:
     def connection(self, variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
         """Return the arguments for a client of redis-py; raises ValueError for an invalid address.
 
-        Without a user and a password in the address, `EPP_REDIS_USERNAME` and `EPP_REDIS_PASSWORD` supply them.
+        Without a password in the address, `EPP_REDIS_PASSWORD` supplies it, and `EPP_REDIS_USERNAME` the user, unless
+        the address has one.
         `sentinels` and `service_name` stand for the host and the port of an address of Sentinels.
         """
         parts = self._parts
@@ -65,8 +66,9 @@ class RedisAddress:
                 "redis+sentinel://host1:26379,host2:26379/service, and %2F for a / in a password"
             )
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        if not user and not password:
-            user, password = variables.get("EPP_REDIS_USERNAME", ""), variables.get("EPP_REDIS_PASSWORD", "")
+        if not password:
+            user = user or variables.get("EPP_REDIS_USERNAME", "")
+            password = variables.get("EPP_REDIS_PASSWORD", "")
         if self.password_file is None:
             found |= {"username": user or None, "password": password or None}
         else:
@@ -144,7 +146,10 @@ class RedisAddress:
     def _parts(self) -> SplitResult:
         address = self.text if "://" in self.text else f"redis://{self.text}"
         scheme, _, rest = address.partition("://")
-        return urlsplit(f"{re.sub(r'^valkey', 'redis', scheme)}://{rest}")
+        try:
+            return urlsplit(f"{re.sub(r'^valkey', 'redis', scheme)}://{rest}")
+        except ValueError:  # of a host in brackets
+            return urlsplit("")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class SharingSettings:
         "Redis or Valkey through which the pickers of this pool share requests in flight, placements of prompts, "
         "learned rates and the use of quotas: redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// with TLS, "
         "unix:///PATH, or the primary that Sentinels name: redis+sentinel://HOST:PORT,HOST:PORT/SERVICE[/DATABASE], "
-        "rediss+sentinel:// with TLS. No request waits for it. Without USER and PASSWORD: EPP_REDIS_USERNAME and "
+        "rediss+sentinel:// with TLS. No request waits for it. Without PASSWORD: EPP_REDIS_USERNAME and "
         "EPP_REDIS_PASSWORD, if they are set; Sentinels get EPP_REDIS_SENTINEL_PASSWORD.",
         "URL",
         name="--shared-state",

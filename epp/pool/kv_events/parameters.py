@@ -47,8 +47,8 @@ class RedisParameters(Parameters, frozen=True):
     address: str = "redis://127.0.0.1:6379"
     """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`; or, for
     the primary that Sentinels name, `redis+sentinel://[user:password@]host[:port],.../service[/database]`.
-    Without a scheme, `redis://`; `valkey://` and `valkeys://` are the same. If it has no user and no password, the
-    environment variables `EPP_REDIS_USERNAME` and `EPP_REDIS_PASSWORD` supply them."""
+    Without a scheme, `redis://`; `valkey://` and `valkeys://` are the same. If it has no password, the
+    environment variables `EPP_REDIS_USERNAME` and `EPP_REDIS_PASSWORD` supply user and password."""
     ca_file: str = ""
     """File with the certificates that those of the server are checked against, with `rediss://`; empty for those of the
     system. Not a parameter of llm-d-router."""

@@ -42,9 +42,32 @@ def test_password_is_that_of_the_server_and_tls_is_for_sentinels_too():
 
 
 @pytest.mark.parametrize(
+    ("text", "user", "password"),
+    [
+        ("redis://store", "someone", "secret"),
+        ("redis://me@store", "me", "secret"),
+        ("redis://:own@store", None, "own"),
+        ("redis://me:own@store", "me", "own"),
+    ],
+)
+def test_environment_supplies_what_the_address_does_not_say(text, user, password):
+    found = RedisAddress(text).connection({"EPP_REDIS_USERNAME": "someone", "EPP_REDIS_PASSWORD": "secret"})
+    assert (found["username"], found["password"]) == (user, password)
+
+
+@pytest.mark.parametrize(
     "text",
     [
-        *("", "http://store", "redis://", "redis://store:port", "redis://store/one", "unix://", "unix:///a?db=b"),
+        *(
+            "",
+            "redis://[::1",
+            "http://store",
+            "redis://",
+            "redis://store:port",
+            "redis://store/one",
+            "unix://",
+            "unix:///a?db=b",
+        ),
         *("redis+sentinel://one", "redis+sentinel:///state", "redis+sentinel://one:port/state"),
         *("redis+sentinel://one,/state", "redis+sentinel://one/state/database"),
     ],
