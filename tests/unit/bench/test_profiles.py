@@ -49,7 +49,7 @@ def test_profile_is_better_than_the_default_at_what_it_is_for(sample, workload):
 @pytest.mark.parametrize("load", [0.2, 0.7])
 def test_het_3_cost_profile_is_in_time_for_fewer_dollars_than_adaptive(load):
     adaptive, cost = (
-        run_all(sample, FLEETS["mixed"], "unshared", load, seeds=(1, 3, 4, 5))
+        run_all(sample, FLEETS["mixed"], "unshared", load, seeds=(1, 3))
         for sample in ("adaptive", "heterogeneous-cost")
     )
     # expected times are means: of five hundred requests one may be late
@@ -58,10 +58,10 @@ def test_het_3_cost_profile_is_in_time_for_fewer_dollars_than_adaptive(load):
     assert not cost.timeouts
 
 
-@pytest.mark.timeout(900)  # twelve runs of a full fleet
+@pytest.mark.timeout(900)  # six runs of a full fleet, which take a minute on a quiet machine
 def test_het_3_cost_profile_takes_the_fewest_dollars_and_is_seldom_late_on_a_fleet_that_is_overrun():
     default, adaptive, cost = (
-        run_all(sample, FLEETS["mixed"], "conversations", 1.2, seeds=(1, 3, 4, 5))
+        run_all(sample, FLEETS["mixed"], "conversations", 1.2, seeds=(1, 3))
         for sample in ("llm-d-default", "adaptive", "heterogeneous-cost")
     )
     assert cost.over_target < 0.5 * default.over_target
