@@ -16,7 +16,7 @@ _MOST_ENDPOINTS = 32
 
 
 Numbers: TypeAlias = tuple[str, bytes, bytes]
-"""Name of a column, slots, and a value for each of these: the bytes of arrays, which pickle a tenth as long."""
+"""Name of a column, slots, and a value for each slot, as bytes of arrays: they pickle in a tenth of the time."""
 
 
 class Difference(NamedTuple):
@@ -91,8 +91,7 @@ class PoolSource:
                 told = np.full(len(values), column.unknown)
                 if old is not None:
                     told[: len(old)] = old
-            # a NaN differs from itself: of both, it is no change
-            slots = np.flatnonzero(is_known & (values != told) & ((values == values) | (told == told)))  # noqa: PLR0124
+            slots = np.flatnonzero(is_known & (values != told) & ~(np.isnan(values) & np.isnan(told)))
             if len(slots):
                 found.append((name, slots.tobytes(), values[slots].tobytes()))
         return found

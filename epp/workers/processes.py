@@ -8,6 +8,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from secrets import token_bytes
 from typing import Protocol
 
@@ -16,13 +17,11 @@ import structlog
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import first_of
 from epp.sharing.local import Relay
-from epp.workers.channel import Channel, Handler, packed
+from epp.workers.channel import Channel, Handler
+from epp.workers.copies import PoolCopies
 from epp.workers.health import Processes
 from epp.workers.link import VARIABLE
-from epp.workers.mirror import PoolSource
 
-_COPY_SECONDS = 0.02
-"""Time between two looks at changes of the pool."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
 """Before a worker that ended is replaced; longer each time it ends before it served."""
 _HANGS_SECONDS = 10.0
@@ -84,11 +83,7 @@ class Workers:
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._is_stopping = False
-        self._source = PoolSource(store)
-        """What the workers in `_filled` have."""
-        self._filled: set[Channel] = set()
-        self._is_copying = False
-        """Whether they have only a part of the newest changes."""
+        self._copies = PoolCopies(store)
         self._copying: asyncio.Task[None] | None = None
 
     @property
@@ -113,7 +108,7 @@ class Workers:
         self._tasks = [
             asyncio.create_task(self._keep(worker), name=f"worker {worker.number}") for worker in self.members
         ]
-        self._copying = asyncio.create_task(self._copy_changes(), name="copies of the pool")
+        self._copying = asyncio.create_task(self._copies.run(), name="copies of the pool")
 
     async def started(self, most_seconds: float) -> bool:
         """Wait until all workers serve, but not long; return whether one of them does."""
@@ -209,39 +204,13 @@ class Workers:
         return has_served
 
     async def _copy(self, worker: Worker, channel: Channel, takes_messages: asyncio.Event) -> None:
-        """Give a worker the pool as the others have it, once it takes messages; then it gets changes as they do."""
+        """Give a worker the pool and its changes, once it takes messages."""
         await takes_messages.wait()
-        source = PoolSource(self._store)
-        while self._is_copying or source.told.generation != self._source.told.generation:
-            for part in source.differences(self._source.told):
-                channel.send("pool", part)
-                await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        self._filled.add(channel)
-        try:
-            self._relay.join(worker.picker, channel.send)
-            channel.send("filled")
-            await asyncio.Event().wait()
-        finally:
-            self._filled.discard(channel)
+        await self._copies.give(channel, partial(self._filled, worker, channel))
 
-    async def _copy_changes(self) -> None:
-        """Give all workers that have the pool its changes, made once for all of them."""
-        while True:
-            self._is_copying = True
-            try:
-                for part in self._source.differences():
-                    data = packed("pool", part)
-                    for channel in tuple(self._filled):
-                        channel.send_packed(data)
-                    await asyncio.sleep(0)
-            except Exception:  # noqa: BLE001  what they have is unknown: each is replaced, and gets the whole pool
-                _log.exception("the pool cannot be copied to the workers")
-                for channel in tuple(self._filled):
-                    channel.close()
-                self._source = PoolSource(self._store)
-            self._is_copying = False
-            await asyncio.sleep(_COPY_SECONDS)
+    def _filled(self, worker: Worker, channel: Channel) -> None:
+        self._relay.join(worker.picker, channel.send)
+        channel.send("filled")
 
 
 async def _start(number: int, channel: socket.socket, gate: socket.socket, key: bytes) -> Process:
