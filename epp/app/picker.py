@@ -13,11 +13,20 @@ from aiohttp import web
 
 from epp.admin.answers import LoopCalls, PickerView
 from epp.admin.configuration import plugin_state_route
-from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
+from epp.admin.port import AdminPort, ClusterAccess
 from epp.app.kubernetes import Kubernetes
 from epp.app.processes import Processes
 from epp.app.running import RunningConfig
-from epp.app.servers import Servers, admin_routes, endpoints_health, inputs_health, news, on_trial, show_program
+from epp.app.servers import (
+    Servers,
+    admin_routes,
+    endpoints_health,
+    inputs_health,
+    news,
+    on_trial,
+    operator_page,
+    show_program,
+)
 from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
@@ -38,14 +47,11 @@ from epp.kube.objects.inference import H2C
 from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
-from epp.runtime.http_server import HttpLimits
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.cluster_scores import cluster_scores
 from epp.telemetry.flow_series import show_inflight
 from epp.telemetry.hardware_series import show_unknown_accelerators
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.page import OperatorPage
-from epp.telemetry.page_tls import PageTls
 from epp.telemetry.plugin_metrics import PluginMetrics
 from epp.telemetry.process_series import (
     ConnectionSeries,
@@ -177,15 +183,14 @@ class Picker:
         page = settings.page
         if page.endpoint_auth:
             self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
-        served = OperatorPage(
+        served = operator_page(
             self._processes.page_of(self.metrics.registry),
             lambda: self._processes.health(self.health()),
-            HttpLimits(page.max_connections, page.request_seconds),
+            page,
+            connections.of("metrics"),
+            self._cluster_access,
             scores=self.cluster_scores,
             explanations=self.explanations,
-            access=self._cluster_access if page.token_file is None else TokenAccess(page.token_file),
-            counts=connections.of("metrics"),
-            tls=None if page.cert_dir is None else PageTls(page.cert_dir, page.client_ca_file),
             debug=self._plugin_states,
         )
         tracer = self._exchange.tracer

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 from aiohttp import web
 from prometheus_client.registry import CollectorRegistry
 
 from epp.admin.pools import routes_of_pools
-from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
+from epp.admin.port import AdminPort, ClusterAccess
 from epp.app.picker import Picker
-from epp.app.servers import Servers, show_program
+from epp.app.servers import Servers, operator_page, show_program
 from epp.app.settings import PickerSettings, of_pool
 from epp.extproc.settings import Transport
 from epp.framework import SystemClock
@@ -30,11 +30,8 @@ from epp.kube.reviews import TokenReviews
 from epp.kube.watched import Watched
 from epp.pool.collectors import SharedPages
 from epp.runtime.addresses import parse_host_port, refusal, shown_listening
-from epp.runtime.http_server import HttpLimits
 from epp.runtime.supervisor import Supervisor, first_of
 from epp.telemetry.families import Families
-from epp.telemetry.page import OperatorPage
-from epp.telemetry.page_tls import PageTls
 from epp.telemetry.pools_page import MetricsOfPools
 from epp.telemetry.process_series import ConnectionSeries, show_watches
 
@@ -135,30 +132,29 @@ class Pools:
     def _make_servers(self, metrics: MetricsOfPools, connections: ConnectionSeries) -> Servers:
         """Return the metrics page and the health service; each picker listens for its own requests."""
         page = self._settings.page
-        served = OperatorPage(
+        served = operator_page(
             metrics,
             self._health,
-            HttpLimits(page.max_connections, page.request_seconds),
+            page,
+            connections.of("metrics"),
+            self._access,
             scores=self._scores,
             explanations=self._explanations,
-            access=self._access if page.token_file is None else TokenAccess(page.token_file),
-            counts=connections.of("metrics"),
-            tls=None if page.cert_dir is None else PageTls(page.cert_dir, page.client_ca_file),
         )
         server = replace(self._settings.server, address="", transport=Transport.ASYNCIO, secure=False)
         return Servers(_no_session, served, server, page)
 
     async def start(self) -> None:
         """Listen, find the pools, and wait until each is served or known not to be; raises ConfigurationError."""
-        await self._servers.open()
-        if self._access is not None:
-            self._access.start()
-        self._supervisor.start("event loop lag", partial(self._lag.follow, self._settings.stall_seconds))
         choice = self._choice
-        self._found = found = self._cluster.watch(
-            pools(choice.group), read_inference_pool, namespace=choice.namespace, selector=choice.selector
-        )
         try:
+            await self._servers.open()
+            if self._access is not None:
+                self._access.start()
+            self._supervisor.start("event loop lag", partial(self._lag.follow, self._settings.stall_seconds))
+            self._found = found = self._cluster.watch(
+                pools(choice.group), read_inference_pool, namespace=choice.namespace, selector=choice.selector
+            )
             await found.first_list()
             self._update()
             found.subscribe(lambda _: self._update())
@@ -217,7 +213,7 @@ class Pools:
 
     async def _serve(self, member: _Member) -> None:
         """Serve a pool until it has left; try again while it cannot be served."""
-        structlog.contextvars.bind_contextvars(pool=member.name)  # for all lines of this task and what it starts
+        structlog.contextvars.bind_contextvars(pool=member.name)  # in the log lines of this task and of its own
         while not member.left.is_set():
             try:
                 if await self._run(member):
@@ -226,8 +222,9 @@ class Pools:
             except ConfigurationError as error:
                 problem = str(error)
             except Exception as error:  # noqa: BLE001  of plugins, say: other pools are served on
-                _log.exception("pool failed")
                 problem = described(error)
+                if problem != member.problem:
+                    _log.exception("pool failed")
             if problem != member.problem:
                 _log.error("pool not served", reason=problem, retry_seconds=_RETRY_SECONDS)
             member.problem = problem
@@ -247,12 +244,12 @@ class Pools:
         picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._pages))
         if not await first_of(picker.start(), member.left.wait()):
             return True
-        member.picker, member.problem = picker, ""
-        self._admin_routes[member.name] = picker.admin_routes()
-        self._open_admin()
-        member.tried.set()
-        self._tell_ready()
         try:
+            self._admin_routes[member.name] = picker.admin_routes()
+            self._open_admin()
+            member.picker, member.problem = picker, ""
+            member.tried.set()
+            self._tell_ready()
             await member.left.wait()
         finally:
             member.picker = None
@@ -330,8 +327,8 @@ class Pools:
 
     def _scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster, of all pools."""
-        lists = [picker.cluster_scores(local) for _, picker in self._pickers]
-        return {**(lists[0] if lists else {}), "items": [item for each in lists for item in each["items"]]}  # type: ignore[attr-defined]
+        lists: list[Mapping[str, Any]] = [picker.cluster_scores(local) for _, picker in self._pickers]
+        return {**(lists[0] if lists else {}), "items": [item for each in lists for item in each["items"]]}
 
     def _explanations(self) -> Mapping[str, object]:
         return {name: each for _, picker in self._pickers for name, each in picker.explanations().items()}

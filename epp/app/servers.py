@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from prometheus_client.registry import CollectorRegistry
 
 from epp.admin.allocation import allocation_routes
 from epp.admin.answers import PickerView
@@ -15,7 +16,7 @@ from epp.admin.configuration import config_routes
 from epp.admin.endpoints import endpoint_routes
 from epp.admin.page import page_routes
 from epp.admin.placement import placement_routes
-from epp.admin.port import AdminPort
+from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
 from epp.admin.quotas import quota_routes
 from epp.admin.simulate import decision_routes, simulation_routes
 from epp.app.settings import PickerSettings
@@ -34,9 +35,12 @@ from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.routing.director.overload import QueueStatus
 from epp.runtime.addresses import HostPort, refusal, shown_listening
+from epp.runtime.http_connections import ConnectionCounts
+from epp.runtime.http_server import HttpLimits
 from epp.telemetry.endpoints import MAX_ROWS, EndpointState
 from epp.telemetry.families import Families
 from epp.telemetry.page import OperatorPage
+from epp.telemetry.page_tls import PageTls
 from epp.telemetry.process_series import show_build, show_process
 from epp.telemetry.scheduling_metrics import LoopLag
 from epp.telemetry.settings import PageSettings
@@ -113,6 +117,31 @@ class Servers:
         await asyncio.to_thread(self._page.close)
         if self._admin is not None:
             await asyncio.to_thread(self._admin.close)
+
+
+def operator_page(
+    registry: CollectorRegistry,
+    health: Callable[[], Mapping[str, object]],
+    page: PageSettings,
+    counts: ConnectionCounts,
+    access: ClusterAccess | None,
+    *,
+    scores: Callable[[str], Mapping[str, object]],
+    explanations: Callable[[], Mapping[str, object]],
+    debug: Callable[[], web.RouteDef] | None = None,
+) -> OperatorPage:
+    """Return the metrics port with these settings; without a token file, `access` decides who may read it."""
+    return OperatorPage(
+        registry,
+        health,
+        HttpLimits(page.max_connections, page.request_seconds),
+        scores=scores,
+        explanations=explanations,
+        access=access if page.token_file is None else TokenAccess(page.token_file),
+        counts=counts,
+        tls=None if page.cert_dir is None else PageTls(page.cert_dir, page.client_ca_file),
+        debug=debug,
+    )
 
 
 def show_program(
