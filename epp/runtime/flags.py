@@ -26,7 +26,7 @@ DURATION = Kind("DURATION")
 SIZE = Kind("SIZE")
 LOG_LEVEL = Kind("[debug|info|error|NUMBER]")
 TLS_VERSION = Kind("VERSION")
-CIPHER_SUITES = Kind("NAME,...")
+CIPHER_SUITES = Kind("SUITE,...")
 
 FLAG = "flag"
 """Key of a `Flag` in the metadata of a field."""

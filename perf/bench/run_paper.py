@@ -203,7 +203,9 @@ async def _store_costs() -> tuple[float, ...]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures what a request, a poll and a batch cost, and multiplies.")
+    parser = argparse.ArgumentParser(
+        description="Measures the CPU time of a request, a poll and a batch, and computes the load of a large pool."
+    )
     parser.add_argument("--endpoints", type=int, default=10_000)
     parser.add_argument("--pickers", type=int, default=50, help="processes, workers included")
     parser.add_argument("--rate", type=float, default=100_000, help="requests a second, of all pickers")

@@ -186,7 +186,7 @@ async def store() -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def pool() -> AsyncIterator[str]:
-    """Run model servers, the caches of which hold a third of the beginnings each."""
+    """Run model servers; the cache of each holds a third of the beginnings."""
     blocks = int(_HELD * BEGINNING_WORDS * _TOKENS_OF_A_WORD / FAST.block_size)
     async with AsyncExitStack() as stack:
         sims = {}
@@ -271,7 +271,7 @@ async def upgrade(clients: Clients, flags: Sequence[str], seconds: float) -> dic
 
 
 async def measure(given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return figures by what was done."""
+    """Return the figures of each fault and of each upgrade, by name."""
     rows: dict[str, dict[str, float]] = {}
     timeout = aiohttp.ClientTimeout(total=30)
     connector = aiohttp.TCPConnector(limit=0)

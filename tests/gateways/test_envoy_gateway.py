@@ -22,7 +22,7 @@ from tests.support.kube.space import Space
 EXAMPLE = REPOSITORY / "deploy" / "examples" / "envoy-gateway"
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")  # it ends before Istio starts, which wants its ports
 async def example(tmp_path_factory) -> AsyncIterator[Place]:
     """The example as shipped, with two model servers, in a cluster with Envoy Gateway."""
     directory = tmp_path_factory.mktemp("cluster")

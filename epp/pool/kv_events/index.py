@@ -96,7 +96,7 @@ class _Batch:
         return True
 
     def store(self, hashes: Sequence[int], keys: Sequence[int], known: dict[int, int]) -> None:
-        """Add the blocks of an event, some or all of which have keys, also to those that are `known` by hash."""
+        """Add the blocks of an event, as many as there are keys, and put their keys into `known` by hash."""
         if len(keys) == 1:  # a block of an answer: faster without iterators
             known[hashes[0]] = keys[0]
             self.stored.append(keys[0])

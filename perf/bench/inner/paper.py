@@ -28,7 +28,7 @@ _numbers = count()
 
 
 class Peer:
-    """A picker with the profile `adaptive`, and what it shares."""
+    """A picker with the profile `adaptive` and its shared components."""
 
     def __init__(self, name: str, endpoints: int) -> None:
         self.store, _ = pool(endpoints)

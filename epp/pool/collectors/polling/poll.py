@@ -156,7 +156,7 @@ class Poll:
 
     @property
     def wanted(self) -> Hashable:
-        """What is kept of a page: equal for feeds that read the same."""
+        """The names of the series that are kept of a page; equal for feeds that share pages."""
         return _wanted(self._feed)
 
     @property

@@ -38,7 +38,7 @@ _MOST_BRIEF_PER_SECOND = 200.0
 
 
 class SharedPages:
-    """The latest pages of endpoints that several pools of one process poll: what one reads is new to the others too.
+    """The latest pages of endpoints that several pools of one process poll, so that each server is asked once.
 
     Only pages without TLS are shared: pools may trust different certificates.
     """
@@ -78,21 +78,8 @@ class PolledFeed:
     """
 
     __slots__ = (
-        "_client",
-        "_page",
-        "_shared",
-        "_store",
-        "_task",
-        "brief",
-        "cadence",
-        "due",
-        "endpoint",
-        "gone",
-        "least_wait",
-        "on_end",
-        "poll",
-        "priority",
-        "wait",
+        "_client", "_page", "_shared", "_store", "_task", "brief", "cadence", "due", "endpoint", "gone", "least_wait",
+        "on_end", "poll", "priority", "wait",
     )  # fmt: skip
 
     def __init__(
