@@ -92,7 +92,7 @@ async def test_server_that_hangs_becomes_unreachable(metrics_feed, store, server
     server.hanging = True
     await collecting(store, metrics_feed(timeout="20ms"))
     await until(lambda: value(store, REACHABLE) == 0.5)
-    assert len(server.asked) >= 3
+    await until(lambda: len(server.asked) >= 3)  # a busy server reads a request after the poll has timed out
 
 
 async def test_polls_follow_the_pool(metrics_feed, server, until, collecting):
