@@ -41,11 +41,13 @@ WORKERS = "docs/workers.md"
 OBSERVABILITY = "docs/observability.md"
 SHADOWS = "docs/shadow-profiles.md"
 OWN_SERVERS = "docs/own-servers.md"
+ENGINES = "docs/engines.md"
 PROFILES = "docs/profiles.md"
 ACCELERATORS = "docs/accelerators.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "export PATH"),
     OWN_SERVERS: (),
+    ENGINES: (),
     PROFILES: (),
     ACCELERATORS: (),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
@@ -73,6 +75,7 @@ NOT_RUN = {
 PROJECT_FILES = {
     "README.md": (),
     OWN_SERVERS: (),
+    ENGINES: (),
     PROFILES: (),
     ACCELERATORS: (),
     "deploy/README.md": ("deploy",),
@@ -405,6 +408,13 @@ def test_observability_works_as_it_is_written(walk):
     assert {"gateway.request", "gateway.request_orchestration", "run_scheduler_profile", "pick_endpoints"} <= names
     state = json.loads(output_of(walked, "curl -sf http://127.0.0.1:9090/debug/plugins/state"))
     assert state["plugins"]["approx-prefix-cache-producer"]["state"]["totalEndpoints"] == 1
+
+
+@pytest.mark.slow
+def test_configurations_for_engines_are_accepted(walk):
+    walked = walk(ENGINES)
+    assert output_of(walked, "epp check trtllm.yaml").startswith("trtllm.yaml: ok")
+    assert output_of(walked, "epp check mine.yaml").startswith("mine.yaml: ok")
 
 
 @pytest.mark.slow

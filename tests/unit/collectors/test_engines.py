@@ -52,6 +52,8 @@ SAID = {
     "trtllm-serve/metrics.txt": {WAITING: 2, RUNNING: 6, KV_USAGE: 0.375, KV_BLOCK_TOKENS: 32, KV_BLOCKS: 6240},
     TRITON_LLM: {WAITING: 3, RUNNING: 8, KV_USAGE: 0.4875, KV_BLOCK_TOKENS: 64, KV_BLOCKS: 6400},
     TRITON: {WAITING: 14},  # 3 + 11 over its models; how many run nobody says
+    "tgi/metrics.txt": {WAITING: 9, RUNNING: 4},
+    "lmdeploy/metrics.txt": {WAITING: 5, RUNNING: 15, KV_USAGE: 0.75},  # ranks 0 and 1
 }
 
 
@@ -97,7 +99,7 @@ def test_rank_without_a_finite_number_counts_for_nothing():
 
 
 def test_labelled_endpoint_is_not_read_as_another_engine():
-    with pytest.raises(PageError, match="no series of engine 'vllm', but series of SGLang"):
+    with pytest.raises(PageError, match=r"'vllm', but series of SGLang: set .* llm-d.ai/engine-type to sglang"):
         extractor().extract(page(RANKS), endpoint("vllm"))
 
 

@@ -29,11 +29,11 @@ SERIES_PREFIXES: tuple[tuple[bytes, str, str], ...] = (
     (b"trtllm_", "TensorRT-LLM", "trtllm-serve"),
     (b"nv_trt_llm_", "Triton with TensorRT-LLM", "triton-tensorrt-llm"),  # before its host
     (b"nv_inference_", "Triton", "triton"),
-    (b"tgi_", "TGI", ""),
-    (b"lmdeploy:", "LMDeploy", ""),
-    (b"llamacpp:", "llama.cpp", ""),
+    (b"tgi_", "TGI", "tgi"),
+    (b"lmdeploy:", "LMDeploy", "lmdeploy"),
+    (b"llamacpp:", "llama.cpp", "llamacpp"),
 )
-"""Prefix of the series of an engine, its product name, and the built-in engine for it; empty for none."""
+"""Prefix of the series of an engine, its product name, and the built-in engine for it."""
 
 
 class CustomMetric(Parameters, frozen=True):
@@ -159,6 +159,23 @@ BUILT_IN: Mapping[str, EngineConfig] = MappingProxyType(
             # No running requests: Triton has no gauge of them; nv_inference_exec_count, which llm-d-router reads
             # instead, counts all executions since the start.
             EngineConfig(name="triton", queued_requests_spec="nv_inference_pending_request_count"),
+            # No KV usage: tgi_batch_current_max_tokens grows with the batch, and there is no gauge of the capacity.
+            EngineConfig(
+                name="tgi", queued_requests_spec="tgi_queue_size", running_requests_spec="tgi_batch_current_size"
+            ),
+            EngineConfig(
+                name="lmdeploy",
+                queued_requests_spec="lmdeploy:num_requests_waiting",
+                running_requests_spec="lmdeploy:num_requests_running",
+                kv_usage_spec="lmdeploy:gpu_cache_usage_perc",
+            ),
+            # With --metrics. Builds since August 2025 have no KV usage.
+            EngineConfig(
+                name="llamacpp",
+                queued_requests_spec="llamacpp:requests_deferred",
+                running_requests_spec="llamacpp:requests_processing",
+                kv_usage_spec="llamacpp:kv_cache_usage_ratio",
+            ),
         )
     }
 )

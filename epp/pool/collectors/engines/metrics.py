@@ -73,7 +73,8 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
 
     Queues and counters of data-parallel ranks are added up; of their KV usages the highest counts. A value whose series
     is missing from the page becomes unknown, never 0. Built-in engines are vllm, sglang, trtllm-serve (with its page at
-    /prometheus/metrics), triton-tensorrt-llm and triton.
+    /prometheus/metrics), triton-tensorrt-llm, triton, tgi, lmdeploy and llamacpp (which has a page if started with
+    --metrics).
     """
 
     plugin_type = "core-metrics-extractor"
@@ -147,7 +148,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
     def _candidates(self, page: bytes) -> Iterator[Engine]:
         yield self._default
         for prefix, _, name in SERIES_PREFIXES:
-            if name and _has_series(page, prefix):
+            if _has_series(page, prefix):
                 yield self._engines[name]
 
     def _hint(self, page: bytes, engine: Engine) -> str:
@@ -159,12 +160,10 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
             return f"{nothing}: it is JSON, not Prometheus text (TensorRT-LLM has the text at /prometheus/metrics)"
         if start == b"<":
             return f"{nothing}: it is HTML or XML, not Prometheus text; check the source's path and port"
-        for prefix, other, _ in SERIES_PREFIXES:
-            if _has_series(page, prefix):
-                return (
-                    f"{nothing}, but series of {other}: set the endpoint's label {self.parameters.engine_label_key} "
-                    f"and, unless built in, describe the engine in engineConfigs"
-                )
+        for prefix, product, name in SERIES_PREFIXES:
+            if name != engine.name and _has_series(page, prefix):
+                label = self.parameters.engine_label_key
+                return f"{nothing}, but series of {product}: set the endpoint's label {label} to {name}"
         return f"{nothing} ({', '.join(engine.series_names)}): check the path, and that metrics are enabled"
 
 
