@@ -11,6 +11,7 @@ from epp.cli.app import application
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
+from epp.pool.collectors.engines.engine_config import BUILT_IN
 from tests.support.commands import outcome
 from tests.support.kube.charts import (
     CHART,
@@ -45,7 +46,12 @@ def test_lint_has_nothing_to_say(helm, flavour):
         (("router.modelServers.targetPorts[0].port=8000",), "additional properties 'port' not allowed"),
         (("router.modelServers.matchLabels.version=1",), "got number, want string"),
         (("router.epp.image.digest=latest",), "does not match pattern"),
-        (("router.latencyPredictor.enabled=true",), "additional properties 'latencyPredictor' not allowed"),
+        (("router.latencyPredictor.trainingServer.port=8000",), "additional properties 'trainingServer' not allowed"),
+        (("router.tokenizer.enabled=true",), "router.tokenizer.modelName is empty: write the name of the model"),
+        (
+            ("router.tokenizer.enabled=true", "router.tokenizer.modelName=m", "router.tokenizer.port=9090"),
+            "router.tokenizer.port 9090 is a port of the picker's pod already",
+        ),
         (("router.modelServers.matchLabels=null",), "router.modelServers.matchLabels is empty"),
         (("router.epp.flags.grpc-port=9100",), "router.epp.flags has grpc-port, which this chart sets"),
         (
@@ -234,7 +240,7 @@ def test_arguments_are_those_of_the_command_line(helm, flavour):
     assert parsed.params["grpc_health_port"] in {9003, 9005}
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "triton-tensorrt-llm", "trtllm-serve", "triton"])
+@pytest.mark.parametrize("engine", BUILT_IN)
 def test_configurations_are_valid_for_every_engine(helm, engine):
     objects = helm.template(
         f"router.modelServers.type={engine}",
@@ -251,6 +257,42 @@ def test_configurations_are_valid_for_every_engine(helm, engine):
         for text in (files["default-plugins.yaml"], (CHART.parents[1] / "config" / "adaptive.yaml").read_text())
     )
     assert default == ready_made  # one default, in a cluster as elsewhere
+
+
+def test_predicted_latency_has_the_profile_of_llm_d_and_no_side_car(helm):
+    objects = helm.template("router.latencyPredictor.enabled=true", "router.modelServers.type=sglang")
+    text = one(objects, "ConfigMap")["data"]["default-plugins.yaml"]
+    assembly = assemble(load_text(text), Builder(Registry(), ManualClock()))
+    assert assembly.warnings == ()
+    (profile,) = load_text(text).model.scheduling_profiles
+    assert [each.plugin_ref for each in profile.plugins] == [
+        "strict-affinity-filter",
+        "slo-headroom-tier-filter",
+        "loose-affinity-filter",
+        "latency-scorer",
+        "weighted-random-picker",
+    ]
+    assert len(one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]) == 1
+
+
+def test_tokenizer_runs_beside_the_picker(helm, tmp_path):
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "router: {tokenizer: {enabled: true, modelName: my/model, extraArgs: [--trust-remote-code], port: 8100,"
+        " env: [{name: HF_TOKEN, value: x}], volumes: [{name: v, emptyDir: {}}], initContainers: [{name: i, image: j}],"
+        " volumeMounts: [{name: v, mountPath: /v}]}}"
+    )
+    pod = one(helm.template(files=[file]), "Deployment")["spec"]["template"]["spec"]
+    _, render = pod["containers"]
+    assert render["command"] == ["vllm", "launch", "render"]
+    assert render["args"] == ["my/model", "--port=8100", "--trust-remote-code"]
+    assert render["image"] == "docker.io/vllm/vllm-openai-cpu:v0.32.0"
+    assert {"name": "HF_TOKEN", "value": "x"} in render["env"]
+    assert [each["name"] for each in render["volumeMounts"]] == ["model-cache", "model-cache", "v"]
+    assert {"model-cache", "v"} <= {each["name"] for each in pod["volumes"]}
+    assert pod["initContainers"] == [{"name": "i", "image": "j"}]
+    rust = helm.template("router.tokenizer.flavor=rust", files=[file])
+    assert one(rust, "Deployment")["spec"]["template"]["spec"]["containers"][1]["command"] == ["vllm-rs", "render"]
 
 
 def test_configuration_of_the_users_own_is_mounted_as_a_directory(helm, tmp_path):

@@ -72,6 +72,37 @@ schedulingProfiles:
 {{ include "epp.dataLayer" . }}
 {{- end -}}
 
+{{- /* llm-d's profile of predicted latency. */ -}}
+{{- define "epp.predictedLatency" -}}
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: predicted-latency-producer
+- name: strict-affinity-filter
+  type: prefix-cache-affinity-filter
+  parameters: {affinityThreshold: 0.99, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
+- name: loose-affinity-filter
+  type: prefix-cache-affinity-filter
+  parameters: {affinityThreshold: 0.80, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
+- type: latency-scorer
+- type: weighted-random-picker
+- type: slo-headroom-tier-filter
+- type: latency-slo-admitter
+{{- if .Values.router.epp.accelerators.clusterObjects }}
+- type: accelerator-data-source
+{{- end }}
+{{ include "epp.commonPlugins" . }}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: strict-affinity-filter}
+  - {pluginRef: slo-headroom-tier-filter}
+  - {pluginRef: loose-affinity-filter}
+  - {pluginRef: latency-scorer}
+  - {pluginRef: weighted-random-picker}
+{{ include "epp.dataLayer" . }}
+{{- end -}}
+
 {{- define "epp.payloadAgnostic" -}}
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig

@@ -26,6 +26,12 @@
 {{- if and (not $router.sharedState.url) (ne $router.sharedState.quotasWhenAlone "last-known-share") -}}
 {{- fail "router.sharedState.quotasWhenAlone is for pickers that share the use of quotas: set router.sharedState.url, or leave it out" -}}
 {{- end -}}
+{{- if and $router.tokenizer.enabled (not (or $router.tokenizer.modelName $router.tokenizer.args)) -}}
+{{- fail "router.tokenizer.modelName is empty: write the name of the model whose prompts are tokenized" -}}
+{{- end -}}
+{{- if and $router.tokenizer.enabled (has (int $router.tokenizer.port) (list 9002 9090 (int $epp.grpcHealthPort) (int $router.proxy.port) (int $router.proxy.statusPort))) -}}
+{{- fail (printf "router.tokenizer.port %d is a port of the picker's pod already: choose another" (int $router.tokenizer.port)) -}}
+{{- end -}}
 {{- if and $epp.autoscaling.enabled (include "epp.leaderElection" .) -}}
 {{- fail "router.epp.autoscaling cannot help a picker with leader election, where one replica does all the work: remove ha-enable-leader-election from router.epp.flags" -}}
 {{- end -}}

@@ -44,6 +44,12 @@ FLAVOURS: Mapping[str, Sequence[str]] = {
         "router.monitoring.provider.name=gmp",
     ),
     "traced": ("router.tracing.enabled=true",),
+    "tokenizer": (
+        "router.tokenizer.enabled=true",
+        "router.tokenizer.modelName=my/model",
+        "router.latencyPredictor.enabled=true",
+        "router.proxy.enabled=true",
+    ),
     "monitored-pods": (
         "router.monitoring.prometheus.enabled=true",
         "router.monitoring.prometheus.kind=PodMonitor",
