@@ -3,43 +3,35 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 from aiohttp import web
 
 from epp.admin.answers import PickerView, as_json, read_number
 from epp.admin.endpoints import accelerator_of, in_turns, number
+from epp.admin.held_requests import HeldRequests
 from epp.framework.accelerators.tag import AcceleratorTag
-from epp.framework.messages import printable
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, Snapshot
-from epp.routing.director import Director
 
 PATH = "/api/allocation"
 _SHOWN = 200
 _MOST_SHOWN = 1000
-_MOST_HELD = 10_000
-"""Requests that are looked through in one answer."""
 _MOST_TENANTS = 20
 """Of one endpoint, those with most."""
-_MOST_NAME = 128
-
-_Held = Mapping[str, Counter[str]]
-"""Number of requests by endpoint and tenant."""
 
 
 def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
     """Return the route."""
-    director = picker.director
 
     async def show(request: web.Request) -> web.Response:
         """Answer with `limit` endpoints, from the one at `offset` on, and the devices that they have."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
-        snapshot, assumed, held = await picker.call(lambda: (picker.snapshot(), _assumed(director), _held(director)))
+        held = await picker.loop.ask(picker.held)
+        snapshot = await picker.call(picker.snapshot)
         slots = snapshot.slots[offset : offset + limit].tolist()
         devices = _Devices(snapshot, slots)
-        rows = await in_turns(slots, lambda slot: _row(snapshot, slot, assumed, held))
+        rows = await in_turns(slots, lambda slot: _row(snapshot, slot, held))
         ids = [_id(snapshot, slot) for slot in slots]
         return as_json(
             {
@@ -48,30 +40,11 @@ def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
                 "allocation": dict(zip(ids, rows, strict=True)),
                 "gpuToWorkerMap": devices.workers,
                 "total": len(snapshot.slots),
-                "unanswered": len(director.reservations),
+                "unanswered": held.unanswered,
             }
         )
 
     return (web.get(PATH, show),)
-
-
-def _assumed(director: Director) -> _Held:
-    """Return the requests that no endpoint has answered yet."""
-    routings = islice(director.reservations, _MOST_HELD)
-    return _counted((routing.result.targets[0].id, routing.request.fairness_id) for routing in routings)
-
-
-def _held(director: Director) -> _Held:
-    """Return the requests that are charged to the quotas of tenants."""
-    reservations = islice(director.quotas.reservations(), _MOST_HELD)
-    return _counted((place.endpoint, each.tenant) for each in reservations for place in each.places)
-
-
-def _counted(pairs: Iterable[tuple[str, str]]) -> _Held:
-    found: dict[str, Counter[str]] = {}
-    for endpoint, tenant in pairs:
-        found.setdefault(endpoint, Counter())[printable(tenant, _MOST_NAME)] += 1
-    return found
 
 
 def _id(snapshot: Snapshot, slot: int) -> str:
@@ -79,7 +52,7 @@ def _id(snapshot: Snapshot, slot: int) -> str:
     return "" if endpoint is None else endpoint.id
 
 
-def _row(snapshot: Snapshot, slot: int, assumed: _Held, held: _Held) -> Mapping[str, object]:
+def _row(snapshot: Snapshot, slot: int, held: HeldRequests) -> Mapping[str, object]:
     name = _id(snapshot, slot)
     tag = snapshot.records(ACCELERATOR).values[slot]
     return {
@@ -89,8 +62,8 @@ def _row(snapshot: Snapshot, slot: int, assumed: _Held, held: _Held) -> Mapping[
             "inFlight": int(snapshot.column(IN_FLIGHT).item(slot)),
             "inherited": int(snapshot.column(INHERITED).item(slot)),
             "inFlightTokens": number(snapshot.column(IN_FLIGHT_TOKENS).item(slot)),
-            "assumed": dict(assumed.get(name, Counter()).most_common(_MOST_TENANTS)),
-            "byTenant": dict(held.get(name, Counter()).most_common(_MOST_TENANTS)),
+            "assumed": dict(held.assumed.get(name, Counter()).most_common(_MOST_TENANTS)),
+            "byTenant": dict(held.by_tenant.get(name, Counter()).most_common(_MOST_TENANTS)),
         },
     }
 

@@ -2,16 +2,17 @@
 """Requests and responses of the admin port: bodies, JSON, errors, and calls into the event loop that owns the data."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import yaml
 from aiohttp import web
 
+from epp.admin.held_requests import HeldRequests
 from epp.config import Assembly, ConfigState
 from epp.framework.clock import Clock
 from epp.framework.input_errors import ParameterError, read_struct
@@ -205,6 +206,23 @@ class LoopCalls:
                 raise _unavailable() from None
             return await waiting  # it runs already, and takes no time
 
+    async def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a coroutine that `work` makes and the loop runs, or raise its exception.
+
+        Raises AdminError where it does not end in time; it is then cancelled.
+        """
+        coroutine = work()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # closed
+            coroutine.close()
+            raise _unavailable() from error
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise _unavailable() from None
+
 
 def _unavailable() -> AdminError:
     return AdminError(
@@ -230,6 +248,8 @@ class PickerView:
     """What polling says of each endpoint."""
     picks: Callable[[], Mapping[str, int]]
     """How often each endpoint was picked, by `namespace/name`."""
+    held: Callable[[], Coroutine[Any, Any, HeldRequests]]
+    """The requests that endpoints and tenants hold."""
     tenants: Callable[[], Iterable[str]]
     """Those whose quotas are under their names in configuration or objects."""
     tell_quota: Callable[[str, Quota | None], None]

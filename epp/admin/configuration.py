@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration in effect on the admin port, and the states of its plugins on the metrics port."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -51,40 +52,46 @@ def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
 def plugin_state_route(
     loop: LoopCalls,
-    plugins: Callable[[], Mapping[str, Plugin[Any]]],
-    snapshot: Callable[[], Snapshot],
+    states: Callable[[web.Request], Coroutine[Any, Any, Mapping[str, object]]],
     *,
     needs_loopback: bool,
 ) -> web.RouteDef:
-    """Return the route of a page of the metrics port; `plugins` and `snapshot` are called on the loop.
+    """Return the route of a page of the metrics port.
 
-    With `needs_loopback`, only clients on this machine are answered.
+    `states` runs on the loop, and returns the states of the plugins that the request names, or raises AdminError. With
+    `needs_loopback`, only clients on this machine are answered.
     """
 
     async def answer(request: web.Request) -> web.Response:
-        """Answer with the state of each plugin, or why there is none; one plugin in each turn of the loop."""
+        """Answer with the state of each plugin, or why there is none."""
         if needs_loopback and not _is_local(request):
             return response(_FOR_LOOPBACK.encode(), _TEXT, HTTPStatus.FORBIDDEN)
         try:
-            used = await loop.call(lambda: dict(plugins()))
-            states = {name: await _state_of(plugin, loop, snapshot) for name, plugin in used.items()}
+            found = await loop.ask(lambda: states(request))
         except AdminError as error:
             return error.response
-        content = {"timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"), "plugins": states}
+        content = {"timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"), **found}
         return response(msgspec.json.encode(content) + b"\n", _JSON)
 
     return web.get(_STATE_PATH, answer)
 
 
-async def _state_of(plugin: Plugin[Any], loop: LoopCalls, snapshot: Callable[[], Snapshot]) -> Mapping[str, object]:
+async def plugin_states(plugins: Mapping[str, Plugin[Any]], snapshot: Callable[[], Snapshot]) -> Mapping[str, object]:
+    """Return the state of each plugin, by name; one plugin in each turn of the loop that owns them."""
+    states = {}
+    for name, plugin in plugins.items():
+        states[name] = _state_of(plugin, snapshot())
+        await asyncio.sleep(0)
+    return states
+
+
+def _state_of(plugin: Plugin[Any], snapshot: Snapshot) -> Mapping[str, object]:
     told = {"type": plugin.plugin_type}
     try:
-        state = await loop.call(lambda: plugin.dump_state(snapshot()))
+        state = plugin.dump_state(snapshot)
         if state is None:
             return {**told, "message": _UNSUPPORTED}
         raw = msgspec.json.encode(state)
-    except AdminError:
-        raise
     except Exception as error:  # noqa: BLE001  a plugin may raise anything
         return {**told, "message": f"plugin failed to tell its state: {described(error, type(plugin))}"}
     if len(raw) > _MOST_STATE_BYTES:

@@ -5,14 +5,16 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 import structlog
 from aiohttp import web
 
-from epp.admin.answers import LoopCalls, PickerView
-from epp.admin.configuration import plugin_state_route
+from epp.admin.answers import AdminError, LoopCalls, PickerView, read_one
+from epp.admin.configuration import plugin_state_route, plugin_states
+from epp.admin.held_requests import HeldRequests, held_requests
 from epp.admin.port import AdminPort, ClusterAccess
 from epp.app.kubernetes import Kubernetes
 from epp.app.processes import Processes
@@ -38,6 +40,7 @@ from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.framework.guard import SchedulingObserver
+from epp.framework.messages import quoted
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
@@ -63,11 +66,13 @@ from epp.telemetry.process_series import (
 )
 from epp.telemetry.scheduling_metrics import LoopLag
 from epp.telemetry.shared_series import show_shared_state
-from epp.workers.channel import Handler
+from epp.workers.channel import ChannelClosedError, Handler
 from epp.workers.link import Link
 from epp.workers.metrics import packed_metrics
 
 _NAMES_SHOWN = 10
+_WORKER_SECONDS = 2.0
+"""Time in which a page for operators waits for a worker."""
 
 _log = structlog.get_logger()
 
@@ -146,7 +151,12 @@ class Picker:
                 clock=self._clock,
             )
         self._processes = Processes(
-            settings, self.director, self.store, lambda: self._running.assembly.plugins, self._clock
+            settings,
+            self.director,
+            self.store,
+            lambda: self._running.assembly.plugins,
+            self._clock,
+            picks=lambda: self.metrics.picks,
         )
         if self._processes.stream is not None:
             show_shared_state(self.metrics.registry, self._processes.stream)
@@ -320,6 +330,8 @@ class Picker:
                 "metrics": lambda _: packed_metrics(self.metrics.registry),
                 "health": lambda _: self.health(),
                 "quota": lambda told: self.director.quotas.adjust(*told),
+                "held": lambda _: held_requests(self.director),
+                "plugins": lambda _: plugin_states(self.plugins, lambda: self.store.latest),
             }
         keep = {} if self.recorder is None else {"decision": self.recorder.keep}
         return {"ask": self._running.ask, **keep}
@@ -517,7 +529,8 @@ class Picker:
             assembly=lambda: running.assembly,
             config=lambda: self.config,
             states=lambda: running.endpoint_states,
-            picks=lambda: self._processes.picks_of(self.metrics),
+            picks=lambda: self._processes.picks,
+            held=self._held,
             tenants=lambda: running.tenants,
             tell_quota=self._processes.tell_quota,
             build=self._on_trial,
@@ -530,11 +543,35 @@ class Picker:
         builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
         return on_trial(text, builder, self._running.assembly, settings.object_paths)
 
+    async def _held(self) -> HeldRequests:
+        """Return the requests of all processes that endpoints and tenants hold."""
+        own = held_requests(self.director)
+        return own.with_others(await self._processes.answers("held", _WORKER_SECONDS))
+
     def _plugin_states(self) -> web.RouteDef:
         """Return the page with the state of plugins, for the event loop that runs now."""
         is_open = self._cluster_access is None and self._settings.page.token_file is None
-        loop = LoopCalls(asyncio.get_running_loop())
-        return plugin_state_route(loop, lambda: self.plugins, lambda: self.store.latest, needs_loopback=is_open)
+        return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self.plugin_states, needs_loopback=is_open)
+
+    async def plugin_states(self, request: web.Request) -> Mapping[str, object]:
+        """Return the states of plugins by name, with workers those of the one that the request names.
+
+        Raises AdminError for an unknown one.
+        """
+        workers = self._processes.workers
+        channels = {} if workers is None else {str(number): channel for number, channel in workers.channels.items()}
+        worker = read_one(request, "worker")
+        if not worker:
+            states = await plugin_states(self.plugins, lambda: self.store.latest)
+            return {**({"process": "main", "workers": sorted(channels)} if workers else {}), "plugins": states}
+        if worker not in channels:
+            known = f"write one of {', '.join(sorted(channels))}" if channels else "leave it out"
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"no worker {quoted(worker)} serves here: {known}")
+        try:
+            states = await channels[worker].call("plugins", most_seconds=_WORKER_SECONDS)
+        except ChannelClosedError as error:
+            raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", f"worker {worker}: {error}") from error
+        return {"process": f"worker {worker}", "plugins": states}
 
     def _input_owners(self) -> Sequence[HasInputs]:
         """Return the plugins, and what else reads files or objects."""

@@ -2,7 +2,7 @@
 """Connects a picker with its other processes and with other pickers: shared state, messages, connections."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from secrets import randbits, token_hex
 from typing import Any
@@ -25,9 +25,9 @@ from epp.runtime.followed_files import RELOADS
 from epp.sharing.exchange import Exchange
 from epp.sharing.local import Publisher, Relay
 from epp.sharing.stream import SharedStream
-from epp.telemetry.metrics import Metrics
 from epp.workers.channel import Channel, Handler
 from epp.workers.connections import ConnectionReceiver, Connections
+from epp.workers.endpoint_counts import EndpointCounter, EndpointCounts
 from epp.workers.health import Processes as Counts
 from epp.workers.health import WorkersHealth, ask
 from epp.workers.metrics import MergedMetrics, show_processes
@@ -53,8 +53,13 @@ class Processes:
         store: Datastore,
         plugins: Callable[[], Iterable[Plugin[Any]]],
         clock: Clock,
+        *,
+        picks: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Prepare; raises ConfigurationError for a shared state that cannot be used."""
+        """Prepare; `picks` returns how often this process picked each endpoint, by id.
+
+        Raises ConfigurationError for a shared state that cannot be used.
+        """
         self.link = settings.link
         """The connection to the main process, in a worker."""
         self.stream: SharedStream | None = None
@@ -65,6 +70,9 @@ class Processes:
         """Accepts the connections of the main process, for its workers."""
         self._health = WorkersHealth(lambda: self.counts)
         self._metrics: MergedMetrics | None = None
+        self._own_picks = picks
+        self._counter: EndpointCounter | None = None
+        self._counts: EndpointCounts | None = None
         self._settings = settings
         self._quotas = director.quotas
         self._store = store
@@ -77,7 +85,7 @@ class Processes:
             return
         name = token_hex(8)
         own = (
-            SharedWork(store),
+            SharedWork(store, tells=not has_workers),
             SharedFailures(director.outliers, store),
             director.quotas.share(name, WhenAlone(settings.sharing.quotas_when_alone)),
         )
@@ -91,10 +99,12 @@ class Processes:
             self.stream = self._stream()
         if self.link is not None:
             self._publisher = Publisher(self._exchange, partial(self.link.send, "batch"))
+            self._counter = EndpointCounter(store, picks, partial(self.link.send, "counted"))
         elif has_workers:
             self._relay = Relay(self._exchange, clock, self.stream)
             self._publisher = Publisher(self._exchange, self._relay.from_main)
             self.acceptor = Connections(self._release, clock.now)
+            self._counts = EndpointCounts(store)
         wakes = self._publisher or self.stream
         if wakes is not None:
             store.ledger.on_open = wakes.wakes.set
@@ -123,17 +133,23 @@ class Processes:
         self._metrics = MergedMetrics(own)
         return self._metrics
 
-    def picks_of(self, own: Metrics) -> Mapping[str, int]:
-        """Return how often each endpoint was picked; called on the event loop."""
-        return own.picks if self._metrics is None else self._metrics.picks
+    @property
+    def picks(self) -> Mapping[str, int]:
+        """How often each endpoint was picked by any process, by id; for the event loop."""
+        return self._own_picks() if self._counts is None else self._counts.picks
+
+    async def answers(self, kind: str, most_seconds: float) -> Sequence[Any]:
+        """Return the answers of workers to a call, without those that do not answer in time."""
+        return [each for each in (await ask(self._channels(), kind, most_seconds)).values() if each is not None]
 
     async def open(self, server: ExtProcServer, handlers: Mapping[str, Handler], is_ready: Callable[[], bool]) -> None:
         """Start workers, or connect to the main process.
 
         `handlers` are those of a worker for messages of the main process, or the other way round.
         """
-        if self._relay is not None and self.acceptor is not None:
-            of_worker = partial(self._handlers_of, self._relay, self.acceptor, handlers)
+        if self._relay is not None and self.acceptor is not None and self._counts is not None:
+            shared = {"counted": self._counts.add, **handlers}
+            of_worker = partial(self._handlers_of, self._relay, self.acceptor, shared)
 
             def greeting() -> Iterator[tuple[str, object]]:
                 yield "ready", is_ready()
@@ -168,6 +184,8 @@ class Processes:
             yield "main process", self.link.run
         if self._receiver is not None:
             yield "connections", self._receiver.run
+        if self._counter is not None:
+            yield "counts of endpoints", self._counter.run
         if self.workers is not None:
             yield "reloads of workers", partial(_pass_on_reloads, self.workers)
             yield "health of workers", partial(_refresh_health, self._health, self.workers)

@@ -5,7 +5,6 @@ import asyncio
 import pickle
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -110,7 +109,6 @@ counters of events that each process counts. All other gauges show the value of 
 _OF_WORKERS = frozenset({"llm_d_epp_budget_limit"})
 """Summed gauges without the main process: it routes no requests."""
 _OF_PLUGINS = "plugin_type"
-_PICKS, _PICKED = "llm_d_epp_scheduler_attempts", "success"
 _COUNTED = frozenset({"counter", "histogram"})
 _BUCKET = "le"
 _LEVEL = 1
@@ -233,17 +231,6 @@ class MergedMetrics(CollectorRegistry):
         """Ask workers from now on; `channels` returns those to all there are, on the event loop that runs now."""
         self._channels = channels
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def picks(self) -> Mapping[str, int]:
-        """How often each endpoint was picked by any process, by `namespace/name`, as of the last page."""
-        found: Counter[str] = Counter()
-        pace = Pace(sleep=lambda _: None)
-        for page in list(self._known.values()):
-            for (status, _, name, namespace, _), numbers in _rows(page.get(_PICKS), pace):
-                if status == _PICKED:
-                    found[f"{namespace}/{name}"] += int(numbers[0] / _SCALE)
-        return found
 
     def collect(self, wanted: Container[str] | None = None) -> Iterator[Metric]:
         """Ask the workers, then return the metrics, or only the samples that are `wanted`; called in a thread."""

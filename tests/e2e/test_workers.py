@@ -132,6 +132,33 @@ async def test_workers_decide_as_one_and_show_one_page():
         await until(nothing_in_flight, "no request is in flight")
 
 
+async def test_admin_port_and_states_of_plugins_have_all_workers():
+    async with gateway_with_workers("--admin-port=0") as gateway, aiohttp.ClientSession() as http:
+        await serving(gateway, 2)
+        for number in range(12):
+            await ask(gateway, f"{number} {PROMPT}")
+        admin = json.loads(await gateway.process.says('"admin":'))["admin"]
+
+        async def counted() -> bool:
+            async with http.get(f"http://{admin}/api/endpoints") as response:
+                endpoints = (await response.json())["endpoints"]
+            served = sum(each["load"]["served"] for each in endpoints)
+            return (served, sum(each["picks"] for each in endpoints)) == (12, 12)
+
+        await until(counted, "the main process has the requests of both workers")
+        states = f"http://127.0.0.1:{gateway.metrics_port}/debug/plugins/state"
+        processes = []
+        for query in ("", "?worker=1", "?worker=2"):
+            async with http.get(states + query) as response:
+                page = await response.json()
+            assert "approx-prefix-cache-producer" in page["plugins"]
+            processes.append(page["process"])
+        assert processes == ["main", "worker 1", "worker 2"]
+        async with http.get(f"{states}?worker=3") as response:
+            assert response.status == 404
+            assert "write one of 1, 2" in await response.text()
+
+
 async def test_decisions_of_all_workers_are_explained(tmp_path):
     path = tmp_path / "decisions.jsonl"
     flags = ("--admin-port=0", "--decision-sample-rate=1", f"--decision-file={path}", "--decision-file-prefixes")
@@ -175,6 +202,9 @@ async def test_a_quota_holds_over_all_workers_and_is_set_for_all(tmp_path):
         first = await admitted(24)
         assert 1 <= first <= 6 + 2, "more than the limit and a slice of each other process"
         admin = json.loads(await gateway.process.says('"admin":'))["admin"]
+        async with http.get(f"http://{admin}/api/allocation") as shown:
+            allocation = (await shown.json())["allocation"].values()
+        assert sum(each["reservations"]["byTenant"].get("a", 0) for each in allocation) == first
         change = {"tenant": "a", "quota": {"total": {"concurrentRequests": 30}}}
         async with http.post(f"http://{admin}/api/quota/adjust", json=change) as adjusted:
             assert adjusted.status == 200

@@ -52,8 +52,10 @@ class SharedWork(Shareable):
 
     share_name = "work"
 
-    def __init__(self, store: Datastore) -> None:
+    def __init__(self, store: Datastore, *, tells: bool = True) -> None:
+        """Prepare; a process whose columns have what others told it `tells` nothing."""
         self._store = store
+        self._tells = tells
         self._peers: dict[str, dict[str, _Entry]] = {}
         """By picker and address, of endpoints of the pool."""
         self._totals: dict[str, tuple[int, int]] = {}
@@ -79,6 +81,8 @@ class SharedWork(Shareable):
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
         """Return the work of endpoints where it changed, of at most 400."""
+        if not self._tells:
+            return None
         self._follow(snapshot)
         own = _own(snapshot)
         whole = self._renew(own) if self._renews or self._renews_all else False

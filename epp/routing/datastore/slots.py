@@ -177,6 +177,11 @@ class ColumnTable:
         self._cells[name][slot] += amount
         self._dirty.add(name)
 
+    def add_many(self, column: Column, slots: Positions, amounts: Floats) -> None:
+        """Add to one value for each of these slots, which are different."""
+        self._working[column.name][slots] += amounts
+        self._dirty.add(column.name)
+
     def take(self, source: Column, slots: Sequence[int], *others: Column) -> None:
         """Subtract the values of one column at these slots from it and from the other columns."""
         positions = np.array(slots, dtype=np.intp)

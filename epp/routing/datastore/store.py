@@ -20,6 +20,7 @@ from epp.framework.snapshot import (
     AVOIDED,
     CORE_ATTRIBUTES,
     CORE_COLUMNS,
+    FAILED,
     IN_FLIGHT,
     IN_FLIGHT_TOKENS,
     LAST_PICKED,
@@ -29,6 +30,7 @@ from epp.framework.snapshot import (
     PEER_TOKENS,
     REACHABLE,
     REFUSES,
+    SERVED,
     Attribute,
     Column,
     Snapshot,
@@ -213,6 +215,16 @@ class Datastore:
                 released = released or change < 0
         if released:
             self._tell_news()
+
+    def count_ended(self, identities: Sequence[str], numbers: Floats) -> None:
+        """Count requests that another process served at the endpoints of these ids; ids not in the pool are ignored.
+
+        `numbers` has served and failed requests in two rows, with a column for each id, which is there once.
+        """
+        slots = np.array([self._places.slots.get(identity, -1) for identity in identities], dtype=np.intp)
+        is_known = slots >= 0
+        for column, values in zip((SERVED, FAILED), numbers, strict=True):
+            self._table.add_many(column, slots[is_known], values[is_known])
 
     def picked_elsewhere(self, hostport: str) -> None:
         """Note that another picker sent a request to the endpoint of an address."""

@@ -4,7 +4,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+
+import pytest
 
 from epp.admin.answers import AdminError, LoopCalls
 
@@ -43,9 +45,38 @@ async def test_work_that_a_busy_loop_does_not_come_to_is_not_done_later():
     assert done == []
 
 
+async def test_coroutine_runs_on_the_loop_and_is_cancelled_when_it_takes_too_long():
+    calls = LoopCalls(asyncio.get_running_loop(), patience_seconds=0.05)
+    cancelled = asyncio.Event()
+
+    async def name_of_thread() -> str:
+        return threading.current_thread().name
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    def asked(work: Callable[[], Coroutine[None, None, object]]) -> object:
+        return asyncio.run(calls.ask(work))
+
+    assert await asyncio.to_thread(asked, name_of_thread) == threading.current_thread().name
+    with pytest.raises(AdminError) as error:
+        await asyncio.to_thread(asked, waits)
+    assert error.value.kind == "Unavailable"
+    await cancelled.wait()
+
+
 def test_loop_that_has_ended_is_unavailable():
     loop = asyncio.new_event_loop()
     loop.close()
     error = elsewhere(LoopCalls(loop), lambda: None)
     assert isinstance(error, AdminError)
     assert error.kind == "Unavailable"
+
+    async def nothing() -> None:
+        """Do nothing."""
+
+    with pytest.raises(AdminError):
+        asyncio.run(LoopCalls(loop).ask(nothing))

@@ -2,12 +2,14 @@
 """The pool on the admin port: requests that are tried, endpoints, hardware, ranking and configuration."""
 
 import asyncio
+from collections import Counter
 from contextlib import ExitStack
 
 import msgspec
 import pytest
 
 from epp.admin.answers import PickerView
+from epp.admin.held_requests import HeldRequests, held_requests
 from epp.app.servers import admin_routes, on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
 from epp.explain.made_up_pool import EndpointChange, made_up
@@ -58,6 +60,8 @@ class House:
             self.store.tag(endpoint, Report({}, {ACCELERATOR: tag.located()}))
         self.director = Director(Runtime(self.store, self.clock), self.assembly.pipeline, seeds=Seeds(b"test"))
         self.director.use_policies(PoolPolicies({"batch": -1}))
+        self.elsewhere: list[HeldRequests] = []
+        """What other processes hold."""
         self.loop = stack.enter_context(loop_calls())
         picker = PickerView(
             loop=self.loop,
@@ -69,12 +73,16 @@ class House:
             config=lambda: ConfigState(generation=7),
             states=tuple,
             picks=dict,
+            held=self.held,
             tenants=tuple,
             tell_quota=lambda _tenant, _quota: None,
             build=self.build,
         )
         self.built = 0
         self.port = stack.enter_context(opened(admin_routes(picker, None)))
+
+    async def held(self) -> HeldRequests:
+        return held_requests(self.director).with_others(self.elsewhere)
 
     def build(self, text: str):
         self.built += 1
@@ -291,6 +299,23 @@ def test_tf_7_allocation_has_tags_reservations_and_a_map_of_devices(house):
         for routing in routings:
             house.on_loop(lambda one=routing: one.complete(Cause.NATURAL))
     assert house.shown("/api/allocation")["unanswered"] == 0
+
+
+def test_allocation_has_the_requests_of_all_processes(house):
+    routing = house.route(("x-gateway-inference-fairness-id", "gold"))
+    target = routing.result.targets[0].id
+    house.elsewhere = [
+        HeldRequests({target: Counter(gold=2, free=1)}, {target: Counter(gold=2)}, 3),
+        HeldRequests({"default/left": Counter(free=1)}, {}, 1),
+    ]
+    try:
+        found = house.shown("/api/allocation")
+    finally:
+        house.elsewhere = []
+        house.on_loop(lambda: routing.complete(Cause.NATURAL))
+    held = found["allocation"][target]["reservations"]
+    assert (held["assumed"], held["byTenant"]) == ({"gold": 3, "free": 1}, {"gold": 3})
+    assert found["unanswered"] == 5
 
 
 def test_ocm_11_placement_is_a_funnel_with_the_keys_of_the_debugger(house):

@@ -20,8 +20,7 @@ from epp.app.settings import PickerSettings
 from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint
 from epp.pool.discovery import StaticDiscovery
-from epp.telemetry.families import Counters, Families, Gauges, Histograms
-from epp.telemetry.scheduling_metrics import SchedulingMetrics
+from epp.telemetry.families import Counters, Gauges, Histograms
 from epp.workers import metrics
 from epp.workers.channel import Channel, ChannelClosedError
 from epp.workers.health import Processes
@@ -215,16 +214,6 @@ async def test_workers_answer_over_their_channels():
         assert b'\nrequests_total{endpoint="a"} 5.0\n' in await asyncio.to_thread(generate_latest, merged)
         channels[0].close()
         assert b'\nrequests_total{endpoint="a"} 5.0\n' in await asyncio.to_thread(generate_latest, merged)
-
-
-def test_picks_are_those_of_all_workers(fleet):
-    for number, worker in enumerate(fleet.workers, 1):
-        attempts = SchedulingMetrics(Families(worker.registry))._attempts  # noqa: SLF001  no need of a whole request
-        attempts.labels("success", "m", "a", "default", "8000").inc(number)
-        attempts.labels("success", "other", "a", "default", "8001").inc()
-        attempts.labels("failure", "m", "", "", "").inc()
-    fleet.page()
-    assert fleet.merged.picks == {"default/a": 1 + 2 + 2}
 
 
 WORKERS, COUNT = st.integers(0, 1), ("count", 0, 0)
