@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pool and objects that a picker would find in a cluster, its missing rights, and the roles that grant them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from epp.app.pool_check import PoolReport, check_objects, check_pool
+from epp.app.pool_check import PoolFindings, PoolReport, check_objects, check_pool, check_pools
+from epp.app.pools import PoolChoice
 from epp.framework.cluster import ObjectReader
 from epp.kube.access import KubeApi
 from epp.kube.access_check import Access, AccessState, check_access, user_of
@@ -28,7 +29,9 @@ class ClusterReport(msgspec.Struct, frozen=True):
     """Whether the picker would become ready and serve, in one sentence."""
     access: tuple[Access, ...]
     pool: PoolReport | None = None
-    """None where no pool was named."""
+    """None where no pool was named, or several were."""
+    pools: tuple[PoolReport, ...] = ()
+    """Those of a picker of several pools."""
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -44,7 +47,7 @@ class ClusterReport(msgspec.Struct, frozen=True):
 
 async def check_cluster(
     api: KubeApi,
-    source: PoolName | PodTarget | None,
+    source: PoolName | PodTarget | PoolChoice | None,
     namespace: str,
     *,
     pool_group: str,
@@ -59,7 +62,13 @@ async def check_cluster(
     group = None if isinstance(source, PodTarget) else pool_group
     needs = (*needs_of_picker(namespace, pool_group=group, lease=lease), *needs_of_metrics(), *needs_of_hub(namespace))
     found = await check_access(api, needs)
-    pool = None if source is None else await check_pool(api, source, namespace)
+    pool: PoolReport | None = None
+    several = PoolFindings()
+    if isinstance(source, PoolChoice):
+        several = await check_pools(api, source)
+    elif source is not None:
+        pool = await check_pool(api, source, namespace)
+    one = PoolFindings() if pool is None else PoolFindings((pool,), pool.errors, pool.warnings)
     of_objects = await check_objects(api, readers, namespace)
     required = _problems(found, Importance.REQUIRED)
     names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
@@ -68,7 +77,7 @@ async def check_cluster(
         granted = [each for each in found if is_granted(each.need)]
         return tuple(_roles(granted, user, namespace, *names, *filter(None, [title])))
 
-    ready, summary = _outcome(found, pool, namespace)
+    ready, summary = _outcome(found, one.pools or several.pools, namespace)
     return ClusterReport(
         server=api.server,
         user=user,
@@ -77,8 +86,9 @@ async def check_cluster(
         summary=summary,
         access=found,
         pool=pool,
-        errors=(*required, *(() if pool is None else pool.errors)),
-        warnings=(*_problems(found, Importance.RECOMMENDED), *(() if pool is None else pool.warnings), *of_objects),
+        pools=several.pools,
+        errors=(*required, *one.errors, *several.errors),
+        warnings=(*_problems(found, Importance.RECOMMENDED), *one.warnings, *several.warnings, *of_objects),
         notes=tuple(_notes(found)),
         roles=roles("", lambda need: not (need.is_of_hardware or need.is_of_hub or need.is_of_metrics)),
         hardware_roles=roles("hardware", lambda need: need.is_of_hardware),
@@ -126,20 +136,32 @@ def _notes(found: Iterable[Access]) -> list[str]:
     return notes
 
 
-def _outcome(found: Iterable[Access], pool: PoolReport | None, namespace: str) -> tuple[bool, str]:
+def _outcome(found: Iterable[Access], pools: Sequence[PoolReport], namespace: str) -> tuple[bool, str]:
     """Return whether the picker would become ready, and the sentence on it."""
     required = [each for each in found if each.need.importance is Importance.REQUIRED]
     if lacking := [_title(each.need) for each in required if _prevents_start(each)]:
         return False, f"The picker would not become ready: it cannot use {', '.join(lacking)}."
     if unwatched := [_title(each.need) for each in required if each.state is AccessState.FORBIDDEN]:
         return True, f"The picker would become ready, and see no change of {', '.join(unwatched)}."
-    if pool is None:
+    if not pools:
         return True, f"The picker of an InferencePool in namespace {namespace} would become ready."
+    return True, f"The picker would become ready{_endpoints_of(pools)}."
+
+
+def _endpoints_of(pools: Sequence[PoolReport]) -> str:
+    """Return the end of the sentence: which endpoints the picker would have."""
+    endpoints = sum(each.endpoints for each in pools)
+    counted = f", with {endpoints} endpoint{'' if endpoints == 1 else 's'}"
+    if len(pools) > 1:
+        without = [each.name for each in pools if not each.endpoints]
+        answers = f", and answer 503 for {', '.join(without)} until a pod is ready" if without else ""
+        return f"{counted} in {len(pools)} pools{answers}"
+    (pool,) = pools
     if not pool.found:
-        return True, "The picker would become ready without endpoints, and answer 503 until the InferencePool is there."
+        return " without endpoints, and answer 503 until the InferencePool is there"
     if not pool.endpoints:
-        return True, "The picker would become ready without endpoints, and answer 503 until a pod is ready."
-    return True, f"The picker would become ready, with {pool.endpoints} endpoint{'s' if pool.endpoints > 1 else ''}."
+        return " without endpoints, and answer 503 until a pod is ready"
+    return counted
 
 
 def _prevents_start(access: Access) -> bool:

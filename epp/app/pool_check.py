@@ -2,11 +2,12 @@
 """The pool in a cluster as a picker would see it, read once."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from epp.app.pools import PoolChoice
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.endpoint import LabelSelector
 from epp.framework.plugin_status import InputProblem
@@ -67,6 +68,8 @@ class PoolReport(msgspec.Struct, frozen=True):
     """The label selector of its pods."""
     ports: tuple[int, ...] = ()
     protocol: str = ""
+    picker_port: int | None = None
+    """That of its endpointPickerRef."""
     pods: PodCounts | None = None
     """None where they cannot be listed."""
     endpoints: int = 0
@@ -119,7 +122,7 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
         if item is None or item.object is None:
             return PoolReport(name=source.name, found=False, errors=(_missing(source, item, there),))
         pool, picker = item.object
-        report = PoolReport(name=source.name, protocol=pool.app_protocol)
+        report = PoolReport(name=source.name, protocol=pool.app_protocol, picker_port=pool.picker_port)
         target = PodTarget(LabelSelector.of(pool.match_labels), pool.ports)
         identity = PoolIdentity(source.name, source.group, namespace)
         warnings += await _service_problems(api, picker, namespace)
@@ -136,6 +139,54 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
         rewrites=built.rewrites,
         other_pools=built.other_pools,
         warnings=(*warnings, *built.warnings),
+    )
+
+
+class PoolFindings(NamedTuple):
+    """The reports on pools, and the problems of each and with all of them."""
+
+    pools: tuple[PoolReport, ...] = ()
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+async def check_pools(api: KubeApi, choice: PoolChoice) -> PoolFindings:
+    """Return what a picker of these pools would find; raises ApiUnreachableError."""
+    names: Iterable[str] = sorted(choice.names)
+    warnings: list[str] = []
+    if choice.labels is not None:
+        try:
+            items = await list_objects(
+                api, pools(choice.group), read_inference_pool, namespace=choice.namespace, selector=choice.selector
+            )
+        except ApiError as error:
+            return PoolFindings(errors=tuple(_unlisted("InferencePools", error)))
+        names = [each.name for each in choice.of(item.object for item in items if item.object is not None)]
+        warnings += _problems("InferencePool", items)
+        if not items:
+            warnings.append(f"no InferencePool of namespace {choice.namespace} has the labels {choice.labels}")
+    reports = tuple(
+        [await check_pool(api, PoolName(name, choice.namespace, choice.group), choice.namespace) for name in names]
+    )
+    by_port: dict[int | None, list[str]] = {}
+    for each in reports:
+        if each.found:
+            by_port.setdefault(each.picker_port, []).append(each.name)
+    return PoolFindings(
+        reports,
+        (
+            *(f"InferencePool {each.name}: {error}" for each in reports for error in each.errors),
+            *(_shared_port(port, named) for port, named in by_port.items() if len(named) > 1),
+        ),
+        (*warnings, *(f"InferencePool {each.name}: {warning}" for each in reports for warning in each.warnings)),
+    )
+
+
+def _shared_port(port: int | None, names: Sequence[str]) -> str:
+    which = "no port" if port is None else f"port {port}"
+    return (
+        f"InferencePools {', '.join(names)} name {which} in spec.endpointPickerRef.port, and only the first is served: "
+        "write another number for each"
     )
 
 

@@ -2,9 +2,10 @@
 """Pickers of several InferencePools in one process: a listener for each, and one port for all metrics."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +13,8 @@ import structlog
 from aiohttp import web
 from prometheus_client.registry import CollectorRegistry
 
+from epp.admin.answers import AdminError, LoopCalls, read_one
+from epp.admin.configuration import plugin_state_route
 from epp.admin.pools import routes_of_pools
 from epp.admin.port import AdminPort, ClusterAccess
 from epp.app.picker import Picker
@@ -21,7 +24,7 @@ from epp.extproc.settings import Transport
 from epp.framework import SystemClock
 from epp.framework.endpoint import LabelSelector
 from epp.framework.errors import ConfigurationError
-from epp.framework.messages import described
+from epp.framework.messages import described, quoted
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
 from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
@@ -57,9 +60,9 @@ class PoolChoice:
         """The labels as a parameter of the Kubernetes API."""
         return {} if self.labels is None else {"labelSelector": str(self.labels)}
 
-    def has(self, pool: InferencePool) -> bool:
-        """Whether a pool that the API server returned for `selector` is one of them."""
-        return not self.names or pool.name in self.names
+    def of(self, pools: Iterable[InferencePool]) -> list[InferencePool]:
+        """Return those of the pools that the API server returned for `selector`, the oldest first."""
+        return sorted((pool for pool in pools if not self.names or pool.name in self.names), key=_age)
 
 
 class _Member:
@@ -140,6 +143,7 @@ class Pools:
             self._access,
             scores=self._scores,
             explanations=self._explanations,
+            debug=self._plugin_states,
         )
         server = replace(self._settings.server, address="", transport=Transport.ASYNCIO, secure=False)
         return Servers(_no_session, served, server, page)
@@ -195,7 +199,7 @@ class Pools:
         """Serve the pools that there are now, and no others."""
         if self._found is None or self._is_stopping:
             return
-        chosen = sorted((pool for pool in self._found.objects.values() if self._choice.has(pool)), key=_age)
+        chosen = self._choice.of(self._found.objects.values())
         self._left_out = tuple(pool.name for pool in chosen[MOST_POOLS:])
         default = parse_host_port(self._settings.server.address, min_port=0).port
         wanted = {pool.name: pool.picker_port or default for pool in chosen[:MOST_POOLS]}
@@ -329,6 +333,20 @@ class Pools:
         """Return the room for requests in each cluster, of all pools."""
         lists: list[Mapping[str, Any]] = [picker.cluster_scores(local) for _, picker in self._pickers]
         return {**(lists[0] if lists else {}), "items": [item for each in lists for item in each["items"]]}
+
+    def _plugin_states(self) -> web.RouteDef:
+        """Return the page with the state of plugins, for the event loop that runs now."""
+        is_open = self._access is None and self._settings.page.token_file is None
+        return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self._states_in_pool, needs_loopback=is_open)
+
+    async def _states_in_pool(self, request: web.Request) -> Mapping[str, object]:
+        """Return the states of the plugins of the pool that the request names; raises AdminError for an unknown one."""
+        name, pickers = read_one(request, "pool"), dict(self._pickers)
+        if name not in pickers:
+            known = f"write one of {', '.join(pickers)}" if pickers else "see /healthz"
+            problem = f"no pool {quoted(name)} is served here" if name else "pool is missing"
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"{problem}: {known}")
+        return {"pool": name, **await pickers[name].plugin_states(request)}
 
     def _explanations(self) -> Mapping[str, object]:
         return {name: each for _, picker in self._pickers for name, each in picker.explanations().items()}

@@ -9,7 +9,7 @@ import yaml
 from rich.markup import escape
 from rich.tree import Tree
 
-from epp.cli.check_files import FileReport, check_all
+from epp.cli.check_files import FileReport, check_all, check_pools
 from epp.cli.commands import Check
 from epp.cli.inputs import split_list
 from epp.cli.options import Output
@@ -42,12 +42,21 @@ _BEFORE_SCHEDULING = frozenset(cls.role.title.lower() for cls in all_roles() if 
 
 def check(flags: Check) -> None:
     """Check the files and the cluster, print the reports, and exit with their code."""
+    names = split_list(flags.pool_name or "")
+    is_of_pools = len(names) > 1 or flags.pool_config_dir is not None
     with exit_on(ConfigurationError):
-        _refuse_idle_flags(flags)
+        if is_of_pools:
+            from epp.cli.kubernetes import read_pool_choice  # noqa: PLC0415  imports all of a picker
+
+            read_pool_choice(flags)
+        _refuse_idle_flags(flags, is_of_pools=is_of_pools)
     registry = Registry(modules=split_list(flags.allow_plugin_modules))
     builder = Builder(registry, SystemClock(), experimental=flags.allow_experimental_plugins)
     with log_of_errors_only():
-        reports = check_all(flags.files or (), builder)
+        if is_of_pools:
+            reports = check_pools(names, flags.pool_config_dir, flags.files or (), builder)
+        else:
+            reports = check_all(flags.files or (), builder)
     if flags.output is not Output.JSON:
         for report in reports:
             _show(report)
@@ -72,12 +81,13 @@ def check(flags: Check) -> None:
         raise typer.Exit(WARNED)
 
 
-def _refuse_idle_flags(flags: Check) -> None:
+def _refuse_idle_flags(flags: Check, *, is_of_pools: bool) -> None:
     """Raise ConfigurationError if there is nothing to check, or for a flag that requires --cluster."""
     given = {
         "--kubeconfig": flags.kubeconfig is not None,
         "--as": flags.as_user is not None,
-        "--pool-name": flags.pool_name is not None,
+        "--pool-name": flags.pool_name is not None and not is_of_pools,
+        "--pool-selector": flags.pool_selector is not None and not is_of_pools,
         "--pool-namespace": flags.pool_namespace is not None,
         "--pool-group": flags.pool_group != POOL_GROUP,
         "--endpoint-selector": flags.endpoint_selector is not None,

@@ -14,7 +14,7 @@ from rich.table import Table
 from epp.app.cluster_check import ClusterReport, check_cluster
 from epp.app.pool_check import PoolReport
 from epp.cli.commands import Check
-from epp.cli.kubernetes import lease_name, read_namespace, read_source
+from epp.cli.kubernetes import lease_name, read_namespace, read_pool_choice, read_source
 from epp.cli.output import log_of_errors_only, new_console, print_labelled, show_findings
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError
@@ -35,7 +35,8 @@ _COLOURS = {
 
 def read_cluster(flags: Check) -> ClusterReport:
     """Check the cluster; raises ConfigurationError without access."""
-    source, namespace, user = read_source(flags), read_namespace(flags), flags.as_user or ""
+    source = read_pool_choice(flags) or read_source(flags)
+    namespace, user = read_namespace(flags), flags.as_user or ""
     lease = lease_name(flags, namespace) if flags.ha_enable_leader_election else None
     if flags.as_user is not None and not (user.isascii() and user.isprintable() and user.strip()):
         raise ConfigurationError(f"--as: {user!r} is not the name of a user")
@@ -90,8 +91,8 @@ def show(report: ClusterReport) -> None:
     absent = [each.need.resource.title for each in report.access if not _is_shown(each)]
     if absent:
         print_labelled(console, "  ", f"[dim]not installed, and not needed: {escape(', '.join(absent))}[/]")
-    if report.pool is not None:
-        for line in _pool_lines(report.pool):
+    for pool in report.pools or ((report.pool,) if report.pool else ()):
+        for line in _pool_lines(pool):
             print_labelled(console, "  ", escape(line))
     _show_roles("All that the picker needs in its namespace", report.roles)
     _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)

@@ -3,7 +3,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,11 +67,24 @@ class FileReport(msgspec.Struct, frozen=True):
     graph: Graph | None = None
     skipped: str = ""
     """Why a file of a directory was skipped."""
+    pools: tuple[str, ...] = ()
+    """Names of the pools whose configuration it is, in a picker of several."""
 
     @property
     def name(self) -> str:
-        """The file, and the part of it."""
-        return f"{self.file}, {self.inside}" if self.inside else self.file
+        """The pools, the file, and the part of it."""
+        pools = f"{'pool' if len(self.pools) == 1 else 'pools'} {', '.join(self.pools)}: " if self.pools else ""
+        return f"{pools}{self.file}{', ' if self.inside else ''}{self.inside}"
+
+    def of_pools(self, *names: str) -> "FileReport":
+        """Return the report on the configuration of these pools of a picker of several."""
+        if not names or self.graph is None or self.graph.discovery is None:
+            return msgspec.structs.replace(self, pools=names)
+        problem = Problem(
+            "dataLayer.discovery is for one pool: leave it out, the endpoints are the pods of each InferencePool",
+            origin=self.file,
+        )
+        return msgspec.structs.replace(self, pools=names, errors=(*self.errors, problem), graph=None)
 
     def for_programs(self) -> dict[str, object]:
         """Return the report as plain data."""
@@ -83,12 +96,34 @@ class FileReport(msgspec.Struct, frozen=True):
             "notes": [Finding.of(problem) for problem in self.notes],
             "graph": self.graph,
             "skipped": self.skipped or None,
+            "pools": self.pools,
         }
 
 
 def check_all(paths: Iterable[Path], builder: Builder) -> list[FileReport]:
     """Return a report on each configuration in files, in the files of directories, and in standard input for `-`."""
     return [report for path in paths for report in _check(path, builder)]
+
+
+def check_pools(
+    names: Collection[str], directory: Path | None, others: Iterable[Path], builder: Builder
+) -> list[FileReport]:
+    """Return a report on each configuration of a picker of several pools.
+
+    That of a pool is NAME.yaml in the directory; those without one, and all without a directory, have the `others`.
+    Without names, each file of the directory is of a pool.
+    """
+    files = {} if directory is None else {path.stem: path for path in sorted(directory.glob("*.yaml"))}
+    own = {name: files[name] for name in sorted(names or files) if name in files}
+    reports = [report.of_pools(name) for name, path in own.items() for report in _check(path, builder)]
+    without = [name for name in sorted(names) if name not in own]
+    reports += [report.of_pools(*without) for report in check_all(others, builder)]
+    reports += [
+        FileReport(str(path), skipped="no pool of --pool-name has this name")
+        for name, path in files.items()
+        if name not in own
+    ]
+    return reports
 
 
 def _check(path: Path, builder: Builder) -> Iterator[FileReport]:

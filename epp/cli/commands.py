@@ -58,7 +58,16 @@ class Check:
         "USER",
         name="--as",
     )
-    pool_name: str | None = flag(None, "The InferencePool.", "NAME")
+    pool_name: str | None = flag(
+        None, "The InferencePool; several names, with commas or repeated flags, for a picker of several.", "POOL,..."
+    )
+    pool_selector: str | None = flag(None, "The labels of the InferencePools of a picker of several.", "SELECTOR")
+    pool_config_dir: Path | None = flag(
+        None,
+        "With several pools, also without --cluster: directory with configurations of pools, NAME.yaml; FILE is for "
+        "the others.",
+        "DIRECTORY",
+    )
     pool_namespace: PoolNamespace = None
     pool_group: PoolGroup = POOL_GROUP
     endpoint_selector: EndpointSelector = None

@@ -3,6 +3,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -69,7 +70,7 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
     )
 
 
-def read_pool_choice(flags: Serve) -> PoolChoice | None:
+def read_pool_choice(flags: Serve | Check) -> PoolChoice | None:
     """Return which pools are served together, None for one pool; raises ConfigurationError."""
     names = split_list(flags.pool_name or "")
     if len(names) < _MANY and not flags.pool_selector:
@@ -80,17 +81,15 @@ def read_pool_choice(flags: Serve) -> PoolChoice | None:
         return None
     if names and flags.pool_selector:
         raise ConfigurationError("--pool-name and --pool-selector exclude each other: give one")
-    for flag, is_given in (
-        ("--endpoints", flags.endpoints is not None),
-        ("--objects", bool(flags.objects)),
-        ("--endpoint-selector", bool(flags.endpoint_selector or flags.endpoint_target_ports)),
-        ("--workers", flags.workers > 1),
-    ):
+    for flag, is_given in _flags_of_one_pool(flags):
         if is_given:
             raise ConfigurationError(f"{flag} is for one pool: leave it out, or run a picker for each InferencePool")
-    if flags.pool_config_dir is not None and flags.config_file is None:
+    default, is_missing = (
+        ("FILE", not flags.files) if isinstance(flags, Check) else ("--config-file", not flags.config_file)
+    )
+    if flags.pool_config_dir is not None and is_missing:
         raise ConfigurationError(
-            "--pool-config-dir needs --config-file, for pools without a file of their own in the directory"
+            f"--pool-config-dir needs {default}, for pools without a file of their own in the directory"
         )
     any_pool, *_ = [_pool(replace(flags, pool_name=name)) for name in names or ("any",)]
     labels = None if flags.pool_selector is None else _labels(flags.pool_selector, "--pool-selector")
@@ -101,6 +100,15 @@ def read_pool_choice(flags: Serve) -> PoolChoice | None:
         group=any_pool.group,
         kubeconfig=flags.kubeconfig,
     )
+
+
+def _flags_of_one_pool(flags: Serve | Check) -> Iterator[tuple[str, bool]]:
+    """Yield flags that have no meaning for several pools, and whether each is given."""
+    if isinstance(flags, Serve):
+        yield "--endpoints", flags.endpoints is not None
+        yield "--objects", bool(flags.objects)
+        yield "--workers", flags.workers > 1
+    yield "--endpoint-selector", bool(flags.endpoint_selector or flags.endpoint_target_ports)
 
 
 def is_in_cluster(flags: Serve, config: LoadedConfig | None) -> bool:
@@ -128,8 +136,9 @@ def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
 
 
 def lease_name(flags: Check, namespace: str) -> str:
-    """Return the name of the lease that all replicas of the pool share; empty without a name of the pool."""
-    return _lease_name(namespace, flags.pool_name) if flags.pool_name else ""
+    """Return the name of the lease that all replicas of the pool share; empty without the name of one pool."""
+    names = split_list(flags.pool_name or "")
+    return _lease_name(namespace, names[0]) if len(names) == 1 else ""
 
 
 def pool_title(flags: Serve) -> str:

@@ -119,6 +119,20 @@ async def test_each_pool_answers_at_the_port_that_it_names(space, tmp_path):
         lists = page["llm_d_epp_kubernetes_lists_total"]
         assert [value for labels, value in lists.items() if any("inferenceobjectives" in each for each in labels)]
 
+        states = f"http://127.0.0.1:{process.metrics_port}/debug/plugins/state"
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"{states}?pool=code") as answer:
+                shown = await answer.json()
+            assert shown["pool"] == "code"
+            assert "approx-prefix-cache-producer" in shown["plugins"]
+            async with http.get(states) as answer:
+                assert (answer.status, (await answer.json())["error"]["message"]) == (
+                    404,
+                    "pool is missing: write one of chat, code",
+                )
+            async with http.get(f"{states}?pool=code", headers={"Host": "attacker.example"}) as answer:
+                assert answer.status == 403
+
         admin = f"http://127.0.0.1:{process.admin_port}/pools/code"
         exit_code, explained = await outcome("explain", "--last", "--admin", admin)
         assert exit_code == 0

@@ -90,6 +90,9 @@ class Script:
         if verb == "watch":
             return 200, {}
         there = [each for each in objects if namespace in (None, each["metadata"].get("namespace"))]
+        wanted = [pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair]
+        labelled = [(each, each["metadata"].get("labels", dict(wanted))) for each in there]  # without any: of all
+        there = [each for each, labels in labelled if all(labels.get(name) == value for name, value in wanted)]
         begin, end = int(query.get("continue", 0)), int(query.get("continue", 0)) + int(query["limit"])
         more = str(end) if end < len(there) else ""
         return 200, {"metadata": {"resourceVersion": "7", "continue": more}, "items": there[begin:end]}

@@ -3,6 +3,7 @@
 
 import pytest
 
+from epp.app import PoolChoice
 from epp.app.cluster_check import check_cluster
 from epp.framework.endpoint import LabelSelector
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, PODS, REWRITES, pools
@@ -269,3 +270,60 @@ async def test_no_named_pool(check, cluster):
     report = await check(None)
     assert report.pool is None
     assert report.summary == "The picker of an InferencePool in namespace llm would become ready."
+
+
+@pytest.fixture
+def several(cluster, pool):
+    """Two pools of a team, and one of another; one of the two has a ready pod."""
+
+    def reference(port):
+        return {"name": "pickers", "port": {"number": port}}
+
+    def of_team(name, team, port, **spec):
+        made = pool(name, endpointPickerRef=reference(port), **spec)
+        made["metadata"]["labels"] = {"team": team}
+        return made
+
+    cluster.objects[POOLS] = [
+        of_team("chat", "search", 9101),
+        of_team("code", "search", 9102, selector={"matchLabels": {"app": "code"}}),
+        of_team("other", "ads", 9101),
+    ]
+    (ready,) = cluster.objects[PODS.path("v1")]
+    ready["metadata"]["labels"] = {"app": "vllm"}
+    cluster.answers["/api/v1/namespaces/llm/services/pickers"] = (403, {"code": 403})
+    return cluster
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"names": frozenset({"code", "chat"})}, {"labels": LabelSelector.parse("team=search")}]
+)
+async def test_each_pool_of_a_picker_of_several_is_reported(check, several, chosen):
+    report = await check(PoolChoice(namespace="llm", **chosen))
+    assert report.errors == ()
+    assert report.pool is None
+    assert [(each.name, each.endpoints, each.picker_port) for each in report.pools] == [
+        ("chat", 1, 9101),
+        ("code", 0, 9102),
+    ]
+    assert report.warnings == (
+        "InferencePool code: no pod of namespace llm has the labels app=code: requests get 503 until one does",
+    )
+    assert report.summary == (
+        "The picker would become ready, with 1 endpoint in 2 pools, and answer 503 for code until a pod is ready."
+    )
+
+
+async def test_pools_that_name_one_port_or_do_not_exist_are_errors(check, several):
+    report = await check(PoolChoice(namespace="llm", names=frozenset({"chat", "other", "none"})))
+    missing, shared = report.errors
+    assert missing.startswith("InferencePool none: there is no InferencePool 'none' in namespace llm")
+    assert shared == (
+        "InferencePools chat, other name port 9101 in spec.endpointPickerRef.port, and only the first is served: write "
+        "another number for each"
+    )
+
+
+async def test_labels_of_no_pool_are_a_warning(check, several):
+    report = await check(PoolChoice(namespace="llm", labels=LabelSelector.parse("team=none")))
+    assert report.warnings == ("no InferencePool of namespace llm has the labels team=none",)
