@@ -2,6 +2,7 @@
 """A picker of several processes behind a real Envoy."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -241,22 +242,96 @@ async def test_a_worker_that_is_killed_is_replaced_and_the_other_serves_on():
         await until(nothing_in_flight, "what the worker had in flight counts no more")
 
 
+class Deaths:
+    """Kills workers, and knows in which times one was dying."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.count = 0
+        self.times: list[tuple[float, float]] = []
+        """From the kill until the main process has noticed the death."""
+
+    async def kill(self, *numbers: int) -> None:
+        """Kill these workers at once, and wait until the main process has noticed."""
+        pids, began = worker_pids(self._gateway), time.monotonic()
+        for number in numbers:
+            os.kill(pids[number], signal.SIGKILL)
+        self.count += len(numbers)
+
+        async def are_noticed() -> bool:
+            return (await self._gateway.health())[1]["workers"]["replaced"] == self.count
+
+        await until(are_noticed, f"{self.count} workers have been replaced", seconds=60)
+        self.times.append((began, time.monotonic()))
+
+    async def kill_starting(self, *numbers: int, after_seconds: float) -> None:
+        """Kill the replacements of these workers, so long after their start."""
+        await until(lambda: worker_pids(self._gateway).keys() >= {*numbers}, "replacements start", seconds=60)
+        await asyncio.sleep(after_seconds)
+        await self.kill(*numbers)
+
+
+async def ask_steadily(gateway: Gateway, failures: list[tuple[float, float]]) -> None:
+    """Send some requests a second until cancelled; keep the times of those that failed."""
+
+    async def one(number: int) -> None:
+        began = time.monotonic()
+        try:
+            await ask(gateway, f"{number} of many")
+        except (AssertionError, aiohttp.ClientError):
+            failures.append((began, time.monotonic()))
+
+    async with asyncio.TaskGroup() as requests:
+        for number in itertools.count():
+            requests.create_task(one(number))
+            await asyncio.sleep(0.2)
+
+
+def held_by(pid: int) -> tuple[int, int]:
+    """Return how many descriptors a process has open, and how many segments of shared memory it has mapped."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    segments = sum("/dev/shm/" in line or "memfd:" in line for line in maps)  # noqa: S108  no file is written there
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())), segments
+
+
+def resident_bytes(pid: int) -> int:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024
+
+
 @pytest.mark.slow
-async def test_nothing_is_left_of_workers_that_were_killed():
-    async with gateway_with_workers() as gateway:
-        await serving(gateway, 2)
+@pytest.mark.timeout(600)  # a minute on two cores that do nothing else
+async def test_a_hundred_deaths_of_workers_leave_nothing_and_cost_only_what_was_in_flight_there():
+    async with gateway_with_workers(workers=3) as gateway:
+        await serving(gateway, 3)
+        deaths, failures = Deaths(gateway), list[tuple[float, float]]()
+        asking = asyncio.create_task(ask_steadily(gateway, failures))
 
-        def descriptors() -> int:
-            return len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))
+        async def kill_twenty() -> None:
+            """Kill two of the three while they serve, and once more as they start, five times."""
+            for number in range(5):
+                chosen = number % 3 + 1, (number + 1) % 3 + 1
+                await deaths.kill(*chosen)
+                await deaths.kill_starting(*chosen, after_seconds=0.1 * number)
+                await serving(gateway, 3)
 
-        await ask(gateway, "before")
-        before = descriptors()
-        for number in range(1, 11):
-            os.kill(worker_pids(gateway)[1], signal.SIGKILL)
-            await replaced(gateway, number)
-            assert len(worker_pids(gateway)) == 2
-        await ask(gateway, "after")
-        assert descriptors() <= before + 4  # connections of Envoy and of this test
+        await kill_twenty()
+        (opened, mapped), resident = held_by(gateway.process.pid), resident_bytes(gateway.process.pid)
+        for _ in range(4):
+            await kill_twenty()
+        assert deaths.count == 100
+        asking.cancel()
+        opened_later, mapped_later = held_by(gateway.process.pid)
+        assert opened_later <= opened + 4  # connections of Envoy and of this test
+        assert mapped_later <= mapped
+        assert resident_bytes(gateway.process.pid) <= resident + 16 * 1024 * 1024
+        assert len(worker_pids(gateway)) == 3
+        unexplained = [
+            (began, ended)
+            for began, ended in failures
+            if not any(began <= noticed and ended >= killed for killed, noticed in deaths.times)
+        ]
+        assert not unexplained
 
 
 async def test_connections_come_back_to_a_worker_that_was_replaced():
