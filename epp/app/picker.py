@@ -67,7 +67,7 @@ from epp.telemetry.process_series import (
 from epp.telemetry.scheduling_metrics import LoopLag
 from epp.telemetry.shared_series import show_shared_state
 from epp.workers.channel import ChannelClosedError, Handler
-from epp.workers.link import Link
+from epp.workers.link import ConfigInEffect, Link
 from epp.workers.metrics import packed_metrics
 
 _NAMES_SHOWN = 10
@@ -145,6 +145,9 @@ class Picker:
                 settings.watch_config,
                 loaded,
                 default=settings.default_config,
+                generation=1
+                if settings.link is None or settings.link.config is None
+                else settings.link.config.generation,
                 build=self._build_next,
                 watch=settings.watches_config,
                 observer=self.metrics,
@@ -157,6 +160,7 @@ class Picker:
             lambda: self._running.assembly.plugins,
             self._clock,
             picks=lambda: self.metrics.picks,
+            config=self._config_in_effect,
         )
         if self._processes.stream is not None:
             show_shared_state(self.metrics.registry, self._processes.stream)
@@ -280,6 +284,10 @@ class Picker:
     def config(self) -> ConfigState:
         """Which configuration is in effect."""
         return ConfigState() if self._follower is None else self._follower.state
+
+    def _config_in_effect(self) -> ConfigInEffect | None:
+        text = self._running.assembly.loaded.text
+        return None if self._follower is None else ConfigInEffect(text, self.config.generation)
 
     async def start(self) -> None:
         """Listen, fill the pool, collect metrics, then become ready; raises ConfigurationError.

@@ -30,6 +30,7 @@ from epp.workers.connections import ConnectionReceiver, Connections
 from epp.workers.endpoint_counts import EndpointCounter, EndpointCounts
 from epp.workers.health import Processes as Counts
 from epp.workers.health import WorkersHealth, ask
+from epp.workers.link import ConfigInEffect
 from epp.workers.metrics import MergedMetrics, show_processes
 from epp.workers.processes import Worker, Workers
 
@@ -55,8 +56,9 @@ class Processes:
         clock: Clock,
         *,
         picks: Callable[[], Mapping[str, int]],
+        config: Callable[[], ConfigInEffect | None],
     ) -> None:
-        """Prepare; `picks` returns how often this process picked each endpoint, by id.
+        """Prepare; `picks` returns how often this process picked each endpoint, by id, `config` that of new workers.
 
         Raises ConfigurationError for a shared state that cannot be used.
         """
@@ -71,6 +73,7 @@ class Processes:
         self._health = WorkersHealth(lambda: self.counts)
         self._metrics: MergedMetrics | None = None
         self._own_picks = picks
+        self._config = config
         self._counter: EndpointCounter | None = None
         self._counts: EndpointCounts | None = None
         self._settings = settings
@@ -157,7 +160,13 @@ class Processes:
                     yield "quota", told
 
             self.workers = Workers(
-                self._settings.workers, self._store, self._relay, self.acceptor, handlers=of_worker, greeting=greeting
+                self._settings.workers,
+                self._store,
+                self._relay,
+                self.acceptor,
+                handlers=of_worker,
+                greeting=greeting,
+                config=self._config,
             )
             self.workers.start()
             if self._metrics is not None:

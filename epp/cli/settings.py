@@ -23,7 +23,7 @@ from epp.cli.inputs import (
 )
 from epp.cli.kubernetes import is_in_cluster, read_source
 from epp.cli.picker_flags import PickerFlags, Serve
-from epp.config import LoadedConfig
+from epp.config import LoadedConfig, load_text
 from epp.explain.settings import DecisionSettings
 from epp.extproc.settings import ServerSettings, Transport
 from epp.framework import ConfigurationError
@@ -50,7 +50,10 @@ def configure_logs(flags: PickerFlags) -> LogWriter:
 
 def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, log: LogWriter) -> PickerSettings:
     """Return the settings, with the metrics page on that host; raises ConfigurationError."""
-    config = read_config(flags.config_file, flags.config_text)
+    link = link_of_environment()
+    config = read_config(flags.config_file, flags.config_text) if link is None or link.config is None else None
+    if link is not None and link.config is not None:
+        config = load_text(link.config.text, str(flags.config_file))
     file_pool = None
     if is_in_files(flags, config):
         pods = read_source(flags) if isinstance(flags, Serve) else None
@@ -65,7 +68,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
     return PickerSettings(
         server=server,
         workers=flags.workers,
-        link=link_of_environment(),
+        link=link,
         tracing=tracing,
         config=config,
         watch_config=flags.config_file,

@@ -53,13 +53,14 @@ class ConfigFollower:
         build: Callable[[LoadedConfig], Assembly],
         default: Path | None = None,
         watch: bool = True,
+        generation: int = 1,
         observer: ConfigObserver | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Follow `path`; `current` is its content so far. `build` runs in a thread, so that it does not delay requests.
+        """Follow `path`; `current` is its content so far, of this generation.
 
-        While there is no such file, `default` is in its place. Without `watch`, only a requested reload reads the file
-        again.
+        `build` runs in a thread, so that it does not delay requests. While there is no such file, `default` is in its
+        place. Without `watch`, only a requested reload reads the file again.
         """
         self._paths = (path,) if default is None else (path, default)
         self._path = path
@@ -73,7 +74,7 @@ class ConfigFollower:
         self._whole = b""
         """Digest of the last version that was complete."""
         self._observer = observer or ConfigObserver()
-        self.state = ConfigState()
+        self.state = ConfigState(generation)
         self._observer.config_taken(self.state.generation)
 
     async def versions(self) -> AsyncIterator[Assembly]:

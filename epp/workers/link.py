@@ -3,9 +3,11 @@
 
 import asyncio
 import os
+import pickle
 import socket
+import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.endpoint import Endpoint
@@ -21,15 +23,31 @@ VARIABLE: Final = "EPP_WORKER"
 _ASK_SECONDS = 10.0
 
 
+class ConfigInEffect(NamedTuple):
+    """The content of the configuration file that the main process uses: the file may have a later, broken version."""
+
+    text: str
+    generation: int
+
+
 class Link(Discovery[Parameters]):
     """The connection of a worker to the main process, which is also the source of its endpoints."""
 
-    def __init__(self, number: int, channel: socket.socket, connections: socket.socket, key: bytes) -> None:
+    def __init__(
+        self,
+        number: int,
+        channel: socket.socket,
+        connections: socket.socket,
+        key: bytes,
+        config: ConfigInEffect | None = None,
+    ) -> None:
         """Prepare; the sockets are ends of pairs, and `key` is the same for all workers."""
         super().__init__(name="main-process")
         self.number = number
         self.key = key
         """For hashes of prompts in records of decisions."""
+        self.config = config
+        """None where the main process follows no file."""
         self.connections = connections
         """Gives accepted connections."""
         self._sock = channel
@@ -99,15 +117,20 @@ class Link(Discovery[Parameters]):
 
 
 def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | None:
-    """Return the connection to the main process; None in a process that is no worker. Raises ConfigurationError."""
+    """Return the connection to the main process; None in a process that is no worker. Raises ConfigurationError.
+
+    Reads the configuration of the main process from standard input.
+    """
     text = variables.get(VARIABLE)
     if text is None:
         return None
     try:
         *numbers, key = text.split(",")
         number, channel, connections = map(int, numbers)
-        return Link(number, socket.socket(fileno=channel), socket.socket(fileno=connections), bytes.fromhex(key))
-    except (ValueError, OSError) as error:
+        config = pickle.load(sys.stdin.buffer)  # noqa: S301  of this program
+        sockets = socket.socket(fileno=channel), socket.socket(fileno=connections)
+        return Link(number, *sockets, bytes.fromhex(key), config)
+    except (ValueError, OSError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigurationError(f"{VARIABLE} is set, which epp does for its workers alone: unset it") from error
 
 

@@ -3,11 +3,12 @@
 
 import asyncio
 import os
+import pickle
 import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from secrets import token_bytes
 from typing import Protocol
@@ -20,10 +21,12 @@ from epp.sharing.local import Relay
 from epp.workers.channel import Channel, Handler
 from epp.workers.copies import PoolCopies
 from epp.workers.health import Processes
-from epp.workers.link import VARIABLE
+from epp.workers.link import VARIABLE, ConfigInEffect
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
 """Before a worker that ended is replaced; longer each time it ends before it served."""
+_START_SECONDS = 120.0
+"""Time to take messages, after which a worker hangs."""
 _HANGS_SECONDS = 10.0
 """Time without a message after which a worker hangs."""
 _STOP_SECONDS = 5.0
@@ -68,10 +71,12 @@ class Workers:
         *,
         handlers: Callable[[Worker], Mapping[str, Handler]],
         greeting: Callable[[], Iterable[tuple[str, object]]],
+        config: Callable[[], ConfigInEffect | None],
     ) -> None:
         """Prepare.
 
-        `handlers` returns those of the messages and calls of one worker, `greeting` messages to a new one.
+        `handlers` returns those of the messages and calls of one worker, `greeting` messages to a new one, `config` the
+        configuration with which one starts.
         """
         self.members = [Worker(number) for number in range(1, count + 1)]
         self._store = store
@@ -79,6 +84,9 @@ class Workers:
         self._gate = gate
         self._handlers = handlers
         self._greeting = greeting
+        self._config = config
+        self._turns = asyncio.Semaphore(os.cpu_count() or 1)
+        """For processes that start: a start takes a core for a second, and more at once would all be slow."""
         self._key = token_bytes(32)
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
@@ -163,25 +171,36 @@ class Workers:
 
     async def _run(self, worker: Worker) -> bool:
         """Run one process until it ends; return whether it served."""
+        with ExitStack() as turn:
+            await self._turns.acquire()
+            turn.callback(self._turns.release)
+            return await self._run_in(turn, worker)
+
+    async def _run_in(self, turn: ExitStack, worker: Worker) -> bool:
+        """Run one process; close `turn` once another one may start."""
         own_end, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         own_gate, gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         takes_messages = asyncio.Event()
+        config = self._config()
 
         def hello(picker: str) -> None:
             worker.picker = picker
             takes_messages.set()
+            turn.close()
 
         def started(_: object) -> None:
             worker.is_serving = True
             for message in self._greeting():
                 channel.send(*message)
+            if self._config() != config:
+                channel.send("reload")
             self._gate.add(worker.number, own_gate)
             self._news.set()
 
         channel = Channel(own_end, {"hello": hello, "started": started, **self._handlers(worker)})
         with own_end, own_gate:
             with end, gate:
-                process = await _start(worker.number, end, gate, self._key)
+                process = await _start(worker.number, end, gate, self._key, config)
             worker.process = process
             try:
                 await channel.open()
@@ -213,25 +232,35 @@ class Workers:
         channel.send("filled")
 
 
-async def _start(number: int, channel: socket.socket, gate: socket.socket, key: bytes) -> Process:
+async def _start(
+    number: int, channel: socket.socket, gate: socket.socket, key: bytes, config: ConfigInEffect | None
+) -> Process:
     """Start this command again, as a worker: with the same flags, and the sockets as descriptors."""
     descriptors = channel.fileno(), gate.fileno()
-    return await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # this program, not one in the current directory
         "-m",
         "epp",
         *sys.argv[1:],
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         env={**os.environ, VARIABLE: ",".join(map(str, (number, *descriptors, key.hex())))},
         pass_fds=descriptors,
         start_new_session=True,  # signals of a terminal are for the main process
     )
+    assert process.stdin is not None  # noqa: S101  a pipe
+    process.stdin.write(pickle.dumps(config))
+    process.stdin.close()
+    return process
 
 
 async def _silent(channel: Channel, takes_messages: asyncio.Event) -> None:
-    """Wait until a process that took messages says nothing for long: it reports its connections each second."""
-    await takes_messages.wait()
+    """Wait until a process says nothing for long: once it takes messages, it reports its connections each second."""
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            await takes_messages.wait()
+    except TimeoutError:
+        return
     channel.is_heard = True
     while channel.is_heard:
         channel.is_heard = False

@@ -398,6 +398,13 @@ async def test_configuration_is_reloaded_by_all_processes(tmp_path):
             return (await gateway.health())[1]["config"]["refused"] is not None
 
         await until(refused, "the broken version is refused")
+        os.kill(worker_pids(gateway)[1], signal.SIGKILL)
+        await replaced(gateway, 1)  # by one with the last good version
+
+        async def alike() -> bool:
+            return "differing" not in (await gateway.health())[1]["workers"]
+
+        await until(alike, "the replacement has the generation of the main process, and refuses the broken version")
         async with load_on(gateway.url) as load:
             await load.answered_after(time.monotonic())
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts of worker processes."""
+
+import asyncio
+import os
+import socket
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from epp.framework.clock import ManualClock
+from epp.routing.datastore import Datastore
+from epp.sharing.exchange import Exchange
+from epp.sharing.local import Relay
+from epp.workers import processes
+from epp.workers.channel import packed
+from epp.workers.processes import Workers
+from tests.support.waiting import until
+
+
+class Gate:
+    def add(self, worker: int, sock: socket.socket) -> None:
+        """Give it no connections."""
+
+    def remove(self, worker: int) -> None:
+        """Likewise."""
+
+
+class Started:
+    """Processes that sleep in place of workers."""
+
+    def __init__(self) -> None:
+        self.sockets: list[socket.socket] = []
+        self.processes: list[Process] = []
+
+    async def start(self, _number: int, channel: socket.socket, *_: Any) -> Process:
+        self.sockets.append(channel.dup())
+        process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "import time; time.sleep(600)")
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+async def started(monkeypatch) -> AsyncIterator[Started]:
+    found = Started()
+    monkeypatch.setattr(processes, "_start", found.start)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    yield found
+    for each in found.sockets:
+        each.close()
+    for each in found.processes:
+        await each.wait()  # killed by `stop`
+
+
+def workers(count: int) -> Workers:
+    store = Datastore(ManualClock())
+    relay = Relay(Exchange("main", tuple, store.snapshot, ManualClock(), 1), ManualClock())
+    return Workers(count, store, relay, Gate(), handlers=lambda _: {}, greeting=tuple, config=lambda: None)
+
+
+async def test_as_many_processes_start_at_once_as_there_are_cores(started):
+    several = workers(5)
+    several.start()
+    try:
+        for ready in range(4):
+            await until(lambda: len(started.sockets) == ready + 2, "two processes start")  # noqa: B023  awaited
+            message = packed("hello", f"worker {ready}")
+            started.sockets[ready].sendall(len(message).to_bytes(4) + message)
+    finally:
+        await several.stop()
+
+
+async def test_process_that_hangs_as_it_starts_is_replaced(started, monkeypatch):
+    monkeypatch.setattr(processes, "_START_SECONDS", 0.01)
+    monkeypatch.setattr(processes, "_STOP_SECONDS", 0.01)
+    several = workers(1)
+    several.start()
+    try:
+        await until(lambda: several.counts.replaced == 2, "the second one hangs, too")
+        assert len(started.sockets) >= 2
+    finally:
+        await several.stop()
