@@ -21,7 +21,7 @@ endef
 
 .PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
   bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets \
-  test-gateways gateway-assets bench-paper bench-herding bench-shared lock clean
+  test-gateways gateway-assets test-engines engine-assets bench-paper bench-herding bench-shared lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
@@ -198,6 +198,14 @@ test-redis: .venv/test
 	$(BIN)/python -m tests.shared_index.install_server
 	$(BIN)/pytest $(IN_TWO) tests/shared_index tests/shared_state \
 	  tests/e2e/test_documents.py::test_two_pickers_share_what_they_know
+
+# Two genuine servers of llama.cpp behind the gateway: g++ builds the server once (a quarter of an hour), and a model of random
+# weights is made. Installs cmake and ninja with apt-get where they are missing.
+test-engines: engine-assets
+	$(BIN)/pytest tests/engines
+
+engine-assets: .venv/test
+	@$(BIN)/python -m tests.engines.llama_server
 
 # Two genuine vLLM servers behind the gateway: make test-vllm VLLM=path/to/venv
 test-vllm: .venv/test

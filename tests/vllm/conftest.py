@@ -24,11 +24,11 @@ from openai import AsyncOpenAI
 from epp.app import PickerSettings
 from epp.config.load import load_text, sample_texts
 from epp.extproc.settings import ServerSettings
-from epp.framework.snapshot import Column
 from epp.lab.child import tied_to_parent
 from epp.lab.gateway import GatewaySettings
-from epp.lab.local import LocalGateway, local_gateway
+from epp.lab.local import local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.gateway_world import World
 from tests.support.vllm import VLLM_ENVIRONMENT
 
 START_SECONDS = 300
@@ -150,18 +150,6 @@ def consecutive_ports(count: int) -> list[int]:
             except OSError:
                 continue
             return ports
-
-
-@dataclass
-class World:
-    gateway: LocalGateway
-    client: AsyncOpenAI
-    servers: list[Server]
-
-    def column(self, column: Column) -> dict[str, float]:
-        snapshot = self.gateway.picker.store.snapshot()
-        values = snapshot.column(column)
-        return {e.name: float(values[i]) for i, e in enumerate(snapshot.endpoints.values) if e is not None}
 
 
 @pytest.fixture

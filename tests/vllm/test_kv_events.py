@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 
 from epp.framework.snapshot import SERVED
-from tests.vllm.test_vllm import MODEL, chat, idle, until
+from tests.support.waiting import until
+from tests.vllm.test_vllm import MODEL, chat
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,10 +31,10 @@ def held(world) -> dict[str, int]:
 
 async def served_by(world, prompt: list[int], *, model: str = MODEL, **more: object) -> tuple[str, int]:
     """Send a prompt; return the endpoint that served it, and the prompt tokens that its engine had cached."""
-    await idle(world)
+    await world.idle()
     before = world.column(SERVED)
     answer = await world.client.completions.create(model=model, prompt=prompt, max_tokens=1, extra_body=more)
-    await idle(world)
+    await world.idle()
     ((name, _),) = [(name, n) for name, n in world.column(SERVED).items() if n > before[name]]
     return name, answer.usage.prompt_tokens_details.cached_tokens
 
@@ -70,21 +71,21 @@ async def test_each_further_turn_of_a_chat_goes_where_its_blocks_are(precise):
     chats = [chat(" ".join(map(str, new_prompt(3)))) for _ in range(4)]
     turns = []
     for messages in chats:
-        await idle(precise)
+        await precise.idle()
         before, served = held(precise), precise.column(SERVED)
         answer = await precise.client.chat.completions.create(model=MODEL, messages=messages, max_tokens=8)
-        await idle(precise)
+        await precise.idle()
         (home,) = [name for name, n in precise.column(SERVED).items() if n > served[name]]
         await reported(precise, home, answer.usage.prompt_tokens // BLOCK, before)
         turns.append((home, answer))
     for messages, (home, answer) in zip(chats, turns, strict=True):
-        await idle(precise)
+        await precise.idle()
         served = precise.column(SERVED)
         reply = {"role": "assistant", "content": answer.choices[0].message.content}
         further = await precise.client.chat.completions.create(
             model=MODEL, messages=[*messages, reply, *chat("go on")], max_tokens=1
         )
-        await idle(precise)
+        await precise.idle()
         assert [name for name, n in precise.column(SERVED).items() if n > served[name]] == [home]
         cached = further.usage.prompt_tokens_details.cached_tokens
         assert cached >= answer.usage.prompt_tokens // BLOCK * BLOCK

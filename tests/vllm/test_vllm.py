@@ -3,14 +3,12 @@
 
 import asyncio
 import math
-import time
 
 import openai
 import pytest
 from openai import AsyncOpenAI
 
 from epp.framework.snapshot import (
-    IN_FLIGHT,
     KV_BLOCK_TOKENS,
     KV_BLOCKS,
     KV_USAGE,
@@ -19,6 +17,7 @@ from epp.framework.snapshot import (
     SERVED,
     WAITING,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -28,19 +27,6 @@ MODEL = "medium"
 
 def chat(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
-
-
-async def until(condition, what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
-        await asyncio.sleep(0.02)
-
-
-async def idle(world) -> None:
-    """Wait until the books and both engines say that nothing is under way."""
-    busy = (IN_FLIGHT, RUNNING, WAITING)
-    await until(lambda: all(v == 0 for column in busy for v in world.column(column).values()), "all is idle")
 
 
 async def test_engine_metrics_arrive_in_the_columns(world):
@@ -75,7 +61,7 @@ async def test_stream_with_usage(world):
 
 
 async def test_prefix_reuse_shows_in_vllms_own_cached_tokens(world):
-    await idle(world)
+    await world.idle()
     hits_before = world.column(PREFIX_HIT_TOKENS)
     served_before = world.column(SERVED)
     cached = []
@@ -84,7 +70,7 @@ async def test_prefix_reuse_shows_in_vllms_own_cached_tokens(world):
             model=MODEL, messages=chat(f"{LONG}# question {turn}"), max_tokens=4
         )
         cached.append(answer.usage.prompt_tokens_details.cached_tokens)
-        await idle(world)
+        await world.idle()
     assert cached[0] == 0
     assert all(tokens >= 500 for tokens in cached[1:])
     served = {name: count - served_before[name] for name, count in world.column(SERVED).items()}
@@ -96,7 +82,7 @@ async def test_prefix_reuse_shows_in_vllms_own_cached_tokens(world):
 
 
 async def test_burst_is_spread_over_both(world):
-    await idle(world)
+    await world.idle()
     before = world.column(SERVED)
     await asyncio.gather(
         *(
@@ -106,7 +92,7 @@ async def test_burst_is_spread_over_both(world):
             for i in range(8)
         )
     )
-    await idle(world)
+    await world.idle()
     assert all(count - before[name] >= 2 for name, count in world.column(SERVED).items())
 
 
@@ -116,7 +102,7 @@ async def test_unknown_model_is_vllms_own_error(world):
 
 
 async def test_client_that_hangs_up_frees_the_engine(world):
-    await idle(world)
+    await world.idle()
     stream = await world.client.chat.completions.create(
         model=MODEL, messages=chat("go on"), max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
     )
@@ -124,4 +110,4 @@ async def test_client_that_hangs_up_frees_the_engine(world):
         break
     await until(lambda: sum(world.column(RUNNING).values()) == 1, "the engine says it runs")
     await stream.close()
-    await idle(world)
+    await world.idle()

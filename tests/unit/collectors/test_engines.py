@@ -87,6 +87,13 @@ def test_block_numbers_of_tensorrt_llm_may_be_labels():
     assert math.isnan(said[KV_USAGE])
 
 
+@pytest.mark.parametrize("name", ["llamacpp", None])
+def test_llama_cpp_reports_no_usage_of_its_cache(name):
+    said = extractor().extract(page("llamacpp/metrics.txt"), endpoint(name)).columns
+    assert (said[WAITING], said[RUNNING]) == (3, 2)
+    assert math.isnan(said[KV_USAGE])
+
+
 def test_gauges_of_block_numbers_go_before_labels_one_by_one():
     both = b'sglang:page_size 16\nsglang:cache_config_info{page_size="64",num_pages="100"} 1\n'
     said = extractor().extract(both, endpoint("sglang")).columns
