@@ -41,6 +41,7 @@ def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
                 "gpuToWorkerMap": devices.workers,
                 "total": len(snapshot.slots),
                 "unanswered": held.unanswered,
+                **({"silentWorkers": held.silent} if held.silent else {}),
             }
         )
 

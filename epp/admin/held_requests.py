@@ -26,14 +26,17 @@ class HeldRequests(NamedTuple):
     """Those that are charged to the quotas of tenants."""
     unanswered: int
     """All without an answer: more than `assumed` has if there are very many."""
+    silent: int = 0
+    """Processes that did not answer in time: their requests are missing."""
 
-    def with_others(self, others: Sequence["HeldRequests"]) -> "HeldRequests":
-        """Return these and those of other processes."""
-        parts = (self, *others)
+    def with_others(self, others: Sequence["HeldRequests | None"]) -> "HeldRequests":
+        """Return these and those of other processes, None for one that did not answer."""
+        parts = (self, *(each for each in others if each is not None))
         return HeldRequests(
             _added(each.assumed for each in parts),
             _added(each.by_tenant for each in parts),
             sum(each.unanswered for each in parts),
+            1 + len(others) - len(parts),
         )
 
 

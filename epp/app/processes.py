@@ -34,8 +34,8 @@ from epp.workers.link import ConfigInEffect
 from epp.workers.metrics import MergedMetrics, show_processes
 from epp.workers.processes import Worker, Workers
 
-_WORKERS_SECONDS = 60.0
-"""Longest time for workers to start."""
+_ALL_WORKERS_SECONDS, _FIRST_WORKER_SECONDS = 20.0, 40.0
+"""Longest times for workers to start: for all of them, and from then on for the first."""
 _CATCH_UP_SECONDS = 2.0
 """Time to read what other pickers shared before this one is ready."""
 _REFUSE_SECONDS = 3.0
@@ -142,8 +142,8 @@ class Processes:
         return self._own_picks() if self._counts is None else self._counts.picks
 
     async def answers(self, kind: str, most_seconds: float) -> Sequence[Any]:
-        """Return the answers of workers to a call, without those that do not answer in time."""
-        return [each for each in (await ask(self._channels(), kind, most_seconds)).values() if each is not None]
+        """Return the answers of workers to a call, None of one that does not answer in time."""
+        return tuple((await ask(self._channels(), kind, most_seconds)).values())
 
     async def open(self, server: ExtProcServer, handlers: Mapping[str, Handler], is_ready: Callable[[], bool]) -> None:
         """Start workers, or connect to the main process.
@@ -207,7 +207,9 @@ class Processes:
         """Wait for the state of other pickers, and for workers; raises ConfigurationError if no worker starts."""
         if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
             _log.warning("start without all that other pickers shared", server=self.stream.name)
-        if self.workers is not None and not await self.workers.started(_WORKERS_SECONDS):
+        if self.workers is not None and not await self.workers.started(
+            all_seconds=_ALL_WORKERS_SECONDS, first_seconds=_FIRST_WORKER_SECONDS
+        ):
             raise ConfigurationError("--workers: none of the workers has started: see their log lines")
 
     def tell_ready(self, *, ready: bool) -> None:

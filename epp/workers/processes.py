@@ -118,13 +118,14 @@ class Workers:
         ]
         self._copying = asyncio.create_task(self._copies.run(), name="copies of the pool")
 
-    async def started(self, most_seconds: float) -> bool:
-        """Wait until all workers serve, but not long; return whether one of them does."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(most_seconds):
-                while len(self.serving) < len(self.members):
-                    self._news.clear()
-                    await self._news.wait()
+    async def started(self, *, all_seconds: float, first_seconds: float) -> bool:
+        """Wait until all workers serve, then until the first one does if none does yet; return whether one does."""
+        for count, seconds in ((len(self.members), all_seconds), (1, first_seconds)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while len(self.serving) < count:
+                        self._news.clear()
+                        await self._news.wait()
         return bool(self.serving)
 
     def send(self, kind: str, content: object = None) -> None:

@@ -60,7 +60,7 @@ class House:
             self.store.tag(endpoint, Report({}, {ACCELERATOR: tag.located()}))
         self.director = Director(Runtime(self.store, self.clock), self.assembly.pipeline, seeds=Seeds(b"test"))
         self.director.use_policies(PoolPolicies({"batch": -1}))
-        self.elsewhere: list[HeldRequests] = []
+        self.elsewhere: list[HeldRequests | None] = []
         """What other processes hold."""
         self.loop = stack.enter_context(loop_calls())
         picker = PickerView(
@@ -307,6 +307,7 @@ def test_allocation_has_the_requests_of_all_processes(house):
     house.elsewhere = [
         HeldRequests({target: Counter(gold=2, free=1)}, {target: Counter(gold=2)}, 3),
         HeldRequests({"default/left": Counter(free=1)}, {}, 1),
+        None,
     ]
     try:
         found = house.shown("/api/allocation")
@@ -315,7 +316,7 @@ def test_allocation_has_the_requests_of_all_processes(house):
         house.on_loop(lambda: routing.complete(Cause.NATURAL))
     held = found["allocation"][target]["reservations"]
     assert (held["assumed"], held["byTenant"]) == ({"gold": 3, "free": 1}, {"gold": 3})
-    assert found["unanswered"] == 5
+    assert (found["unanswered"], found["silentWorkers"]) == (5, 1)
 
 
 def test_ocm_11_placement_is_a_funnel_with_the_keys_of_the_debugger(house):

@@ -83,3 +83,18 @@ async def test_process_that_hangs_as_it_starts_is_replaced(started, monkeypatch)
         assert len(started.sockets) >= 2
     finally:
         await several.stop()
+
+
+async def test_picker_waits_for_all_workers_for_a_while_and_then_only_for_the_first(started):
+    several = workers(2)
+    several.start()
+    try:
+        assert not await several.started(all_seconds=0.01, first_seconds=0.01)
+        await until(lambda: len(started.sockets) == 2, "both processes start")
+        for kind in ("hello", "started"):
+            message = packed(kind, "worker")
+            started.sockets[0].sendall(len(message).to_bytes(4) + message)
+        assert await several.started(all_seconds=0.01, first_seconds=60.0)
+        assert several.counts.starting == 1
+    finally:
+        await several.stop()
