@@ -127,11 +127,16 @@ def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | Non
     try:
         *numbers, key = text.split(",")
         number, channel, connections = map(int, numbers)
-        config = pickle.load(sys.stdin.buffer)  # noqa: S301  of this program
         sockets = socket.socket(fileno=channel), socket.socket(fileno=connections)
-        return Link(number, *sockets, bytes.fromhex(key), config)
-    except (ValueError, OSError, EOFError, pickle.UnpicklingError) as error:
+    except (ValueError, OSError) as error:
         raise ConfigurationError(f"{VARIABLE} is set, which epp does for its workers alone: unset it") from error
+    try:
+        config = pickle.load(sys.stdin.buffer)  # noqa: S301  of this program
+    except EOFError as error:
+        for each in sockets:
+            each.close()
+        raise ConfigurationError("the main process of this worker has ended") from error
+    return Link(number, *sockets, bytes.fromhex(key), config)
 
 
 def number_of_environment(variables: Mapping[str, str] = os.environ) -> str:

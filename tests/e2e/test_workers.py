@@ -307,18 +307,18 @@ async def test_a_hundred_deaths_of_workers_leave_nothing_and_cost_only_what_was_
         deaths, failures = Deaths(gateway), list[tuple[float, float]]()
         asking = asyncio.create_task(ask_steadily(gateway, failures))
 
-        async def kill_twenty() -> None:
-            """Kill two of the three while they serve, and once more as they start, five times."""
-            for number in range(5):
-                chosen = number % 3 + 1, (number + 1) % 3 + 1
-                await deaths.kill(*chosen)
-                await deaths.kill_starting(*chosen, after_seconds=0.1 * number)
-                await serving(gateway, 3)
+        async def kill_ten(first: int, second: int) -> None:
+            """Kill two of the three while they serve, and four times as they start."""
+            await deaths.kill(first, second)
+            for number in range(4):
+                await deaths.kill_starting(first, second, after_seconds=0.2 * number)
+            await serving(gateway, 3)
 
-        await kill_twenty()
+        pairs = list(itertools.islice(itertools.cycle([(1, 2), (2, 3), (3, 1)]), 10))
+        await kill_ten(*pairs[0])
         (opened, mapped), resident = held_by(gateway.process.pid), resident_bytes(gateway.process.pid)
-        for _ in range(4):
-            await kill_twenty()
+        for pair in pairs[1:]:
+            await kill_ten(*pair)
         assert deaths.count == 100
         asking.cancel()
         opened_later, mapped_later = held_by(gateway.process.pid)
