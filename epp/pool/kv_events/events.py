@@ -35,12 +35,16 @@ _NO_KEYS = msgspec.Raw(b"\xc0")
 
 
 class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
-    """Blocks were added to a cache, one after another."""
+    """Blocks were added to a cache, one after another.
+
+    Without token ids, as vLLM reports blocks that it copies to the memory of the host, they are blocks that earlier
+    events of the engine have described; `block_size` may be 0 then, and the kind of cache is that of the group.
+    """
 
     block_hashes: Annotated[list[Hash], Meta(max_length=_MOST_IN_LIST)]
     parent_block_hash: Hash | None
     token_ids: Annotated[list[TokenId], Meta(max_length=_MOST_IN_LIST)]
-    block_size: Annotated[int, Meta(gt=0, le=_MOST_BLOCK_TOKENS)]
+    block_size: Annotated[int, Meta(ge=0, le=_MOST_BLOCK_TOKENS)]
     lora_id: int | None = None
     medium: str | None = None
     lora_name: Annotated[str, Meta(max_length=_MOST_NAME)] | None = None
@@ -113,6 +117,8 @@ def decode_events(payload: bytes) -> Sequence[Event]:
         if isinstance(event, _StoredMap):
             if memoryview(event.extra_keys).nbytes > _MOST_EXTRA_BYTES:
                 raise msgspec.ValidationError(f"an event has extra keys of more than {_MOST_EXTRA_BYTES} bytes")
+            if event.token_ids and not event.block_size:
+                raise msgspec.ValidationError("an event has token ids in blocks of no tokens")
             msgspec.structs.force_setattr(event, "extra_keys", _decode_extra_keys(event.extra_keys))
     return found
 
@@ -154,7 +160,9 @@ def skip_reason(event: BlockStored | BlockRemoved, kind: str | None) -> str:
         return "unknown_group"
     if kind not in INDEXED_KINDS:
         return "unsupported_cache_kind"
-    is_dense = isinstance(event, BlockRemoved) or len(event.token_ids) == len(event.block_hashes) * event.block_size
+    if isinstance(event, BlockRemoved) or not event.token_ids:
+        return ""
+    is_dense = len(event.token_ids) == len(event.block_hashes) * event.block_size
     return "" if is_dense else "non_dense_block_span"
 
 
@@ -165,14 +173,14 @@ def pieces_of(event: Event) -> Iterator[Event]:
         for start in range(0, max(1, len(hashes)), MOST_BLOCKS):
             yield msgspec.structs.replace(event, block_hashes=hashes[start : start + MOST_BLOCKS])
     elif isinstance(event, BlockStored):
-        yield from _stored_pieces(event, max(1, min(MOST_BLOCKS, _MOST_TOKENS // event.block_size)))
+        yield from _stored_pieces(event, max(1, min(MOST_BLOCKS, _MOST_TOKENS // max(1, event.block_size))))
     else:
         yield event
 
 
 def _stored_pieces(event: BlockStored, most: int) -> Iterator[BlockStored]:
     hashes, size = event.block_hashes, event.block_size
-    if not is_indexed(event):
+    if event.token_ids and not is_indexed(event):
         yield msgspec.structs.replace(event, block_hashes=hashes[:most])  # the index skips it
         return
     has_more_keys = event.extra_keys is not None and len(event.extra_keys) > len(hashes)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
@@ -138,7 +139,7 @@ class BlockIndex(CachedBlocks):
 
         The rest is left for another call where order takes many writes. `now` is a time in any unit.
         """
-        parents = self._parents(messages)
+        described = self._described(messages)
         own: dict[int, int] = {}
         batch, writes, applied = _Batch(), 0, 0
         for lane, model, events in messages:
@@ -153,7 +154,7 @@ class BlockIndex(CachedBlocks):
                 tier = (event.medium or DEFAULT_TIER).lower()
                 if self._skips(lane, event, tier):
                     continue
-                hashes = _scoped(event.block_hashes, scope)
+                hashes: Sequence[int] = _scoped(event.block_hashes, scope)
                 if not batch.touch(lane, hashes):
                     self._write(batch, now)
                     batch, writes = _Batch(), writes + 1
@@ -164,12 +165,12 @@ class BlockIndex(CachedBlocks):
                     batch.removed_hashes.extend(hashes)
                     _extend(batch.removed_from, lane, tier, len(hashes))
                     continue
-                keys = self._keys_of(event, scope, hashes, own, parents)
+                known, hashes, keys = self._blocks_in(event, scope, hashes, own, described)
                 batch.store(hashes, keys, own)
                 _extend(batch.stored_in, lane, tier, len(keys))
                 if self._journal is not None and keys:
                     batch.engine_hashes.extend([each ^ scope for each in hashes[: len(keys)]])
-                    self._journal.stored(lane, tier, event, keys)
+                    self._journal.stored(lane, tier, known, keys)
             if writes >= _MOST_WRITES:
                 break
         self._write(batch, now)
@@ -185,10 +186,9 @@ class BlockIndex(CachedBlocks):
                 if isinstance(event, BlockRemoved):
                     wanted |= {hash_of(each) ^ scope: hash_of(each) for each in event.block_hashes}
                 elif isinstance(event, BlockStored):
-                    stored.update(hash_of(each) ^ scope for each in event.block_hashes)
-                    if event.parent_block_hash is not None:
-                        parent = hash_of(event.parent_block_hash)
-                        wanted[parent ^ scope] = parent
+                    wanted |= {hash_of(each) ^ scope: hash_of(each) for each in _references(event)}
+                    if event.token_ids:
+                        stored.update(hash_of(each) ^ scope for each in event.block_hashes)
         hashes = np.fromiter(wanted, dtype=np.uint64, count=len(wanted))
         missing = hashes[self._engine_blocks.find(hashes) < 0].tolist()
         return {each: wanted[each] for each in missing if each not in stored}
@@ -225,26 +225,27 @@ class BlockIndex(CachedBlocks):
             return False
         if isinstance(event, BlockStored):
             skipped = self.skipped_stores
-            if group in lane.kinds or len(lane.kinds) < _MOST_GROUPS:
+            if event.token_ids and (group in lane.kinds or len(lane.kinds) < _MOST_GROUPS):
                 lane.kinds[group] = event.kv_cache_spec_kind or ""
         kind = lane.kinds.get(group)
         reason = skip_reason(event, kind)
         if not reason and not _admits(self._tiers, tier, _MOST_TIERS):
             reason = "too_many_tiers"
-        if not reason and isinstance(event, BlockStored):
+        if not reason and isinstance(event, BlockStored) and event.token_ids:
             is_known = _admits(self.block_sizes, event.block_size, _MOST_BLOCK_SIZES)
             reason = "" if is_known else "too_many_block_sizes"
         if reason:
             skipped[_label(kind), reason] += 1
         return bool(reason)
 
-    def _parents(self, messages: Sequence[Message]) -> dict[int, int]:
-        """Return the keys of the parents that are known, by the engine's hash."""
+    def _described(self, messages: Sequence[Message]) -> dict[int, int]:
+        """Return the keys of the blocks that stores refer to, as far as they are known, by the engine's hash."""
         wanted = {
-            hash_of(event.parent_block_hash) ^ self._first(model)
+            hash_of(each) ^ self._first(model)
             for _, model, events in messages
             for event in events
-            if isinstance(event, BlockStored) and event.parent_block_hash is not None
+            if isinstance(event, BlockStored)
+            for each in _references(event)
         }
         hashes = np.fromiter(wanted, dtype=np.uint64, count=len(wanted))
         rows = self._engine_blocks.find(hashes)
@@ -252,13 +253,18 @@ class BlockIndex(CachedBlocks):
         return dict(zip(hashes[known].tolist(), self._keys[rows[known]].tolist(), strict=True))
 
     def _keys_of(
-        self, event: BlockStored, scope: int, hashes: Sequence[int], own: Mapping[int, int], parents: Mapping[int, int]
+        self,
+        event: BlockStored,
+        scope: int,
+        hashes: Sequence[int],
+        own: Mapping[int, int],
+        described: Mapping[int, int],
     ) -> list[int]:
         """Return the keys of stored blocks; none if their parent is unknown."""
         parent: int | None = self._first(event.lora_name) if event.lora_name else scope
         if event.parent_block_hash is not None:
             above = hash_of(event.parent_block_hash) ^ scope
-            parent = own.get(above, parents.get(above))
+            parent = own.get(above, described.get(above))
         if parent is None:
             self.skipped_stores[_label(event.kv_cache_spec_kind), "unknown_parent"] += 1
             return []
@@ -266,6 +272,26 @@ class BlockIndex(CachedBlocks):
         tokens = array("I", event.token_ids).tobytes()
         keys = self._hash.chain(parent, tokens, event.block_size, extras)
         return keys if len(keys) <= len(hashes) else keys[: len(hashes)]
+
+    def _blocks_in(
+        self,
+        event: BlockStored,
+        scope: int,
+        hashes: Sequence[int],
+        own: Mapping[int, int],
+        described: Mapping[int, int],
+    ) -> tuple[BlockStored, Sequence[int], Sequence[int]]:
+        """Return an event with the hashes and keys of its blocks; without token ids, only with those that are known."""
+        if event.token_ids:
+            return event, hashes, self._keys_of(event, scope, hashes, own, described)
+        keys = [own.get(each, described.get(each, 0)) for each in hashes]
+        known = [number for number, key in enumerate(keys) if key]
+        part = msgspec.structs.replace(
+            event,
+            block_hashes=[event.block_hashes[number] for number in known],
+            block_size=event.block_size or max(self.block_sizes, default=0),
+        )
+        return part, [hashes[number] for number in known], [keys[number] for number in known]
 
     def _write(self, batch: _Batch, now: int) -> None:
         keys, hashes = np.array(batch.stored, dtype=np.uint64), np.array(batch.stored_hashes, dtype=np.uint64)
@@ -319,6 +345,13 @@ def _scoped(hashes: Sequence[Hash], scope: int) -> list[int]:
     if len(hashes) == 1 and isinstance(only := hashes[0], int):
         return [only & _MASK ^ scope]
     return [hash_of(each) ^ scope for each in hashes]
+
+
+def _references(event: BlockStored) -> Sequence[Hash]:
+    """Return the blocks in an event that earlier ones have described: its parent, or all if it has no token ids."""
+    if not event.token_ids:
+        return event.block_hashes
+    return () if event.parent_block_hash is None else (event.parent_block_hash,)
 
 
 def _extend(places: list[tuple[Lane, str, int]], lane: Lane, tier: str, count: int) -> None:

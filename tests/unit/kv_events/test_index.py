@@ -129,6 +129,23 @@ def test_block_counts_with_the_weight_of_its_best_tier():
     assert fleet.weighted(prompt(1, 2)) == [1.6, 2.0]
 
 
+def test_block_that_is_copied_to_the_host_needs_no_token_ids_again():
+    """vLLM reports offloaded blocks by their hashes, without their size and the kind of their cache."""
+    fleet = Fleet()
+    group = {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}
+    for _ in range(2):
+        copied = BlockStored([2, 1, 99], None, [], 0, medium="CPU", group_idx=0)
+        fleet.apply(0, stored([1, 2], prompt(1, 2), medium="GPU", **group), copied)
+        assert fleet.weighted(prompt(1, 2)) == [2.0, 0]
+        fleet.apply(0, BlockRemoved([1, 2], medium="GPU", group_idx=0))
+        assert fleet.weighted(prompt(1, 2)) == [1.6, 0]
+        fleet.apply(0, BlockRemoved([1, 2], medium="CPU", group_idx=0))
+        assert fleet.weighted(prompt(1, 2)) == [0, 0]
+    assert fleet.index.block_sizes == {SIZE}
+    fleet.apply(1, copied)
+    assert fleet.index.skipped_stores["unknown", "unknown_group"] == 1
+
+
 def test_removal_from_a_cache_that_is_not_indexed_leaves_the_block():
     """The groups of a model with two kinds of attention hold the same hashes; only the window forgets them early."""
     fleet = Fleet(1)
@@ -266,6 +283,11 @@ class Model:
             self.known.update(hashes)
             self.held[lane].update((each, tier) for each in hashes)
 
+    def offload(self, lane: int, which: int, start: int, count: int, tier: str) -> None:
+        hashes = [10 * which + block + 1 for block in range(start, min(start + count, BLOCKS))]
+        self.fleet.apply(lane, stored(hashes, [], size=0, medium=tier.upper()))
+        self.held[lane].update((each, tier) for each in hashes if each in self.known)
+
     def remove(self, lane: int, which: int, block: int, _: int, tier: str) -> None:
         name = 10 * which + block + 1
         self.fleet.apply(lane, BlockRemoved([name], medium=tier))
@@ -295,7 +317,7 @@ class Model:
 
 
 STEP = st.tuples(
-    st.sampled_from([Model.store, Model.store, Model.remove, Model.clear, Model.leave]),
+    st.sampled_from([Model.store, Model.store, Model.offload, Model.remove, Model.clear, Model.leave]),
     st.integers(0, LANES - 1),
     st.integers(0, PROMPTS - 1),
     st.integers(0, BLOCKS - 1),

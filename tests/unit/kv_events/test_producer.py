@@ -74,6 +74,16 @@ async def test_tokens_of_lower_tiers_are_told_apart():
         assert {tier: tokens[:2].tolist() for tier, tokens in tiers.items()} == {"cpu": [0, 48]}
 
 
+async def test_message_of_vllm_about_offloaded_blocks_is_read():
+    async with fleet(1) as world:
+        await world.tell(0, stored(HASHES, PROMPT, medium="GPU"))
+        offloaded = {"lora_id": None, "lora_name": None, "locality": "LOCAL", "medium": "CPU"}
+        await world.tell(0, *(stored([each], [], size=0, **offloaded) for each in HASHES))
+        await world.tell(0, removed(HASHES, medium="GPU"))
+        assert world.scores() == [0.75]  # 4 x 0.8 = 3.2 blocks, floored
+        assert world.value("kv_cache_events_resets", "malformed") == 0
+
+
 async def test_blocks_of_a_long_prompt_are_computed_in_steps_while_it_is_held():
     prompt = list(range(20_000))
     async with fleet(1) as world:
