@@ -15,13 +15,6 @@ PUBLISH_SECONDS = 0.005
 """From the end of a step of the engine to the index of the picker."""
 
 
-class Published(NamedTuple):
-    """An event, and the model of the block."""
-
-    model: str
-    event: Event
-
-
 class _Submitted(NamedTuple):
     request: SimRequest
     token_ids: Sequence[int]
@@ -44,28 +37,36 @@ class Publisher:
         """Forget a request that the engine has no longer."""
         self._submitted.pop(request_id, None)
 
-    def events(self, changes: KVChanges) -> Sequence[Published]:
-        """Return the events of changes; parents are stored before their children."""
-        gone = [Published("", BlockRemoved(sorted(changes.evicted)))] if changes.evicted else []
-        return [*gone, *self._stored(changes)]
+    def events(self, changes: KVChanges) -> Sequence[Event]:
+        """Return the events of changes; parents are stored before their children.
 
-    def _stored(self, changes: KVChanges) -> Iterator[Published]:
+        Blocks that move to host memory are named only, as by vLLM: the index still has them from the GPU.
+        """
+        moves = (
+            BlockStored(sorted(changes.offloaded), None, [], 0, medium="CPU"),
+            BlockRemoved(sorted(changes.evicted)),
+            BlockRemoved(sorted(changes.dropped), medium="CPU"),
+        )
+        return [*(event for event in moves if event.block_hashes), *self._stored(changes)]
+
+    def _stored(self, changes: KVChanges) -> Iterator[Event]:
         size = self._block_size
         places = sorted((place, block, owner) for block, (owner, place) in changes.stored.items())
         for place, block, owner in places:
             request, ids, model = self._submitted[owner]
             parent = request.block_hashes[place - 1] if place else None
             own = list(ids[place * size : (place + 1) * size])
-            yield Published(model, BlockStored([block], parent, own, size))
+            # the model of the request as an adapter: the engine has one name for a block, whatever its requests ask for
+            yield BlockStored([block], parent, own, size, lora_name=model)
 
 
-def deliver(replica: Replica, endpoint: Endpoint, events: Sequence[Published]) -> None:
+def deliver(replica: Replica, endpoint: Endpoint, events: Sequence[Event]) -> None:
     """Write events to the indexes of a picker."""
     for producer in replica.kv_event_readers:
         lane = producer._lanes.get(endpoint.identity)  # noqa: SLF001  as messages of its engine are
         if lane is None:  # it reads the matches of another one
             continue
-        left = [Message(lane, model, (event,)) for model, event in events]
+        left = [Message(lane, "", (event,)) for event in events]
         while left:
             applied = producer._index.apply(left, int(producer.clock.now()) + 1)  # noqa: SLF001  the same
             left = left[applied:]

@@ -6,6 +6,7 @@ the end of the request at each server that can answer it, as if it were the last
 is the forecast of the chosen server minus the least one: 0 for the best choice. Forecasts are closed-form:
 
 - the request joins when requests ahead of it have left enough places and blocks;
+- then its blocks in host memory are copied;
 - then all prompts ahead of it and its own are computed, in steps of `max_num_batched_tokens` in which others decode;
 - then its answer is decoded with the answers that are not finished.
 
@@ -31,7 +32,8 @@ def seconds_to_end(machine: Machine, request: SimRequest) -> float:
     beside = sum([min(outputs - chunks, own) for outputs in left if outputs > chunks])
     beside += sum([min(outputs, own) for _, outputs in ahead])
     answer = profile.seconds_per_output_token * (own + profile.batch_slope * beside)
-    return load.step_seconds + profile.time_scale * (wait + prefill + answer)
+    copy = machine.copy_seconds(request)
+    return load.step_seconds + profile.time_scale * (wait + copy + prefill + answer)
 
 
 def _wait(profile: SimProfile, load: Workload, request: SimRequest) -> tuple[float, Sequence[int]]:

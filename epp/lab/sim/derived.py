@@ -18,11 +18,15 @@ _CONTEXT_TOKENS = 1024
 """Of each request in a batch."""
 _WEIGHTS_AND_WORKSPACE = ((16e9, 3e9), (8e9, 2e9))
 """Bytes in 16 bits, and in 8 bits for devices that could not hold the former and a cache."""
+_OTHER_HOST_GBPS = 32.0
+"""Of devices whose link to the host is unknown: 16 lanes of PCIe 4."""
 _BLOCKS_PER_REQUEST = 30
 _BATCH_SIZES = (256, 128, 64, 32, 16)
 
 
-def derive_preset(name: str, *, fp16_tflops: float, bandwidth_gbps: float, memory_gb: float) -> SimProfile | None:
+def derive_preset(
+    name: str, *, fp16_tflops: float, bandwidth_gbps: float, memory_gb: float, host_gbps: float | None = None
+) -> SimProfile | None:
     """Return the profile of one device by the formula beside `PRESETS`; None if its memory is too small."""
     default = SimProfile()
     for weights, workspace in _WEIGHTS_AND_WORKSPACE:
@@ -35,6 +39,7 @@ def derive_preset(name: str, *, fp16_tflops: float, bandwidth_gbps: float, memor
                 seconds_per_output_token=_rounded(weights / (_BANDWIDTH_SHARE * bandwidth_gbps * 1e9)),
                 batch_slope=_rounded(_CONTEXT_TOKENS * _KV_BYTES / weights),
                 num_gpu_blocks=blocks,
+                host_gbps=host_gbps or _OTHER_HOST_GBPS,
                 max_num_seqs=next(size for size in _BATCH_SIZES if size * _BLOCKS_PER_REQUEST <= blocks),
             )
     return None
@@ -54,6 +59,7 @@ def derived_presets() -> Mapping[str, SimProfile]:
                     fp16_tflops=product.fp16,
                     bandwidth_gbps=product.bandwidth_gbps,
                     memory_gb=product.memory_bytes / GIB,
+                    host_gbps=product.host_gbps,
                 )
                 found |= {} if preset is None else {name: preset}
     return MappingProxyType(found)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The KV cache: reference-counted blocks; full ones are found by the hash of their prefix."""
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -16,17 +17,32 @@ class KVChanges(NamedTuple):
     stored: dict[BlockHash, tuple[int, int]]
     """The owner that filled the block, and the place of the block among its own."""
     evicted: set[BlockHash]
+    offloaded: set[BlockHash]
+    """Blocks that host memory holds now, and did not before."""
+    dropped: set[BlockHash]
+    """Blocks that host memory holds no longer."""
+
+
+class Found(NamedTuple):
+    """Leading blocks of a prefix that need not be computed."""
+
+    blocks: int
+    copied: int = 0
+    """Those of them that are copied from host memory."""
 
 
 class KVCache:
     """`num_blocks` blocks, each free, held by one owner or shared by several.
 
     A free block keeps its content until it is taken again, least recently freed first; the blocks of one owner are
-    freed last block first, because a prefix is worth more than the blocks after it.
+    freed last block first, because a prefix is worth more than the blocks after it. Content that is lost so moves to
+    host memory, which has `num_host_blocks` blocks, and from there to the next owner that needs it; the block used
+    longest ago is dropped if there are too many.
     """
 
-    def __init__(self, num_blocks: int) -> None:
-        self._num_blocks = num_blocks
+    def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        self._num_blocks, self._num_host_blocks = num_blocks, num_host_blocks
+        self._host: OrderedDict[BlockHash, None] = OrderedDict()
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._references = [0] * num_blocks
         self._block_of: dict[BlockHash, int] = {}
@@ -57,20 +73,21 @@ class KVCache:
     def take_changes(self) -> KVChanges | None:
         """Return the changes since the last call; None if there are none. The first call begins to record them."""
         changes = self._changes
-        if changes is not None and not changes.stored and not changes.evicted:
+        if changes is not None and not any(changes):
             return None
-        self._changes = KVChanges({}, set())
+        self._changes = KVChanges({}, set(), set(), set())
         return changes
 
     def blocks_of(self, owner: int) -> tuple[int, ...]:
         """Return the numbers of the blocks that `owner` holds, in order; `KeyError` for an unknown owner."""
         return tuple(self._tables[owner])
 
-    def admit(self, owner: int, *, prefix: Sequence[BlockHash], blocks: int) -> int | None:
+    def admit(self, owner: int, *, prefix: Sequence[BlockHash], blocks: int) -> Found | None:
         """Give `owner` its first blocks, sharing those of its prefix that are cached.
 
-        `prefix` are the chained hashes that may be shared (at most `blocks`). Returns the number of leading ones that
-        were found; None, with nothing changed, when the blocks do not fit. `ValueError` for a known owner.
+        `prefix` are the chained hashes that may be shared (at most `blocks`). Returns the leading ones that were found,
+        first those in this cache, then those in host memory; None, with nothing changed, when the blocks do not fit.
+        `ValueError` for a known owner.
         """
         if owner in self._tables:
             raise ValueError(f"owner {owner} is in the cache already; release it first")
@@ -81,20 +98,18 @@ class KVCache:
             self._references[block] += 1
             self._free.pop(block, None)
         found = len(hits)
+        copied = self._in_host(prefix[found:])
         self._tables[owner] = hits
         self.grow(owner, blocks)
-        return found
+        self.commit(owner, found, prefix[found : found + copied])
+        return Found(found + copied, copied)
 
-    def matched(self, prefix: Sequence[BlockHash]) -> int:
-        """Return the number of leading hashes that are found, by bisection: ends of prefixes are evicted first."""
-        low, high = 0, len(prefix)
-        while low < high:
-            middle = (low + high) // 2
-            if prefix[middle] in self._block_of:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def matched(self, prefix: Sequence[BlockHash]) -> Found:
+        """Return the leading hashes that are found, by bisection: ends of prefixes are evicted first."""
+        blocks, host = self._block_of, self._host
+        here = bisect_left(prefix, 1, key=lambda each: each not in blocks)
+        found = bisect_left(prefix, 1, here, key=lambda each: each not in blocks and each not in host)
+        return Found(found, found - here)
 
     def grow(self, owner: int, blocks: int) -> bool:
         """Let `owner` hold at least `blocks` blocks; return False, with nothing changed, if too few are free."""
@@ -146,9 +161,36 @@ class KVCache:
             blocks.append(block)
         return blocks
 
+    def _in_host(self, prefix: Sequence[BlockHash]) -> int:
+        """Return how many leading blocks host memory holds; they are dropped last."""
+        found = next((place for place, each in enumerate(prefix) if each not in self._host), len(prefix))
+        for block_hash in reversed(prefix[:found]):
+            self._host.move_to_end(block_hash)
+        return found
+
+    def _offload(self, block_hash: BlockHash) -> None:
+        changes = self._changes or KVChanges({}, set(), set(), set())
+        if block_hash not in self._host:
+            self._host[block_hash] = None
+            _note(block_hash, changes.offloaded, changes.dropped)
+        self._host.move_to_end(block_hash)
+        if len(self._host) > self._num_host_blocks:
+            dropped, _ = self._host.popitem(last=False)
+            _note(dropped, changes.dropped, changes.offloaded)
+
     def _drop_content(self, block: int) -> None:
         block_hash = self._hash_of.pop(block)
         del self._block_of[block_hash]
         changes = self._changes
         if changes is not None and changes.stored.pop(block_hash, None) is None:
             changes.evicted.add(block_hash)
+        if self._num_host_blocks:
+            self._offload(block_hash)
+
+
+def _note(block_hash: BlockHash, change: set[BlockHash], opposite: set[BlockHash]) -> None:
+    """Note a change of a block, or that the opposite one is undone."""
+    if block_hash in opposite:
+        opposite.remove(block_hash)
+    else:
+        change.add(block_hash)

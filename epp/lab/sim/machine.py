@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from epp.lab.sim.kv_cache import BlockHash, KVCache, KVChanges
+from epp.lab.sim.kv_cache import BlockHash, Found, KVCache, KVChanges
 from epp.lab.sim.profile import SimProfile
 
 _OCCUPATION_OWNER = -1
@@ -167,8 +167,9 @@ class Machine:
     A step computes one token for every request that decodes, and chunks of prompts, oldest request first, up to
     `max_num_batched_tokens`. It takes `prefill_step_seconds + uncached prompt tokens / prefill_tokens_per_second`
     if it computes any, plus `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, plus
-    `lora_load_seconds` for each adapter that is loaded for a request that joins, times `time_scale`. With
-    `attention_tokens`, a prompt token after `n` others counts as `1 + n / attention_tokens` tokens.
+    `lora_load_seconds` for each adapter that is loaded for a request that joins, plus the time to copy its blocks in
+    host memory, `tokens * kv_bytes_per_token / host_gbps`, times `time_scale`. With `attention_tokens`, a prompt token
+    after `n` others counts as `1 + n / attention_tokens` tokens.
     Requests join only between steps, in order of arrival: one whose prompt does not fit in the KV cache blocks those
     behind it, one whose adapter has no slot does not. When an answer needs a block and none is free, the request that
     joined last loses its blocks, and is the first to join again: its prompt and its answer so far are then computed
@@ -190,7 +191,7 @@ class Machine:
         self.profile = profile
         self._every_token = every_token
         self.observer = observer or MachineObserver()
-        self._cache = KVCache(profile.num_gpu_blocks)
+        self._cache = KVCache(profile.num_gpu_blocks, profile.num_host_blocks)
         self._now = now
         self._waiting: dict[int, _Sequence] = {}
         self._running: dict[int, _Sequence] = {}
@@ -272,8 +273,19 @@ class Machine:
     def uncached_tokens(self, request: SimRequest) -> int:
         """Return how many tokens of its prompt would be computed if the request joined now."""
         size = self.profile.block_size
-        found = size * self._cache.matched(request.block_hashes[: (request.prompt_tokens - 1) // size])
+        found = size * self._matched(request).blocks
         return request.prompt_tokens - max(found, min(request.transferred_tokens, request.prompt_tokens - 1))
+
+    def copy_seconds(self, request: SimRequest) -> float:
+        """Return how long its blocks in host memory would be copied if the request joined now."""
+        return self._copy_seconds(self._matched(request).copied)
+
+    def _matched(self, request: SimRequest) -> Found:
+        return self._cache.matched(request.block_hashes[: (request.prompt_tokens - 1) // self.profile.block_size])
+
+    def _copy_seconds(self, blocks: int) -> float:
+        profile = self.profile
+        return blocks * profile.block_size * profile.kv_bytes_per_token / (profile.host_gbps * 1e9)
 
     def workload(self) -> Workload:
         """Return the present work."""
@@ -395,7 +407,7 @@ class Machine:
         self.observer.changed(self)
 
     def _begin_step(self) -> _Step | None:
-        loads = 0 if self._grow_answers() else self._admit_waiting()
+        joining = 0.0 if self._grow_answers() else self._admit_waiting()
         decoding: list[_Sequence] = []
         computing: list[_Sequence] = []
         for sequence in self._running.values():
@@ -413,14 +425,14 @@ class Machine:
                     work += chunk * (sequence.computed_tokens + chunk / 2) / attention
         if not tokens:
             return None
-        seconds = (prefilled + work) / self.profile.prefill_tokens_per_second + loads * self.profile.lora_load_seconds
+        seconds = (prefilled + work) / self.profile.prefill_tokens_per_second + joining
         if prefilled:
             seconds += self.profile.prefill_step_seconds
         if decoding:
             batch = len(decoding) + self._occupation.running
             seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))
         self._more_blocks = []
-        repeats = 1 if self._every_token or prefilled or loads else self._equal_steps(decoding)
+        repeats = 1 if self._every_token or prefilled else self._equal_steps(decoding)
         return _Step(self._now, seconds * self.profile.time_scale, tuple(tokens), repeats)
 
     def _equal_steps(self, decoding: Sequence[_Sequence]) -> int:
@@ -453,36 +465,37 @@ class Machine:
         self.preemptions += 1
         self.observer.preempted()
 
-    def _admit_waiting(self) -> int:
-        """Let waiting requests join, as many as there is room for; return the number of adapters that are loaded."""
+    def _admit_waiting(self) -> float:
+        """Let waiting requests join, as many as there is room for; return the seconds for their adapters and copies."""
         if not self._waiting or self.running >= self.profile.max_num_seqs:
-            return 0
+            return 0.0
         adapters = set(self.running_adapters)
-        loads = 0
+        seconds = 0.0
         for sequence in list(self._waiting.values()):
             if self.running >= self.profile.max_num_seqs:
-                return loads
+                return seconds
             request = sequence.request
             adapter = request.lora_adapter
             if adapter is not None and adapter not in adapters and len(adapters) >= self.profile.max_lora:
                 continue
             # At least one known token must be computed: that gives the next output token.
-            hits = self._cache.admit(
+            found = self._cache.admit(
                 request.request_id,
                 prefix=request.block_hashes[: (sequence.known_tokens - 1) // self.profile.block_size],
                 blocks=self._blocks(sequence.known_tokens),
             )
-            if hits is None:
-                return loads
+            if found is None:
+                return seconds
             if adapter is not None:
                 adapters.add(adapter)
-                loads += self._load(adapter, in_use=adapters)
+                seconds += self._load(adapter, in_use=adapters) * self.profile.lora_load_seconds
+            seconds += self._copy_seconds(found.copied)
             del self._waiting[request.request_id]
             self._running[request.request_id] = sequence
-            sequence.computed_tokens = cached = hits * self.profile.block_size
+            sequence.computed_tokens = cached = found.blocks * self.profile.block_size
             if not sequence.emitted_tokens:
                 self._first_joined(sequence, cached)
-        return loads
+        return seconds
 
     def _first_joined(self, sequence: _Sequence, cached: int) -> None:
         request = sequence.request

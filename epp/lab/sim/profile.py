@@ -30,6 +30,9 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         max_num_batched_tokens: most tokens of one step, decoded ones included; longer prompts are computed in chunks.
         block_size: tokens of one KV cache block.
         num_gpu_blocks: blocks of the KV cache.
+        num_host_blocks: blocks of KV cache in the memory of the host, which hold what leaves the KV cache; 0 for none.
+        host_gbps: bandwidth of the link to the host, in one direction, in GB/s; nothing is computed during a copy.
+        kv_bytes_per_token: size of one token in the KV cache, on all devices together.
         max_lora: most adapters that run at the same time; as many stay loaded, those used last.
         lora_load_seconds: time to load an adapter; the machine computes nothing meanwhile.
         max_model_len: most tokens, prompt and output together, of one request.
@@ -51,6 +54,9 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_num_batched_tokens: int = 2048
     block_size: int = 16
     num_gpu_blocks: int = 26_000
+    num_host_blocks: int = 0
+    host_gbps: float = 64.0
+    kv_bytes_per_token: int = 131_072
     max_lora: int = 1
     lora_load_seconds: float = 0.0
     max_model_len: int = 8192
@@ -62,16 +68,16 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Check the values; raises ValueError."""
         cache_tokens = self.block_size * self.num_gpu_blocks
         infinity = float("inf")
-        for field in ("prefill_tokens_per_second", "seconds_per_output_token", "time_scale"):
+        for field in ("prefill_tokens_per_second", "seconds_per_output_token", "host_gbps", "time_scale"):
             self._check(0 < getattr(self, field) < infinity, f"{field} must be a positive number")
         for field in (
             *("max_num_seqs", "max_num_batched_tokens", "block_size"),
-            *("num_gpu_blocks", "max_lora", "default_output_tokens"),
+            *("num_gpu_blocks", "kv_bytes_per_token", "max_lora", "default_output_tokens"),
         ):
             self._check(getattr(self, field) >= 1, f"{field} must be at least 1")
         for field in (
             *("batch_slope", "lora_load_seconds", "prefill_step_seconds"),
-            *("attention_tokens", "request_overhead_seconds"),
+            *("attention_tokens", "request_overhead_seconds", "num_host_blocks"),
         ):
             self._check(0 <= getattr(self, field) < infinity, f"{field} must be 0 or more")
         self._check(
@@ -108,13 +114,18 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 #   seconds per token = weight bytes / (0.7 * bandwidth)               3350, 1555, 778 (half of it) and 320 GB/s
 #   batch_slope       = reading the KV of 1,024 tokens (128 KiB each) / reading the weights
 #   KV blocks         = (0.92 * memory - weights - workspace) / (16 * 128 KiB)     80, 40, 20 and 16 GB
+#   link to the host  = 16 lanes of PCIe 5, 4 and 3
 # Weights are 16 GB, on the slice and on the T4, which could not hold them with a cache besides, 8 GB (8 bit); the
 # workspace is 3 GB, or 2 GB. `derived` computes those of other accelerators.
 PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
     {
         "h100": SimProfile(name="h100"),
         "a100": SimProfile(
-            name="a100", prefill_tokens_per_second=7_800.0, seconds_per_output_token=0.0147, num_gpu_blocks=8_500
+            name="a100",
+            prefill_tokens_per_second=7_800.0,
+            seconds_per_output_token=0.0147,
+            num_gpu_blocks=8_500,
+            host_gbps=32.0,
         ),
         "a100-3g.20gb": SimProfile(
             name="a100-3g.20gb",
@@ -123,6 +134,7 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
             batch_slope=0.017,
             max_num_seqs=128,
             num_gpu_blocks=4_000,
+            host_gbps=32.0,
         ),
         "t4": SimProfile(
             name="t4",
@@ -131,6 +143,7 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
             batch_slope=0.017,
             max_num_seqs=64,
             num_gpu_blocks=2_200,
+            host_gbps=16.0,
         ),
     }
 )

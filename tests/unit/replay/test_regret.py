@@ -36,6 +36,18 @@ def test_forecast_of_a_lone_request_is_exact():
     assert actual(machine, last) == pytest.approx(500 / 7800 + 100 * 0.0147)
 
 
+def test_forecast_has_the_copy_of_blocks_in_host_memory():
+    small = msgspec.structs.replace(PROFILE, num_gpu_blocks=512, num_host_blocks=512, kv_bytes_per_token=10_000_000)
+    machine = Machine(small, every_token=False)
+    for number in range(2):
+        hashes = tuple(range(1000 * number, 1000 * number + 511))
+        machine.submit(SimRequest(request_id=number, prompt_tokens=8185, output_tokens=2, block_hashes=hashes))
+        machine.advance(10.0 * (number + 1))
+    last = SimRequest(request_id=2, prompt_tokens=1601, output_tokens=2, block_hashes=tuple(range(100)))
+    assert seconds_to_end(machine, last) == pytest.approx(1600 * 1e7 / 32e9 + 1 / 7800 + 0.0147)
+    assert actual(machine, last) == pytest.approx(1600 * 1e7 / 32e9 + 1 / 7800 + 0.0147)
+
+
 @given(
     others=st.lists(st.tuples(st.integers(50, 2000), st.integers(20, 300)), max_size=20),
     seconds=st.floats(0, 5),

@@ -13,6 +13,8 @@ import pytest
 from epp.config.load import sample_texts
 from epp.lab.replay import Fleet, Progress, ReplayOptions, Status, Targets, groups, replay, summarise
 from epp.lab.replay.settings import JITTER_SECONDS
+from epp.lab.replay.simulation import Simulation
+from epp.lab.replay.traffic import TraceTraffic
 from epp.lab.sim import PRESETS
 from epp.lab.traces.trace import TraceRequest
 from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests
@@ -113,6 +115,45 @@ def test_engines_for_prompts_and_for_answers_publish_what_they_store():
     assert outcome.columns.cached_tokens.tolist() == [0, 40 * BLOCK - 16]
     # the second prompt is known at the server of answers, and no longer worth a server of its own
     assert outcome.busy_seconds[:2].sum() == pytest.approx(40 * BLOCK / 7800)
+
+
+def conversations(count: int, turns: int) -> ListTrace:
+    """Return requests of so many sessions, each with 256 tokens more than the one before."""
+    found = [
+        TraceRequest(
+            at=0.3 * (turn * count + number),
+            prompt_tokens=256 * (turn + 1) + 10,
+            output_tokens=2,
+            blocks=tuple(range(100 * number, 100 * number + 4 * (turn + 1))),
+        )
+        for turn in range(turns)
+        for number in range(count)
+    ]
+    return ListTrace(found)
+
+
+class Checked(Simulation):
+    """A run that keeps what the picker predicted of caches, and what engines reported."""
+
+    def outcome(self):
+        (reader,) = self._replicas[0].kv_event_readers
+        self.checks = {
+            each.labels: each.value for each in reader.samples if each.metric.name.startswith("prefix_check")
+        }
+        return super().outcome()
+
+
+def test_pickers_know_what_engines_evict_and_what_their_hosts_keep():
+    text = sample_texts()["precise-prefix"]
+    cached = []
+    for host_blocks in (0, 400):
+        small = msgspec.structs.replace(PRESETS["a100"], num_gpu_blocks=600, num_host_blocks=host_blocks)
+        traffic = TraceTraffic(ListTrace(conversations(40, 6)))
+        run = Checked(config(text), fleet(small, small), traffic, ReplayOptions())
+        cached.append(run.run().columns.cached_tokens.sum())
+        assert run.checks["predicted",] == run.checks["reported",] == cached[-1]
+        assert not run.checks["wrong",]
+    assert cached[1] > 2 * cached[0]
 
 
 def test_equal_seeds_give_equal_outcomes_and_other_seeds_others():

@@ -8,15 +8,26 @@ from epp.lab.sim import PRESETS
 from epp.lab.sim.derived import derive_preset, derived_presets
 from epp.lab.sim.server_profile import find_server_profile
 
-FIGURES = {"h100": (989, 3350, 80), "a100": (312, 1555, 40), "a100-3g.20gb": (134, 778, 20), "t4": (65, 320, 16)}
+FIGURES = {
+    "h100": (989, 3350, 80, 64),
+    "a100": (312, 1555, 40, 32),
+    "a100-3g.20gb": (134, 778, 20, 32),
+    "t4": (65, 320, 16, 16),
+}
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_formula_gives_the_typed_presets(name: str):
-    tflops, bandwidth, memory = FIGURES[name]
-    derived = derive_preset(name, fp16_tflops=tflops, bandwidth_gbps=bandwidth, memory_gb=memory)
+    tflops, bandwidth, memory, host = FIGURES[name]
+    derived = derive_preset(name, fp16_tflops=tflops, bandwidth_gbps=bandwidth, memory_gb=memory, host_gbps=host)
     typed = PRESETS[name]
-    for field in ("prefill_tokens_per_second", "seconds_per_output_token", "batch_slope", "num_gpu_blocks"):
+    for field in (
+        "prefill_tokens_per_second",
+        "seconds_per_output_token",
+        "batch_slope",
+        "num_gpu_blocks",
+        "host_gbps",
+    ):
         assert getattr(derived, field) == pytest.approx(getattr(typed, field), rel=0.055), field
     assert (derived.name, derived.max_num_seqs) == (name, typed.max_num_seqs)
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.lab.sim.kv_cache import KVCache
+from epp.lab.sim.kv_cache import Found, KVCache
 
 A, B, C, D = (bytes([number]) * 16 for number in range(4))
 
 
-def fill(cache: KVCache, owner: int, hashes: list[bytes]) -> int | None:
+def fill(cache: KVCache, owner: int, hashes: list[bytes]) -> Found | None:
     found = cache.admit(owner, prefix=hashes, blocks=len(hashes))
     cache.commit(owner, 0, hashes)
     return found
@@ -18,10 +18,10 @@ def fill(cache: KVCache, owner: int, hashes: list[bytes]) -> int | None:
 
 def test_blocks_of_a_released_owner_are_found_again():
     cache = KVCache(4)
-    assert fill(cache, 1, [A, B, C]) == 0
+    assert fill(cache, 1, [A, B, C]) == Found(0)
     cache.release(1)
     assert cache.usage == 0.0
-    assert fill(cache, 2, [A, B, D]) == 2
+    assert fill(cache, 2, [A, B, D]) == Found(2)
 
 
 def test_cached_blocks_without_an_owner_cost_a_free_block_to_share():
@@ -30,7 +30,7 @@ def test_cached_blocks_without_an_owner_cost_a_free_block_to_share():
     cache.release(1)
     # A and B are found, and with them both free blocks are gone: there is none for the third.
     assert cache.admit(2, prefix=[A, B], blocks=3) is None
-    assert cache.admit(2, prefix=[A, B], blocks=2) == 2
+    assert cache.admit(2, prefix=[A, B], blocks=2) == Found(2)
 
 
 def test_end_of_the_longest_unused_prefix_is_evicted_first():
@@ -41,9 +41,9 @@ def test_end_of_the_longest_unused_prefix_is_evicted_first():
     cache.release(2)
     cache.admit(3, prefix=[], blocks=1)
     cache.release(3)
-    assert cache.admit(4, prefix=[A, B], blocks=2) == 1
+    assert cache.admit(4, prefix=[A, B], blocks=2) == Found(1)
     cache.release(4)
-    assert cache.admit(5, prefix=[C, D], blocks=2) == 2
+    assert cache.admit(5, prefix=[C, D], blocks=2) == Found(2)
 
 
 def test_blocks_without_content_are_taken_before_cached_ones():
@@ -53,7 +53,7 @@ def test_blocks_without_content_are_taken_before_cached_ones():
     cache.release(1)
     cache.release(2)
     cache.admit(3, prefix=[], blocks=1)
-    assert cache.admit(4, prefix=[A, B], blocks=2) == 2
+    assert cache.admit(4, prefix=[A, B], blocks=2) == Found(2)
 
 
 def test_growth_beyond_the_free_blocks_changes_nothing():
@@ -66,14 +66,39 @@ def test_growth_beyond_the_free_blocks_changes_nothing():
         cache.admit(1, prefix=[], blocks=1)
 
 
+def test_blocks_that_lose_their_place_are_copied_back_from_the_host():
+    cache = KVCache(3, num_host_blocks=4)
+    fill(cache, 1, [A, B, C])
+    cache.release(1)
+    cache.take_changes()
+    fill(cache, 2, [D, b"e"])  # in place of the end of the first prefix
+    assert cache.take_changes() == ({D: (2, 0), b"e": (2, 1)}, {B, C}, {B, C}, set())
+    cache.release(2)
+    assert cache.matched([A, B, C]) == Found(3, copied=2)
+    assert fill(cache, 3, [A, B, C]) == Found(3, copied=2)
+    cache.release(3)
+    assert cache.take_changes() == ({B: (3, 1), C: (3, 2)}, {D, b"e"}, {D, b"e"}, set())
+
+
+def test_host_drops_the_block_that_was_used_longest_ago():
+    cache = KVCache(2, num_host_blocks=2)
+    cache.take_changes()
+    for owner, prefix in enumerate(([A, B], [C, D], [b"e", b"f"])):
+        fill(cache, owner, prefix)
+        cache.release(owner)
+    assert cache.matched([C, D]) == Found(2, copied=2)
+    assert cache.matched([A, B]) == Found(0)
+
+
 class CacheMachine(RuleBasedStateMachine):
     """Owners come, grow, fill blocks and go, with prefixes drawn from a small tree so that they share."""
 
     BLOCKS = 12
+    HOST_BLOCKS = 4
 
     def __init__(self):
         super().__init__()
-        self.cache = KVCache(self.BLOCKS)
+        self.cache = KVCache(self.BLOCKS, self.HOST_BLOCKS)
         self.paths: dict[int, list[bytes]] = {}
         self.totals: dict[int, int] = {}
         self.contents: dict[int, bytes] = {}
@@ -81,6 +106,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.next_owner = 0
         self.cache.take_changes()
         self.told: set[bytes] = set()
+        self.told_of_host: set[bytes] = set()
 
     @rule()
     def take_changes(self):
@@ -89,6 +115,10 @@ class CacheMachine(RuleBasedStateMachine):
             assert changes.stored.keys().isdisjoint(before)
             assert changes.evicted <= before
             self.told = (before - changes.evicted) | changes.stored.keys()
+            assert changes.offloaded.isdisjoint(self.told_of_host)
+            assert changes.dropped <= self.told_of_host
+            self.told_of_host = (self.told_of_host - changes.dropped) | changes.offloaded
+            assert len(self.told_of_host) <= self.HOST_BLOCKS
         assert self.told == set(self.cache.hashes)
 
     @rule(path=st.text(alphabet="xy", min_size=1, max_size=6), first=st.integers(1, 6))
@@ -97,8 +127,10 @@ class CacheMachine(RuleBasedStateMachine):
         first = min(first, len(path))
         owner = self.next_owner
         used_before = self.cache.used_blocks
-        hits = self.cache.admit(owner, prefix=hashes[:first], blocks=first)
-        if hits is None:
+        self.take_changes()
+        in_host = self.told_of_host
+        found = self.cache.admit(owner, prefix=hashes[:first], blocks=first)
+        if found is None:
             assert self.cache.used_blocks == used_before
             assert used_before + first > self.BLOCKS
             return
@@ -107,8 +139,11 @@ class CacheMachine(RuleBasedStateMachine):
         self.totals[owner] = len(path)
         blocks = self.cache.blocks_of(owner)
         assert len(blocks) == first
+        hits = found.blocks - found.copied
         assert [self.contents[block] for block in blocks[:hits]] == hashes[:hits]
+        assert in_host.issuperset(hashes[hits : found.blocks])
         self.take(blocks[hits:])
+        self.contents.update(zip(blocks[hits : found.blocks], hashes[hits : found.blocks], strict=True))
 
     @precondition(lambda self: self.paths)
     @rule(data=st.data())
@@ -154,7 +189,7 @@ class CacheMachine(RuleBasedStateMachine):
         for owner in self.paths:
             self.cache.release(owner)
         assert self.cache.usage == 0.0
-        assert self.cache.admit(self.next_owner, prefix=[], blocks=self.BLOCKS) == 0
+        assert self.cache.admit(self.next_owner, prefix=[], blocks=self.BLOCKS) == Found(0)
 
 
 TestCacheMachine = CacheMachine.TestCase

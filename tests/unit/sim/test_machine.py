@@ -117,6 +117,19 @@ def test_a_prompt_that_is_cached_whole_still_computes_its_last_block():
     assert machine.advance(20)[0].at_seconds == 10.1
 
 
+def test_blocks_in_host_memory_are_copied_in_the_time_of_the_link():
+    # 50 tokens of 10 MB each take 0.5 s at 1 GB/s; the other 50 tokens are computed in 0.5 s
+    machine = Machine(profile(num_gpu_blocks=100, num_host_blocks=5, host_gbps=1, kv_bytes_per_token=10_000_000))
+    machine.submit(request(1, prompt=50, output=1, hashes="abcde"))
+    machine.submit(request(2, prompt=995, output=1))
+    machine.advance(20)
+    again = request(3, prompt=100, output=1, hashes="abcdefghij")
+    assert (machine.uncached_tokens(again), machine.copy_seconds(again)) == (50, 0.5)
+    machine.submit(again)
+    (emission,) = machine.advance(40)
+    assert (emission.at_seconds, emission.cached_tokens) == (pytest.approx(21.0), 50)
+
+
 def test_prompt_whose_kv_cache_came_from_elsewhere_computes_its_last_token_and_is_cached_here():
     machine = Machine(PROFILE)
     first = request(1, prompt=100, output=1, hashes="abcdefghij")

@@ -30,6 +30,8 @@ def test_a_preset_is_changed_by_replacing_fields():
         ({"batch_slope": -0.1}, "batch_slope must be 0 or more"),
         ({"attention_tokens": float("nan")}, "attention_tokens must be 0 or more"),
         ({"request_overhead_seconds": -1}, "request_overhead_seconds must be 0 or more"),
+        ({"num_host_blocks": -1}, "num_host_blocks must be 0 or more"),
+        ({"host_gbps": 0}, "host_gbps must be a positive number"),
         ({"max_num_batched_tokens": 8}, "max_num_batched_tokens 8 is less than max_num_seqs 256"),
         ({"max_model_len": 33, "num_gpu_blocks": 2}, "max_model_len 33 must be 2 to 32"),
         ({"lora_adapters": ("a", "a")}, "must all have different names"),
