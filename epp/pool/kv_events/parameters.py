@@ -13,8 +13,8 @@ from epp.pool.tokens.parameters import UdsTokenizerConfig
 from epp.runtime.redis_client import RedisAddress
 
 _DEFAULT_BLOCK_TOKENS = 16
-DEFAULT_SIZE = 100_000_000
-"""Blocks of the index in llm-d-router."""
+MOST_BLOCKS = 10_000_000
+"""Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
 
 
 class TokenProcessor(Parameters, frozen=True):
@@ -35,8 +35,9 @@ class TokenProcessor(Parameters, frozen=True):
 class InMemory(Parameters, frozen=True):
     """The index of this picker."""
 
-    size: Count = DEFAULT_SIZE
-    """Most blocks; at most 10 million are held."""
+    size: Count = MOST_BLOCKS
+    """Most blocks. Of a larger number, 10 million are held, with a warning; 100 million is the default of
+    llm-d-router."""
     pod_cache_size: Count = 10
     """Endpoints for each block. Without effect: all endpoints that hold a block are known."""
 

@@ -53,13 +53,12 @@ from epp.pool.kv_events.index_metrics import (
 )
 from epp.pool.kv_events.matches import FAST_TIERS, Matched, SharedMatch
 from epp.pool.kv_events.order import Received
-from epp.pool.kv_events.parameters import DEFAULT_SIZE, PrecisePrefixCacheParameters
+from epp.pool.kv_events.parameters import MOST_BLOCKS as MOST_INDEXED
+from epp.pool.kv_events.parameters import PrecisePrefixCacheParameters
 from epp.pool.kv_events.prompt_blocks import PromptBlocks, PromptHashing
 from epp.pool.kv_events.shared_index import SHARED_METRICS, SharedIndex
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 
-_MOST_BLOCKS = 10_000_000
-"""Blocks that the index holds at most: 62 bytes each, and 8 more for each 64 endpoints beyond 128."""
 _MOST_EXPECTED = 100_000
 """Requests whose blocks are expected at an endpoint."""
 _TOKENIZERS = "tokenizersPoolConfig is not supported; declare a token-producer plugin with udsTokenizerConfig instead"
@@ -139,7 +138,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         self._hashing = PromptHashing(self._hash, self._block_tokens, key)
         size = given.indexer_config.kv_block_index_config.in_memory_config.size
         self._index = BlockIndex(
-            self._hash, capacity=min(size, _MOST_BLOCKS), secret=randbits(63), journal=self._shared
+            self._hash, capacity=min(size, MOST_INDEXED), secret=randbits(63), journal=self._shared
         )
         if self._shared is not None:
             self._shared.refill_from(self._index)
@@ -364,8 +363,8 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             text
             for text, holds in (
                 (
-                    f"inMemoryConfig.size is {size}; at most {_MOST_BLOCKS} blocks are held",
-                    _MOST_BLOCKS < size != DEFAULT_SIZE,
+                    f"inMemoryConfig.size is {size}; only the {MOST_INDEXED} blocks used last are held",
+                    size > MOST_INDEXED,
                 ),
                 ("costAwareMemoryConfig has no effect: inMemoryConfig is used", index.cost_aware_memory_config),
                 (
