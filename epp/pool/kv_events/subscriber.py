@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import wait
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import structlog
@@ -34,6 +35,9 @@ MOST_WAITING_MESSAGES = 256
 _PAUSE_SECONDS = 0.01
 """Events are collected for so long, so that many are applied at once."""
 _POLL_MILLISECONDS = 200
+_REDIAL_SECONDS = 5.0
+"""Time without a connection after which there is a new attempt: after a message that is too long or a handshake that
+fails, ZeroMQ makes none."""
 _MOST_REPLAYS = 8
 _HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -55,6 +59,8 @@ class _Subscription:
     def __init__(
         self, context: Context, addresses: Addresses, topic: bytes, order: EventOrder, curve: Curve | None
     ) -> None:
+        self._address = addresses.events
+        self._dialled_at = time.monotonic()
         self.replays = Replays(context, addresses.replay, order, curve)
         self.socket = limited(context, zmq.SUB, curve)
         self.socket.subscribe(topic)
@@ -80,6 +86,17 @@ class _Subscription:
             yield self.socket
         elif self.replays.socket is not None:
             yield self.replays.socket
+
+    def dial(self, now: float) -> None:
+        """Connect again if there has been no connection for some time."""
+        if self.order.own.is_connected:
+            self._dialled_at = now
+        elif now - self._dialled_at >= _REDIAL_SECONDS and not self.monitor.poll(0):
+            self._dialled_at = now
+            with suppress(zmq.ZMQError):  # it has been given up
+                self.socket.disconnect(self._address)
+            with suppress(zmq.ZMQError):  # of the next time
+                self.socket.connect(self._address)
 
     def close(self) -> None:
         self.replays.end_attempt()
@@ -198,6 +215,8 @@ class Subscriber:
 
     def _receive(self) -> list[Received]:
         """Return what engines have sent, those first that were not read last time."""
+        for subscription in self._found.values():
+            subscription.dial(time.monotonic())
         poller = zmq.Poller()
         for socket in self._sockets:
             poller.register(socket, zmq.POLLIN)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from epp.pool.kv_events import subscriber
 from epp.pool.kv_events.events import BlockRemoved, BlockStored
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
 from epp.pool.kv_events.sockets import MOST_MESSAGE_BYTES
@@ -226,12 +227,19 @@ async def test_other_topics_are_not_received(inbox, publisher):
     assert inbox.counts == {"messages": 1}
 
 
-async def test_connection_of_an_engine_that_sends_a_huge_message_is_closed(inbox, publisher):
+async def test_connection_of_an_engine_that_sends_a_huge_message_is_closed_and_opened_again(
+    inbox, publisher, monkeypatch
+):
+    monkeypatch.setattr(subscriber, "_REDIAL_SECONDS", 1.0)
     one = await subscribed(inbox, publisher())
     one.send_parts([one.topic, b"\0" * 8, b"\0" * (MOST_MESSAGE_BYTES + 1)])
     (lost,) = await inbox.of(1)
     assert (lost.events, lost.is_complete) == ((), False)
     assert inbox.counts == {"disconnection": 1}
+    for change in ("unsubscribed", "subscribed"):
+        await one.subscribed(lambda ready, change=change: until(ready, f"the picker has {change}"))
+    one.send(stored([1], [1], size=1))
+    assert [event.block_hashes for event in (await inbox.of(2))[1].events] == [[1]]
 
 
 async def test_slow_event_loop_gets_larger_batches(publisher):
