@@ -56,6 +56,10 @@ class Engine(ABC):
         """Return the seconds until the request would end if it came now, and none after it; NaN for unknown."""
         return math.nan
 
+    def cached_tokens(self, request: SimRequest) -> int:  # noqa: ARG002  to override
+        """Return the leading tokens of a prompt that need not be computed."""
+        return 0
+
     def take_kv_changes(self) -> KVChanges | None:
         """Return how its KV cache has changed since the last call; None if it has not, or if it publishes no events."""
         return None
@@ -130,6 +134,9 @@ class Simulated(Engine):
 
     def take_kv_changes(self) -> KVChanges | None:
         return self.machine.take_kv_changes()
+
+    def cached_tokens(self, request: SimRequest) -> int:
+        return request.prompt_tokens - self.machine.uncached_tokens(request)
 
     def forecast(self, request: SimRequest) -> float:
         return seconds_to_end(self.machine, request)

@@ -36,7 +36,7 @@ class ReplayOptions:
     page_seconds: float = 0.0
     """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
     transfer_seconds_per_token: float = TRANSFER_SECONDS_PER_TOKEN
-    """Of the KV cache, from a prefill server to a decode server."""
+    """Of the KV cache, from a prefill server to a decode server, or to one that copies it."""
     regret_every: int = 4
     """The regret of every fourth routed request is computed, of fewer on more than 16 servers; 0 for none."""
     report_seconds: float = 10.0

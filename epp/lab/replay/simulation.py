@@ -17,7 +17,7 @@ import msgspec
 from epp.config import LoadedConfig
 from epp.framework import Endpoint, Headers
 from epp.framework.errors import RequestError
-from epp.framework.headers import PREFILLER, SESSION_TOKEN
+from epp.framework.headers import KV_CACHE_SOURCE, PREFILLER, SESSION_TOKEN
 from epp.lab.replay.engines import Engine, Event, Page
 from epp.lab.replay.fleet import Fleet, Server
 from epp.lab.replay.kv_publishing import PUBLISH_SECONDS, Publisher, deliver
@@ -286,11 +286,23 @@ class Simulation:
         routing.let_evict(partial(self._evicted, one))
         if one.prefiller is None and self._regret_every and one.number % self._regret_every == 0:
             self._recorder.regret[one.number] = self._regret(one.arrival, place, request)
+        source = self._by_address.get(routing.result.destination.headers.get(KV_CACHE_SOURCE, ""))
         if one.prefiller is None:
-            self._send(place, request, HOP_SECONDS + place.server.network_seconds)
+            one.request, seconds = self._with_copy(request, place, source)
+            self._send(place, one.request, HOP_SECONDS + place.server.network_seconds + seconds)
         else:
-            prompt = msgspec.structs.replace(request, output_tokens=1)
-            self._send(one.prefiller, prompt, 2 * HOP_SECONDS)
+            prompt, seconds = self._with_copy(request, one.prefiller, source)
+            self._send(one.prefiller, msgspec.structs.replace(prompt, output_tokens=1), 2 * HOP_SECONDS + seconds)
+
+    def _with_copy(self, request: SimRequest, place: _Place, source: _Place | None) -> tuple[SimRequest, float]:
+        """Return a request with the KV cache that it copies from another server, and the seconds for that."""
+        if source is None:
+            return request, 0.0
+        self._advance(place)
+        self._advance(source)
+        held = source.engine.cached_tokens(request)
+        seconds = max(0, held - place.engine.cached_tokens(request)) * self._options.transfer_seconds_per_token
+        return msgspec.structs.replace(request, transferred_tokens=held), seconds
 
     def _regret(self, arrival: Arrival, chosen: _Place, request: SimRequest) -> float:
         """Return the regret of a choice, as `epp.lab.replay.regret` defines it."""

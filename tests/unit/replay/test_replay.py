@@ -156,6 +156,37 @@ def test_pickers_know_what_engines_evict_and_what_their_hosts_keep():
     assert cached[1] > 2 * cached[0]
 
 
+_COPYING = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: precise-prefix-cache-producer
+- {type: p2p-source-producer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+- type: active-request-scorer
+"""
+
+
+def test_a_prompt_is_copied_from_the_host_of_the_server_that_the_picker_names():
+    small = msgspec.structs.replace(PRESETS["a100"], max_model_len=2624, num_gpu_blocks=164, num_host_blocks=200)
+    trace = [
+        TraceRequest(
+            at=at, prompt_tokens=blocks * BLOCK, output_tokens=tokens, blocks=tuple(range(first, first + blocks))
+        )
+        for at, first, blocks, tokens in (
+            *((0.0, 0, 40, 2), (0.9, 200, 1, 30), (1.0, 100, 40, 64)),
+            *((2.4, 300, 1, 10), (2.41, 400, 1, 60), (2.7, 0, 40, 2)),
+        )
+    ]
+    options = ReplayOptions(transfer_seconds_per_token=0.0001, experimental=True)
+    columns = replay(config(_COPYING), fleet(small, small), ListTrace(trace), options).columns
+    # the third prompt takes the place of the first one; the last one goes to the other server, as that one is busy
+    assert columns.server.tolist() == [0, 1, 0, 1, 0, 1]
+    # all whole blocks but that of the last token are copied, and 16 tokens are computed
+    copied = 40 * BLOCK - 16
+    assert columns.ttft[5] == pytest.approx(copied * 0.0001 + 16 / 7800 + 2 * HOP)
+    assert columns.ttft[0] == pytest.approx(40 * BLOCK / 7800 + 2 * HOP)
+
+
 def test_equal_seeds_give_equal_outcomes_and_other_seeds_others():
     trace = ListTrace(requests(8.0, 20.0))
     one, same, other = (
