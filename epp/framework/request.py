@@ -19,6 +19,7 @@ from epp.framework.endpoint import Endpoint
 __all__ = [
     "AGENT_IDENTITY",
     "CACHED_TOKENS_PREDICTED",
+    "COPY_SOURCE",
     "FETCH_SECONDS",
     "IN_FLIGHT_COST",
     "MEDIA_MATCH",
@@ -302,6 +303,8 @@ FETCH_SECONDS: DataKey[NDArray[np.float64]] = DataKey("kv-fetch-seconds")
 """Seconds to bring the cached prompt from lower tiers to the accelerator, one number for each slot."""
 CACHED_TOKENS_PREDICTED: DataKey[int] = DataKey("cached-tokens-predicted")
 """Prompt tokens in the KV cache of the picked endpoint, as its engine reported them before the pick."""
+COPY_SOURCE: DataKey[str] = DataKey("kv-copy-source", "p2p-source-producer")
+"""Address of the endpoint from which the picked one copies KV blocks of the prompt."""
 AGENT_IDENTITY: DataKey[str] = DataKey("agent-identity", "agent-identity")
 """Identifier of the agent that sent the request: its flow, unless a header names another."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from epp.framework import (
+    COPY_SOURCE,
     PREFIX_MATCH,
     PULLED_TOKENS,
     WAITING,
@@ -81,6 +82,7 @@ class P2PSourceProducer(Producer[P2PSourceParameters], PreRequest[P2PSourceParam
         endpoint = leg.candidates.snapshot.endpoints.values[source]
         if endpoint is None or source == leg.slot or gain < self.parameters.min_cached_token_delta:
             return None
+        request.put(COPY_SOURCE, endpoint.hostport)
         return {KV_CACHE_SOURCE: endpoint.hostport}
 
 

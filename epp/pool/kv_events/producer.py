@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 
 from epp.framework import (
     CACHED_TOKENS_PREDICTED,
+    COPY_SOURCE,
     PREFIX_MATCH,
     PROMPT_TOKENS,
     Admitter,
@@ -336,6 +337,8 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         sent, usage = request.get(self._sent_key), response.usage
         if sent is None or usage is None or response.status != _OK or len(request.body.prompts) > 1:
             return {}
+        if request.get(COPY_SOURCE) is not None:
+            return {}  # the engine reports the blocks that it copies, too
         if response.served.hostport == sent.target.hostport and self._by_id.get(sent.lane.id) is sent.lane:
             cached = usage.cached_tokens if response.tells_cached else None
             self._accuracy.check(sent.lane.id, request.path, sent.tokens, cached, usage.prompt_tokens)

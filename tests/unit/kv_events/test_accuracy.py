@@ -10,7 +10,7 @@ import pytest
 from epp.app.servers import news
 from epp.config import Builder, assemble, load_text
 from epp.explain.recording import ending_of
-from epp.framework import PREFIX_MATCH, ConfigurationError, Endpoint, Headers, ManualClock
+from epp.framework import COPY_SOURCE, PREFIX_MATCH, ConfigurationError, Endpoint, Headers, ManualClock
 from epp.framework.registry import Registry
 from epp.pool.collectors import Tagging
 from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
@@ -45,11 +45,13 @@ class World:
         self.tagging = Tagging(self.store, self.assembly.taggers)
         self.director = Director(Runtime(self.store, clock), self.assembly.pipeline)
 
-    def ask(self, cached: int | None, *, path: str = "/v1/completions", address: str = "127.0.0.1:8000"):
+    def ask(self, cached: int | None, *, path: str = "/v1/completions", address: str = "127.0.0.1:8000", source=""):
         """Route the prompt, and answer with so many cached tokens; None for an engine that does not say."""
         routing = self.director.route(
             Headers([(":path", path)]), json.dumps({"model": "m", "prompt": PROMPT}).encode(), None
         )
+        if source:
+            routing.request.put(COPY_SOURCE, source)
         routing.served_by(address)
         routing.response_started(200, Headers, event_stream=False)
         details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
@@ -143,6 +145,12 @@ async def test_response_of_a_fallback_is_not_compared(publisher):
     async with world(publisher) as found:
         found.store.update([Endpoint("p1", "127.0.0.2", 8000)])
         found.ask(0, address="127.0.0.2:8000")
+        assert found.value("prefix_check_responses", "wrong") == 0
+
+
+async def test_response_with_blocks_that_were_copied_is_not_compared(publisher):
+    async with world(publisher) as found:
+        found.ask(0, source="10.0.0.2:8000")
         assert found.value("prefix_check_responses", "wrong") == 0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
-from epp.framework.request import PREFIX_MATCH, PULLED_TOKENS
+from epp.framework.request import COPY_SOURCE, PREFIX_MATCH, PULLED_TOKENS
 from epp.framework.testing import candidates
 from epp.plugins.prefix_cache.p2p_source import P2PSourceParameters, P2PSourceProducer, fnv1a_32
 
@@ -28,7 +28,9 @@ def source_for(target, offloaded, held=None, *, waiting=None, prefill=None, requ
     legs = {"decode": target} | ({} if prefill is None else {"prefill": prefill})
     results = {name: ProfileResult(name, pool, np.zeros(len(pool)), np.array([at])) for name, at in legs.items()}
     added = producer.pre_request(request, SchedulingResult(Destination(results["decode"]), results, {}))
-    return None if added is None else added["x-kv-cache-source-host-port"]
+    named = None if added is None else added["x-kv-cache-source-host-port"]
+    assert request.get(COPY_SOURCE) == named
+    return named
 
 
 @pytest.mark.parametrize(("text", "expected"), [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)])
