@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
             "for each profile."
         )
     )
-    parser.add_argument("--samples", default="", help="profiles, separated by commas; by default all")
+    parser.add_argument("--samples", default="", help="profiles or files, separated by commas; by default all")
     parser.add_argument("--fleets", default="mixed,equal", help=f"of {', '.join(ALL_FLEETS)}")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {', '.join(ALL_WORKLOADS)}")
     parser.add_argument("--loads", default="0.2,0.7,1.2", help="shares of the fleet's capacity")
@@ -86,7 +86,8 @@ def measure(case: Case, seconds: float, slowness: float = 1.0) -> Outcome:
     """Run a case in virtual time."""
     fleet = ALL_FLEETS[case.fleet].made(case.make)
     traffic = trace(case.workload, fleet, load=case.load, seconds=seconds, seed=case.seed).slowed(slowness)
-    return simulate(load_text(sample_texts()[case.sample], case.sample), fleet.slowed(slowness), traffic)
+    text = sample_texts().get(case.sample) or Path(case.sample).read_text()
+    return simulate(load_text(text, case.sample), fleet.slowed(slowness), traffic)
 
 
 def measure_real(case: Case, seconds: float, slowness: float) -> Outcome:

@@ -42,13 +42,10 @@ def _many_adapters() -> Fleet:
     return replace(found, servers=tuple(servers))
 
 
-def _small_caches(name: str, blocks: int) -> Fleet:
-    """Return three A100 with so many blocks in their caches, and four pickers."""
-    found = fleet(name, a100=3)
-    servers = [
-        replace(server, profile=msgspec.structs.replace(server.profile, num_gpu_blocks=blocks))
-        for server in found.servers
-    ]
+def _small_caches(name: str, blocks: int, host_blocks: int = 0) -> Fleet:
+    """Return three A100 with so many blocks in their caches and in the memory of their hosts, and four pickers."""
+    found, sizes = fleet(name, a100=3), {"num_gpu_blocks": blocks, "num_host_blocks": host_blocks}
+    servers = [replace(server, profile=msgspec.structs.replace(server.profile, **sizes)) for server in found.servers]
     return replace(found, servers=tuple(servers), pickers=4)
 
 
@@ -173,6 +170,8 @@ ALL_FLEETS = _by_name(
         # shared prefixes, 10.7 requests a second: 10,300 blocks are asked for in 20 s
         _small_caches("full-caches", 3440),  # 100 % of the caches, at 70 % load
         _small_caches("crowded-caches", 2650),  # 130 %, at 83 % load
+        _small_caches("full-caches-host", 3440, 2 * 3440),
+        _small_caches("crowded-caches-host", 2650, 2 * 2650),
         _two_clusters(),
     )
 )
