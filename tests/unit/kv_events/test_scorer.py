@@ -105,12 +105,15 @@ async def test_tokenizer_service_of_older_configurations_supplies_token_ids(publ
         await world.tell(0, stored(HASHES[:1], text.encode()[:16]))
         _, candidates = world.request()
         await until(lambda: service.loaded, "the tokenizer is loaded")
-        for _ in range(20):  # the answer may be late for the first ones
+
+        async def admitted() -> Request | None:
             request = Request("r", RequestBody(prompt=text.encode()), target_model="m", path="/v1/completions")
             request.content = json.dumps({"prompt": text}).encode()
             await world.admit(request, candidates)
-            if request.get(PROMPT_TOKENS).ids is not None:
-                break
+            return None if request.get(PROMPT_TOKENS).ids is None else request
+
+        while (request := await admitted()) is None:  # the answer may be late for the first ones
+            pass
         assert np.asarray(scorer.score(request, candidates)).tolist() == [0.5]
         assert [each.prompt for each in service.asked] == [text]
 
