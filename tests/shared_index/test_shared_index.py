@@ -99,6 +99,19 @@ async def test_picker_that_restarts_knows_its_blocks_and_their_children(server):
         await scored(world, [0.333333], longer)
 
 
+async def test_blocks_that_an_engine_names_without_token_ids_are_written(server):
+    shared = await server()
+    offloaded = {"medium": "CPU", "size": 0}
+    async with fleet(1, **sharing(shared)) as world:
+        await world.tell(0, stored([11, 12], IDS, size=4), stored([11, 99], [], **offloaded), removed([11]))
+        await until(lambda: shared.client.hkeys(KEYS[0]) == [field(FIRST, "cpu")], "it moved to the host")
+    async with fleet(1, **sharing(shared)) as world:  # which knows no block yet
+        world.publishers[0].sequence = 7
+        await world.tell(0, stored([12], [], **offloaded))
+        moved = sorted([field(FIRST), field(FIRST, "cpu")])
+        await until(lambda: sorted(shared.client.hkeys(KEYS[1])) == moved, "the other one is in the host, too")
+
+
 async def test_engine_that_starts_anew_has_nothing_from_before(server):
     shared = await server()
     shared.client.hset(KEYS[0], field(FIRST), "")

@@ -191,7 +191,7 @@ class SharedIndex(Journal):
 
     def stored(self, lane: Lane, tier: str, event: BlockStored, keys: Sequence[int]) -> None:
         """Store blocks; those of another size are not shared."""
-        if event.block_size != self._block_tokens:
+        if event.block_size not in (0, self._block_tokens):  # 0 of a block that only this index has described
             self._blocks["other size"] += len(keys)
             self._other_sizes.add(event.block_size)
             return
