@@ -566,14 +566,13 @@ class Picker:
 
         Raises AdminError for an unknown one.
         """
-        workers = self._processes.workers
+        workers, worker = self._processes.workers, read_one(request, "worker")
         channels = {} if workers is None else {str(number): channel for number, channel in workers.channels.items()}
-        worker = read_one(request, "worker")
         if not worker:
             states = await plugin_states(self.plugins, lambda: self.store.latest)
-            return {**({"process": "main", "workers": sorted(channels)} if workers else {}), "plugins": states}
+            return {**({} if workers is None else {"process": "main", "workers": [*channels]}), "plugins": states}
         if worker not in channels:
-            known = f"write one of {', '.join(sorted(channels))}" if channels else "leave it out"
+            known = f"write one of {', '.join(channels)}" if channels else "leave it out"
             raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"no worker {quoted(worker)} serves here: {known}")
         try:
             states = await channels[worker].call("plugins", most_seconds=_WORKER_SECONDS)
