@@ -6,8 +6,7 @@ import os
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -17,6 +16,7 @@ from epp.sharing.exchange import Exchange
 from epp.sharing.local import Relay
 from epp.workers import processes
 from epp.workers.channel import packed
+from epp.workers.link import ConfigInEffect
 from epp.workers.processes import Workers
 from tests.support.waiting import until
 
@@ -35,9 +35,13 @@ class Started:
     def __init__(self) -> None:
         self.sockets: list[socket.socket] = []
         self.processes: list[Process] = []
+        self.configs: list[ConfigInEffect | None] = []
 
-    async def start(self, _number: int, channel: socket.socket, *_: Any) -> Process:
+    async def start(
+        self, _number: int, channel: socket.socket, _gate: socket.socket, _key: bytes, config: ConfigInEffect | None
+    ) -> Process:
         self.sockets.append(channel.dup())
+        self.configs.append(config)
         process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "import time; time.sleep(600)")
         self.processes.append(process)
         return process
@@ -55,10 +59,10 @@ async def started(monkeypatch) -> AsyncIterator[Started]:
         await each.wait()  # killed by `stop`
 
 
-def workers(count: int) -> Workers:
+def workers(count: int, config: Callable[[], ConfigInEffect | None] = lambda: None) -> Workers:
     store = Datastore(ManualClock())
     relay = Relay(Exchange("main", tuple, store.snapshot, ManualClock(), 1), ManualClock())
-    return Workers(count, store, relay, Gate(), handlers=lambda _: {}, greeting=tuple, config=lambda: None)
+    return Workers(count, store, relay, Gate(), handlers=lambda _: {}, greeting=tuple, config=config)
 
 
 async def test_as_many_processes_start_at_once_as_there_are_cores(started):
@@ -96,5 +100,24 @@ async def test_picker_waits_for_all_workers_for_a_while_and_then_only_for_the_fi
             started.sockets[0].sendall(len(message).to_bytes(4) + message)
         assert await several.started(all_seconds=0.01, first_seconds=60.0)
         assert several.counts.starting == 1
+    finally:
+        await several.stop()
+
+
+async def test_worker_starts_with_the_configuration_in_effect_and_looks_again_if_another_one_is_by_then(started):
+    configs = [ConfigInEffect("first", 1)]
+    several = workers(1, lambda: configs[-1])
+    several.start()
+    try:
+        await until(lambda: started.sockets, "the process starts")
+        assert started.configs == configs
+        configs.append(ConfigInEffect("second", 2))
+        for kind in ("hello", "started"):
+            message = packed(kind, "worker")
+            started.sockets[0].sendall(len(message).to_bytes(4) + message)
+        received = b""
+        started.sockets[0].setblocking(False)  # noqa: FBT003
+        while b"reload" not in received:
+            received += await asyncio.get_running_loop().sock_recv(started.sockets[0], 65536)
     finally:
         await several.stop()
