@@ -151,7 +151,7 @@ class PoolFindings(NamedTuple):
 
 
 async def check_pools(api: KubeApi, choice: PoolChoice) -> PoolFindings:
-    """Return what a picker of these pools would find; raises ApiUnreachableError."""
+    """Return a report on each of these pools, with their problems; raises ApiUnreachableError."""
     names: Iterable[str] = sorted(choice.names)
     warnings: list[str] = []
     if choice.labels is not None:

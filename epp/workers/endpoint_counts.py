@@ -16,7 +16,7 @@ _SECONDS = 1.0
 
 
 class Counted(NamedTuple):
-    """What a worker counted since it last told."""
+    """The counts of a worker since its last message."""
 
     picks: Mapping[str, int]
     """By id of the endpoint."""
@@ -48,7 +48,7 @@ class EndpointCounter:
             self.tell()
 
     def tell(self) -> None:
-        """Send what was counted since the last time, if anything was."""
+        """Send the counts since the last message, if there are any."""
         snapshot = self._store.snapshot()
         now = np.stack((snapshot.column(SERVED), snapshot.column(FAILED)))
         self._told = np.pad(self._told, ((0, 0), (0, now.shape[1] - self._told.shape[1])))
@@ -80,7 +80,7 @@ class EndpointCounts:
         store.subscribe(self._pool_changed)
 
     def add(self, counted: Counted) -> None:
-        """Add what a worker counted; endpoints that have left are ignored."""
+        """Add the counts of a worker; endpoints that have left are ignored."""
         self._store.count_ended(counted.ended, counted.numbers)
         self.picks.update(
             {name: more for name, more in counted.picks.items() if self._store.slot_named(name) is not None}

@@ -136,9 +136,11 @@ async def test_page_of_several_pools_works_as_it_is_written(own_cluster, isolate
             await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
         space = Space(cluster, admin, "default")
         await space.pod("chat", "127.0.0.1", labels={"app": "chat"})
-        _, _, _, _, endpoints, ready, config, served = (
+        _, _, checked, _, _, endpoints, ready, config, served = (
             await walk(POOLS_PAGE, cluster, tmp_path, isolated=isolated)
         ).values()
+    assert "pool code: configurations/code.yaml: ok" in checked
+    assert checked.endswith(", with 1 endpoint in 2 pools, and answer 503 for code until a pod is ready.\n")
     assert endpoints == "{'chat': 1, 'code': 0}\n"
     assert 'inference_pool_ready_pods{inference_pool="chat",name="chat"} 1.0' in ready
     assert "prefix-cache-scorer" in config
