@@ -2,6 +2,7 @@
 """The streams of one connection and their calls: from the first message to the status."""
 
 import math
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -23,7 +24,7 @@ _REASONS: Final = {
     Status.DEADLINE_EXCEEDED: "the rest of the request did not arrive in time",
 }
 _HEALTH_CHECKS: Final = f"/{HEALTH}/"
-_REMEMBERED: Final = 4096
+_LEAST_REMEMBERED: Final = 4096
 _UNDER_WAY: Final = 8
 """Frames that a client may send before it learns that we ended a stream."""
 
@@ -41,7 +42,8 @@ class Calls:
         self._host = host
         self._peer = peer
         self._leaving: dict[int, Call] = {}  # closed streams whose call still waits for an answer
-        self._closed: dict[int, int] = {}  # place in a ring -> number, doubled, plus 1 if we ended it
+        self._remembered = max(_LEAST_REMEMBERED, limits.max_streams)  # all streams may end at once
+        self._closed = array("Q")  # a ring that grows up to that size: number, doubled, plus 1 if we ended it
         self.open: dict[int, Stream] = {}
         """Streams that are not closed in both directions."""
         self.last_id = 0
@@ -214,12 +216,16 @@ class Calls:
     def note_closed(self, stream_id: int, *, by_us: bool) -> None:
         """Remember a closed stream; after one that we ended, the peer may not know yet."""
         if by_us:
-            self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * _REMEMBERED)
-        self._closed[(stream_id >> 1) % _REMEMBERED] = stream_id << 1 | by_us
+            self.strays.expect(_UNDER_WAY, most=_UNDER_WAY * self._remembered)
+        place = (stream_id >> 1) % self._remembered
+        if place >= len(self._closed):
+            self._closed.frombytes(bytes(self._closed.itemsize * (place + 1 - len(self._closed))))
+        self._closed[place] = stream_id << 1 | by_us
 
     def closed_by_us(self, stream_id: int) -> bool | None:
         """Whether we ended a closed stream; None for one that was skipped or closed long ago."""
-        noted = self._closed.get((stream_id >> 1) % _REMEMBERED, 0)
+        place = (stream_id >> 1) % self._remembered
+        noted = self._closed[place] if place < len(self._closed) else 0
         return bool(noted & 1) if noted >> 1 == stream_id else None
 
     def _fail(self, stream: Stream, error: Exception) -> None:
