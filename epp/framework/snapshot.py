@@ -190,6 +190,8 @@ class LoraState:
     waiting: frozenset[str] = frozenset()
     max_adapters: int = 0
     """Adapters that fit at once; 0 when the endpoint serves none."""
+    loaded: tuple[str, ...] = ()
+    """Those that ran last, as many as fit, the latest first: an engine keeps them, and reports only those in use."""
 
 
 LORA: Attribute[LoraState] = Attribute("lora", LoraState())

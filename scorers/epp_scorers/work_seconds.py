@@ -57,26 +57,31 @@ class _Barrier(NamedTuple):
         return _Barrier(seconds, is_known(seconds))
 
 
-class _Adapters(NamedTuple):
-    """Where a LoRA adapter has to be loaded, by slot; 1 or 0."""
-
-    missing: Floats
-    """1 where it is not running."""
-    crowded: Floats
-    """1 where no slot is free for it."""
-
-
 def _names(states: tuple[LoraState, ...]) -> frozenset[str]:
     return frozenset().union(*(state.running | state.waiting for state in states))
 
 
-def _adapters(states: tuple[LoraState, ...], model: str) -> _Adapters:
-    missing = [model not in state.running for state in states]
-    crowded = [
-        away and len((state.running | state.waiting) - {model}) >= state.max_adapters
-        for away, state in zip(missing, states, strict=True)
-    ]
-    return _Adapters(np.array(missing, dtype=np.float64), np.array(crowded, dtype=np.float64))
+def _loads(state: LoraState, adapter: str) -> float:
+    """Return how many adapters are loaded for a request of this one: it, and later the one that it pushes out.
+
+    The first request that waits for an adapter loads it for all.
+    """
+    if adapter in state.running or adapter in state.waiting or adapter in state.loaded:
+        return 0.0
+    return 1.0 if len(state.loaded) < state.max_adapters else 2.0
+
+
+def _turns(state: LoraState, adapter: str) -> float:
+    """Return how often a slot has to become free until the adapter has one; half as often where it waits already."""
+    others = (state.running | state.waiting) - {adapter}
+    if adapter in state.running or len(others) < state.max_adapters:
+        return 0.0
+    turns = 1.0 + len(others - state.running)
+    return turns / 2 if adapter in state.waiting else turns
+
+
+def _running(state: LoraState) -> float:
+    return max(1.0, len(state.running))
 
 
 class WorkSecondsParameters(Parameters, frozen=True):
@@ -122,8 +127,12 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
       `kv-transfer-cost`; tokens that are copied are not uncached;
     - `delay = delayWeight * n * uncached tokens of this prompt / rate`, where `n` is the number of requests running at
       the endpoint or in flight to it, which all wait while the prompt is computed;
-    - `adapter = (1 + delayWeight * n) * adapterLoadSeconds` where the request's LoRA adapter is not running, and `mean
-      output tokens * ITL` more, for a request of another adapter to end, where no slot is free for it;
+    - `adapter = (1 + delayWeight * n) * adapterLoadSeconds` where the request's LoRA adapter is not among those that
+      ran last, as many as fit, and none waits for it; twice that where they fill all slots, since it pushes one out
+      that has to be loaded again. Where no slot is free, `(1 + w) * mean output tokens * ITL * (1 + ln(1 + n / r))`
+      more, until `1 + w` of the `r` adapters that run have ended, if `w` others wait: `n / r` requests each, the last
+      of which ends so much later than one alone (the mean maximum of exponential times). Half of this is left where the
+      adapter waits already;
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
@@ -212,10 +221,12 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
 
     def _adapter_seconds(self, model: str, rates: EndpointRates, candidates: Candidates) -> Floats:
         given, slots, batch = self.parameters, candidates.slots, batch_sizes(candidates)
-        adapters = candidates.snapshot.records(LORA).derive(_adapters, model)
-        seconds: Floats = adapters.missing[slots] * given.adapter_load_seconds
+        states = candidates.snapshot.records(LORA)
+        seconds: Floats = states.derive_numbers(_loads, model)[slots] * given.adapter_load_seconds
         seconds *= _ONE + given.delay_weight * batch
-        seconds += adapters.crowded[slots] * rates.output_tokens * rates.itl_seconds(candidates, batch)
+        requests = batch / states.derive_numbers(_running)[slots]
+        turn_seconds = rates.output_tokens * rates.itl_seconds(candidates, batch) * (_ONE + np.log1p(requests))
+        seconds += states.derive_numbers(_turns, model)[slots] * turn_seconds
         return seconds
 
     def _output_tokens(self, request: Request) -> int | Floats:

@@ -40,7 +40,7 @@ def columns(page: bytes, endpoint: Endpoint = VLLM, **parameters: object) -> dic
         (
             "metrics-busy-lora.txt",
             (4, 4, 0.04705882352941182, 17283, 10848),
-            LoraState(frozenset({"lora-a", "lora-b"}), frozenset({"lora-a", "lora-b"}), 2),
+            LoraState(frozenset({"lora-a", "lora-b"}), frozenset({"lora-a", "lora-b"}), 2, ("lora-a", "lora-b")),
         ),
     ],
 )
@@ -111,7 +111,25 @@ def test_adapter_series_with_the_highest_value_wins_wherever_it_stands():
         b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="d",waiting_lora_adapters=""} 10.0\n'
     )
     state = extractor().extract(page, VLLM).attributes[LORA]
-    assert state == LoraState(frozenset({"a", "b"}), frozenset({"c"}), 4)
+    assert state == LoraState(frozenset({"a", "b"}), frozenset({"c"}), 4, ("a", "b"))
+
+
+def test_adapters_that_ran_last_are_loaded_as_many_as_fit():
+    reader = extractor()
+
+    def loaded(running):
+        series = (
+            f'vllm:lora_requests_info{{max_lora="3",running_lora_adapters="{running}",waiting_lora_adapters=""}} 1\n'
+        )
+        return reader.extract(series.encode(), VLLM).attributes[LORA].loaded
+
+    assert [loaded(running) for running in ("b,a", "", "c", "a", "d")] == [
+        ("a", "b"),
+        ("a", "b"),
+        ("c", "a", "b"),
+        ("a", "c", "b"),
+        ("d", "a", "c"),
+    ]
 
 
 def test_specs_of_a_known_engine_can_be_overridden_one_by_one():

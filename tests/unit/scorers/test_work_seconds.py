@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seconds until the first tokens, counted with each endpoint's own rates."""
 
+import math
 from dataclasses import replace
 from math import inf, nan
 
@@ -107,17 +108,37 @@ def test_prompt_delays_the_requests_that_run_there():
     assert scorer.seconds(request, busy).tolist() == pytest.approx([2.0, 1.8])
 
 
-def adapters(*running, slots):
-    return LoraState(running=frozenset(running), max_adapters=slots)
+def adapters(*running, slots, waiting=(), loaded=()):
+    return LoraState(frozenset(running), frozenset(waiting), slots, loaded)
+
+
+def adapter_seconds(*states):
+    """Seconds of a request of adapter `a`, where 4 requests run at each endpoint."""
+    count = len(states)
+    rates = endpoint_rates([1000] * count, itl_base=[0.01] * count)
+    pool = candidates(in_flight_tokens=[0] * count, running=[4] * count, kv_usage=[0] * count, lora=states)
+    scorer = build(outputTokens=0, delayWeight=0.5, adapterLoadSeconds=0.5)
+    return scorer.seconds(request_of(0, rates, model="a"), pool).tolist()
 
 
 def test_adapter_is_loaded_before_its_request_and_holds_up_the_others():
-    rates = endpoint_rates([1000] * 3, itl_base=[0.01] * 3)
-    states = [adapters("a", "b", slots=2), adapters("b", slots=2), adapters("b", "c", slots=2)]
-    pool = candidates(in_flight_tokens=[0] * 3, running=[4, 4, 4], kv_usage=[0] * 3, lora=states)
-    scorer = build(outputTokens=0, delayWeight=0.5, adapterLoadSeconds=0.5)
-    # it runs; 0.5 s to load it, and half of it for each of 4 requests; 200 tokens of 10 ms more until a slot is free
-    assert scorer.seconds(request_of(0, rates, model="a"), pool).tolist() == pytest.approx([0.0, 1.5, 3.5])
+    # it runs; 0.5 s to load it, and half of it for each of 4 requests; as much again to load the one that it pushes out
+    states = adapters("a", "b", slots=2), adapters("b", slots=2, loaded=("b",)), adapters(slots=2, loaded=("b", "c"))
+    assert adapter_seconds(*states) == pytest.approx([0.0, 1.5, 3.0])
+
+
+def test_adapter_is_not_loaded_where_it_ran_last_or_where_another_request_waits_for_it():
+    remembered, awaited = adapters(slots=1, loaded=("a",)), adapters(slots=1, waiting=["a"])
+    assert adapter_seconds(adapters("a", slots=1), remembered, awaited) == [0.0, 0.0, 0.0]
+
+
+def test_adapter_without_a_free_slot_waits_until_all_requests_of_another_one_have_ended():
+    turn = 200 * 0.01 * (1 + math.log(1 + 4 / 2))  # an answer takes 2 s; each of 2 adapters has 2 of 4 requests
+    full, behind_another, half_way = [
+        adapters("b", "c", slots=2, waiting=waiting, loaded=("b", "c")) for waiting in ((), ["d"], ["a", "c"])
+    ]
+    expected = [3.0 + turn, 3.0 + 2 * turn, turn / 2]
+    assert adapter_seconds(full, behind_another, half_way) == pytest.approx(expected)
 
 
 def test_adapter_that_has_run_is_loaded_again_and_a_base_model_never():

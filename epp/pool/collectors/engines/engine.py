@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import (
@@ -128,17 +128,19 @@ class LoraInfo:
 
     selector: Selector
 
-    def read(self, page: bytes, layout: PageLayout) -> LoraState | None:
+    def read(self, page: bytes, layout: PageLayout, former: LoraState) -> LoraState | None:
         """Return the state of the newest series, since old ones stay on the page; None without any series."""
         series = [one for one in layout.read(self.selector, page) if not math.isnan(one.value)]
         if not series:
             return None
         labels = max(series, key=lambda one: one.value).labels
-        max_lora = labels.get("max_lora", "")
+        running, max_lora = _adapters(labels.get("running_lora_adapters", "")), labels.get("max_lora", "")
+        fit = int(max_lora) if max_lora.isdecimal() and len(max_lora) <= _LONGEST_NUMBER else 0
         return LoraState(
-            running=_adapters(labels.get("running_lora_adapters", "")),
+            running=running,
             waiting=_adapters(labels.get("waiting_lora_adapters", "")),
-            max_adapters=int(max_lora) if max_lora.isdecimal() and len(max_lora) <= _LONGEST_NUMBER else 0,
+            max_adapters=fit,
+            loaded=tuple(dict.fromkeys((*sorted(running), *former.loaded)))[:fit],
         )
 
 
@@ -173,8 +175,11 @@ class Engine:
         columns += self.cache_info.columns if self.cache_info else ()
         return (*dict.fromkeys(columns), *([LORA] if self.lora else []))
 
-    def read(self, page: bytes, layout: PageLayout) -> Report | None:
-        """Return the report, with unknown values for missing series; None if the page has none of the series."""
+    def read(self, page: bytes, layout: PageLayout, former: Report | None = None) -> Report | None:
+        """Return the report, with unknown values for missing series; None if the page has none of the series.
+
+        `former` is the report of the page before.
+        """
         columns: dict[Column, float] = {}
         problems: list[str] = []
         silent = True
@@ -187,7 +192,8 @@ class Engine:
             info = self.cache_info.read(page, layout) if missing else {}
             columns.update((column, info.get(column, column.unknown)) for column in missing)
             silent = silent and not info
-        adapters = None if self.lora is None else self.lora.read(page, layout)
+        before = LORA.unknown if former is None else former.attributes.get(LORA, LORA.unknown)
+        adapters = None if self.lora is None else self.lora.read(page, layout, cast("LoraState", before))
         if silent and adapters is None:
             return None
         attributes = {} if self.lora is None else {LORA: adapters or LORA.unknown}

@@ -114,7 +114,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
             last = self._last[endpoint.id] = _Last(engine)
         report = last.report
         if report is None or not last.layout.matches(page):
-            report = engine.read(page, last.layout)
+            report = engine.read(page, last.layout, report)
         last.report = report
         if report is None and name is None:
             report = self._recognise(page, endpoint, engine)
