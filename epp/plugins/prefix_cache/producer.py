@@ -14,6 +14,7 @@ import xxhash
 from msgspec import Meta
 
 from epp.framework import (
+    IN_FLIGHT_TOKENS,
     KV_BLOCK_TOKENS,
     KV_BLOCKS,
     PREFIX_MATCH,
@@ -150,8 +151,10 @@ class ApproxPrefixCacheProducer(
     and the limits apply to all of them together. The request's blocks are recorded for the target of each profile, not
     for its fallbacks. The index keeps `min(capacity, maxBytesPerServer / 64)` blocks for each endpoint and evicts the
     least recently used. With `autoTune`, the block size is that of the first endpoint of the pool that reports one,
-    from 64 to 4096 tokens, and the capacity is the number of blocks that the engine can cache; else it is
-    `lruCapacityPerServer`. With `--shared-state`, pickers record each other's chains too.
+    from 64 to 4096 tokens, and the capacity is the number of blocks that the engine can cache, and as many more as it
+    has yet to compute for requests in flight, if these are counted: they are recorded before they take room in the
+    cache. Without `autoTune`, or reports, it is `lruCapacityPerServer`. With `--shared-state`, pickers record each
+    other's chains too.
     """
 
     plugin_type = "approx-prefix-cache-producer"
@@ -305,7 +308,8 @@ class ApproxPrefixCacheProducer(
         if self.parameters.auto_tune:
             engine_tokens = snapshot.column(KV_BLOCKS).item(slot) * snapshot.column(KV_BLOCK_TOKENS).item(slot)
             if isfinite(engine_tokens):
-                capacity = int(engine_tokens) // block_tokens
+                # not in `may_read`: the plugin that counts these tokens reads matches, and comes after this one
+                capacity = int(engine_tokens + snapshot.column(IN_FLIGHT_TOKENS).item(slot)) // block_tokens
         return max(0, min(capacity, self.parameters.max_bytes_per_server // BYTES_PER_ENTRY))
 
 

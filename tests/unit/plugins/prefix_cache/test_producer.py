@@ -172,6 +172,8 @@ def remembered(parameters, sent_to, **columns):
         ({"lru_capacity_per_server": 10}, {}, 10),
         # 20 blocks of 32 tokens = 640 tokens = 10 blocks of 64
         ({}, {"kv_blocks": [20], "kv_block_tokens": [32]}, 10),
+        # 128 tokens more, which the engine has yet to compute
+        ({}, {"kv_blocks": [20], "kv_block_tokens": [32], "in_flight_tokens": [128]}, 12),
         # 1 block of 32 tokens is half of a block of 64
         ({}, {"kv_blocks": [1], "kv_block_tokens": [32]}, 0),
         ({}, {"kv_blocks": [nan], "kv_block_tokens": [32]}, 40),
