@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -117,11 +118,11 @@ def test_adapter_series_with_the_highest_value_wins_wherever_it_stands():
 def test_adapters_that_ran_last_are_loaded_as_many_as_fit():
     reader = extractor()
 
-    def loaded(running):
+    def loaded(running, endpoint=VLLM):
         series = (
             f'vllm:lora_requests_info{{max_lora="3",running_lora_adapters="{running}",waiting_lora_adapters=""}} 1\n'
         )
-        return reader.extract(series.encode(), VLLM).attributes[LORA].loaded
+        return reader.extract(series.encode(), endpoint).attributes[LORA].loaded
 
     assert [loaded(running) for running in ("b,a", "", "c", "a", "d")] == [
         ("a", "b"),
@@ -130,6 +131,8 @@ def test_adapters_that_ran_last_are_loaded_as_many_as_fit():
         ("a", "c", "b"),
         ("d", "a", "c"),
     ]
+    another = replace(VLLM, uid="2")  # a pod that has the name and address of the first one
+    assert loaded("e", another) == ("e",)
 
 
 def test_specs_of_a_known_engine_can_be_overridden_one_by_one():

@@ -85,8 +85,7 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         self._engines = {engine: compile_engine(config) for engine, config in configs.items()}
         self._default = self._engines[self.parameters.default_engine]
         self._recognised: dict[Identity, Engine] = {}
-        self._last: dict[str, _Last] = {}
-        """By id of the endpoint."""
+        self._last: dict[Identity, _Last] = {}
         self.writes = tuple(dict.fromkeys(datum for engine in self._engines.values() for datum in engine.fills))
 
     @property
@@ -107,11 +106,11 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         """Return the metrics; raises PageError for an unreadable page or an unknown engine."""
         name = endpoint.labels.get(self.parameters.engine_label_key)
         engine = self._recognised.get(endpoint.identity, self._default) if name is None else self._named(name, endpoint)
-        last = self._last.get(endpoint.id)
+        last = self._last.get(endpoint.identity)
         if last is None or last.engine is not engine:
             if len(self._last) >= _LAST_LIMIT:  # of former endpoints
                 self._last.clear()
-            last = self._last[endpoint.id] = _Last(engine)
+            last = self._last[endpoint.identity] = _Last(engine)
         report = last.report
         if report is None or not last.layout.matches(page):
             report = engine.read(page, last.layout, report)
