@@ -164,6 +164,9 @@ class Workers:
             except OSError as error:
                 has_served = False
                 _log.warning("a worker cannot be started", worker=worker.number, problem=error.strerror)
+            except Exception:  # noqa: BLE001  whatever fails here, the worker is replaced
+                has_served = False
+                _log.exception("a worker failed", worker=worker.number)
             if self._is_stopping:
                 return
             worker.replaced += 1
@@ -250,8 +253,9 @@ async def _start(
         start_new_session=True,  # signals of a terminal are for the main process
     )
     assert process.stdin is not None  # noqa: S101  a pipe
-    process.stdin.write(pickle.dumps(config))
-    process.stdin.close()
+    with suppress(RuntimeError):  # of uvloop: the process has ended already
+        process.stdin.write(pickle.dumps(config))
+        process.stdin.close()
     return process
 
 

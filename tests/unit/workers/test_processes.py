@@ -89,6 +89,24 @@ async def test_process_that_hangs_as_it_starts_is_replaced(started, monkeypatch)
         await several.stop()
 
 
+async def test_worker_whose_start_fails_is_replaced_whatever_the_failure(started, monkeypatch):
+    failures: list[Exception] = [OSError(24, "no descriptors"), RuntimeError("the pipe is closed")]
+
+    async def start(*given) -> Process:
+        if failures:
+            raise failures.pop()
+        return await started.start(*given)
+
+    monkeypatch.setattr(processes, "_start", start)
+    several = workers(1)
+    several.start()
+    try:
+        await until(lambda: started.sockets, "the third start succeeds")
+        assert several.counts.replaced == 2
+    finally:
+        await several.stop()
+
+
 async def test_picker_waits_for_all_workers_for_a_while_and_then_only_for_the_first(started):
     several = workers(2)
     several.start()
