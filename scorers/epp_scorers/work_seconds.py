@@ -127,12 +127,13 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
       `kv-transfer-cost`; tokens that are copied are not uncached;
     - `delay = delayWeight * n * uncached tokens of this prompt / rate`, where `n` is the number of requests running at
       the endpoint or in flight to it, which all wait while the prompt is computed;
-    - `adapter = (1 + delayWeight * n) * adapterLoadSeconds` where the request's LoRA adapter is not among those that
-      ran last, as many as fit, and none waits for it; twice that where they fill all slots, since it pushes one out
-      that has to be loaded again. Where no slot is free, `(1 + w) * mean output tokens * ITL * (1 + ln(1 + n / r))`
-      more, until `1 + w` of the `r` adapters that run have ended, if `w` others wait: `n / r` requests each, the last
-      of which ends so much later than one alone (the mean maximum of exponential times). Half of this is left where the
-      adapter waits already;
+    - `adapter` is the sum of loading and waiting. Loading is `(1 + delayWeight * n) * adapterLoadSeconds` if the
+      request's LoRA adapter is not loaded and no request waits for it, and twice that if the loaded adapters fill all
+      slots: the one that is pushed out has to be loaded again. Loaded are the adapters that ran last, as many as fit.
+      Waiting is `(1 + w) * mean output tokens * ITL * (1 + ln(1 + n / r))` if no slot is free, where `r` adapters run
+      and `w` others wait: `1 + w` of the running ones have to end first. Each has `n / r` requests, and the logarithm
+      is how much later the last of them ends than a single one (the mean maximum of exponential times). It is half of
+      that if requests wait for the adapter already;
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
