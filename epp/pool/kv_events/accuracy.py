@@ -23,7 +23,10 @@ _WRONG_SHARE = PluginMetric(
     "prefix_check_wrong_share", "Share of wrong predictions among the latest ones of all endpoints, 0..1."
 )
 _DISTRUSTED = PluginMetric("prefix_check_distrusted_endpoints", "Endpoints whose predictions are not used.")
-METRICS = (_TOKENS, _CHECKED, _WRONG_SHARE, _DISTRUSTED)
+_UNCERTAIN = PluginMetric(
+    "prefix_check_uncertain_endpoints", "Endpoints whose blocks are used until a response contradicts them."
+)
+METRICS = (_TOKENS, _CHECKED, _WRONG_SHARE, _DISTRUSTED, _UNCERTAIN)
 
 
 class PredictionCheck(Parameters, frozen=True):
@@ -34,7 +37,8 @@ class PredictionCheck(Parameters, frozen=True):
     window: Count = 50
     """Number of the latest checked responses of an endpoint that count."""
     min_responses: Count = 20
-    """Least number of checked responses of an endpoint before its predictions can be distrusted."""
+    """Least number of checked responses of an endpoint before its predictions can be distrusted. After a gap in its
+    events, its blocks are certain again once so many predictions in a row were right."""
     wrong_share: Share = 0.5
     """Share of wrong predictions above which those of an endpoint are not used; 1 to use them always."""
     recovered_share: Share = 0.2
@@ -71,6 +75,8 @@ class Accuracy:
         self._block_tokens = block_tokens
         self._records: dict[int, _Record] = {}
         self._distrusted: set[int] = set()
+        self._uncertain: dict[int, int] = {}
+        """Right predictions that are missing until the blocks of an endpoint are certain again."""
         self._predicted = self._reported = self._right = self._wrong = 0
 
     @property
@@ -82,9 +88,23 @@ class Accuracy:
         """Forget the predictions for an endpoint."""
         self._records.pop(endpoint, None)
         self._distrusted.discard(endpoint)
+        self._uncertain.pop(endpoint, None)
 
-    def check(self, endpoint: int, path: str, predicted: int, reported: int | None, prompt_tokens: int) -> None:
+    def doubt(self, endpoint: int) -> bool:
+        """Make the blocks of an endpoint uncertain; return whether its responses can show that they are wrong.
+
+        They can if the latest ones reported cached tokens that agreed with its predictions.
+        """
+        record = self._records.get(endpoint)
+        if record is None or endpoint in self._distrusted or not record.wrong or record.wrong[-1]:
+            return False
+        self._uncertain[endpoint] = self._given.min_responses
+        return True
+
+    def check(self, endpoint: int, path: str, predicted: int, reported: int | None, prompt_tokens: int) -> bool:
         """Compare the cached tokens of a response; `reported` is None if the response did not say.
+
+        Return whether uncertain blocks of the endpoint are now known to be wrong: fewer were cached than predicted.
 
         vLLM leaves `cached_tokens` out if it is 0: a response without it counts as 0 if another one of the endpoint, to
         the same path, had it; otherwise it counts for nothing.
@@ -92,17 +112,17 @@ class Accuracy:
         record = self._records.get(endpoint)
         if record is None:
             if reported is None:
-                return
+                return False
             record = self._records[endpoint] = _Record(self._given.window)
         if reported is None:
             if path not in record.paths:
-                return
+                return False
             reported = 0
         elif len(record.paths) < _MOST_PATHS:
             record.paths.add(path)
         tolerated = max(2 * self._block_tokens, self._given.tolerated_share * prompt_tokens)
         if max(predicted, reported) <= tolerated:
-            return  # a short match is right by any index
+            return False  # a short match is right by any index
         wrong = abs(predicted - reported) > tolerated
         record.wrong.append(wrong)
         self._predicted += predicted
@@ -114,6 +134,15 @@ class Accuracy:
             self._distrusted.add(endpoint)
         elif share < self._given.recovered_share:
             self._distrusted.discard(endpoint)
+        return self._is_contradicted(endpoint, wrong=wrong and reported < predicted)
+
+    def _is_contradicted(self, endpoint: int, *, wrong: bool) -> bool:
+        left = self._uncertain.pop(endpoint, 0)
+        if left and wrong:
+            return True
+        if left > 1:
+            self._uncertain[endpoint] = left - 1
+        return False
 
     @property
     def samples(self) -> Iterator[Sample]:
@@ -125,3 +154,4 @@ class Accuracy:
         yield Sample(_CHECKED, self._wrong, ("wrong",))
         yield Sample(_WRONG_SHARE, sum(latest) / len(latest) if latest else 0.0)
         yield Sample(_DISTRUSTED, len(self._distrusted))
+        yield Sample(_UNCERTAIN, len(self._uncertain))

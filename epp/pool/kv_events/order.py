@@ -20,7 +20,7 @@ _MOST_FRUITLESS_ATTEMPTS = 3
 _MOST_QUEUED = 500
 """Messages that fit in the queue of an engine, which drops further ones of a reply: half of ZeroMQ's default."""
 _REST_SECONDS = 30.0
-"""Pause after a failed replay: until then, a gap empties the cache."""
+"""Pause after a failed replay: until then, gaps are not repaired."""
 _log = structlog.get_logger()
 
 
@@ -46,13 +46,15 @@ class Received(NamedTuple):
     engine: int
     model: str = ""
     events: Sequence[Event] = ()
-    is_complete: bool = True
-    """Whether all messages before it were received; if not, the known contents may be wrong and are dropped first."""
+    is_known: bool = True
+    """Whether the contents before it are known; if not, they are dropped first."""
     is_current: bool = True
     """Whether the contents are known up to this message; if not, they must not be used, as later messages are known to
     be missing."""
     is_first: bool = False
     """Whether it is the first message of an engine, which held nothing before."""
+    has_gap: bool = False
+    """Whether messages before it were lost: the known contents may be wrong in part."""
 
 
 class EngineCounts:
@@ -71,7 +73,7 @@ class EventCounts:
 
     def __init__(self) -> None:
         self.resets = Counter({"gap": 0, "restart": 0, "malformed": 0, "disconnection": 0})
-        """Causes for which the known contents of a cache were dropped."""
+        """Causes for which the known contents of a cache were dropped; after a gap, they may be kept."""
         self.replays = Counter({"complete": 0, "failed": 0})
         self.unknown_senders = 0
 
@@ -104,8 +106,8 @@ class EventOrder:
     """Applies each message of an engine once and in order, and asks for a replay when messages are missing.
 
     Only the last message is remembered, by a digest of its payload. A replay begins with it, so that an
-    engine that restarted meanwhile is recognized. When messages stay missing, the contents of the cache are dropped,
-    and later messages are applied: they tell a part of the contents.
+    engine that restarted meanwhile is recognized. When messages stay missing, later messages are applied all the same,
+    and the change tells of the gap.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class EventOrder:
         if number == last + 1 or not self._may_replay(now):
             has_gap = self._last is not None and number > last + 1
             self._counts.resets["gap"] += has_gap
-            return [self._applied(message, is_complete=not has_gap)]
+            return [self._applied(message, has_gap=has_gap)]
         self.replay = _Replay(now)  # which has this message, too
         return [Received(self.engine, is_current=False)]
 
@@ -196,7 +198,7 @@ class EventOrder:
         self._counts.resets["gap"] += not replay.is_joined  # the engine has forgotten missing messages
         is_joined, replay.is_joined = replay.is_joined, True
         replay.news += 1
-        return [self._applied(message, is_complete=is_joined, is_current=False)]
+        return [self._applied(message, has_gap=not is_joined, is_current=False)]
 
     def break_off(self) -> None:
         """Ignore the rest of a reply, which cannot be read."""
@@ -233,12 +235,13 @@ class EventOrder:
         return self._can_replay and now >= self._rests_until
 
     def _failed(self, now: float, operation: str) -> list[Received]:
-        """Drop the contents, and resume with live messages."""
+        """Resume with live messages after a gap."""
         self._counts.replays["failed"] += 1
         self.own.errors[operation] += 1
         self._rests_until = now + _REST_SECONDS
         self.replay = self._last = None
-        return [self._reset("gap")]
+        self._counts.resets["gap"] += 1
+        return [Received(self.engine, has_gap=True)]
 
     def _restarted(self, replay: _Replay) -> Received:
         """Drop the contents: those of the engine that repeats messages are other ones."""
@@ -246,7 +249,7 @@ class EventOrder:
         replay.is_broken = True
         return self._reset("restart", is_current=False)
 
-    def _applied(self, message: EventMessage, *, is_complete: bool = True, is_current: bool = True) -> Received:
+    def _applied(self, message: EventMessage, *, has_gap: bool = False, is_current: bool = True) -> Received:
         is_first = self._last is None and message.number == 0
         self._last = message.number, hash(message.payload)
         if message.topic:
@@ -256,8 +259,8 @@ class EventOrder:
             events = decode_events(message.payload)
         except msgspec.DecodeError as error:
             return self.malformed(str(error))._replace(is_current=is_current)
-        return Received(self.engine, self._model, events, is_complete, is_current, is_first)
+        return Received(self.engine, self._model, events, is_current=is_current, is_first=is_first, has_gap=has_gap)
 
     def _reset(self, cause: str, *, is_current: bool = True) -> Received:
         self._counts.resets[cause] += 1
-        return Received(self.engine, is_complete=False, is_current=is_current)
+        return Received(self.engine, is_known=False, is_current=is_current)

@@ -98,8 +98,9 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
 
     Subscribes to the KV events of each endpoint of the pool. The prompt must be known as token ids: those of the
     request, or those of a token-producer. Blocks are compared at the block size of the engines, and count in blocks of
-    `blockSizeTokens`, with the weight of the best tier that has them. After a gap in its events, a lost connection or
-    a restart, the cache of an endpoint counts as empty until its engine reports again.
+    `blockSizeTokens`, with the weight of the best tier that has them. After a lost connection or a restart, the cache
+    of an endpoint counts as empty until its engine reports again; after a gap in its events also, unless its responses
+    report cached tokens: then the known blocks are used until such a response contradicts them.
 
     The match of the picked endpoint is compared with the `cached_tokens` of its response, if the engine reports them
     (vLLM: `--enable-prompt-tokens-details`) and the gateway shows the body. While the matches of an endpoint are wrong
@@ -341,7 +342,8 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             return {}  # the engine reports the blocks that it copies, too
         if response.served.hostport == sent.target.hostport and self._by_id.get(sent.lane.id) is sent.lane:
             cached = usage.cached_tokens if response.tells_cached else None
-            self._accuracy.check(sent.lane.id, request.path, sent.tokens, cached, usage.prompt_tokens)
+            if self._accuracy.check(sent.lane.id, request.path, sent.tokens, cached, usage.prompt_tokens):
+                self._index.clear(sent.lane)
         return {}
 
     @property
@@ -415,11 +417,12 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         now = int(self.clock.now()) + 1
         batch: list[Message] = []
         blocks = 0
-        for engine, model, events, is_complete, is_current, is_first in received:
-            if is_first or not is_complete:
+        for engine, model, events, is_known, is_current, is_first, has_gap in received:
+            if is_first or has_gap or not is_known:
                 await self._write(batch, now)
                 batch = []
-                if (lane := self._subscriptions.lane_of(engine)) is not None:
+                lane = self._subscriptions.lane_of(engine)
+                if lane is not None and not (has_gap and self._accuracy.doubt(lane.id)):
                     self._index.clear(lane)
                     self._accuracy.forget(lane.id)
             if not is_current:

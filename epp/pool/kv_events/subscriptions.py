@@ -40,8 +40,8 @@ class PodDiscovery(Parameters, frozen=True):
     """Port of the first rank's events; rank i has the port i higher. The label or
     annotation `llm-d.ai/kv-events-port` of a pod replaces it."""
     replay_socket_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Port on which the first rank repeats events, after a gap, say; rank i has the port i higher. 0 for none: after a
-    gap, the cache counts as empty. The label or annotation `llm-d.ai/kv-replay-port` of a pod replaces it."""
+    """Port on which the first rank repeats events, after a gap, say; rank i has the port i higher. 0 for none: gaps
+    are not repaired. The label or annotation `llm-d.ai/kv-replay-port` of a pod replaces it."""
     ask_endpoints: bool = False
     """Ask each endpoint at `/kv_event_sources` for the ports of its events, which vLLM 0.32 and newer tell: before it
     is subscribed to, and every 30 seconds while it is not connected. Without an answer, the ports
@@ -94,7 +94,7 @@ _QUEUED = PluginMetric("kv_cache_events_pool_queue_depth", "Messages that are re
 _CAPACITY = PluginMetric("kv_cache_events_pool_capacity", "Most messages that wait to be applied.")
 _RESETS = PluginMetric(
     "kv_cache_events_resets",
-    "Caches of endpoints that counted as empty from then on, by cause.",
+    "Caches of endpoints that counted as empty from then on, or were uncertain (after a gap), by cause.",
     ("cause",),
     is_counter=True,
 )

@@ -68,7 +68,11 @@ class World:
     @property
     def matched(self) -> int:
         """Tokens that the next request is expected to find in the cache."""
-        request = self.ask(None).request
+        return self.predicted()
+
+    def predicted(self, path: str = "/v1/completions") -> int:
+        """Return the same for a request to a path."""
+        request = self.ask(None, path=path).request
         return request.get(PREFIX_MATCH.produced_by(self.producer.name)).tokens_at(0)
 
     @property
@@ -81,6 +85,7 @@ class World:
 async def world(publisher, more: str = ""):
     engine = publisher()
     found = World(engine.port, more)
+    found.engine = engine
     tasks = [asyncio.create_task(found.tagging.follow()), asyncio.create_task(found.producer.follow(lambda _: None))]
     try:
         await engine.subscribed(lambda ready: until(ready, "the picker has subscribed"))
@@ -200,3 +205,45 @@ def test_mistakes_in_parameters_are_said(check, message):
     text = CONFIG.format(port=5557, more="").replace("predictionCheck: {", f"predictionCheck: {check} #")
     with pytest.raises(ConfigurationError, match=message):
         assemble(load_text(text), Builder(Registry(), ManualClock()))
+
+
+def doubt_after_a_right_prediction(found: Accuracy) -> bool:
+    found.check(0, "/v1/completions", 300, 300, 320)
+    return found.doubt(0)
+
+
+def test_blocks_are_uncertain_after_a_gap_until_a_response_has_fewer_cached():
+    found = Accuracy(PredictionCheck(min_responses=2, window=4), 16)
+    assert doubt_after_a_right_prediction(found)
+    assert not found.check(0, "/v1/completions", 0, 300, 320)  # it had more than predicted: what is known is right
+    assert found.check(0, "/v1/completions", 300, 100, 320)
+    assert not found.check(0, "/v1/completions", 300, 100, 320)  # they were dropped already
+
+
+def test_blocks_are_certain_again_after_enough_right_predictions():
+    found = Accuracy(PredictionCheck(min_responses=2, window=4), 16)
+    assert doubt_after_a_right_prediction(found)
+    uncertain = {sample.metric.name: sample.value for sample in found.samples}["prefix_check_uncertain_endpoints"]
+    assert uncertain == 1
+    for _ in range(2):
+        assert not found.check(0, "/v1/completions", 300, 300, 320)
+    assert not found.check(0, "/v1/completions", 300, 100, 320)
+
+
+@pytest.mark.parametrize("responses", [[], [None], [100]])
+def test_blocks_of_an_endpoint_that_does_not_tell_or_was_wrong_are_not_kept(responses):
+    found = Accuracy(PredictionCheck(min_responses=2, window=4), 16)
+    for reported in responses:
+        found.check(0, "/v1/completions", 300, reported, 320)
+    assert not found.doubt(0)
+
+
+async def test_known_blocks_are_used_after_a_gap_until_a_response_contradicts_them(publisher):
+    async with world(publisher) as found:
+        found.ask(320)
+        found.engine.send(stored([99], range(16), size=16), skip=3)
+        await until(lambda: found.value("prefix_check_uncertain_endpoints") == 1, "messages are missing")
+        assert found.predicted(path="/v1/completions?check=no") == 320
+        found.ask(0)
+        assert found.predicted(path="/v1/completions?check=no") == 0
+        assert found.value("prefix_check_uncertain_endpoints") == 0

@@ -33,7 +33,7 @@ class World:
 
     def take(self, changes: list[Received]) -> None:
         for each in changes:
-            if not each.is_complete:
+            if each.has_gap or not each.is_known:
                 self.known.clear()
             for event in each.events:
                 if isinstance(event, BlockStored):

@@ -15,6 +15,11 @@ from tests.support.kv_publisher import removed, stored
 from tests.support.waiting import until
 
 
+def is_whole(change: Received) -> bool:
+    """Return whether all messages before it were received."""
+    return change.is_known and not change.has_gap
+
+
 class Inbox:
     """What a subscriber handed over."""
 
@@ -36,7 +41,7 @@ class Inbox:
         held: dict[int, set[int]] = {}
         for each in self.received:
             known = held.setdefault(each.engine, set())
-            if not each.is_complete:
+            if not is_whole(each):
                 known.clear()
             for event in each.events:
                 change = known.update if isinstance(event, BlockStored) else known.difference_update
@@ -46,7 +51,7 @@ class Inbox:
 
     @property
     def complete(self) -> list[bool]:
-        return [each.is_complete for each in self.received]
+        return [is_whole(each) for each in self.received]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -83,11 +88,11 @@ async def test_events_of_engines_arrive_in_order_with_the_model_of_the_topic(inb
     assert [each.events[0].block_hashes for each in of_one] == [[number] for number in range(100)]
     assert all(isinstance(each.events[1], BlockRemoved) and each.model == "llama/8b" for each in of_one)
     (of_two,) = [each for each in received if each.engine == 2]
-    assert (of_two.model, of_two.is_complete) == ("", True)  # two more @ than a topic has
+    assert (of_two.model, of_two.is_known) == ("", True)  # two more @ than a topic has
     assert inbox.counts == {"messages": 101}
 
 
-async def test_gap_makes_the_cache_unknown_and_is_counted(inbox, publisher):
+async def test_gap_is_told_and_counted(inbox, publisher):
     one = await subscribed(inbox, publisher())
     one.send(stored([1], [1], size=1))
     one.send(stored([2], [2], size=1), skip=3)
@@ -189,12 +194,12 @@ async def test_engine_that_ends_is_unknown_at_once_and_heard_again_when_it_is_ba
     await inbox.of(1)
     one.close()
     received = await inbox.of(2)
-    assert (received[1].events, received[1].is_complete) == ((), False)
+    assert (received[1].events, received[1].is_known) == ((), False)
     again = publisher(one.address)
     await again.subscribed(lambda ready: until(ready, "the picker has subscribed again"))
     again.send(stored([2], [2], size=1))
     await inbox.of(3)
-    assert inbox.received[2].is_complete
+    assert inbox.received[2].is_known
 
 
 @pytest.mark.parametrize(
@@ -214,7 +219,7 @@ async def test_malformed_message_makes_the_cache_unknown_and_the_next_one_is_rea
     one.sequence = 1
     one.send(stored([2], [2], size=1))
     received = await inbox.of(2)
-    assert (received[0].events, received[0].is_complete) == ((), False)
+    assert (received[0].events, received[0].is_known) == ((), False)
     assert isinstance(received[1].events[0], BlockStored)
     assert inbox.counts["malformed"] == 1
 
@@ -234,7 +239,7 @@ async def test_connection_of_an_engine_that_sends_a_huge_message_is_closed_and_o
     one = await subscribed(inbox, publisher())
     one.send_parts([one.topic, b"\0" * 8, b"\0" * (MOST_MESSAGE_BYTES + 1)])
     (lost,) = await inbox.of(1)
-    assert (lost.events, lost.is_complete) == ((), False)
+    assert (lost.events, lost.is_known) == ((), False)
     assert inbox.counts == {"disconnection": 1}
     for change in ("unsubscribed", "subscribed"):
         await one.subscribed(lambda ready, change=change: until(ready, f"the picker has {change}"))
@@ -284,7 +289,7 @@ async def test_flood_that_an_event_loop_does_not_keep_up_with_shows_as_a_gap(pub
 
     def is_over() -> bool:
         one.send(removed([1]))
-        return not all(each.is_complete for each in received)
+        return not all(is_whole(each) for each in received)
 
     await until(is_over, "messages were dropped")
     assert max(batches) <= MOST_WAITING_MESSAGES
@@ -302,7 +307,7 @@ async def test_flood_of_malformed_messages_disturbs_no_other_engine(inbox, publi
     for number in range(50):
         good.send(stored([number], [number], size=1))
     await until(lambda: inbox.stored == list(range(50)), "the other engine is heard")
-    assert not [each for each in inbox.received if each.engine == 2 and not each.is_complete]
+    assert not [each for each in inbox.received if each.engine == 2 and not is_whole(each)]
 
 
 async def test_engine_that_is_disconnected_is_not_heard(inbox, publisher):
