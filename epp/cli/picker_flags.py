@@ -95,6 +95,14 @@ class PickerFlags:
     sharing: SharingSettings = field(default_factory=SharingSettings)
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
     v: Verbosity = 2
+    request_log_sample: float = flag(
+        100.0,
+        "Most log lines of successful requests in a second, or ten times as many at once; others have no line, and "
+        "the next line has their number. Requests that fail always have one. 0 for a line for each request; -v 4 has "
+        "one for each, too.",
+        "LINES",
+        min=0,
+    )
     zap_encoder: Literal["json", "console"] | None = flag(
         None, "Form of log lines: JSON objects, or text for people. By default text on a terminal, JSON elsewhere."
     )

@@ -93,7 +93,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         sharing=flags.sharing,
         outliers=flags.outliers,
         responses=flags.responses,
-        observers=request_log(_verbosity(flags)),
+        observers=request_log(_verbosity(flags), flags.request_log_sample),
         ignored_headers=read_ignored_headers(
             flags.ignore_client_headers, flags.trusted_gateways if isinstance(flags, Serve) else ""
         ),

@@ -20,26 +20,60 @@ from epp.routing.director.observers import TRACE
 
 _LINES_FROM = 2
 _STEPS_FROM = 4
+_BURST_SECONDS = 10.0
+"""Lines of so many seconds may come at once."""
+_SUCCEEDED = (Cause.NATURAL, Cause.UNSEEN)
+_FIRST_ERROR = 400
 _MOST_WHY = 300
 _log = structlog.get_logger()
 
 
-def request_log(verbosity: int) -> tuple[DirectorObserver, ...]:
-    """Return what logs requests at this verbosity (the `-v` flag): nothing below 2, every step from 4 on."""
+def request_log(verbosity: int, most_per_second: float = 0.0) -> tuple[DirectorObserver, ...]:
+    """Return what logs requests at this verbosity (the `-v` flag): nothing below 2, every step from 4 on.
+
+    `most_per_second` limits the lines of successful requests below 4; 0 for no limit.
+    """
     if verbosity < _LINES_FROM:
         return ()
-    lines = RequestLog(SystemClock())
-    return (StepLog(), lines) if verbosity >= _STEPS_FROM else (lines,)
+    if verbosity >= _STEPS_FROM:
+        return StepLog(), RequestLog(SystemClock())
+    return (RequestLog(SystemClock(), most_per_second),)
 
 
 class RequestLog(DirectorObserver):
     """One line for each request, as it ends; all lines have the same fields, null where they do not apply."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, most_per_second: float = 0.0) -> None:
+        """Prepare; beyond `most_per_second`, requests that succeed have no line; 0 for no limit."""
         self._clock = clock
+        self._most_per_second = most_per_second
+        self._allowed = most_per_second * _BURST_SECONDS
+        """Lines that may come at once."""
+        self._counted_at = clock.now()
+        self._unlogged = 0
+
+    def _may_log(self, routing: Routing, cause: Cause) -> bool:
+        """Return whether a request gets a line; one that failed always does."""
+        rate = self._most_per_second
+        if not rate or cause not in _SUCCEEDED or routing.status >= _FIRST_ERROR:
+            return True
+        now = self._clock.now()
+        self._allowed = min(self._allowed + (now - self._counted_at) * rate, rate * _BURST_SECONDS)
+        self._counted_at = now
+        if self._allowed < 1.0:
+            self._unlogged += 1
+            return False
+        self._allowed -= 1.0
+        return True
+
+    def _take_unlogged(self) -> int:
+        count, self._unlogged = self._unlogged, 0
+        return count
 
     def completed(self, routing: Routing, cause: Cause) -> None:
         """Log a request that was routed."""
+        if not self._may_log(routing, cause):
+            return
         request, decision, usage = routing.request, routing.decision, routing.usage
         first, ended = routing.first_byte_at, routing.ended_at
         scores, share = decision.scores(), decision.cached_share
@@ -63,6 +97,7 @@ class RequestLog(DirectorObserver):
             prompt_tokens=None if usage is None else usage.prompt_tokens,
             cached_tokens=None if usage is None else usage.cached_tokens,
             completion_tokens=None if usage is None else usage.completion_tokens,
+            unlogged_requests=self._take_unlogged(),
             **_trace(request),
         )
 
@@ -84,6 +119,7 @@ class RequestLog(DirectorObserver):
             **dict.fromkeys(("profile", "scores", "cached_share", "ttft_seconds")),
             duration_seconds=round(refusal.seconds, 6),
             **dict.fromkeys(("prompt_tokens", "cached_tokens", "completion_tokens")),
+            unlogged_requests=self._take_unlogged(),
             **_trace(refusal.request),
         )
 

@@ -40,7 +40,10 @@ async def measure(plan: Plan, samples: Samples) -> None:
     """Run all cases for a number of rounds, one picker after the other."""
     async with plan.loader() as load, AsyncExitStack() as stack:
         stands = [await stack.enter_async_context(_stand(load, kind)) for kind in plan.kinds]
-        logging = await stack.enter_async_context(stand(load, plan.kinds[0], servers=SERVERS, verbosity=2))
+        logger = plan.kinds[0]
+        if logger.ours:
+            logger = replace(logger, command=f"{logger.command} --request-log-sample=0")
+        logging = await stack.enter_async_context(stand(load, logger, servers=SERVERS, verbosity=2))
         sent = 0
         requests: dict[tuple[Stand, str], tuple[float, float]] = {}
         for found in stands:

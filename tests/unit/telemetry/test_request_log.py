@@ -28,7 +28,7 @@ FIELDS = {
     "address", "cached_share", "cached_tokens", "completion_tokens", "duration_seconds", "endpoint", "event",
     "fairness_id", "log_level", "model", "objective", "outcome", "priority", "profile", "prompt_tokens",
     "queue_outcome", "queue_seconds", "reason", "request_id", "rewrite", "scores", "status", "target_model",
-    "ttft_seconds", "why",
+    "ttft_seconds", "unlogged_requests", "why",
 }  # fmt: skip
 
 
@@ -86,8 +86,29 @@ def test_answered_request(bench):
         "queue_seconds": None, "queue_outcome": None, "status": 200, "outcome": "natural", "reason": None,
         "why": "default: equal scores of 4; 0% cached", "profile": "default",
         "scores": {}, "cached_share": 0.0, "ttft_seconds": 0.25, "duration_seconds": 0.75, "prompt_tokens": 300,
-        "cached_tokens": 64, "completion_tokens": 7,
+        "cached_tokens": 64, "completion_tokens": 7, "unlogged_requests": 0,
     }  # fmt: skip
+
+
+def lines_of(act) -> list[dict[str, object]]:
+    with structlog.testing.capture_logs() as lines:
+        act()
+    return lines
+
+
+def test_successful_requests_above_the_limit_have_no_line_and_are_counted_in_the_next():
+    bench = new_bench(observe=lambda clock: RequestLog(clock, most_per_second=2))
+
+    def answer_some(count: int) -> None:
+        for _ in range(count):
+            answered(bench, b"{}")
+
+    assert [line["unlogged_requests"] for line in lines_of(lambda: answer_some(30))] == [0] * 20
+    bench.clock.advance(0.5)
+    assert [line["unlogged_requests"] for line in lines_of(lambda: answer_some(3))] == [10]
+    refused, left = lines_of(lambda: (routed(bench, b""), routed(bench).close()))
+    assert (refused["outcome"], refused["unlogged_requests"]) == ("refused", 2)
+    assert (left["outcome"], left["unlogged_requests"]) == ("client-disconnect", 0)
 
 
 def test_same_prompt_again_is_cached_and_the_scorer_is_named(bench):
@@ -210,6 +231,7 @@ def test_line_of_a_terminal_fits_two_lines_of_120_columns():
         "status": 200, "outcome": "client-disconnect", "reason": None, "why": "w" * 160, "ttft_seconds": 1234.567891,
         "queue_seconds": 1234.567891,
         "duration_seconds": 12345.678912, "prompt_tokens": 1_000_000, "completion_tokens": 1_000_000,
+        "unlogged_requests": 1_000_000,
     }  # fmt: skip
     assert len(on_terminal(longest)) <= 240
     refused = {"outcome": "refused", "reason": "rejected-no-endpoints", "status": 503, "endpoint": None}
