@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A namespace behind a gateway: model servers, releases of the chart, the gateway and its routes."""
 
+import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ GATEWAY_API = "gateway.networking.k8s.io/v1"
 GATEWAY_LABELS = {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
 RUNNERS = {"inference-epp:": picker, "sim-server:": model_server, "/proxyv2:": istio.gateway}
 PATIENCE_SECONDS = 120.0
+CLIENTS = 8
 _ports = itertools.count(80)
 """Ports of gateways: each listens on all addresses."""
 
@@ -198,3 +200,35 @@ async def place_in(mesh: Any, directory: Path) -> AsyncIterator[Place]:
         aiohttp.ClientSession() as http,
     ):
         yield Place(space, kubelet, mesh.helm, http)
+
+
+async def answers_during(
+    place: Place, change: Callable[[], Awaitable[object]], until_server: Callable[[Answer], bool]
+) -> list[Answer]:
+    """Stream answers to some clients before, during and after a change, which has effect in an answer as described."""
+    answers: list[Answer] = []
+    ended = asyncio.Event()
+
+    async def client() -> None:
+        while not ended.is_set():
+            answers.append(await place.ask(max_tokens=20, stream=True))
+
+    async with asyncio.timeout(240), asyncio.TaskGroup() as group:
+        for _ in range(CLIENTS):
+            group.create_task(client())
+        await until(lambda: len(answers) > 100, "requests are answered", seconds=PATIENCE_SECONDS)
+        await change()
+        await until(lambda: until_server(answers[-1]), "the change has effect", seconds=PATIENCE_SECONDS)
+        count = len(answers)
+        await until(lambda: len(answers) > count + 200, "requests are answered", seconds=PATIENCE_SECONDS)
+        ended.set()
+    return answers
+
+
+def whole(answers: list[Answer]) -> bool:
+    return all(answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
+
+
+async def replaced(place: Place, old: Mapping[str, str]) -> bool:
+    present = {pod["metadata"]["name"] for pod in await place.kubelet.pods(app="vllm")}
+    return not present & set(old)

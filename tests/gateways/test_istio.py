@@ -3,19 +3,32 @@
 
 import asyncio
 import hashlib
+import itertools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+import time
 
 import pytest
 import yaml
 
-from tests.gateways.place import EXAMPLE, PATIENCE_SECONDS, Answer, Place, route, to_pool
+from perf.rig.processes import cpu_seconds
+from tests.gateways.place import (
+    CLIENTS,
+    EXAMPLE,
+    PATIENCE_SECONDS,
+    Answer,
+    Place,
+    answers_during,
+    replaced,
+    route,
+    to_pool,
+    whole,
+)
 from tests.support.kube import manifests as write
 from tests.support.kube.client import Manifest
 from tests.support.waiting import until
 from tests.support.world import MODEL
 
-CLIENTS = 8
 OTHER = "router.modelServers.matchLabels.app=llama"
 """Of a second release: the labels of its model servers."""
 
@@ -52,6 +65,12 @@ async def test_example_as_shipped_is_accepted(example):
     await until(programmed, "the gateway has an address")
 
 
+async def test_status_of_the_pool_names_the_gateway(example):
+    pool = await example.space.admin.get(write.manifest(write.POOLS, "InferencePool", "vllm", example.space.namespace))
+    (parent,) = pool["status"]["parents"]
+    assert parent["parentRef"]["name"] == "inference-gateway"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_endpoint_that_the_picker_chose_answers(example, stream):
     addresses = addresses_of(await example.kubelet.pods(app="vllm"))
@@ -73,6 +92,22 @@ async def test_model_server_gets_the_header_of_the_picker(example):
     (pod,) = [pod for pod in await example.kubelet.pods(app="vllm") if pod["metadata"]["name"] == answer.server]
     headers = (await example.records(pod))[-1]["headers"]
     assert ["x-gateway-destination-endpoint", answer.picked] in headers
+
+
+async def test_endpoint_that_a_client_names_is_not_taken(example):
+    addresses = addresses_of(await example.kubelet.pods(app="vllm"))
+    named = {"x-gateway-destination-endpoint": min(addresses.values())}
+    answers = [await example.ask(f"prompt {number}", headers=named) for number in range(20)]
+    assert [answer.picked for answer in answers] == [addresses[answer.server] for answer in answers]
+    assert len({answer.server for answer in answers}) > 1
+
+
+async def test_trace_of_the_client_reaches_the_model_server(example):
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    answer = await example.ask(headers={"traceparent": trace})
+    (pod,) = [pod for pod in await example.kubelet.pods(app="vllm") if pod["metadata"]["name"] == answer.server]
+    (found,) = [value for name, value in (await example.records(pod))[-1]["headers"] if name == "traceparent"]
+    assert found.split("-")[1] == trace.split("-")[1]
 
 
 async def test_body_of_a_megabyte_arrives_whole(example):
@@ -135,6 +170,34 @@ async def test_each_route_has_the_picker_of_its_pool(place):
     for path, pods in (("/v1/completions", one), ("/llama/v1/completions", other)):
         answers = [await place.ask(path=path) for _ in range(10)]
         assert {answer.picked for answer in answers} <= set(addresses_of(pods).values())
+
+
+async def test_each_rule_of_a_route_has_the_picker_of_its_pool(place):
+    one, other = await place.serve(2), await place.serve(2, name="llama")
+    await place.install()
+    await place.install(OTHER, release="llama")
+    both = route("both", to_pool("llama"), path="/llama")
+    both["spec"]["rules"] += route("both", to_pool("vllm"))["spec"]["rules"]
+    await place.open_gateway(both)
+    await place.answers()
+    for path, pods in (("/v1/completions", one), ("/llama/v1/completions", other)):
+        answers = [await place.ask(path=path) for _ in range(10)]
+        assert {answer.picked for answer in answers} <= set(addresses_of(pods).values())
+
+
+@pytest.mark.parametrize("port", [8000, 9999])
+async def test_port_of_a_route_to_a_pool_has_no_effect(place, port):
+    addresses = addresses_of(await place.serve(1))
+    await place.install()
+    await place.open_gateway(route("vllm", to_pool("vllm", port=port)))
+    await place.answers()
+    assert (await place.ask()).picked in addresses.values()
+
+
+async def test_route_to_a_pool_that_does_not_exist_says_so(place):
+    await place.open_gateway(route("nobody", to_pool("nobody")))
+    await place.answers(500)
+    assert (await place.conditions("HTTPRoute", "nobody"))["ResolvedRefs"] == ("False", "BackendNotFound")
 
 
 async def test_rule_with_two_pools_asks_one_picker_for_both(place):
@@ -212,33 +275,6 @@ async def test_each_port_of_a_pod_is_an_endpoint(place):
     }
 
 
-async def answers_during(
-    place: Place, change: Callable[[], Awaitable[object]], until_server: Callable[[Answer], bool]
-) -> list[Answer]:
-    """Stream answers to some clients before, during and after a change, which has effect in an answer as described."""
-    answers: list[Answer] = []
-    ended = asyncio.Event()
-
-    async def client() -> None:
-        while not ended.is_set():
-            answers.append(await place.ask(max_tokens=20, stream=True))
-
-    async with asyncio.timeout(240), asyncio.TaskGroup() as group:
-        for _ in range(CLIENTS):
-            group.create_task(client())
-        await until(lambda: len(answers) > 100, "requests are answered", seconds=PATIENCE_SECONDS)
-        await change()
-        await until(lambda: until_server(answers[-1]), "the change has effect", seconds=PATIENCE_SECONDS)
-        count = len(answers)
-        await until(lambda: len(answers) > count + 200, "requests are answered", seconds=PATIENCE_SECONDS)
-        ended.set()
-    return answers
-
-
-def whole(answers: list[Answer]) -> bool:
-    return all(answer.status == 200 and answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
-
-
 async def test_new_selector_of_a_pool_loses_no_request(place):
     old, new = addresses_of(await place.serve(2)), addresses_of(await place.serve(2, name="llama"))
     await place.install()
@@ -282,11 +318,6 @@ async def test_rolling_update_of_model_servers_loses_no_request(place):
     assert whole(await answers_during(place, update, lambda answer: answer.server not in old))
 
 
-async def replaced(place: Place, old: Mapping[str, str]) -> bool:
-    present = {pod["metadata"]["name"] for pod in await place.kubelet.pods(app="vllm")}
-    return not present & set(old)
-
-
 async def test_killed_picker_loses_the_requests_that_were_there(place):
     await place.serve(2)
     await place.install()
@@ -304,3 +335,59 @@ async def test_killed_picker_loses_the_requests_that_were_there(place):
     assert {answer.status for answer in lost} <= {200, 500}
     assert len(lost) <= 5 * CLIENTS
     assert any(answer.status == 200 and answer.picked is None for answer in answers)
+
+
+REQUESTS = 50_000
+MANY_CLIENTS = 32
+BETWEEN_CHANGES, SETTLING = 15.0, 5.0
+"""Seconds; the picker knows a new endpoint before Envoy does, which sends requests for it elsewhere until then."""
+
+
+@pytest.mark.timeout(1800)
+async def test_fifty_thousand_requests_are_answered_while_the_pool_changes(place, capsys):
+    one, other = await place.serve(2, ports=(8000, 8001)), await place.serve(2, name="llama", ports=(8000, 8001))
+    began = time.perf_counter()
+    await place.install()
+    await place.open_gateway()
+    await place.answers()
+    first_answer = time.perf_counter() - began
+    addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in (*one, *other)}
+    numbers = iter(range(REQUESTS))
+    lost: list[Answer] = []
+    elsewhere: list[float] = []
+    """Seconds from the last change to requests that another server answered than the one that was picked."""
+    picked: set[str] = set()
+    changed_at = time.perf_counter()
+
+    async def client() -> None:
+        for number in numbers:
+            answer = await place.ask(f"prompt {number}")
+            if answer.status != 200 or b'"usage"' not in answer.body:
+                lost.append(answer)
+                continue
+            picked.add(str(answer.picked))
+            if str(answer.picked).rpartition(":")[0] != addresses[str(answer.server)]:
+                elsewhere.append(time.perf_counter() - changed_at)
+
+    async def change() -> None:
+        nonlocal changed_at
+        for app, port in itertools.cycle(itertools.product(("llama", "vllm"), (8001, 8000))):
+            await asyncio.sleep(BETWEEN_CHANGES)
+            await place.change_pool(selector={"matchLabels": {"app": app}}, targetPorts=[{"number": port}])
+            changed_at = time.perf_counter()
+
+    (pod,) = await place.kubelet.pods(**{"app.kubernetes.io/instance": "vllm"})
+    before = cpu_seconds(place.kubelet.process(pod).pid)
+    changing = asyncio.create_task(change())
+    await asyncio.gather(*(client() for _ in range(MANY_CLIENTS)))
+    changing.cancel()
+    cpu = cpu_seconds(place.kubelet.process(pod).pid) - before
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\nfirst answer after {first_answer:.1f} s; CPU of a request {cpu / REQUESTS * 1e6:.0f} us; answered by "
+            f"another server than picked: {len(elsewhere)} of {REQUESTS}, {max(elsewhere, default=0):.1f} s after a "
+            "change at the latest\n"
+        )
+    assert not lost, f"{len(lost)} of {REQUESTS}: {lost[:3]}"
+    assert max(elsewhere, default=0) < SETTLING
+    assert picked == {f"{address}:{port}" for address in addresses.values() for port in (8000, 8001)}
