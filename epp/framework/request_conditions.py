@@ -5,8 +5,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
+import msgspec
+from msgspec import Meta
+
+from epp.framework.limits import Name
 from epp.framework.plugin import Parameters
 from epp.framework.request import Headers, Request
 
@@ -77,6 +81,22 @@ class Condition(Parameters, frozen=True):
         if all(getattr(self, field) is None for field in self.__struct_fields__):
             raise ValueError(f"a condition is empty; give one of {', '.join(self.__struct_encode_fields__)}")
         compile_condition(self)
+
+
+HIGHEST_PREFERENCE = 100.0
+
+
+class Preference(Parameters, frozen=True):
+    """Preference for one class, and the requests to which it applies."""
+
+    accelerator_class: Name = msgspec.field(name="class")
+    """Name of an AcceleratorClass; for endpoints without a class, of a model such as `h100`."""
+    score: Annotated[float, Meta(ge=0, le=HIGHEST_PREFERENCE)] = HIGHEST_PREFERENCE
+    """Score of the class, out of 100."""
+    conditions: tuple[Condition, ...] = ()
+    """Conditions on the request; without any, the preference always applies."""
+    match: Literal["all", "any"] = "all"
+    """Whether all conditions must hold, or any one of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefer accelerators by the policy in the request's selection, healthy devices, and models that are not frozen."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from epp.framework import (
     ACCELERATOR,
     ACCELERATOR_SELECTION,
-    KV_USAGE,
-    LOAD_INPUTS,
+    LORA,
     AcceleratorTag,
     Candidates,
     Category,
@@ -25,57 +26,100 @@ from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 from epp.framework.accelerators.selection import ANY, Selection
 from epp.framework.accelerators.tag import PHASE, Device
 from epp.framework.quantities import GIB
+from epp.framework.request_conditions import parse_size
 from epp_scorers.capability import BestFitParameters, BestFitScorer, MostCapableParameters, MostCapableScorer
 from epp_scorers.cost import CheapestParameters, CheapestScorer
-from epp_scorers.preference_order import FirstAvailableParameters, FirstAvailableScorer
+from epp_scorers.preference_order import (
+    FirstAvailableParameters,
+    FirstAvailableScorer,
+    PreferenceOrderParameters,
+    PreferenceOrderScorer,
+)
+from epp_scorers.strategies import STRATEGY_INPUTS, StrategyParameters, StrategyScorer
 
 _REMEMBERED = 256
 """Scorers kept, one for each selection; clients may send any number of selections."""
 
 
 class AcceleratorPolicyParameters(Parameters, frozen=True):
-    """Policy for selections without one."""
+    """Policy for selections without one, weight of preferred classes, and facts about models for their conditions."""
 
-    default_policy: Literal["", "best-fit", "cheapest", "most-capable", "first-available"] = ""
-    """Policy where the selection names none; empty for no preference."""
+    default_policy: Literal[
+        "", "best-fit", "cheapest", "most-capable", "first-available", "cost", "performance", "balanced"
+    ] = ""
+    """Policy, or strategy, where the selection names none; empty for no preference."""
+    preference_weight: Share = 0.75
+    """Weight of preferred classes where the selection has both these and a policy, 0..1; the policy has the rest."""
+    model_sizes: Mapping[str, str | int] = msgspec.field(default_factory=dict)
+    """Number of parameters by model, such as `70B`, for conditions; takes precedence over the model's name."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot be read."""
+        for size in self.model_sizes.values():
+            parse_size(size)
 
 
 class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
-    """The score of `best-fit-scorer`, `cheapest-scorer`, `most-capable-scorer` or `first-available-scorer`.
+    """The score of the policy or strategy, and of the preferred classes, of the request's selection.
 
-    The `policy` of the selection that `accelerator-selection-producer` makes for the request and profile names the
-    scorer; minimum memory, TFLOPS, precisions, spot preference and order of classes in the selection are its
-    parameters. Without a policy, 0 for all, which is no preference.
+    The selection is that of `accelerator-selection-producer` for the request and profile. Its `policy` names one of
+    `best-fit-scorer`, `cheapest-scorer`, `most-capable-scorer` and `first-available-scorer`; minimum memory, TFLOPS,
+    precisions, spot preference and order of classes in the selection are the parameters. A `strategy` is that of
+    `strategy-scorer`. Its `preferenceOrder` has the score of `preference-order-scorer`.
+
+    With both, it is `preferenceWeight * preference + (1 - preferenceWeight) * policy`: the preference decides, and the
+    policy decides between endpoints of one class, and where no preference applies. First-available uses the preferences
+    as its order. With neither, 0 for all, which is no preference.
     """
 
     plugin_type = "accelerator-policy-scorer"
     zero_means = "fits the policy worst, or no policy applies"
     reads = (ACCELERATOR_SELECTION, ACCELERATOR)
-    may_read = (KV_USAGE, *LOAD_INPUTS)
+    may_read = (LORA, *STRATEGY_INPUTS)
 
     @property
     def without_prices(self) -> str:
-        return CheapestScorer.without_prices if self.parameters.default_policy == "cheapest" else ""
+        match self.parameters.default_policy:
+            case "cheapest":
+                return CheapestScorer.without_prices
+            case "cost" | "balanced" as strategy:
+                return StrategyScorer(StrategyParameters(strategy)).without_prices
+            case _:
+                return ""
 
     def setup(self) -> None:
-        self._scorer_for = lru_cache(_REMEMBERED)(self._made_for)
+        self._scorers_for = lru_cache(_REMEMBERED)(self._made_for)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         selections = request.get(ACCELERATOR_SELECTION)
         selection = ANY if selections is None else selections.of(candidates.profile)
-        if not (selection.policy or self.parameters.default_policy):
-            return np.zeros(len(candidates))
-        return self._scorer_for(selection).score(request, candidates)
+        found = np.zeros(len(candidates))
+        for weight, scorer in self._scorers_for(selection):
+            found += weight * scorer.score(request, candidates)
+        return found
 
-    def _made_for(self, selection: Selection) -> Scorer[Any]:
+    def _made_for(self, selection: Selection) -> tuple[tuple[float, Scorer[Any]], ...]:
+        """Return the scorers with their weights."""
+        policy, order = selection.policy or self.parameters.default_policy, selection.preference_order
+        if not order or policy == "first-available":
+            return ((1.0, self._of_policy(policy, selection)),) if policy else ()
+        given, weight = self.parameters, self.parameters.preference_weight if policy else 1.0
+        preferences = PreferenceOrderParameters(preference_order=order, model_sizes=given.model_sizes)
+        preferred = (weight, PreferenceOrderScorer(preferences, clock=self.clock))
+        return (preferred, (1.0 - weight, self._of_policy(policy, selection))) if policy else (preferred,)
+
+    def _of_policy(self, policy: str, selection: Selection) -> Scorer[Any]:
         precisions: tuple[Any, ...] = selection.preferred_precisions
-        match selection.policy or self.parameters.default_policy:
+        match policy:
+            case "cost" | "performance" | "balanced" as strategy:
+                return StrategyScorer(StrategyParameters(strategy))
             case "cheapest":
                 return CheapestScorer(CheapestParameters(spot_preference=selection.spot_preference or "auto"))
             case "most-capable":
                 return MostCapableScorer(MostCapableParameters(preferred_precisions=precisions or ("fp16",)))
             case "first-available":
-                return FirstAvailableScorer(FirstAvailableParameters(classes=selection.preference_order))
+                names = (each.accelerator_class for each in selection.preference_order)
+                return FirstAvailableScorer(FirstAvailableParameters(classes=tuple(dict.fromkeys(names))))
             case _:
                 return BestFitScorer(
                     BestFitParameters(

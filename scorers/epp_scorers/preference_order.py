@@ -3,7 +3,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -26,7 +26,6 @@ from epp.framework import (
     Floats,
     LoraState,
     Mask,
-    Name,
     Parameters,
     Positions,
     Request,
@@ -37,25 +36,10 @@ from epp.framework import (
 )
 from epp.framework.accelerators.tag import Routability, limit_for, names_of
 from epp.framework.limits import Threshold, Tunable
-from epp.framework.request_conditions import Condition, compile_condition, facts_of, parse_size
+from epp.framework.request_conditions import HIGHEST_PREFERENCE, Preference, compile_condition, facts_of, parse_size
 
 TIE = 1e-6
 """Difference in score between preferences of equal `score`; too small to outweigh other scorers."""
-
-_HIGHEST = 100.0
-
-
-class Preference(Parameters, frozen=True):
-    """Preference for one class, and the requests to which it applies."""
-
-    accelerator_class: Name = msgspec.field(name="class")
-    """Name of an AcceleratorClass; for endpoints without a class, of a model such as `h100`."""
-    score: Annotated[float, Meta(ge=0, le=_HIGHEST)] = _HIGHEST
-    """Score of the class, out of 100."""
-    conditions: tuple[Condition, ...] = ()
-    """Conditions on the request; without any, the preference always applies."""
-    match: Literal["all", "any"] = "all"
-    """Whether all conditions must hold, or any one of them."""
 
 
 class PreferenceOrderParameters(FilterParameters, frozen=True, kw_only=True):
@@ -103,7 +87,7 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
         ]
         scores = [preference.score for preference in preferences]
         ties = np.array([scores[:place].count(score) for place, score in enumerate(scores)])
-        self._scores = np.maximum(0.0, np.array(scores) / _HIGHEST - TIE * ties)[:, None]
+        self._scores = np.maximum(0.0, np.array(scores) / HIGHEST_PREFERENCE - TIE * ties)[:, None]
         self._sizes = {model: parse_size(size) for model, size in parameters.model_sizes.items()}
         self._precisions = {model: precision.lower() for model, precision in parameters.model_precisions.items()}
 

@@ -123,7 +123,7 @@ def _essence(tag: AcceleratorTag) -> Hashable:
     part = tag.partition
     return (
         (tag.kind, tag.vendor, tag.family, tag.model, tag.classes, tag.resources, tag.features, tag.count),
-        (tag.memory_bytes, tag.compute_capability, tag.cost),
+        (tag.memory_bytes, tag.compute_capability, tag.cost, tag.bandwidth_gbps, tag.performance),
         (part.kind, part.profile, part.compute_slices, part.compute_fraction, part.memory_fraction),
     )
 
@@ -179,9 +179,24 @@ def _capabilities(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding
     if least and (not have or _is_less(have, least)):
         reason = f"compute capability {_version(have)} is below {_version(least)}" if have else None
         yield "minArchitectureVersion", reason
+    if selection.min_bandwidth_gbps:
+        yield from _least(
+            "minMemoryBandwidthGBps",
+            "memory bandwidth",
+            (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction,
+            selection.min_bandwidth_gbps,
+        )
+    for precision, figure in selection.min_performance:
+        yield from _least("minPerformance", f"TFLOPS in {precision}", tag.device_tflops(precision), figure)
     missing = selection.required_features - tag.features
     if missing:
         yield "requiredFeatures", f"lacks {', '.join(sorted(missing))}" if tag.features else None
+
+
+def _least(bound: str, what: str, have: float, least: float) -> Iterator[Finding]:
+    """Yield a figure that is too small, or unknown, which is 0."""
+    if have < least * (1 - NOMINAL_TOLERANCE):
+        yield bound, f"{what} {have:g} is below {least:g}" if have > 0 else None
 
 
 def _slices(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:

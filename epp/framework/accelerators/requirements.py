@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds and preferences for accelerators, as parameters of plugins."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from epp.framework.accelerators.selection import Selection
-from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, SpotPreference
+from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, Precision, SpotPreference
 from epp.framework.limits import Natural, NonNegative
 from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import GIB, canonical_mig_name, parse_memory
+from epp.framework.request_conditions import HIGHEST_PREFERENCE, Preference
 from epp.framework.roles import FilterParameters
 
 MOST_COMPUTE_SLICES = 7
@@ -29,6 +30,8 @@ POLICIES: Mapping[str, str] = {
     "performance": "most-capable",
     "firstavailable": "first-available",
 }
+STRATEGIES = ("cost", "performance", "balanced")
+"""Policies by what a request costs and how fast it is served; those above are by facts of the hardware alone."""
 _KINDS = tuple(kind.value for kind in AcceleratorKind if kind is not AcceleratorKind.UNKNOWN)
 _Word: TypeAlias = Literal["Pass", "Fail"]
 UnknownRule: TypeAlias = _Word | dict[str, _Word]
@@ -72,6 +75,12 @@ class SelectionParameters(FilterParameters, frozen=True):
     """Least memory of all devices or slices of the endpoint together; 3 % less is accepted."""
     min_architecture_version: str | float = ""
     """Least compute capability, such as `9.0`, compared number by number."""
+    min_memory_bandwidth: NonNegative = msgspec.field(default=0.0, name="minMemoryBandwidthGBps")
+    """Least memory bandwidth of each device or slice in GB/s; 3 % less is accepted."""
+    min_performance: dict[Precision, NonNegative] = msgspec.field(default_factory=dict)
+    """Least TFLOPS (TOPS for integers) of each device or slice by precision: `{fp16: 300}`; 3 % less is accepted."""
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    """Keep only endpoints on nodes with all of these labels, `metadata.name` for the name; an unknown node has none."""
     max_cost_per_hour: NonNegative | CostCap | None = None
     """Highest price of the endpoint in US dollars an hour; an object also sets the basis."""
     max_cost_per_million_tokens: NonNegative | None = None
@@ -89,12 +98,16 @@ class SelectionParameters(FilterParameters, frozen=True):
     """Drop slices and shared devices."""
     policy: str = ""
     """Preference: `BestFit` (or `balanced`), `Cheapest` (`cost`), `MostCapable` (`performance`), `FirstAvailable`."""
+    strategy: Literal["", "cost", "performance", "balanced"] = ""
+    """Preference, in place of a policy: how much the dollars for a request, its expected first token and pace, and the
+    load count, as in `strategy-scorer`."""
     min_compute_performance_tflops: NonNegative = msgspec.field(default=0.0, name="minComputePerformanceTFLOPS")
     """Preference: TFLOPS wanted; an endpoint with less is not dropped."""
     preferred_precisions: tuple[str, ...] = ()
     """Preference: precisions, best first: `fp32`, `fp16`, `fp8`, `int8`, `int4`."""
-    preference_order: tuple[str, ...] = ()
-    """Preference: classes, best first."""
+    preference_order: tuple[str | Preference, ...] = ()
+    """Preference: classes, best first: names, or `{class, score, conditions}` as in `preference-order-scorer`. The
+    i-th of n names, counted from 0, has the score `100 * (1 - i / n)`."""
 
     def __post_init__(self) -> None:
         """Refuse malformed bounds, and bounds that no accelerator can be within."""
@@ -106,6 +119,8 @@ class SelectionParameters(FilterParameters, frozen=True):
         ]
         for allowing, allowed, denying, denied in names:
             refuse_both(allowing, allowed, denying, denied)
+        if self.policy and self.strategy:
+            raise ValueError("strategy stands in place of policy: leave one of them out")
         if bounds.whole_device_only and bounds.mig_profiles:
             raise ValueError("migProfiles keeps only slices and wholeDeviceOnly drops them: leave one of them out")
 
@@ -113,7 +128,7 @@ class SelectionParameters(FilterParameters, frozen=True):
         """Return the bounds as numbers and names in lower case; raises ValueError."""
         endpoint_cap, device_cap = _cost_caps(self.max_cost_per_hour)
         return Selection(
-            policy=_policy(self.policy),
+            policy=self.strategy or _policy(self.policy),
             classes=_names("acceleratorClasses", self.accelerator_classes),
             excluded_classes=frozenset(_names("excludedClasses", self.excluded_classes)),
             families=_names("architectureFamilies", self.architecture_families),
@@ -126,6 +141,9 @@ class SelectionParameters(FilterParameters, frozen=True):
             max_memory_bytes=read_memory("maxMemory", self.max_memory),
             min_total_memory_bytes=read_memory("minTotalMemory", self.min_total_memory) or 0,
             min_compute_capability=_version(str(self.min_architecture_version)),
+            min_bandwidth_gbps=self.min_memory_bandwidth,
+            min_performance=tuple(sorted((name, figure) for name, figure in self.min_performance.items() if figure)),
+            node_selector=frozenset(self.node_selector.items()),
             max_endpoint_cost_per_hour=endpoint_cap,
             max_device_cost_per_hour=device_cap,
             max_cost_per_million_tokens=self.max_cost_per_million_tokens,
@@ -136,15 +154,27 @@ class SelectionParameters(FilterParameters, frozen=True):
             whole_device_only=self.whole_device_only,
             min_tflops=self.min_compute_performance_tflops,
             preferred_precisions=_names("preferredPrecisions", self.preferred_precisions, of=PRECISIONS),
-            preference_order=_names("preferenceOrder", self.preference_order),
+            preference_order=tuple(preferences(self.preference_order)),
         )
 
 
 _PREFERENCES = {
-    *("fallback_on_empty", "spot_preference", "policy"),
+    *("fallback_on_empty", "spot_preference", "policy", "strategy"),
     *("min_compute_performance_tflops", "preferred_precisions", "preference_order"),
 }
 _BOUNDS = [each.encode_name for each in msgspec.structs.fields(SelectionParameters) if each.name not in _PREFERENCES]
+
+
+def preferences(entries: Collection[str | Preference]) -> Iterator[Preference]:
+    """Yield the preferences of a list; raises ValueError for an empty name."""
+    for place, entry in enumerate(entries):
+        name = entry if isinstance(entry, str) else entry.accelerator_class
+        if not name.strip():
+            raise ValueError("preferenceOrder has an empty entry; write a name or remove it")
+        if isinstance(entry, str):
+            yield Preference(name.strip().lower(), HIGHEST_PREFERENCE * (1 - place / len(entries)))
+        else:
+            yield msgspec.structs.replace(entry, accelerator_class=name.strip().lower())
 
 
 def refuse_empty_range(bounds: Selection) -> None:

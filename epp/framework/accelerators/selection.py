@@ -7,6 +7,7 @@ import msgspec
 
 from epp.framework.accelerators.tag import AcceleratorKind, SpotPreference
 from epp.framework.request import DataKey
+from epp.framework.request_conditions import Preference
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -29,6 +30,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     max_memory_bytes: int | None = None
     min_total_memory_bytes: int = 0
     min_compute_capability: tuple[int, ...] = ()
+    min_bandwidth_gbps: float = 0.0
+    min_performance: tuple[tuple[str, float], ...] = ()
+    """TFLOPS by precision, in the order of the names."""
+    node_selector: frozenset[tuple[str, str]] = frozenset()
+    """Labels of nodes, and their values."""
     max_endpoint_cost_per_hour: float | None = None
     max_device_cost_per_hour: float | None = None
     max_cost_per_million_tokens: float | None = None
@@ -39,7 +45,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     whole_device_only: bool = False
     min_tflops: float = 0.0
     preferred_precisions: tuple[str, ...] = ()
-    preference_order: tuple[str, ...] = ()
+    preference_order: tuple[Preference, ...] = ()
 
     @property
     def caps_cost(self) -> bool:
@@ -64,13 +70,14 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 ANY = Selection()
 
 _ALLOW_LISTS = ("classes", "families", "vendors", "kinds", "models", "resources", "mig_profiles")
-_EXCLUSIONS = ("excluded_classes", "excluded_mig_profiles")
+_UNITED = ("excluded_classes", "excluded_mig_profiles", "node_selector")
 _EXCLUDED_BY = {"classes": "excluded_classes", "mig_profiles": "excluded_mig_profiles"}
 """The exclusion that holds against an allow list."""
 _MINIMUMS = (
     "min_memory_bytes",
     "min_total_memory_bytes",
     "min_compute_capability",
+    "min_bandwidth_gbps",
     "min_compute_slices",
     "whole_device_only",
     "min_tflops",
@@ -85,7 +92,7 @@ _COST_CAPS = tuple(name for name in _CAPS if "_cost_" in name)
 _PREFERENCES = ("policy", "preferred_precisions", "preference_order")
 _BOUNDS = tuple(
     name
-    for name in (*_ALLOW_LISTS, *_EXCLUSIONS, *_MINIMUMS, "required_features")
+    for name in (*_ALLOW_LISTS, *_UNITED, *_MINIMUMS, "min_performance", "required_features")
     if name not in {"kinds", "min_tflops"}
 )
 
@@ -93,7 +100,7 @@ _BOUNDS = tuple(
 def combined(lower: Selection, higher: Selection) -> Selection:
     """Return both layers as one: lists and names of the higher layer replace those of the lower one.
 
-    Exclusions add up, and the stricter one of minimums and caps counts.
+    Exclusions and labels of nodes add up, and the stricter one of minimums and caps counts.
     """
     fields = _stricter(lower, higher)
     for name in (*_ALLOW_LISTS, "required_features", "spot_preference", *_PREFERENCES):
@@ -146,8 +153,10 @@ def tightened(bounds: Selection, wish: Selection) -> Tightened:
 
 
 def _stricter(one: Selection, other: Selection) -> dict[str, object]:
-    """Return the stricter values of both: exclusions, minimums and caps."""
-    fields: dict[str, object] = {name: getattr(one, name) | getattr(other, name) for name in _EXCLUSIONS}
+    """Return the stricter values of both: exclusions, labels of nodes, minimums and caps."""
+    fields: dict[str, object] = {name: getattr(one, name) | getattr(other, name) for name in _UNITED}
+    figures = sorted((*one.min_performance, *other.min_performance))
+    fields["min_performance"] = tuple(dict(figures).items())  # the larger of two comes last
     fields |= {name: max(getattr(one, name), getattr(other, name)) for name in _MINIMUMS}
     for name in _CAPS:
         fields[name] = min((cap for cap in (getattr(one, name), getattr(other, name)) if cap is not None), default=None)

@@ -29,6 +29,7 @@ from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
 from epp.framework.input_errors import read_parameters
 from epp.framework.messages import hint_at, printable, quoted
 from epp.hardware.selection.objectives import ObjectFollower, Objectives, ObjectParameters
+from epp.kube.objects.ome import class_names
 from epp.kube.objects.ome_services import SERVICE_LABEL
 
 _MOST_CHARACTERS = 300
@@ -93,7 +94,9 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "exclude-mig-profile": ("excludedMigProfiles", _list),
     "min-compute-slices": ("minComputeSlices", _whole_number),
     "whole-device": ("wholeDeviceOnly", _flag),
+    "min-memory-bandwidth": ("minMemoryBandwidthGBps", _number),
     "policy": ("policy", _text),
+    "strategy": ("strategy", _text),
     "precisions": ("preferredPrecisions", _list),
     "preference": ("preferenceOrder", _list),
 }
@@ -196,18 +199,19 @@ class AcceleratorSelectionProducer(
 
     The layers of objects are the annotation `ome.io/cost-threshold` of the InferencePool (US dollars an hour for an
     endpoint), the `acceleratorRequirements` of the ServingRuntime or ClusterServingRuntime, the `acceleratorSelector`
-    of the InferenceService and its annotations, and the annotations of the InferenceObjective that the request names:
-    `ome.io/accelerator-class`, `ome.io/cost-threshold` and `ome.io/selection-strategy`. A request belongs to the
-    InferenceService with its model as base model or name, or to the only service with pods (by the label
-    `ome.io/inferenceservice`) among the endpoints. `accelerator-filter` removes endpoints beyond the bounds. The
-    `acceleratorConfig` of a runtime is for starting servers: its classes and parallelism are checked, but it does not
-    bound requests.
+    of the InferenceService and its annotations, both in the form of OME's API or of its proposal (OEP-0003), and the
+    annotations of the InferenceObjective that the request names: `ome.io/accelerator-class`, `ome.io/cost-threshold`
+    and `ome.io/selection-strategy`. A request belongs to the InferenceService with its model as base model or name, or
+    to the only service with pods (by the label `ome.io/inferenceservice`) among the endpoints. `accelerator-filter`
+    removes endpoints beyond the bounds, and `accelerator-policy-scorer` ranks by policy, strategy and preferred
+    classes. The `acceleratorConfig` of a runtime is for starting servers: its classes and parallelism are checked, but
+    it does not bound requests.
 
     The headers are `x-epp-accelerator-` and `class`, `exclude-class`, `vendor`, `family`, `model`, `kind`, `resource`,
     `features`, `min-memory`, `max-memory`, `min-total-memory`, `min-compute-capability`, `max-cost-per-hour`,
     `max-cost-per-million-tokens`, `mig-profile`, `exclude-mig-profile`, `min-compute-slices`, `whole-device`,
-    `policy`, `precisions` or `preference`, with comma-separated lists. The picker removes
-    them from the request. All instances write the same output, so configure one producer of this type.
+    `min-memory-bandwidth`, `policy`, `strategy`, `precisions` or `preference`, with comma-separated lists. The picker
+    removes them from the request. All instances write the same output, so configure one producer of this type.
     """
 
     plugin_type = "accelerator-selection-producer"
@@ -231,11 +235,7 @@ class AcceleratorSelectionProducer(
     @property
     def accelerator_names(self) -> Sequence[str]:
         """Accelerator classes and models in configuration and objects."""
-        named = (
-            name
-            for selection in self._selections
-            for name in (*selection.classes, *sorted(selection.excluded_classes), *selection.models)
-        )
+        named = (name for selection in self._selections for name in (*class_names(selection), *selection.models))
         return tuple(dict.fromkeys((*named, *self.objectives.classes)))
 
     @property

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """AcceleratorClass of ome.io, ResourceFlavor of kueue.x-k8s.io, and bounds and preferences in selectors of ome.io."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Self, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Self, cast
 
 import msgspec
 
-from epp.framework.accelerators.requirements import SelectionParameters
+from epp.framework.accelerators.requirements import STRATEGIES, SelectionParameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import read_parameters
 from epp.framework.messages import printable
-from epp.kube.objects.base import ClusterObject, Part
+from epp.kube.objects.base import ClusterObject, Part, quantity_of
 from epp.kube.objects.core import MatchExpression, NodeSelector
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
 
@@ -150,53 +151,144 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 def read_selector(data: object, place: str) -> Layer:
-    """Read an accelerator selector: `acceleratorClass`, `policy` and `constraints`."""
+    """Read an accelerator selector, in the form of the API or in that of the proposal, OEP-0003.
+
+    The API has `acceleratorClass`, `policy` and `constraints`; the proposal has `preferredClasses`,
+    `requiredCapabilities`, `strategy`, `nodeSelector` and `annotations`. The strategy takes precedence over a policy.
+    """
     if data is None:
         return Layer()
     if not isinstance(data, Mapping):
         return Layer(faults=(f"{place} is {_shown(data)}: write a mapping",))
-    constraints = data.get("constraints")
-    layers = [
-        _read(data, "acceleratorClass", "acceleratorClasses", place, listed=True),
-        _read(data, "policy", "policy", place),
-    ]
-    if isinstance(constraints, Mapping):
-        layers.append(_bounds(constraints, f"{place}.constraints"))
-    elif constraints is not None:
-        layers.append(Layer(faults=(f"{place}.constraints is {_shown(constraints)}: write a mapping",)))
-    return _together(layers)
+    return _together(
+        [
+            _read(data, "acceleratorClass", "acceleratorClasses", place, listed=True),
+            _read(data, "policy", "policy", place),
+            _part(data, "constraints", place, _bounds),
+            _read(data, "preferredClasses", "preferenceOrder", place),
+            _part(data, "requiredCapabilities", place, _capabilities),
+            _read(data, "strategy", "strategy", place),
+            _read(data, "nodeSelector", "nodeSelector", place),
+            _part(data, "annotations", place, _annotations),
+        ]
+    )
 
 
 def read_requirements(data: object, place: str) -> Layer:
-    """Read the accelerator requirements of a runtime: constraints and a list of classes."""
+    """Read the accelerator requirements of a runtime, in the form of the API or in that of the proposal.
+
+    The API has a list of classes, and constraints; the proposal has `supportedClasses`, `requiredCapabilities` and
+    `preferenceOrder`.
+    """
     if data is None:
         return Layer()
     if not isinstance(data, Mapping):
         return Layer(faults=(f"{place} is {_shown(data)}: write a mapping",))
-    return _together([_read(data, "acceleratorClasses", "acceleratorClasses", place), _bounds(data, place)])
+    return _together(
+        [
+            _read(data, "supportedClasses", "acceleratorClasses", place),
+            _read(data, "acceleratorClasses", "acceleratorClasses", place),
+            _bounds(data, place),
+            _part(data, "requiredCapabilities", place, _capabilities),
+            _preferences(data.get("preferenceOrder"), f"{place}.preferenceOrder"),
+        ]
+    )
 
 
-def read_annotations(annotations: Mapping[str, str], *, only: Iterable[str] = (CLASS, THRESHOLD, STRATEGY)) -> Layer:
+def read_annotations(
+    annotations: Mapping[str, str],
+    place: str = "metadata.annotations",
+    *,
+    only: Iterable[str] = (CLASS, THRESHOLD, STRATEGY),
+) -> Layer:
     """Read the annotations of ome.io, or ome.ai; the cost threshold applies to a whole endpoint."""
     layers: list[Layer] = []
     for name in only:
         key = next((prefix + name for prefix in (_PREFIX, _ALIAS) if prefix + name in annotations), None)
         if key is None:
             continue
-        place = f"metadata.annotations[{key}]"
+        where = f"{place}[{key}]"
         text = annotations[key].strip()
         if name == THRESHOLD:
-            layers.append(_threshold(text, place))
+            layers.append(_threshold(text, where))
         elif name == CLASS:
-            layers.append(_parameter("acceleratorClasses", [text], place, text))
+            layers.append(_parameter("acceleratorClasses", [text], where, text))
         else:
-            layers.append(_parameter("policy", text, place, text))
+            layers.append(_parameter("strategy" if text in STRATEGIES else "policy", text, where, text))
     return _together(layers)
 
 
 def class_names(selection: Selection) -> tuple[str, ...]:
     """Return the names of all classes in a selection."""
-    return (*selection.classes, *sorted(selection.excluded_classes))
+    preferred = (each.accelerator_class for each in selection.preference_order)
+    return tuple(dict.fromkeys((*selection.classes, *sorted(selection.excluded_classes), *preferred)))
+
+
+def _part(data: Mapping[str, object], field: str, place: str, read: Callable[[Mapping[str, Any], str], Layer]) -> Layer:
+    value, place = data.get(field), f"{place}.{field}"
+    if value is None or isinstance(value, Mapping):
+        return Layer() if value is None else read(value, place)
+    return Layer(faults=(f"{place} is {_shown(value)}: write a mapping",))
+
+
+def _annotations(data: Mapping[str, object], place: str) -> Layer:
+    return read_annotations({key: str(value) for key, value in data.items()}, place)
+
+
+_LEAST = {
+    "memoryGB": "minMemory",
+    "computeCapability": "minArchitectureVersion",
+    "minComputeCapability": "minArchitectureVersion",
+    "features": "requiredFeatures",
+    "requiredFeatures": "requiredFeatures",
+}
+"""Capabilities that an accelerator must have at least, and the parameters of `accelerator-filter`."""
+_FIGURES = {f"{name}{unit}": name for name in ("fp32", "fp16", "fp8") for unit in ("Tflops", "TFLOPS")} | {
+    f"{name}{unit}": name for name in ("int8", "int4") for unit in ("Tops", "TOPS")
+}
+"""Precision of each figure of `performance`, also as the examples of the proposal spell it."""
+
+
+def _capabilities(data: Mapping[str, object], place: str) -> Layer:
+    """Read capabilities as minimums; the names are those of the capabilities of an AcceleratorClass."""
+    layers = [_read(data, field, parameter, place) for field, parameter in _LEAST.items()]
+    layers.append(_number(data, "memoryBandwidthGBps", place, lambda number: {"minMemoryBandwidthGBps": number}))
+    layers.append(_part(data, "performance", place, _performance))
+    return _together(layers)
+
+
+def _performance(data: Mapping[str, object], place: str) -> Layer:
+    return _together(
+        _number(data, field, place, lambda number, name=name: {"minPerformance": {name: number}})  # type: ignore[misc]  # a lambda with a default
+        for field, name in _FIGURES.items()
+    )
+
+
+def _number(
+    data: Mapping[str, object], field: str, place: str, parameter: Callable[[float], Mapping[str, object]]
+) -> Layer:
+    """Read a number that may be written as a quantity."""
+    value = data.get(field)
+    if value is None:
+        return Layer()
+    place = f"{place}.{field}"
+    with suppress(ValueError):
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            ((name, number),) = parameter(float(quantity_of(value))).items()
+            return _parameter(name, number, place, value)
+    return Layer(faults=(f"{place} is {_shown(value)}: write a number",))
+
+
+def _preferences(data: object, place: str) -> Layer:
+    """Read a list of preferences; an invalid one does not affect the others."""
+    if data is None:
+        return Layer()
+    if not isinstance(data, list) or len(data) > _MOST_NAMES:
+        found = f"has {len(data)} entries" if isinstance(data, list) else f"is {_shown(data)}"
+        return Layer(faults=(f"{place} {found}: write a list of {_MOST_NAMES} at most",))
+    layers = [_parameter("preferenceOrder", [each], f"{place}[{index}]", each) for index, each in enumerate(data)]
+    order = tuple(each for layer in layers for each in layer.selection.preference_order)
+    return Layer(Selection(preference_order=order), tuple(fault for layer in layers for fault in layer.faults))
 
 
 def _bounds(data: Mapping[str, object], place: str) -> Layer:

@@ -2,7 +2,7 @@
 """Filters by bounds on accelerators: those of the configuration, and those of the request."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -37,6 +37,7 @@ from epp.framework.accelerators.tag import AcceleratorKind
 from epp.framework.arrays import all_true
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.framework.roles import FP
+from epp.framework.snapshot import NODE_LABELS
 
 _MISMATCHES = PluginMetric(
     "accelerator_mismatch",
@@ -45,7 +46,8 @@ _MISMATCHES = PluginMetric(
     ("reason",),
     is_counter=True,
 )
-_PREFERENCES = ("policy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")
+_NODES = "nodeSelector"
+_PREFERENCES = ("policy", "strategy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")
 
 
 class SelectionFilter(Filter[FP]):
@@ -53,7 +55,7 @@ class SelectionFilter(Filter[FP]):
 
     drops = DropCause.CONSTRAINT
     reads = (ACCELERATOR,)
-    may_read = (ACCELERATOR_SELECTION,)
+    may_read = (ACCELERATOR_SELECTION, NODE_LABELS)
     bounds: Selection = ANY
     """Bounds of this filter."""
     unknown_passes: frozenset[str] = frozenset()
@@ -92,6 +94,13 @@ class SelectionFilter(Filter[FP]):
 
     def _within(self, bounds: Selection, candidates: Candidates, among: Mask | None = None) -> Mask:
         """Return the candidates of the mask that are within the bounds; count the others as mismatches."""
+        if bounds.node_selector:
+            labels = candidates.snapshot.records(NODE_LABELS)
+            passes = _NODES in self.unknown_passes
+            on_node = labels.derive_mask(_has_labels, bounds.node_selector, passes)[candidates.slots]
+            if dropped := int((~on_node if among is None else among & ~on_node).sum()):
+                self.mismatches[_NODES] += dropped
+            among = on_node if among is None else among & on_node
         within = fit_mask(candidates, bounds, self.unknown_passes)
         if not all_true(within):
             kept = within if among is None else within | ~among
@@ -99,8 +108,21 @@ class SelectionFilter(Filter[FP]):
         return within if among is None else within & among
 
     def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
-        tags = candidates.records(ACCELERATOR)
-        return [reason for tag in tags if (reason := self.rejection(request, tag, candidates.profile))]
+        asked = request.get(ACCELERATOR_SELECTION)
+        wanted = self.bounds.node_selector
+        wanted |= ANY.node_selector if asked is None else asked.of(candidates.profile).node_selector
+        found = zip(candidates.records(ACCELERATOR), candidates.records(NODE_LABELS), strict=True)
+        return [
+            reason
+            for tag, labels in found
+            if (reason := self.rejection(request, tag, candidates.profile) or self._unmet(labels, wanted))
+        ]
+
+    def _unmet(self, labels: Mapping[str, str], wanted: frozenset[tuple[str, str]]) -> str:
+        if _has_labels(labels, wanted, _NODES in self.unknown_passes):
+            return ""
+        key, value = min(pair for pair in wanted if labels.get(pair[0]) != pair[1])
+        return f"its node has no label {key}={value}"
 
     def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
         """Return why an endpoint with that accelerator is dropped in a profile; None if it is kept."""
@@ -109,6 +131,10 @@ class SelectionFilter(Filter[FP]):
         if reason is None and asked is not None:
             reason = rejection(tag, asked.of(profile), self.unknown_passes)
         return reason
+
+
+def _has_labels(labels: Mapping[str, str], wanted: frozenset[tuple[str, str]], unknown_passes: bool) -> bool:  # noqa: FBT001  hashable arguments
+    return all(labels.get(key) == value for key, value in wanted) or (unknown_passes and not labels)
 
 
 class AcceleratorFilterParameters(SelectionParameters, frozen=True):

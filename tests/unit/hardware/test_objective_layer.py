@@ -122,6 +122,23 @@ def test_ome_5_a_request_for_another_name_is_for_the_service_whose_pods_the_endp
     assert memory(plugin, "an-adapter", pool=partly) == 0
 
 
+def test_ome_17_service_of_the_proposal_is_for_its_requests_and_its_lists_replace_those_of_the_runtime(objects):
+    order = [{"class": "a100", "conditions": [{"requestSize": "<2048"}]}]
+    path = objects(
+        runtime("sglang", requiredCapabilities={"memoryGB": "40Gi"}, preferenceOrder=order),
+        service(runtime={"name": "sglang"}, acceleratorSelector={"strategy": "cost", "nodeSelector": {"zone": "a"}}),
+        service("other", model="qwen", runtime={"name": "sglang"}, acceleratorSelector={"preferredClasses": ["h100"]}),
+    )
+    plugin = build(paths=[path], defaults={"policy": "FirstAvailable", "nodeSelector": {"pool": "x"}})
+    found = select(plugin, "llama").default
+    assert (found.policy, found.node_selector) == ("cost", {("zone", "a"), ("pool", "x")})
+    assert [each.accelerator_class for each in found.preference_order] == ["a100"]
+    other = select(plugin, "qwen").default
+    assert other.policy == "first-available"
+    assert [(each.accelerator_class, each.score) for each in other.preference_order] == [("h100", 100)]
+    assert memory(plugin, "llama") == memory(plugin, "qwen") == 40
+
+
 def test_ome_5_of_two_services_with_one_model_that_with_endpoints_counts_or_else_the_stricter_of_both(objects):
     plugin = build(paths=[objects(service(**selector(minMemory=40)), service("spare", **selector(minMemory=80)))])
     theirs = candidates(labels=[{"ome.io/inferenceservice": "chat"}])

@@ -5,8 +5,9 @@ import pytest
 import yaml
 
 from epp.framework.accelerators.selection import ANY, Selection
+from epp.framework.request_conditions import Condition, Preference
 from epp.kube.objects.decode import decode_object
-from epp.kube.objects.ome import read_annotations, read_selector
+from epp.kube.objects.ome import read_annotations, read_requirements, read_selector
 from epp.kube.objects.ome_services import (
     ClusterServingRuntime,
     InferenceService,
@@ -89,6 +90,108 @@ def test_ome_5_runtimes_of_the_specification():
     own = decoded(RUNTIME.replace("ClusterServingRuntime", "ServingRuntime"))
     assert isinstance(own, ServingRuntime)
     assert own.id == "default/sglang-universal"
+
+
+PROPOSED_SERVICE = """
+apiVersion: ome.ai/v1beta1
+kind: InferenceService
+metadata: {name: cost-sensitive, namespace: team-a}
+spec:
+  model: {name: llama-13b}
+  acceleratorSelector:
+    strategy: cost
+    preferredClasses: [nvidia-a100-40gb, nvidia-h100-80gb]
+    requiredCapabilities:
+      memoryGB: 40Gi
+      computeCapability: "8.0"
+      memoryBandwidthGBps: "1500"
+      features: [tensor-cores]
+      performance: {fp16Tflops: 300, int8TOPS: 600}
+    nodeSelector: {topology.kubernetes.io/zone: us-west-2a}
+    annotations: {ome.ai/cost-threshold: "3"}
+"""
+PROPOSED_RUNTIME = """
+apiVersion: ome.io/v1beta1
+kind: ClusterServingRuntime
+metadata: {name: sglang-cost-optimized}
+spec:
+  acceleratorRequirements:
+    supportedClasses: [nvidia-a100-40gb, nvidia-h100-80gb]
+    requiredCapabilities: {minComputeCapability: "8.0", requiredFeatures: [tensor-cores]}
+    preferenceOrder:
+    - {class: nvidia-a100-40gb, score: 100, conditions: [{modelSize: "<30B"}, {requestSize: "<2048"}]}
+    - {class: nvidia-h100-80gb, score: 90}
+"""
+
+
+def test_ome_17_inference_service_of_the_proposal():
+    found = decoded(PROPOSED_SERVICE)
+    assert list(selection_faults(found)) == []
+    assert found.service.selection == Selection(
+        policy="cost",
+        preference_order=(Preference("nvidia-a100-40gb", 100), Preference("nvidia-h100-80gb", 50)),
+        required_features=frozenset({"tensor-cores"}),
+        min_memory_bytes=40 * GIB,
+        min_compute_capability=(8, 0),
+        min_bandwidth_gbps=1500,
+        min_performance=(("fp16", 300), ("int8", 600)),
+        node_selector=frozenset({("topology.kubernetes.io/zone", "us-west-2a")}),
+        max_endpoint_cost_per_hour=3.0,
+    )
+
+
+def test_ome_17_runtime_of_the_proposal():
+    found = decoded(PROPOSED_RUNTIME)
+    assert list(selection_faults(found)) == []
+    small = (Condition(model_size="<30B"), Condition(request_size="<2048"))
+    assert found.requirements.selection == Selection(
+        classes=("nvidia-a100-40gb", "nvidia-h100-80gb"),
+        required_features=frozenset({"tensor-cores"}),
+        min_compute_capability=(8, 0),
+        preference_order=(Preference("nvidia-a100-40gb", 100, small), Preference("nvidia-h100-80gb", 90)),
+    )
+    named = [fault.partition(" names class ")[2].split("'")[1] for fault in class_faults(found, frozenset({"t4"}))]
+    assert named == ["nvidia-a100-40gb", "nvidia-h100-80gb"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "fault"),
+    [
+        ({"strategy": "cheap"}, "spec.strategy is 'cheap': "),
+        ({"preferredClasses": "h100"}, "spec.preferredClasses is 'h100': "),
+        ({"requiredCapabilities": []}, "spec.requiredCapabilities is []: write a mapping"),
+        ({"requiredCapabilities": {"memoryGB": "80GiB"}}, "spec.requiredCapabilities.memoryGB is '80GiB': "),
+        (
+            {"requiredCapabilities": {"memoryBandwidthGBps": "fast"}},
+            "spec.requiredCapabilities.memoryBandwidthGBps is 'fast': write a number",
+        ),
+        (
+            {"requiredCapabilities": {"performance": {"fp16Tflops": -1}}},
+            "spec.requiredCapabilities.performance.fp16Tflops is -1: ",
+        ),
+        ({"nodeSelector": {"zone": 3}}, "spec.nodeSelector is {'zone': 3}: "),
+        ({"annotations": {"ome.io/cost-threshold": "-1"}}, "spec.annotations[ome.io/cost-threshold] is '-1': "),
+    ],
+)
+def test_ome_17_value_that_cannot_be_used_is_said_and_the_rest_counts(selector, fault):
+    found = read_selector({"policy": "BestFit", **selector}, "spec")
+    assert [each[: len(fault)] for each in found.faults] == [fault]
+    assert found.selection == Selection(policy="best-fit")
+
+
+def test_ome_17_preference_that_cannot_be_used_does_not_affect_the_others():
+    order = [{"class": "a", "score": 120}, {"score": 3}, {"class": "b", "conditions": [{"modelSize": "big"}]}, "c"]
+    found = read_requirements({"preferenceOrder": order}, "spec")
+    assert [fault.split(" is ")[0][-3:] for fault in found.faults] == ["[0]", "[1]", "[2]"]
+    assert found.selection == Selection(preference_order=(Preference("c", 100),))
+    assert read_requirements({"preferenceOrder": 3}, "spec").faults == (
+        "spec.preferenceOrder is 3: write a list of 256 at most",
+    )
+
+
+def test_ome_17_annotation_names_a_strategy_or_a_policy():
+    assert read_annotations({"ome.ai/selection-strategy": "cost"}).selection == Selection(policy="cost")
+    assert read_annotations({"ome.io/selection-strategy": "Cheapest"}).selection == Selection(policy="cheapest")
 
 
 @pytest.mark.parametrize("kind", ["InferenceService", "ServingRuntime", "ClusterServingRuntime"])

@@ -5,14 +5,19 @@ import gc
 
 import pytest
 
-from epp.framework import Request
-from epp.framework.accelerators.requirements import SelectionParameters
+from epp.framework import Request, RequestBody
+from epp.framework.accelerators.requirements import SelectionParameters, preferences
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
 from epp.framework.quantities import GIB
+from epp.framework.request_conditions import Condition, Preference
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp_scorers.accelerator_state import AcceleratorPolicyParameters, AcceleratorPolicyScorer
 from epp_scorers.capability import BestFitScorer
+
+
+def prefer(*classes: str) -> tuple[Preference, ...]:
+    return tuple(preferences(classes))
 
 
 @pytest.fixture
@@ -20,10 +25,10 @@ def pool(h100, a100, t4):
     return candidates(records={ACCELERATOR: [h100, a100, t4]}, waiting=[0, 0, 0], kv_usage=[0, 0, 0])
 
 
-def winner(pool, selection: Selection, *, profile: str = "", default_policy: str = "") -> str:
-    request = Request("r")
+def winner(pool, selection: Selection, *, profile: str = "", body: RequestBody | None = None, **parameters) -> str:
+    request = Request("r", body or RequestBody())
     request.put(ACCELERATOR_SELECTION, Selections(by_profile={"decode": selection}))
-    scorer = AcceleratorPolicyScorer(AcceleratorPolicyParameters(default_policy=default_policy))
+    scorer = AcceleratorPolicyScorer(AcceleratorPolicyParameters(**parameters))
     scores = scorer.score(request, pool.within(profile))
     return pool.records(ACCELERATOR)[int(scores.argmax())].model if scores.any() else ""
 
@@ -34,12 +39,48 @@ def winner(pool, selection: Selection, *, profile: str = "", default_policy: str
         (Selection(policy="most-capable"), "h100"),
         (Selection(policy="cheapest"), "t4"),
         (Selection(policy="best-fit", min_memory_bytes=40 * GIB, preferred_precisions=("fp16",)), "a100"),
-        (Selection(policy="first-available", preference_order=("nvidia-a100", "nvidia-h100")), "a100"),
+        (Selection(policy="first-available", preference_order=prefer("nvidia-a100", "nvidia-h100")), "a100"),
         (Selection(), ""),
     ],
 )
 def test_ome_5_policy_of_the_profile_ranks(pool, selection, expected):
     assert winner(pool, selection, profile="decode") == expected
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(policy="cost"), "t4"),
+        (Selection(policy="performance"), "h100"),
+        (Selection(preference_order=prefer("nvidia-a100", "nvidia-h100")), "a100"),
+        (Selection(policy="cost", preference_order=prefer("nvidia-a100", "nvidia-h100")), "a100"),
+        (Selection(policy="cost", preference_order=prefer("mi300x")), "t4"),
+    ],
+)
+def test_ome_17_preferred_classes_decide_before_the_strategy(pool, selection, expected):
+    assert winner(pool, selection, profile="decode") == expected
+
+
+def test_ome_17_strategy_decides_where_no_condition_of_a_preference_holds(pool):
+    if_small = Preference("nvidia-a100", 100, (Condition(model_size="<30B"), Condition(request_size="<2048")))
+    selection = Selection(policy="performance", preference_order=(if_small,))
+    small, long, large = (
+        RequestBody(model=f"llama-{size}", prompt_tokens=tokens)
+        for size, tokens in (("13b", 500), ("13b", 5000), ("70b", 500))
+    )
+    assert winner(pool, selection, profile="decode", body=small) == "a100"
+    assert winner(pool, selection, profile="decode", body=long) == "h100"
+    assert winner(pool, selection, profile="decode", body=large) == "h100"
+    assert winner(pool, selection, profile="decode", body=large, model_sizes={"llama-70b": "7B"}) == "a100"
+
+
+def test_ome_17_preference_has_three_quarters_of_the_score(pool):
+    request = Request("r")
+    selection = Selection(policy="cheapest", preference_order=prefer("nvidia-h100", "nvidia-a100"))
+    request.put(ACCELERATOR_SELECTION, Selections(selection))
+    # preference 1, 1/2, 0; price 1/4, 1/2, 1
+    expected = [0.75 + 0.25 / 4, 0.75 / 2 + 0.25 / 2, 0.25]
+    assert AcceleratorPolicyScorer().score(request, pool).tolist() == pytest.approx(expected)
 
 
 def test_without_a_policy_the_default_one_ranks(pool):

@@ -8,8 +8,8 @@ from epp.framework import Request
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.accelerators.fit import NO_ACCELERATOR, rejection
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Partition, Sharing
-from epp.framework.snapshot import ACCELERATOR
+from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Partition, Performance, Sharing
+from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.framework.testing import candidates
 from epp.plugins.accelerators.selection_filters import AcceleratorFilter
 from tests.support.plugins import built
@@ -219,6 +219,39 @@ def test_ome_15_endpoints_that_an_expression_drops_are_counted():
     plugin = build(cel='device.driver == "other"')
     plugin.filter(Request("r"), candidates(records={ACCELERATOR: [H100, H100]}))
     assert [(sample.labels, sample.value) for sample in plugin.samples] == [(("cel",), 2)]
+
+
+FAST = msgspec.structs.replace(H100, bandwidth_gbps=3350.0, performance=Performance(fp16=989, int8=1979))
+SLOW = msgspec.structs.replace(T4, bandwidth_gbps=320.0, performance=Performance(fp16=65))
+HALF = msgspec.structs.replace(FAST, partition=Partition(kind=Sharing.MPS, memory_fraction=0.5, compute_fraction=0.5))
+
+
+def test_ome_17_capabilities_are_those_of_one_device_or_slice():
+    assert reason(SLOW, minMemoryBandwidthGBps=1500) == "memory bandwidth 320 is below 1500"
+    assert reason(T4, minMemoryBandwidthGBps=1500) == "not known whether within minMemoryBandwidthGBps"
+    assert reason(SLOW, minPerformance={"fp16": 300}) == "TFLOPS in fp16 65 is below 300"
+    assert reason(FAST, minMemoryBandwidthGBps=3400, minPerformance={"fp16": 1000}) is None  # within 3 %
+    assert reason(HALF, minMemoryBandwidthGBps=1700, minPerformance={"fp16": 500}) is None
+    assert reason(HALF, minPerformance={"fp16": 520}) == "TFLOPS in fp16 494.5 is below 520"
+    assert reason(SLOW, minPerformance={"fp8": 1}, onUnknown={"minPerformance": "Pass"}) is None
+
+
+def test_ome_17_node_selector_keeps_the_nodes_with_all_labels():
+    zones = [{"zone": "a", "pool": "x"}, {"zone": "a"}, {"zone": "b"}, {}]
+    pool = candidates(records={ACCELERATOR: [H100] * 4, NODE_LABELS: zones})
+    plugin = build(nodeSelector={"zone": "a"})
+    request = Request("r")
+    assert plugin.filter(request, pool).tolist() == [True, True, False, False]
+    assert dict(plugin.mismatches) == {"nodeSelector": 2}
+    request.put(ACCELERATOR_SELECTION, Selections(Selection(node_selector=frozenset({("pool", "x")}))))
+    assert plugin.filter(request, pool).tolist() == [True, False, False, False]
+    assert plugin.drop_reasons(request, pool) == [
+        "its node has no label pool=x",
+        "its node has no label pool=x",
+        "its node has no label pool=x",
+    ]
+    unknown_passes = build(nodeSelector={"zone": "a"}, onUnknown={"nodeSelector": "Pass"})
+    assert unknown_passes.filter(Request("r"), pool).tolist() == [True, True, False, True]
 
 
 def test_gie_13_kinds_and_vendors_select():
