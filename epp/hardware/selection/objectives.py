@@ -19,7 +19,7 @@ from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds
 from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.inference import POLICY_KINDS, POOL_GROUP, InferenceObjective, InferencePool
-from epp.kube.objects.last_good import FileObjects
+from epp.kube.objects.last_good import FileObjects, unknown_in
 from epp.kube.objects.ome import THRESHOLD, AcceleratorClass, read_annotations
 from epp.kube.objects.ome_services import (
     OME,
@@ -116,6 +116,7 @@ def objectives_of(files: Iterable[FileObjects], pool_name: str = "") -> Objectiv
 
 def ignored_values(files: Iterable[FileObjects]) -> tuple[IgnoredValue, ...]:
     """Return values without effect in objects of these kinds, at most 100."""
+    files = tuple(files)
     held = [(file.file, each) for file in files for each in file.held]
     objects = [each.object for _, each in held]
     classes = frozenset(each.name.lower() for each in objects if isinstance(each, AcceleratorClass))
@@ -125,7 +126,8 @@ def ignored_values(files: Iterable[FileObjects]) -> tuple[IgnoredValue, ...]:
         for file, each in held
         for reason in _faults(each.object, classes, runtimes)
     )
-    return tuple(islice(found, _MOST_IGNORED))
+    unknown = unknown_in(files, without=frozenset({(OME, "AcceleratorClass")}))
+    return tuple(islice((*found, *unknown), _MOST_IGNORED))
 
 
 def _selections(service: InferenceService, runtimes: Mapping[tuple[type, str], Runtime]) -> ServiceSelections:

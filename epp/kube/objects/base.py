@@ -79,6 +79,8 @@ class Object(Part, frozen=True, kw_only=True):
     """An object of the cluster."""
 
     metadata: Metadata
+    unknown_fields: tuple[str, ...] = msgspec.field(default=(), name="")
+    """A sentence for each unknown field of the document."""
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from epp.kube.objects.base import Object, convert
 from epp.kube.objects.core import Node, Pod, VariantAutoscaling, read_unit_costs
 from epp.kube.objects.dra import DeviceClass, ResourceClaim, read_device_taint_rule, read_resource_slice
 from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING, read_dynamic_scorer, read_dynamic_scoring_config
+from epp.kube.objects.fields import unknown_fields
 from epp.kube.objects.inference import (
     GROUP,
     LEGACY_GROUP,
@@ -33,7 +34,7 @@ from epp.kube.objects.ocm import (
     read_placement_decision,
     read_score,
 )
-from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.kube.objects.ome import ResourceFlavor, read_accelerator_class
 from epp.kube.objects.ome_services import (
     OME,
     ClusterServingRuntime,
@@ -58,7 +59,7 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     ("", "Node"): _plain(Node),
     ("", "Pod"): _plain(Pod),
     ("", "ConfigMap"): read_unit_costs,
-    (OME, "AcceleratorClass"): _plain(AcceleratorClass),
+    (OME, "AcceleratorClass"): read_accelerator_class,
     (OME, "InferenceService"): read_inference_service,
     (OME, "ServingRuntime"): partial(read_runtime, cls=ServingRuntime),
     (OME, "ClusterServingRuntime"): partial(read_runtime, cls=ClusterServingRuntime),
@@ -214,6 +215,8 @@ def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> 
         choices = " or ".join(api.removesuffix(level) + each for each in sorted(versions))
         raise ValueError(f"apiVersion is {api!r}: write {choices}")
     found = _READERS[kind](document)
+    if found is not None and (unknown := unknown_fields(document, kind)) != found.unknown_fields:
+        found = msgspec.structs.replace(found, unknown_fields=unknown)
     if found is None or found.metadata.namespace or not _has_default_namespace(kind):
         return found
     return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, namespace="default"))

@@ -13,7 +13,7 @@ import structlog
 from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.plugin import P
-from epp.framework.plugin_status import InputProblem, InputState
+from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey, decode_object
 from epp.kube.objects.files import ObjectFiles
@@ -25,6 +25,7 @@ from epp.kube.objects.last_good import (
     checked,
     no_faults,
     replaces,
+    unknown_in,
 )
 from epp.runtime.followed_files import changes
 
@@ -124,6 +125,8 @@ class Change(NamedTuple):
     cluster: ClusterObjects
     files: tuple[FileObjects, ...]
     """Objects of the cluster, then those of the files."""
+    unknown: tuple[IgnoredValue, ...] = ()
+    """Unknown fields of these objects."""
 
 
 class FollowedObjects:
@@ -153,6 +156,7 @@ class FollowedObjects:
         self._files = ObjectFiles(paths, setting)
         self._versions = ObjectVersions(grace_period, validate, kinds, setting)
         self._cluster = ClusterObjects()
+        self._unknown: tuple[IgnoredValue, ...] = ()
         self._logged: frozenset[str] = frozenset()
 
     @property
@@ -172,9 +176,10 @@ class FollowedObjects:
 
     @property
     def inputs(self) -> InputState:
-        """Rejected versions of files and objects; those of the cluster have the file name `cluster`."""
+        """Rejected versions of files and objects, and unknown fields; the file name of the cluster is `cluster`."""
         files, cluster = self._versions.inputs, self._cluster.inputs
-        return InputState((*files.problems, *cluster.problems), {**files.rejected, **cluster.rejected})
+        rejected = {**files.rejected, **cluster.rejected}
+        return InputState((*files.problems, *cluster.problems), rejected, self._unknown)
 
     def read_also(self, paths: Sequence[str], setting: str) -> None:
         """Add files after the configured ones; raises ConfigurationError.
@@ -195,7 +200,7 @@ class FollowedObjects:
 
     def apply(self, change: Change) -> None:
         """Put a state into effect; log removed files."""
-        self._cluster = change.cluster
+        self._cluster, self._unknown = change.cluster, change.unknown
         if change.versions is None:
             return
         before, self._versions = self._versions.files, change.versions
@@ -220,7 +225,8 @@ class FollowedObjects:
     def _change(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> Change:
         files = (self._versions if versions is None else versions).in_order(self._files.order)
         own = {held.key for file in files for held in file.held}
-        return Change(versions, cluster, (cluster.as_file(without=own), *files))
+        objects = (cluster.as_file(without=own), *files)
+        return Change(versions, cluster, objects, unknown_in(objects))
 
 
 Effect = Callable[[], AffectedEndpoints]

@@ -4,6 +4,8 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
@@ -16,6 +18,7 @@ from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey, Version, kinds_without_use, versions_in
 from epp.kube.objects.files import Reading, parse
 from epp.kube.objects.limits import sanitized
+from epp.kube.objects.ome_services import SERVICE_KINDS
 
 Validator = Callable[[Object], Iterable[str]]
 """Returns field, value and remedy of each invalid value of a decoded object."""
@@ -217,6 +220,29 @@ def _unreadable(before: FileVersion, reason: str) -> FileVersion:
     return FileVersion(before.objects.reject(reason), seen, before.file, effective=before.effective)
 
 
+_MOST_UNKNOWN = 100
+
+
+def unknown_in(files: Iterable[FileObjects], *, without: Kinds = frozenset()) -> tuple[IgnoredValue, ...]:
+    """Return the unknown fields of objects, at most 100: each once for a kind, with the first of its objects.
+
+    Objects of the kinds `without` are left out.
+    """
+    found: dict[tuple[str, str], list[IgnoredValue]] = defaultdict(list)
+    for file in files:
+        for held in file.held:
+            if held.object.unknown_fields and (held.key.group, held.key.kind) not in without:
+                kind = held.key.kind or ""
+                for sentence in held.object.unknown_fields:
+                    found[kind, sentence].append(IgnoredValue(file.file, kind, held.object.id, sentence))
+    return tuple(_first(same) for same in islice(found.values(), _MOST_UNKNOWN))
+
+
+def _first(values: list[IgnoredValue]) -> IgnoredValue:
+    others = len(values) - 1
+    return replace(values[0], object=f"{values[0].object} and {others} more") if others else values[0]
+
+
 class ObjectsByKind:
     """Objects of all files by kind and id, and their problems."""
 
@@ -230,13 +256,14 @@ class ObjectsByKind:
                 self._found[type(held.object)][held.object.id] = held.object
                 self._places[held.key.kind or "", held.object.id].append(file.file)
         self.problems = tuple(_repeated(*key, files) for key, files in self._places.items() if len(files) > 1)
-        self.ignored = tuple(
+        impossible = (
             IgnoredValue(file.file, held.key.kind or "", held.object.id, doubt)
             for file in self._files
             for held in file.held
             if held.issues and self._found[type(held.object)][held.object.id] is held.object
             for doubt in held.issues
         )
+        self.ignored = (*impossible, *unknown_in(self._files, without=SERVICE_KINDS))
 
     def unused(self, groups: Collection[str]) -> Iterator[str]:
         """Yield a message for each unsupported kind of these groups."""

@@ -12,8 +12,8 @@ from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import read_parameters
 from epp.framework.messages import printable
-from epp.kube.objects.base import ClusterObject, Part, quantity_of
-from epp.kube.objects.core import MatchExpression, NodeSelector
+from epp.kube.objects.base import ClusterObject, Part, convert, quantity_of
+from epp.kube.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
 
 _MOST_SPOT = 10
@@ -119,6 +119,8 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
         default=None, name="spec.discovery.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     )
     """Terms that a node must meet."""
+    terms: tuple[NodeSelectorTerm, ...] = msgspec.field(default=(), name="spec.discovery.nodeSelectorTerms")
+    """The same in the proposal."""
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return a spot price far above the regular price."""
@@ -131,6 +133,14 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
         )
         without = msgspec.structs.replace(cost, spot_per_hour=None)
         return sentence, msgspec.structs.replace(self, spec=msgspec.structs.replace(self.spec, cost=without))
+
+
+def read_accelerator_class(document: object) -> AcceleratorClass:
+    """Return the object; terms in the form of the proposal stand for a missing affinity. Raises ValueError."""
+    found = convert(document, AcceleratorClass)
+    if found.affinity is not None or not found.terms:
+        return found
+    return msgspec.structs.replace(found, affinity=NodeSelector(node_selector_terms=found.terms))
 
 
 class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):

@@ -173,5 +173,5 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         log("pods in files selected", pods=self._chosen.title, endpoints=len(self._chosen.endpoints))
 
     def _tell(self, *more: str) -> None:
-        problems = (str(problem) for problem in self._source.inputs.problems)
-        self._source.tell((*problems, *self._chosen.remarks, *more))
+        inputs = self._source.inputs
+        self._source.tell((*map(str, (*inputs.problems, *inputs.ignored)), *self._chosen.remarks, *more))

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import structlog
@@ -71,7 +71,7 @@ class PolicyFiles:
     def inputs(self) -> InputState:
         """Files, and the versions of them that are not in effect."""
         state = self._source.inputs
-        return InputState((*state.problems, *_idle_rules(self._source.present.files)), state.rejected)
+        return replace(state, problems=(*state.problems, *_idle_rules(self._source.present.files)))
 
     async def follow(self, use: Callable[[PoolPolicies], None]) -> None:
         """Call `use` with new policies until cancelled."""
@@ -95,7 +95,7 @@ class PolicyFiles:
         files = change.files
         built = build_policies((held.object for file in files for held in file.held), self._pool)
         problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
-        return _Next(change, built, (*problems, *built.warnings))
+        return _Next(change, built, (*problems, *map(str, change.unknown), *built.warnings))
 
     def _apply(self, following: _Next) -> None:
         change, built, problems = following

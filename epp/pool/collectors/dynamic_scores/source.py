@@ -180,6 +180,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         self._masked = frozenset((mask.cluster_name, mask.score_name) for config in configs for mask in config.masks)
         known = {poller.origin: poller for poller in self._pollers}
         problems, pollers = [problem for file in change.files for problem in map(str, file.problems)], []
+        problems += map(str, change.unknown)
         for scorer in list(scorers.values())[:_MOST_SCORERS]:
             try:
                 request = request_of(scorer, self.parameters.secrets_path)
