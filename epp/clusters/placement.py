@@ -142,6 +142,8 @@ class ClusterTotal(msgspec.Struct, frozen=True, rename="camel"):
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     """Explanation of a choice, in the format of the hub's debugger."""
 
+    placement: Mapping[str, object] = {}
+    """The placement as it is written, without its status."""
     filtered_pipeline_results: tuple[FilterResult, ...] = ()
     prioritize_results: tuple[PrioritizeResult, ...] = ()
     aggregated_scores: tuple[ClusterTotal, ...] = ()
@@ -191,6 +193,7 @@ def evaluate(placement: Placement, situation: Situation) -> Evaluation:
         groups=grouped(placement, choose(placement, ranked), order),
         totals=totals,
         explanation=Explanation(
+            placement.written,
             (
                 FilterResult("Predicate", tuple(each.name for each in matched)),
                 FilterResult("Predicate,TaintToleration", tuple(each.name for each in feasible)),

@@ -41,13 +41,14 @@ USAGE_ITEMS: Mapping[str, UsageItem] = {
     "cpu": UsageItem(resources=("cpu",), max="100"),
     "mem": UsageItem(resources=("memory",), max="1Ti"),
     "gpu": UsageItem(
-        resources=("nvidia.com/gpu", "nvidia.com/mig-*", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe"),
-        drivers=("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"),
+        resources=("nvidia.com/gpu",),
+        drivers=("gpu.nvidia.com",),
         max="20",
     ),
     "tpu": UsageItem(resources=("google.com/tpu",), drivers=("tpu.google.com",), max="20"),
 }
-"""Items of the add-on; its maximum of memory, 1,048,576, is in MiB."""
+"""Items of the add-on, which counts whole NVIDIA GPUs, and to which DRA devices are added; its maximum of memory,
+1,048,576, is in MiB."""
 
 
 def usage_scores(

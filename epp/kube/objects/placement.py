@@ -96,7 +96,15 @@ class Placement(Object, frozen=True, kw_only=True):
     score_rate_limit: float = DEFAULT_RATE_LIMIT
     """Minimum seconds between updates of scores that do not change the chosen clusters."""
     disabled: bool = False
+    spec: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """As it is written."""
     faults: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> Mapping[str, object]:
+        """The object with its names and its spec."""
+        names = {"name": self.metadata.name, "namespace": self.metadata.namespace}
+        return {"apiVersion": f"{OCM}/v1beta1", "kind": "Placement", "metadata": names, "spec": self.spec}
 
 
 class _ClaimSelector(Part, frozen=True, kw_only=True):
@@ -169,6 +177,7 @@ class _RawPlacement(Object, frozen=True, kw_only=True):
     )
     sort_by: Any = msgspec.field(default="ClusterName", name="spec.sortBy")
     score_rate_limit: Any = msgspec.field(default=None, name="spec.scoreRateLimit")
+    spec: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 def read_placement(document: object) -> Placement:
@@ -202,6 +211,7 @@ def read_placement(document: object) -> Placement:
         sort_by_score=faults.choice("spec.sortBy", raw.sort_by, ("ClusterName", "Score")) == "Score",
         score_rate_limit=_rate_limit(raw.score_rate_limit, faults),
         disabled=raw.metadata.annotations.get(_DISABLED) == "true",
+        spec=raw.spec,
         faults=faults.found,
     )
 

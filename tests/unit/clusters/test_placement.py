@@ -241,6 +241,12 @@ def test_ocm_11_explanation_has_the_keys_of_the_hubs_debugger():
     tainted = cluster("north", taints=[taint("NoSelect")])
     found = evaluated(spec, EAST, WEST, tainted, scores={"east": {"gpuClusterAvailable": 60}})
     assert msgspec.json.decode(msgspec.json.encode(found.explanation)) == {
+        "placement": {
+            "apiVersion": "cluster.open-cluster-management.io/v1beta1",
+            "kind": "Placement",
+            "metadata": {"name": "llm", "namespace": "ai"},
+            "spec": spec,
+        },
         "filteredPipelineResults": [
             {"name": "Predicate", "filteredClusters": ["east", "north", "west"]},
             {"name": "Predicate,TaintToleration", "filteredClusters": ["east", "west"]},

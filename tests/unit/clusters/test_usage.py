@@ -131,12 +131,25 @@ def test_ocm_6_limit_is_the_request_where_there_is_none():
     assert pod_requests(pod(containers=bare)) == {"nvidia.com/gpu": 2}
 
 
-@pytest.mark.parametrize(
-    "resource", ["amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu"]
-)
-def test_ocm_6_gpus_of_every_vendor_count(resource):
-    found = decoded(manifest("v1", "Node", "n1", status={"allocatable": {resource: "4"}}))
-    assert usage_scores([found], [pod(requests={resource: "1"})])["gpuNodeAvailable"] == -70.0  # 3
+MIXED = {"nvidia.com/gpu": "8", "nvidia.com/mig-1g.5gb": "7", "amd.com/gpu": "2", "gpu.intel.com/i915": "1"}
+
+
+def test_ocm_6_gpu_item_counts_whole_nvidia_gpus_as_the_add_on_does():
+    found = decoded(manifest("v1", "Node", "n1", status={"allocatable": MIXED}))
+    scores = usage_scores([found], [pod(requests={"nvidia.com/gpu": "2"})])
+    # 6 of 20: 200 * 6 / 20 - 100; with slices and other vendors it would be 15 or more
+    assert scores["gpuNodeAvailable"] == scores["gpuClusterAvailable"] == -40.0
+
+
+def test_ocm_6_slices_and_gpus_of_other_vendors_count_where_items_name_them():
+    items = {
+        "gpu": UsageItem(resources=("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/*")),
+        "slice": UsageItem(resources=("nvidia.com/mig-*",), max="70"),
+    }
+    found = decoded(manifest("v1", "Node", "n1", status={"allocatable": MIXED}))
+    scores = usage_scores([found], [pod(requests={"nvidia.com/gpu": "2"})], items=items)
+    assert scores["gpuNodeAvailable"] == -10.0  # 6 + 2 + 1 of 20
+    assert scores["sliceNodeAvailable"] == -80.0  # 7 of 70
 
 
 def test_ocm_6_items_and_maxima_can_be_others():

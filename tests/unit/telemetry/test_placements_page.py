@@ -42,7 +42,12 @@ def get(page: OperatorPage, path: str) -> tuple[int, str]:
 def test_ocm_11_page_explains_one_placement_with_the_keys_of_the_hubs_debugger(page):
     status, text = get(page, f"{PLACEMENTS_PATH}/{NAME}")
     assert status == 200
-    assert json.loads(text) == {
+    shown = json.loads(text)
+    placement = shown.pop("placement")
+    assert f"{placement['metadata']['namespace']}/{placement['metadata']['name']}" == NAME
+    assert placement["kind"] == "Placement"
+    assert placement["spec"]["prioritizerPolicy"]["mode"] == "Exact"
+    assert shown == {
         "filteredPipelineResults": [
             {"name": "Predicate", "filteredClusters": ["cluster-east"]},
             {"name": "Predicate,TaintToleration", "filteredClusters": ["cluster-east"]},
