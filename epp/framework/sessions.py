@@ -142,7 +142,7 @@ class Bindings(Generic[B]):
 
         That counts as a use, unless it is only looked at.
         """
-        key = _digest(session)
+        key = session_digest(session)
         if not use:
             there = self._bound.get(key)
             return None if there is None or self._expired(there[1], now) else there[0]
@@ -159,14 +159,18 @@ class Bindings(Generic[B]):
 
     def bind(self, session: str, to: B, now: float) -> None:
         """Bind the session."""
+        self.bind_digest(session_digest(session), to, now)
+
+    def bind_digest(self, digest: bytes, to: B, now: float) -> None:
+        """Bind the session with this digest."""
         self._sweep(now)
-        self._use(_digest(session), to, now)
+        self._use(digest, to, now)
         if len(self._bound) > self._limit:
             self._bound.popitem(last=False)
 
     def unbind(self, session: str, to: B) -> None:
         """Forget the session if it is bound to this."""
-        key = _digest(session)
+        key = session_digest(session)
         found = self._bound.get(key)
         if found is not None and found[0] == to:
             del self._bound[key]
@@ -274,7 +278,8 @@ def decode_endpoint(token: str) -> str | None:
         return None
 
 
-def _digest(session: str) -> bytes:
+def session_digest(session: str) -> bytes:
+    """Return the 16 bytes in place of a session id; the same in every process."""
     return xxhash.xxh3_128_digest(session.encode("utf-8", "surrogatepass"))
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from epp.framework import (
     ACCELERATOR,
     ACCELERATOR_SELECTION,
+    ENDPOINT_RATES,
     LORA,
+    PREFIX_MATCH,
     AcceleratorTag,
     Candidates,
     Category,
@@ -24,8 +26,10 @@ from epp.framework import (
 )
 from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 from epp.framework.accelerators.selection import ANY, Selection
+from epp.framework.accelerators.served_class import SERVED_CLASS, of_served_class
 from epp.framework.accelerators.tag import PHASE, Device
 from epp.framework.quantities import GIB
+from epp.framework.rates import uncached_tokens
 from epp.framework.request_conditions import parse_size
 from epp_scorers.capability import BestFitParameters, BestFitScorer, MostCapableParameters, MostCapableScorer
 from epp_scorers.cost import CheapestParameters, CheapestScorer
@@ -70,12 +74,16 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     With both, it is `preferenceWeight * preference + (1 - preferenceWeight) * policy`: the preference decides, and the
     policy decides between endpoints of one class, and where no preference applies. First-available uses the preferences
     as its order. With neither, 0 for all, which is no preference.
+
+    With `classStickinessSeconds` in the selection, endpoints of the class that served the session before get
+    `(1 + score) / 2` and all others `score / 2`, unless the expected first token of that class, by the rates of
+    `endpoint-rates-producer`, takes so much longer than the earliest one.
     """
 
     plugin_type = "accelerator-policy-scorer"
     zero_means = "fits the policy worst, or no policy applies"
     reads = (ACCELERATOR_SELECTION, ACCELERATOR)
-    may_read = (LORA, *STRATEGY_INPUTS)
+    may_read = (LORA, SERVED_CLASS, *STRATEGY_INPUTS)
 
     @property
     def without_prices(self) -> str:
@@ -96,7 +104,20 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
         found = np.zeros(len(candidates))
         for weight, scorer in self._scorers_for(selection):
             found += weight * scorer.score(request, candidates)
-        return found
+        stickiness = selection.class_stickiness_seconds
+        return self._with_stickiness(found, stickiness, request, candidates) if stickiness else found
+
+    def _with_stickiness(self, scores: Floats, seconds: float, request: Request, candidates: Candidates) -> Floats:
+        """Put the class that served the session before first, unless its first token takes so much longer."""
+        same, rates = of_served_class(request, candidates), request.get(ENDPOINT_RATES)
+        if same is None:
+            return scores
+        if rates is not None:
+            uncached = uncached_tokens(request, candidates, request.get(PREFIX_MATCH))
+            expected = rates.ttft_seconds(candidates, uncached)
+            if expected[same].min() - expected.min() > seconds:
+                return scores
+        return (scores + same) / 2
 
     def _made_for(self, selection: Selection) -> tuple[tuple[float, Scorer[Any]], ...]:
         """Return the scorers with their weights."""

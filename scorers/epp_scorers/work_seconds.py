@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from epp.framework import (
+    ACCELERATOR_SELECTION,
     ENDPOINT_RATES,
     FETCH_SECONDS,
     IN_FLIGHT,
@@ -32,6 +33,7 @@ from epp.framework import (
     comparable_load,
 )
 from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
+from epp.framework.accelerators.served_class import SERVED_CLASS, of_served_class
 from epp.framework.arrays import highest, read_only
 from epp.framework.load import is_known
 from epp.framework.rates import EndpointRates, Reported, batch_sizes, uncached_tokens
@@ -101,6 +103,10 @@ class WorkSecondsParameters(Parameters, frozen=True):
     more slowly meanwhile. 1 for as much as the time of this request; 0 not to count it."""
     adapter_load_seconds: NonNegative = 0.0
     """Time to load a LoRA adapter; with 0, adapters do not count."""
+    class_stickiness_seconds: NonNegative = 0.0
+    """Time that a request may lose on the accelerator class that served its session before, as `served-class-producer`
+    remembers it: added at endpoints of other classes, so that answers of a session keep their pace. A selection with
+    `classStickinessSeconds` takes precedence. 0 for no preference."""
     wake_up_from_memory_seconds: NonNegative = 1.0
     """Time to wake up an idle endpoint whose model is frozen to memory (see `wake-up-scorer`)."""
     wake_up_from_disk_seconds: NonNegative = 20.0
@@ -114,8 +120,8 @@ class WorkSecondsParameters(Parameters, frozen=True):
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     """`least / seconds`: the lowest time among the candidates divided by that of the endpoint.
 
-    `seconds = queue + wait + prefill + fetch + delay + adapter + decode + barrier + wake-up`, with the endpoint's own
-    rates:
+    `seconds = queue + wait + prefill + fetch + delay + adapter + decode + barrier + wake-up + other class`, with the
+    endpoint's own rates:
 
     - `queue = waiting * mean output tokens * ITL / running` if the engine has a queue or a full batch, because a place
       in the batch becomes free only when a request ends;
@@ -136,7 +142,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
       that if requests wait for the adapter already;
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
-    - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99.
+    - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99;
+    - `other class = classStickinessSeconds` where another accelerator class served the request's session before.
 
     A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. Where a report has
     stayed the same for `age` seconds, requests beyond those in flight count with the weight
@@ -147,12 +154,25 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     plugin_type = "work-seconds-scorer"
     category = Category.BALANCE
     zero_means = "takes far longer than the best one"
-    may_read = (PROMPT_TOKENS, KV_USAGE, LORA, FETCH_SECONDS, PULLED_TOKENS, LOAD_AT, *LOAD_INPUTS, *WAKE_UP_INPUTS)
+    may_read = (
+        PROMPT_TOKENS,
+        KV_USAGE,
+        LORA,
+        FETCH_SECONDS,
+        PULLED_TOKENS,
+        LOAD_AT,
+        ACCELERATOR_SELECTION,
+        SERVED_CLASS,
+        *LOAD_INPUTS,
+        *WAKE_UP_INPUTS,
+    )
 
     def setup(self) -> None:
         given = self.parameters
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.reads = (ENDPOINT_RATES, self._match_key, IN_FLIGHT_TOKENS, IN_FLIGHT)
+        if given.class_stickiness_seconds:
+            self.reads += (SERVED_CLASS,)
         numbers = (given.requests_behind, given.kv_barrier_seconds, given.output_tokens, given.delay_weight)
         self._behind, self._barrier_seconds, self._output, self._delay_weight = (
             read_only(np.array(float(number))) for number in numbers
@@ -184,6 +204,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         seconds += self._barrier(candidates)
         if given.adapter_load_seconds and self._is_adapter(request.model, candidates):
             seconds += self._adapter_seconds(request.model, rates, candidates)
+        if (same := of_served_class(request, candidates)) is not None:
+            seconds += np.where(same, _ZERO, self._stickiness(request, candidates))
         fetching = request.get(FETCH_SECONDS)
         if fetching is not None:
             seconds += fetching[candidates.slots]
@@ -210,6 +232,11 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
             prompts = prompts + self._delay_weight * batch_sizes(candidates)
         own *= prompts + _ONE
         return own
+
+    def _stickiness(self, request: Request, candidates: Candidates) -> float:
+        selections = request.get(ACCELERATOR_SELECTION)
+        own = 0.0 if selections is None else selections.of(candidates.profile).class_stickiness_seconds
+        return own or self.parameters.class_stickiness_seconds
 
     def _is_adapter(self, model: str, candidates: Candidates) -> bool:
         """Return whether an endpoint has reported it as an adapter; engines report only those in use."""

@@ -108,6 +108,9 @@ class SelectionParameters(FilterParameters, frozen=True):
     preference_order: tuple[str | Preference, ...] = ()
     """Preference: classes, best first: names, or `{class, score, conditions}` as in `preference-order-scorer`. The
     i-th of n names, counted from 0, has the score `100 * (1 - i / n)`."""
+    class_stickiness_seconds: NonNegative = 0.0
+    """Preference: expected time that a request may lose on the accelerator class that served its session before; 0 for
+    no preference for this class. `served-class-producer` remembers the classes."""
 
     def __post_init__(self) -> None:
         """Refuse malformed bounds, and bounds that no accelerator can be within."""
@@ -155,12 +158,13 @@ class SelectionParameters(FilterParameters, frozen=True):
             min_tflops=self.min_compute_performance_tflops,
             preferred_precisions=_names("preferredPrecisions", self.preferred_precisions, of=PRECISIONS),
             preference_order=tuple(preferences(self.preference_order)),
+            class_stickiness_seconds=self.class_stickiness_seconds,
         )
 
 
 _PREFERENCES = {
     *("fallback_on_empty", "spot_preference", "policy", "strategy"),
-    *("min_compute_performance_tflops", "preferred_precisions", "preference_order"),
+    *("min_compute_performance_tflops", "preferred_precisions", "preference_order", "class_stickiness_seconds"),
 }
 _BOUNDS = [each.encode_name for each in msgspec.structs.fields(SelectionParameters) if each.name not in _PREFERENCES]
 

@@ -46,6 +46,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     min_tflops: float = 0.0
     preferred_precisions: tuple[str, ...] = ()
     preference_order: tuple[Preference, ...] = ()
+    class_stickiness_seconds: float = 0.0
 
     @property
     def caps_cost(self) -> bool:
@@ -89,7 +90,7 @@ _CAPS = (
     "max_cost_per_million_tokens",
 )
 _COST_CAPS = tuple(name for name in _CAPS if "_cost_" in name)
-_PREFERENCES = ("policy", "preferred_precisions", "preference_order")
+_PREFERENCES = ("policy", "preferred_precisions", "preference_order", "class_stickiness_seconds")
 _BOUNDS = tuple(
     name
     for name in (*_ALLOW_LISTS, *_UNITED, *_MINIMUMS, "min_performance", "required_features")

@@ -24,6 +24,7 @@ from epp.framework import (
 )
 from epp.framework.accelerators.requirements import SelectionParameters
 from epp.framework.accelerators.selection import ANY, Refusal, Selection, Selections, Tightened, combined, tightened
+from epp.framework.accelerators.served_class import SERVED_CLASS
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
 from epp.framework.input_errors import read_parameters
@@ -227,6 +228,8 @@ class AcceleratorSelectionProducer(
         }
         self._components = {name: layer.selection() for name, layer in self.parameters.components.items()}
         self._selections = (*self._configured.values(), *self._components.values())
+        if any(selection.class_stickiness_seconds for selection in self._selections):
+            self.reads = (SERVED_CLASS,)  # for scorers: its default producer is added
         self._next_logged_at = -inf
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
         self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from epp.framework.arrays import Floats, Mask
@@ -45,6 +46,8 @@ class Columns:
     """Position in `Outcome.models`."""
     tenant: Numbers
     """Position in `Outcome.tenants`."""
+    session: Numbers
+    """Hash of the session; -1 for none."""
     server: Numbers
     """Position in `Outcome.servers`; -1 for none."""
     status: Numbers
@@ -174,7 +177,7 @@ class Recorder:
         self.at, self.queued, self.ttft, self.total = (array("d") for _ in range(4))
         self.ttft_target, self.tpot_target, self.regret = (array("d") for _ in range(3))
         self.model, self.tenant, self.server, self.status = (array("i") for _ in range(4))
-        self.prompt_tokens, self.output_tokens, self.cached_tokens = (array("q") for _ in range(3))
+        self.prompt_tokens, self.output_tokens, self.cached_tokens, self.session = (array("q") for _ in range(4))
         self._models, self._tenants = _Names(), _Names()
         self._times = array("d")
         self._load: tuple[array[float], array[float], array[float]] = (array("f"), array("f"), array("f"))
@@ -189,6 +192,7 @@ class Recorder:
         self.at.append(arrival.at)
         self.model.append(self._models.place(arrival.model))
         self.tenant.append(self._tenants.place(arrival.tenant))
+        self.session.append(xxhash.xxh3_64_intdigest(arrival.session.encode()) >> 1 if arrival.session else -1)
         self.server.append(-1)
         self.status.append(Status.UNFINISHED)
         self.queued.append(0.0)

@@ -66,6 +66,9 @@ class Summary(msgspec.Struct, frozen=True):
     """Of served prompts and answers."""
     cached_share: float | None
     """Share of the prompt tokens of served requests that engines had cached."""
+    session_pace_spread: float | None
+    """Mean, over sessions with several answers, of the standard deviation of their times between tokens over the mean
+    of these; 0 for answers of one pace."""
     fairness: float | None
     """Jain's index over tenants, of the share of their requests' tokens that were served; 1 is fair."""
     served: int
@@ -145,6 +148,7 @@ def summarise(outcome: Outcome, targets: Targets = NO_TARGETS) -> Summary:
         dollars_per_1000_requests=_known(_ratio(1000 * dollars, int(served.sum()))),
         dollars_per_million_tokens=_known(_ratio(1e6 * dollars, tokens)),
         cached_share=_ratio(int(columns.cached_tokens[served].sum()), prompt),
+        session_pace_spread=_known(pace_spread(outcome)),
         fairness=_known(jain(outcome)),
         served=int(served.sum()),
         refused=int((status == Status.REFUSED).sum()),
@@ -178,6 +182,20 @@ def _by(outcome: Outcome, column: Floats, names: Sequence[str], targets: Targets
         for place in sorted(largest, key=lambda place: names[place])
         if counts[place]
     }
+
+
+def pace_spread(outcome: Outcome) -> float:
+    """Return the mean coefficient of variation of the time between tokens within a session; NaN without sessions."""
+    columns = outcome.columns
+    paces = columns.tpot
+    counted = (columns.status == Status.SERVED) & (columns.session >= 0) & ~np.isnan(paces)
+    paces = paces[counted]
+    _, session = np.unique(columns.session[counted] + outcome.seed[counted], return_inverse=True)
+    counts, sums, squares = (np.bincount(session, weights=each) for each in (np.ones(len(paces)), paces, paces**2))
+    several = (counts > 1) & (sums > 0)
+    means = sums[several] / counts[several]
+    variances = np.maximum(squares[several] / counts[several] - means**2, 0.0)
+    return float((np.sqrt(variances) / means).mean()) if len(means) else math.nan
 
 
 def jain(outcome: Outcome) -> float:

@@ -47,7 +47,14 @@ _MISMATCHES = PluginMetric(
     is_counter=True,
 )
 _NODES = "nodeSelector"
-_PREFERENCES = ("policy", "strategy", "min_compute_performance_tflops", "preferred_precisions", "preference_order")
+_PREFERENCES = (
+    "policy",
+    "strategy",
+    "min_compute_performance_tflops",
+    "preferred_precisions",
+    "preference_order",
+    "class_stickiness_seconds",
+)
 
 
 class SelectionFilter(Filter[FP]):
