@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from epp.config.load import sample_texts
-from epp.lab.replay import Fleet, Progress, ReplayOptions, Status, Targets, groups, replay, summarise
+from epp.framework import Endpoint
+from epp.framework.accelerators.tag import AcceleratorDeclaration
+from epp.lab.replay import Fleet, Progress, ReplayOptions, Server, Status, Targets, groups, replay, summarise
 from epp.lab.replay.settings import JITTER_SECONDS
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import TraceTraffic
@@ -281,3 +283,44 @@ def test_requests_leave_the_queues_when_their_clients_do():
     outcome = replay(config(QUEUES), fleet("a100"), trace, ReplayOptions(timeout_seconds=3.0))
     assert (outcome.columns.status == Status.TIMED_OUT).sum() == 8
     assert (outcome.columns.server == -1).sum() == 8
+
+
+def test_ome_19_spread_of_pace_is_that_of_the_answers_of_a_session():
+    sessions = [TraceRequest(at=9.0 * n, prompt_tokens=10, output_tokens=11, session="s") for n in range(2)]
+    alone = TraceRequest(at=30.0, prompt_tokens=10, output_tokens=11, session="another")
+    none = TraceRequest(at=40.0, prompt_tokens=10, output_tokens=11)
+    outcome = replay(config("round-robin"), fleet("a100", "t4"), ListTrace([*sessions, alone, none]), ReplayOptions())
+    first, second = outcome.columns.tpot[:2].tolist()
+    # standard deviation of two numbers over their mean: half the difference over half the sum
+    assert summarise(outcome).session_pace_spread == pytest.approx(abs(first - second) / (first + second))
+    equal = replay(config("round-robin"), fleet("a100", "a100"), ListTrace([*sessions]), ReplayOptions())
+    assert summarise(equal).session_pace_spread == pytest.approx(0.0)
+    without = replay(config("round-robin"), fleet("a100"), ListTrace([none]), ReplayOptions())
+    assert summarise(without).session_pace_spread is None
+
+
+def test_ome_19_sessions_that_keep_their_class_have_a_steadier_pace():
+    classes = ("h100", "h100", "a100", "a100", "t4", "t4")
+    servers = tuple(
+        Server(
+            Endpoint(f"s{n}", f"10.0.0.{n}", 8000, accelerator=AcceleratorDeclaration(accelerator_class=name)),
+            PRESETS[name],
+            1.0,
+            name,
+        )
+        for n, name in enumerate(classes)
+    )
+    # forty chats; nothing of their prompts is cached, so that only the session tells where they were
+    trace = ListTrace(
+        [
+            TraceRequest(at=n * 0.02, prompt_tokens=300, output_tokens=100 + n % 7 * 20, session=f"s{n % 40}")
+            for n in range(1200)
+        ]
+    )
+    spreads = []
+    for seconds in (0, 1):
+        text = sample_texts()["adaptive"].replace("delayWeight:", f"classStickinessSeconds: {seconds}, delayWeight:")
+        found = summarise(replay(config(text), Fleet(servers), trace, ReplayOptions()))
+        assert found.served == 1200
+        spreads.append(found.session_pace_spread)
+    assert spreads[1] < 0.8 * spreads[0]

@@ -8,10 +8,12 @@ import pytest
 from epp.framework import Request, RequestBody
 from epp.framework.accelerators.requirements import SelectionParameters, preferences
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
+from epp.framework.accelerators.served_class import SERVED_CLASS
 from epp.framework.quantities import GIB
+from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.request_conditions import Condition, Preference
 from epp.framework.snapshot import ACCELERATOR
-from epp.framework.testing import candidates
+from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.accelerator_state import AcceleratorPolicyParameters, AcceleratorPolicyScorer
 from epp_scorers.capability import BestFitScorer
 
@@ -115,3 +117,23 @@ def test_selections_that_clients_make_up_do_not_pile_up(h100):
 )
 def test_ome_4_policies_have_the_names_of_the_proposal_too(alias, policy):
     assert SelectionParameters(policy=alias).selection().policy == policy
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, "h100"), (0.5, "h100"), (2.0, "t4")])
+def test_ome_19_class_of_the_session_comes_first_within_the_stated_time(pool, seconds, expected):
+    selection = Selection(policy="performance", class_stickiness_seconds=seconds)
+    request = Request("r", RequestBody(prompt_tokens=1000))
+    request.put(ACCELERATOR_SELECTION, Selections(selection))
+    request.put(SERVED_CLASS, "nvidia-t4")
+    # first tokens after 0.1, 0.2 and 1.1 s
+    request.put(ENDPOINT_RATES, endpoint_rates([10_000, 5_000, 1000 / 1.1]))
+    scores = AcceleratorPolicyScorer().score(request, pool)
+    assert pool.records(ACCELERATOR)[int(scores.argmax())].model == expected
+
+
+def test_ome_19_class_of_the_session_comes_first_where_no_rates_are_known(pool):
+    request = Request("r")
+    request.put(ACCELERATOR_SELECTION, Selections(Selection(policy="cheapest", class_stickiness_seconds=1)))
+    request.put(SERVED_CLASS, "nvidia-a100")
+    # prices 1/4, 1/2, 1; the class of the session is the second one
+    assert AcceleratorPolicyScorer().score(request, pool).tolist() == [0.125, 0.75, 0.5]

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
+from epp.framework.accelerators.served_class import SERVED_CLASS
 from epp.framework.accelerators.tag import AcceleratorTag, Performance
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
@@ -268,3 +270,23 @@ def test_kv_caches_that_fill_up_between_requests_count_from_the_next_report_on()
 def test_negative_work_is_refused(parameters, sentence):
     with pytest.raises(ConfigurationError, match=sentence):
         build(**parameters)
+
+
+def test_ome_19_another_class_than_the_one_that_served_the_session_costs_the_stickiness():
+    request = request_of(1000, endpoint_rates([1000, 500]))
+    pool = candidates(records={ACCELERATOR: [AcceleratorTag(model="h100"), AcceleratorTag(model="t4")]})
+    sticky = build(classStickinessSeconds=1.5)
+    assert sticky.seconds(request, pool).tolist() == [1.0, 2.0]
+    request.put(SERVED_CLASS, "t4")
+    assert sticky.seconds(request, pool).tolist() == [2.5, 2.0]
+    assert build().seconds(request, pool).tolist() == [1.0, 2.0]
+    assert SERVED_CLASS in sticky.reads
+    assert SERVED_CLASS not in build().reads
+
+
+def test_ome_19_stickiness_of_the_selection_takes_precedence():
+    request = request_of(1000, endpoint_rates([1000, 500]))
+    request.put(SERVED_CLASS, "t4")
+    request.put(ACCELERATOR_SELECTION, Selections(Selection(class_stickiness_seconds=0.5)))
+    pool = candidates(records={ACCELERATOR: [AcceleratorTag(model="h100"), AcceleratorTag(model="t4")]})
+    assert build(classStickinessSeconds=9).seconds(request, pool).tolist() == [1.5, 2.0]
