@@ -217,7 +217,15 @@ def test_profiles_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_accelerators_work_as_they_are_written(walk):
-    assert "cheap" in output_of(walk(ACCELERATORS), "epp accelerators --config-file")
+    walked = walk(ACCELERATORS)
+    assert "cheap" in output_of(walked, "epp accelerators --config-file")
+    short, _, long = [
+        output for command, output in walked.items() if command.startswith(("curl -sf -D - -d", "printf"))
+    ]
+    assert re.search(r"^x-sim-server: t4\r?$", short, re.MULTILINE)
+    assert re.search(r"^x-sim-server: h100\r?$", long, re.MULTILINE)
+    assert "services.yaml: ok" in output_of(walked, "epp check --strict")
+    assert "acceleratorSelector.stratgy is unknown: did you mean 'strategy'?" in output_of(walked, "epp check services")
 
 
 @pytest.mark.slow

@@ -426,8 +426,8 @@ OWN = words("""
     most-capable-scorer node-affinity-filter node-concurrency-filter node-compact-gpu-low-load-scorer
     placement-filter placement-template-filter placement-template-scorer pod-file-discovery preference-order-scorer
     same-node-filter served-class-producer slice-fit-scorer slice-headroom-scorer slo-fit-filter steady-scorer
-    strategy-scorer taint-filter taint-scorer shadow-profiles tenant-quotas tenants wake-up-scorer work-seconds-
-    detector work-seconds-scorer
+    strategy-scorer taint-filter taint-scorer shadow-profiles tenant-quotas tenants wake-up-scorer
+    work-seconds-detector work-seconds-scorer
 """)
 """Those that only this picker has."""
 
