@@ -10,6 +10,7 @@ from epp.config.document import Problem
 from epp.config.flow_control import ceilings_at
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, ANY, MakesSelections
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
 from epp.framework.errors import ConfigurationError
 from epp.framework.messages import hint_at
@@ -82,6 +83,11 @@ def lint(
         loaded.problem(message, *instances.path_of(plugin), "parameters")
         for plugin in instances
         for message in _unknown_accelerators(plugin, instances)
+    ]
+    found += [
+        loaded.problem(message, *instances.path_of(plugin))
+        for plugin in instances
+        for message in _of_selections(plugin, instances)
     ]
     found += [
         loaded.problem(message, *instances.path_of(plugin), "parameters")
@@ -168,6 +174,28 @@ def _unknown_accelerators(plugin: Plugin[Any], instances: Instances) -> Iterator
             f"plugin {plugin.name!r} names accelerator {name!r}, but there is neither an AcceleratorClass nor a "
             "product of that name: the name has no effect"
         )
+
+
+def _of_selections(plugin: Plugin[Any], instances: Instances) -> Iterator[str]:
+    """Warn about selections that no filter or scorer reads, and about objects that nothing makes selections of."""
+    if isinstance(plugin, MakesSelections):
+        made = tuple(plugin.selections)
+        filters = (datum for each in instances.of(Filter) for datum in (*each.reads, *each.may_read))
+        if any(each.has_bounds for each in made) and ACCELERATOR_SELECTION not in filters:
+            yield f"plugin {plugin.name!r} has bounds that no filter reads: add accelerator-filter to the profiles"
+        scorers = (datum for each in instances.of(Scorer) for datum in each.reads)
+        if any(each.policy or each.preference_order for each in made) and ACCELERATOR_SELECTION not in scorers:
+            yield (
+                f"plugin {plugin.name!r} has policies or preferred classes that no scorer reads: add "
+                "accelerator-policy-scorer to the profiles"
+            )
+    elif isinstance(plugin, KnowsAccelerators) and plugin.selectors:
+        makers = (each for each in instances if isinstance(each, MakesSelections))
+        if all(made == ANY for each in makers for made in each.selections):
+            yield (
+                f"plugin {plugin.name!r} reads {plugin.selectors[0]}, which selects accelerators without effect: add "
+                "accelerator-selection-producer with the same paths"
+            )
 
 
 def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:

@@ -203,6 +203,11 @@ class KnowsAccelerators(Tagger[P]):
         """Names of the placement templates that are known."""
         return ()
 
+    @property
+    def selectors(self) -> Sequence[str]:
+        """Objects with selectors of accelerators, which are for plugins that make selections."""
+        return ()
+
 
 @runtime_checkable
 class NamesPlacementTemplate(Protocol):

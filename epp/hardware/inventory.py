@@ -31,6 +31,12 @@ from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAcceler
 from epp.kube.objects.last_good import FileObjects, ObjectsByKind
 from epp.kube.objects.ocm import OCM
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
+from epp.kube.objects.ome_services import (
+    ClusterServingRuntime,
+    InferenceService,
+    ServingRuntime,
+    selects_accelerators,
+)
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
@@ -154,6 +160,8 @@ class Inventory:
     """Messages about all objects, including rejected versions."""
     elsewhere: tuple[str, ...] = ()
     """Messages about objects that another plugin reports if it is configured."""
+    selectors: tuple[str, ...] = ()
+    """Kind and name of objects that select accelerators for requests."""
     skipped: int = 0
     """Number of rejected versions of files and objects."""
 
@@ -266,6 +274,12 @@ class Inventory:
             remarks=remarks,
             problems=tuple(problems),
             elsewhere=tuple(map(str, ignored_values(files))),
+            selectors=tuple(
+                f"{kind.__name__} {each.id}"
+                for kind in (InferenceService, ServingRuntime, ClusterServingRuntime)
+                for each in found.of(kind).values()
+                if selects_accelerators(each)
+            ),
             skipped=sum(len(file.problems) for file in files),
         )
 

@@ -169,6 +169,11 @@ class AcceleratorTagger(
         return kind._replace(version="") in _KINDS
 
     @property
+    def selectors(self) -> Sequence[str]:
+        """Services and runtimes of OME that select accelerators."""
+        return self.inventory.selectors
+
+    @property
     def refuses_unknown(self) -> bool:  # type: ignore[override]  # depends on a parameter
         """Whether unknown classes in a configuration are errors."""
         return self.parameters.unknown_classes == "strict"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selection of accelerators for a request: bounds and preferences, and the combination of several layers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -186,6 +187,15 @@ class Selections(msgspec.Struct, frozen=True):
     def of(self, profile: str) -> Selection:
         """Return the selection for the profile of this name."""
         return self.by_profile.get(profile, self.default)
+
+
+@runtime_checkable
+class MakesSelections(Protocol):
+    """A plugin that makes selections for requests."""
+
+    @property
+    def selections(self) -> Iterable[Selection]:
+        """Selections of its configuration and of its objects."""
 
 
 ACCELERATOR_SELECTION: DataKey[Selections] = DataKey("accelerator-selection", "accelerator-selection-producer")

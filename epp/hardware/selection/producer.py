@@ -2,7 +2,7 @@
 """Determines the accelerators that may serve a request, from configuration, objects and request headers."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import translate
 from math import inf
 from typing import Literal, NamedTuple, cast
@@ -234,6 +234,13 @@ class AcceleratorSelectionProducer(
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
         self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
         """Cached layers, and the objects that they were built from."""
+
+    @property
+    def selections(self) -> Iterable[Selection]:
+        """Selections of the configuration and of all objects."""
+        objects = self.objectives
+        services = (part for each in objects.services.values() for part in (each.general, each.prefill, each.decode))
+        return (*self._selections, *services, *objects.by_objective.values(), objects.pool)
 
     @property
     def accelerator_names(self) -> Sequence[str]:

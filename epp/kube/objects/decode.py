@@ -103,6 +103,8 @@ _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
     (POOL_GROUP, "InferenceModelRewrite"): GROUP,
 }
 """Groups of kinds in published examples that no cluster serves, and the real ones."""
+_PROPOSED_SERVICE = ("serving.kserve.io", "InferenceService")
+"""The proposal of OME writes this group; with a selector of accelerators, it is a service of OME."""
 ALL_KINDS: Kinds = frozenset(_READERS)
 CLUSTER_KINDS: Kinds = frozenset(each.key for each in CLUSTERS)
 """Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
@@ -242,6 +244,9 @@ def _key(document: Mapping[str, object]) -> ObjectKey:
     if not isinstance(kind, str) or not kind:
         kind = None
     group = None if written is None else _GROUP_ALIASES.get((written, (kind or "").removesuffix("List")), written)
+    spec = document.get("spec")
+    if (group, kind) == _PROPOSED_SERVICE and isinstance(spec, Mapping) and "acceleratorSelector" in spec:
+        group = OME
     if not isinstance(metadata, Mapping):
         return ObjectKey(group, kind)
     name, namespace = metadata.get("name"), metadata.get("namespace") or ""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epp.framework.accelerators.selection import Selection
+from epp.framework.accelerators.selection import ANY, Selection
 from epp.framework.messages import printable
 from epp.kube.objects.base import ClusterObject, Object, Part, convert
 from epp.kube.objects.inference import InferenceObjective, InferencePool
@@ -195,6 +195,17 @@ def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
         case InferenceObjective():
             layer = read_annotations(found.metadata.annotations)
             yield from unknown_classes([("an annotation", layer.selection)], known)
+
+
+def selects_accelerators(found: Object) -> bool:
+    """Return whether the object is a service or runtime with any bound or preference."""
+    match found:
+        case InferenceService():
+            return any(layer.selection != ANY for _, layer in found.places)
+        case Runtime():
+            return found.requirements.selection != ANY
+        case _:
+            return False
 
 
 def classes_named(found: Object) -> tuple[str, ...]:

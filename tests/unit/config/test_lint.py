@@ -253,7 +253,8 @@ def test_producer_whose_own_name_nobody_says_is_warned_of(warned):
     ],
 )
 def test_ome_11_accelerator_that_does_not_exist_is_warned_of_and_the_others_count(warned, plugin, place):
-    (warning,) = warned(f"plugins: [{{{plugin}}}, {{type: queue-scorer}}, {{type: accelerator-data-source}}]")
+    found = warned(f"plugins: [{{{plugin}}}, {{type: queue-scorer}}, {{type: accelerator-data-source}}]")
+    (warning,) = [each for each in found if "h-hundred" in each]
     kind = plugin.split(",")[0].removeprefix("type: ")
     assert warning == (
         f"c.yaml:{place}: plugins[0].parameters: plugin '{kind}' names accelerator 'h-hundred', but there is neither "
@@ -300,3 +301,47 @@ schedulingProfiles:
     (warning,) = [each for each in warned(text) if "names template" in each]
     assert "'placement-template-scorer' names template 'pakced'" in warning
     assert warning.endswith("the name has no effect; did you mean 'packed'?")
+
+
+SERVICE = """
+apiVersion: ome.io/v1beta1
+kind: InferenceService
+metadata: {name: chat, namespace: team-a}
+spec: {model: {name: m}, acceleratorSelector: {strategy: cost, requiredCapabilities: {memoryGB: 40Gi}}}
+"""
+
+
+@pytest.fixture
+def service(tmp_path):
+    path = tmp_path / "service.yaml"
+    path.write_text(SERVICE)
+    return f"{{paths: [{path}]}}"
+
+
+def test_ome_17_selections_that_no_filter_or_scorer_reads_are_warned_of(warned, service):
+    producer = f"{{type: accelerator-selection-producer, parameters: {service}}}"
+    bounds, preferences = [
+        found.split(": ", 2)[2] for found in warned(f"plugins: [{{type: queue-scorer}}, {producer}]\n")
+    ]
+    whose = "plugin 'accelerator-selection-producer' has "
+    assert bounds == f"{whose}bounds that no filter reads: add accelerator-filter to the profiles"
+    assert preferences == (
+        f"{whose}policies or preferred classes that no scorer reads: add accelerator-policy-scorer to the profiles"
+    )
+    both = "{type: accelerator-filter, parameters: {fallbackOnEmpty: no}}, {type: accelerator-policy-scorer}"
+    assert warned(f"plugins: [{{type: queue-scorer}}, {producer}, {both}, {{type: accelerator-data-source}}]\n") == []
+    assert warned("plugins: [{type: queue-scorer}, {type: accelerator-selection-producer}]\n") == []
+
+
+def test_ome_17_services_that_nothing_makes_selections_of_are_warned_of(warned, service):
+    source = f"{{type: accelerator-data-source, parameters: {service}}}"
+    (found,) = warned(f"plugins: [{{type: queue-scorer}}, {source}]\n")
+    assert found.endswith(
+        "reads InferenceService team-a/chat, which selects accelerators without effect: add "
+        "accelerator-selection-producer with the same paths"
+    )
+    others = "{type: accelerator-filter, parameters: {fallbackOnEmpty: no}}, {type: accelerator-policy-scorer}"
+    producer = f"{{type: accelerator-selection-producer, parameters: {service}}}"
+    assert warned(f"plugins: [{{type: queue-scorer}}, {source}, {producer}, {others}]\n") == []
+    (found,) = warned(f"plugins: [{{type: queue-scorer}}, {source}, {others}]\n")  # an added producer has no paths
+    assert "selects accelerators without effect" in found

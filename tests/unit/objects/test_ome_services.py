@@ -6,7 +6,7 @@ import yaml
 
 from epp.framework.accelerators.selection import ANY, Selection
 from epp.framework.request_conditions import Condition, Preference
-from epp.kube.objects.decode import decode_object
+from epp.kube.objects.decode import decode_object, versions_in
 from epp.kube.objects.ome import read_annotations, read_requirements, read_selector
 from epp.kube.objects.ome_services import (
     ClusterServingRuntime,
@@ -138,6 +138,14 @@ def test_ome_17_inference_service_of_the_proposal():
         node_selector=frozenset({("topology.kubernetes.io/zone", "us-west-2a")}),
         max_endpoint_cost_per_hour=3.0,
     )
+
+
+def test_ome_17_defect_26_service_of_another_group_is_one_of_ome_if_it_selects_accelerators():
+    proposed = yaml.safe_load(PROPOSED_SERVICE) | {"apiVersion": "serving.kserve.io/v1beta1"}
+    (version,) = versions_in([proposed])
+    assert isinstance(version.object, InferenceService)
+    assert version.note == "is read as one of group ome.io: write ome.io instead of serving.kserve.io"
+    assert list(versions_in([proposed | {"spec": {"predictor": {}}}])) == []
 
 
 def test_ome_17_runtime_of_the_proposal():
