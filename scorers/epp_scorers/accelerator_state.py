@@ -77,7 +77,7 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
 
     With `classStickinessSeconds` in the selection, endpoints of the class that served the session before get
     `(1 + score) / 2` and all others `score / 2`, unless the expected first token of that class, by the rates of
-    `endpoint-rates-producer`, takes so much longer than the earliest one.
+    `endpoint-rates-producer`, comes later than the earliest one by more than that.
     """
 
     plugin_type = "accelerator-policy-scorer"
@@ -108,7 +108,7 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
         return self._with_stickiness(found, stickiness, request, candidates) if stickiness else found
 
     def _with_stickiness(self, scores: Floats, seconds: float, request: Request, candidates: Candidates) -> Floats:
-        """Put the class that served the session before first, unless its first token takes so much longer."""
+        """Put the class that served the session first, unless its first token comes later by more than `seconds`."""
         same, rates = of_served_class(request, candidates), request.get(ENDPOINT_RATES)
         if same is None:
             return scores

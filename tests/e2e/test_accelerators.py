@@ -168,6 +168,33 @@ async def test_ome_7_the_thresholds_of_pool_and_service_are_hard_and_follow_thei
         assert "retry-after" not in refused.value.response.headers
 
 
+async def test_ome_17_service_of_the_proposal_routes_by_strategy_classes_and_capabilities(simulated, tmp_path):
+    sims = await simulated(*GPUS)
+    config = write(
+        tmp_path,
+        sims,
+        f"- type: accelerator-selection-producer\n  parameters: {{paths: [{tmp_path}/objects]}}\n"
+        "- type: accelerator-filter\n"
+        "- type: accelerator-policy-scorer\n",
+    )
+    service = tmp_path / "objects" / "service.yaml"
+
+    def select(**selector: object) -> None:
+        replace(service, yaml.safe_dump(_service("9", acceleratorSelector=selector)))
+
+    select(strategy="cost")
+    async with open_world(config_file=config, sims=sims) as world:
+        assert {await world.ask(words(20)) for _ in range(4)} == {"small"}
+        select(strategy="cost", requiredCapabilities={"memoryGB": "40Gi"})
+        await until(lambda: _asked(world, "medium"), "the T4 has too little memory")
+        select(strategy="cost", preferredClasses=["nvidia-h100", "nvidia-a100"])
+        await until(lambda: _asked(world, "big"), "the H100 is preferred")
+        select(strategy="cost", nodeSelector={"nvidia.com/gpu.product": GPUS["medium"]})
+        await until(lambda: _asked(world, "medium"), "the node has the label")
+        select(strategy="performance")
+        await until(lambda: _asked(world, "big"), "the H100 is the fastest")
+
+
 async def test_ome_5_engine_and_decoder_of_a_service_bound_their_legs(simulated, tmp_path):
     sims = await simulated(*GPUS)
     config = write(

@@ -21,7 +21,7 @@ _MOST_PENDING = 100_000
 
 
 class ServedClassParameters(Parameters, frozen=True):
-    """What is kept to a class, and for how long it is remembered."""
+    """Owner of the remembered class, and limits of the memory."""
 
     by: Literal["session", "tenant"] = "session"
     """`session`: each session has a class of its own; `tenant`: all requests of a fairness id have one."""
