@@ -12,8 +12,9 @@ SERVED_CLASS: DataKey[str] = DataKey("served-class", "served-class-producer")
 
 
 def class_of(tag: AcceleratorTag) -> str:
-    """Return the primary class in lower case, or the model without a class; empty for unknown hardware."""
-    return next(iter(names_of(tag)), "")
+    """Return the primary class in lower case, or the model, with the slice if any; empty for unknown hardware."""
+    name = next(iter(names_of(tag)), "")
+    return f"{name} {tag.partition.profile}".strip() if name else ""
 
 
 def of_served_class(request: Request, candidates: Candidates) -> Mask | None:

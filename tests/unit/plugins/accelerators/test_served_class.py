@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from epp.framework import Headers, ManualClock, Request
-from epp.framework.accelerators.served_class import SERVED_CLASS, of_served_class
-from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag
+from epp.framework.accelerators.served_class import SERVED_CLASS, class_of, of_served_class
+from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Sharing
 from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
@@ -41,6 +41,11 @@ def test_ome_19_class_of_the_endpoint_that_was_chosen_last_is_published(sent_to)
     assert served(plugin, asking()) == "t4"
     plugin.pre_request(asking(), sent_to(POOL, 3))  # unknown hardware has no class
     assert served(plugin, asking()) == "t4"
+
+
+def test_ome_19_slice_is_another_class_than_the_whole_device():
+    half = msgspec.structs.replace(T4, model="a100", partition=Partition(kind=Sharing.MIG, profile="3g.20gb"))
+    assert [class_of(tag) for tag in (half, T4, NO_TAG)] == ["a100 3g.20gb", "t4", ""]
 
 
 def test_ome_19_tenant_may_have_a_class(sent_to):
