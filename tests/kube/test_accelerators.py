@@ -112,6 +112,19 @@ async def test_ome_11_invalid_version_of_a_class_leaves_the_one_before_in_effect
         assert health["not_in_effect"] == []
 
 
+async def test_ome_18_unknown_field_of_a_class_is_on_the_health_page(space, fleet, tmp_path):
+    await space.apply(accelerator_class(H100["nvidia.com/gpu.product"], cost={"hourly": "3"}))
+    async with picker_with(space, tmp_path, only("models: [h100]", fallback="true")) as picker:
+
+        async def reported() -> bool:
+            _, health = await picker.health()
+            said = [(each["file"], each["object"], each["reason"]) for each in health["ignored_values"]]
+            hint = "known are perHour, perMillionTokens, spotPerHour, tier"
+            return said == [("cluster", "gold", f"spec.cost.hourly is unknown: {hint}")]
+
+        await until(reported, "the field is reported", seconds=PATIENCE_SECONDS)
+
+
 async def test_ome_1_class_of_a_file_takes_precedence_over_that_of_the_cluster(space, fleet, tmp_path):
     for name, labels in (("a", H100), ("b", T4)):
         await space.node(node_of(space, name), labels=labels)

@@ -15,10 +15,13 @@ LABELS = SAMPLES / "node-labels.yaml"
 @pytest.mark.parametrize("path", sorted(set(SAMPLES.glob("*.yaml")) - {LABELS}), ids=lambda path: path.stem)
 async def test_samples_are_accepted_and_decoded(space, path):
     applied = [await space.apply(_for_any(document)) for document in yaml.safe_load_all(path.read_text()) if document]
-    found = list(versions_in([await space.admin.get(document) for document in applied]))
+    documents = [await space.admin.get(document) for document in applied]
+    found = list(versions_in(documents))
     assert len(found) == len(applied)
     assert {version.title: version.reason for version in found if version.object is None} == {}
     assert all(version.object.metadata.uid for version in found)
+    assert all("managedFields" in document["metadata"] for document in documents)
+    assert {version.title: version.object.unknown_fields for version in found if version.object.unknown_fields} == {}
 
 
 async def test_labels_of_every_vendor_are_accepted_on_nodes(space):
