@@ -8,6 +8,7 @@ from epp.framework import roles as _roles
 from epp.framework import snapshot as _snapshot
 from epp.framework.accelerators.arrays import PLACEMENT, tag_mask, tag_numbers
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
+from epp.framework.accelerators.served_class import SERVED_CLASS
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
