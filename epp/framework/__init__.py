@@ -35,6 +35,7 @@ __all__ = [
     "LOAD_INPUTS",
     "OBSERVED_LATENCY",
     "PLACEMENT",
+    "SERVED_CLASS",
     "TENANT",
     "AcceleratorTag",
     "Candidates",

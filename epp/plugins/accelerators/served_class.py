@@ -85,7 +85,7 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
         if self._news is not None and len(self._news) < _MOST_PENDING:
             self._news[digest] = name[:_MOST_NAME]
 
-    def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  no endpoints are named
+    def dump_state(self, snapshot: Snapshot) -> object | None:
         return {"remembered": len(self._classes)}
 
     def _session(self, request: Request) -> str:
