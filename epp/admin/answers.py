@@ -248,6 +248,8 @@ class PickerView:
     """What polling says of each endpoint."""
     picks: Callable[[], Mapping[str, int]]
     """How often each endpoint was picked, by `namespace/name`."""
+    source_of: Callable[[str], str]
+    """Returns the name of the source of an endpoint, given its `namespace/name`; empty if there are not several."""
     held: Callable[[], Coroutine[Any, Any, HeldRequests]]
     """The requests that endpoints and tenants hold."""
     tenants: Callable[[], Iterable[str]]

@@ -89,6 +89,7 @@ class _Pool(NamedTuple):
     states: Mapping[str, EndpointState]
     """By name."""
     picks: Mapping[str, int]
+    source_of: Callable[[str], str]
 
     def state_of(self, endpoint: Endpoint) -> EndpointState | None:
         return self.states.get(endpoint.id) or self.states.get(endpoint.name)
@@ -98,7 +99,7 @@ async def _pool(picker: PickerView) -> _Pool:
     snapshot, now, states, picks = await picker.call(
         lambda: (picker.snapshot(), picker.clock.now(), picker.states(), picker.picks())
     )
-    return _Pool(snapshot, now, {each.name: each for each in states}, picks)
+    return _Pool(snapshot, now, {each.name: each for each in states}, picks, picker.source_of)
 
 
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
@@ -129,6 +130,7 @@ def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
         "tls": endpoint.tls,
         "node": endpoint.node or None,
         "cluster": endpoint.cluster or None,
+        "source": pool.source_of(endpoint.id) or None,
         "labels": dict(endpoint.labels),
         "available": bool(np.isin(slot, snapshot.available)),
         **({} if state is None else {"why": state.why, "remedy": state.remedy or None}),

@@ -28,6 +28,7 @@ from epp.app.servers import (
     on_trial,
     operator_page,
     show_program,
+    sources_health,
 )
 from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
@@ -62,6 +63,7 @@ from epp.telemetry.process_series import (
     show_extproc,
     show_inputs,
     show_leader,
+    show_sources,
     show_watches,
 )
 from epp.telemetry.scheduling_metrics import LoopLag
@@ -137,6 +139,7 @@ class Picker:
         self.metrics.registry.register(
             PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.page.legacy_metrics)
         )
+        show_sources(self.metrics.registry, lambda: self._running.source_states)
         show_inflight(self.metrics.registry, self.store, lambda: self._running.assembly.plugins)
         show_unknown_accelerators(self.metrics.registry, lambda: self._running.assembly.plugins)
         self._follower: ConfigFollower | None = None
@@ -484,6 +487,7 @@ class Picker:
             **({} if ready else {"reason": self._unready_reason()}),
             "pool": self._settings.pool_name,
             **endpoints_health(states),
+            **sources_health(self._running.source_states),
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self._running.inherited,
             **news(
@@ -538,6 +542,7 @@ class Picker:
             config=lambda: self.config,
             states=lambda: running.endpoint_states,
             picks=lambda: self._processes.picks,
+            source_of=running.source_of,
             held=self._held,
             tenants=lambda: running.tenants,
             tell_quota=self._processes.tell_quota,

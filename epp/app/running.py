@@ -13,9 +13,19 @@ from epp.admission.quotas import Quotas
 from epp.app.settings import PoolSettings
 from epp.app.source_pool import SourcePool
 from epp.config import Assembly
+from epp.config.model import POOL_SOURCE
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectNotifications, ObjectReader
-from epp.framework.datalayer import AffectedEndpoints, Discovery, Feed, Follower, FollowingTagger, Tagger, TrustsMetrics
+from epp.framework.datalayer import (
+    AffectedEndpoints,
+    Discovery,
+    EndpointSource,
+    Feed,
+    Follower,
+    FollowingTagger,
+    Tagger,
+    TrustsMetrics,
+)
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Plugin
 from epp.framework.quotas import QuotaSource
@@ -23,6 +33,8 @@ from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
 from epp.pool.collectors import Collector, Tagging
 from epp.pool.collectors.tagging import run_in_steps
+from epp.pool.discovery import PoolDiscovery, SeveralSources
+from epp.pool.discovery.several import SourceState
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
 from epp.routing.director.open_requests import SWEEP_SECONDS, Reservations
@@ -120,6 +132,16 @@ class RunningConfig:
         return self._report.states
 
     @property
+    def source_states(self) -> Sequence[SourceState]:
+        """The sources of endpoints, if there are several; may be read in any thread."""
+        found = self._discovery
+        return found.states if isinstance(found, SeveralSources) and len(found.sources) > 1 else ()
+
+    def source_of(self, identity: str) -> str:
+        """Return the name of the source of an endpoint, given its id; empty if there are not several."""
+        return self._discovery.source_of(identity) if isinstance(self._discovery, SeveralSources) else ""
+
+    @property
     def inherited(self) -> int:
         """Requests in flight that this picker found when it took over; may be read in any thread."""
         return int(self.store.latest.column(INHERITED).sum())
@@ -151,12 +173,27 @@ class RunningConfig:
 
     def discovery_of(self, assembly: Assembly) -> Discovery[Any]:
         """Return the source of endpoints under a configuration; raises ConfigurationError where there is none."""
-        discovery = self._given_discovery or assembly.discovery
-        if discovery is None:
+        given, sources = self._given_discovery, assembly.sources
+        if given is not None and not self._collects:
+            return given
+        if given is None and any(isinstance(source.plugin, PoolDiscovery) for source in sources):
+            raise ConfigurationError(
+                f"{POOL_SOURCE} stands for the endpoints that flags name, and none does: give --pool-name, "
+                f"--endpoint-selector, --endpoints or --objects, or remove {POOL_SOURCE} from dataLayer.discovery"
+            )
+        if given is not None:
+            bound = [
+                each._replace(plugin=given) if isinstance(each.plugin, PoolDiscovery) else each for each in sources
+            ]
+            is_named = any(source.plugin is given for source in bound)
+            sources = tuple(bound) if is_named else (EndpointSource(given, given.name),)
+        if not sources:
             raise ConfigurationError(
                 "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery"
             )
-        return discovery
+        if given is None and len(sources) == 1:
+            return sources[0].plugin
+        return SeveralSources(sources, clock=self._clock)
 
     async def start(self) -> None:
         """Fill the pool and start the background tasks; raises ConfigurationError."""
@@ -189,7 +226,9 @@ class RunningConfig:
         self._collector.checked(self._feeds(assembly))
         try:
             await self._connect_readers(assembly)
-            if discovery is not self._discovery:
+            merged = self._discovery if isinstance(self._discovery, SeveralSources) else None
+            others = discovery.sources if isinstance(discovery, SeveralSources) else ()
+            if discovery is not self._discovery and not (merged and others):
                 source_pool = SourcePool(self.store, self._clock)
                 await discovery.start(source_pool)
                 taggers = self._taggers(assembly)
@@ -203,6 +242,8 @@ class RunningConfig:
             else:
                 await self._tagging.change_over(self._taggers(assembly), assembly.derivations)
             self.director.use(assembly.pipeline)
+            if merged and others and others != merged.sources:
+                merged.use(others)
             before, self.assembly = self.assembly, assembly
         finally:
             self._disconnect_readers()

@@ -33,6 +33,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.files import only_files
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
+from epp.pool.discovery.several import SourceState
 from epp.routing.director.overload import QueueStatus
 from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.runtime.http_connections import ConnectionCounts
@@ -167,6 +168,11 @@ def endpoints_health(states: Sequence[EndpointState]) -> Mapping[str, object]:
         "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
         "attention": [state.as_fields() for state in states if state.used and state.needs_attention][:MAX_ROWS],
     }
+
+
+def sources_health(states: Sequence[SourceState]) -> Mapping[str, object]:
+    """Return the sources of endpoints, and which of them is in trouble; nothing if there are not several."""
+    return {"sources": [state._asdict() for state in states]} if states else {}
 
 
 def news(

@@ -29,6 +29,7 @@ from epp.hardware.tensor_fusion import QuotaReport, quota_reports
 from epp.kube.objects.decode import versions_in
 from epp.kube.objects.files import ObjectFiles, parse
 from epp.kube.objects.inference import INFERENCE_KINDS, InferencePool
+from epp.pool.discovery import SeveralSources
 from epp.pool.discovery.pods import Chosen, PodChoice, choose
 from epp.routing.datastore import Datastore
 
@@ -87,7 +88,7 @@ async def _report(flags: Accelerators) -> Report:
     builder = Builder(Registry(), clock, experimental=True)
     assembly = assemble(read_config(flags.config_file, None) or default_config(), builder)
     source = _source(assembly, builder, split_list(flags.objects), flags.prices)
-    discovery = read_endpoints(flags.endpoints) or assembly.discovery
+    discovery = read_endpoints(flags.endpoints) or (SeveralSources(assembly.sources) if assembly.sources else None)
     store = Datastore(clock)
     remarks: tuple[str, ...] = ()
     if discovery is not None:

@@ -207,8 +207,10 @@ def _add_data(data: Tree, graph: Graph) -> None:
         _add_feed(data, feed)
     for tagger in graph.taggers:
         data.add(f"tagger {_named(tagger)}{_parameters(tagger)}{_data('writes', tagger.writes)}")
-    if graph.discovery is not None:
-        data.add(f"discovery {_named(graph.discovery)}{_parameters(graph.discovery)}")
+    for source in graph.sources:
+        aside = [source.name] if source.name != source.plugin.name else []
+        aside += [f"precedence {source.precedence}"] if source.precedence else []
+        data.add(f"discovery {_named(source.plugin)}{_aside(aside)}{_parameters(source.plugin)}")
 
 
 def _add_profile(tree: Tree, profile: ProfileGraph, kind: str = "profile") -> None:

@@ -78,7 +78,7 @@ class FileReport(msgspec.Struct, frozen=True):
 
     def of_pools(self, *names: str) -> "FileReport":
         """Return the report on the configuration of these pools of a picker of several."""
-        if not names or self.graph is None or self.graph.discovery is None:
+        if not names or self.graph is None or not self.graph.sources:
             return msgspec.structs.replace(self, pools=names)
         problem = Problem(
             "dataLayer.discovery is for one pool: leave it out, the endpoints are the pods of each InferencePool",
@@ -216,7 +216,7 @@ def price_findings(assembly: Assembly) -> PriceFindings:
     sources = [tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)]
     if not sources:
         return PriceFindings()  # unknown hardware is a separate finding
-    if assembly.discovery is not None:
+    if assembly.sources:
         endpoints = _endpoints_of(assembly)
         return PriceFindings() if endpoints is None else PriceFindings(tuple(_certain(assembly, endpoints)))
     if any(source.has_prices for source in sources):
@@ -230,17 +230,20 @@ def price_findings(assembly: Assembly) -> PriceFindings:
 
 def _endpoints_of(assembly: Assembly) -> Sequence[Endpoint] | None:
     """Return the endpoints that the configuration names; None if they are not in its files."""
-    discovery = assembly.discovery
+    found: list[Endpoint] = []
     try:
-        if isinstance(discovery, FileDiscovery):
-            return discovery.listed()
-        if isinstance(discovery, PodFileDiscovery):
-            store = Datastore(SystemClock())
-            asyncio.run(discovery.start(store))
-            return store.endpoints
+        for source in assembly.sources:
+            if isinstance(source.plugin, FileDiscovery):
+                found += source.plugin.listed()
+            elif isinstance(source.plugin, PodFileDiscovery):
+                store = Datastore(SystemClock())
+                asyncio.run(source.plugin.start(store))
+                found += store.endpoints
+            else:
+                return None
     except ConfigurationError:
         return None  # reported when the picker starts
-    return None
+    return list({endpoint.id: endpoint for endpoint in found}.values())
 
 
 def _certain(assembly: Assembly, endpoints: Sequence[Endpoint]) -> Iterator[Problem]:

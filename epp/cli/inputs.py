@@ -105,7 +105,7 @@ def is_in_files(flags: PickerFlags, config: LoadedConfig | None) -> bool:
     """Whether the endpoints are the pods in the files of --objects: flags and configuration name no other source."""
     if not split_list(flags.objects) or flags.endpoints is not None:
         return False
-    if config is not None and config.model.data_layer.discovery is not None:
+    if config is not None and config.model.names_all_endpoints:
         return False
     in_cluster = isinstance(flags, Serve) and (flags.kubeconfig is not None or flags.ha_enable_leader_election)
     return not in_cluster

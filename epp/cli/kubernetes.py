@@ -194,7 +194,7 @@ def _lease(flags: Serve, namespace: str) -> LeaseSettings:
 def _other_source(flags: Serve, config: LoadedConfig | None) -> str:
     if flags.endpoints is not None:
         return "--endpoints"
-    in_file = config is not None and config.model.data_layer.discovery is not None
+    in_file = config is not None and config.model.names_all_endpoints
     return "dataLayer.discovery of the configuration" if in_file else ""
 
 

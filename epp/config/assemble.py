@@ -20,12 +20,12 @@ from epp.config.wiring import (
     add_missing_producers,
     build_data_layer,
     check_order,
-    choose_discovery,
+    choose_sources,
     in_order,
     readings_of,
 )
 from epp.framework.cluster import Reading
-from epp.framework.datalayer import Discovery, Feed, Tagger
+from epp.framework.datalayer import Discovery, EndpointSource, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.guard import SchedulingObserver
 from epp.framework.headers import RESERVED
@@ -56,10 +56,16 @@ class Assembly:
     taggers: tuple[Tagger[Any], ...]
     readings: tuple[Reading, ...]
     """All plugins that read objects of the cluster."""
-    discovery: Discovery[Any] | None
+    sources: tuple[EndpointSource, ...]
+    """Sources of endpoints, the first one first that counts."""
     instances: Instances
     warnings: tuple[Problem, ...]
     """Warnings to its author."""
+
+    @property
+    def discovery(self) -> Discovery[Any] | None:
+        """The only source of endpoints; None if the file names none, or several."""
+        return self.sources[0].plugin if len(self.sources) == 1 else None
 
     @property
     def derivations(self) -> Mapping[str, Collection[Derivation]]:
@@ -87,7 +93,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     admission = _attempt(instances, admit, FLOW_CONTROL) or AdmissionSettings()
     parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
     layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
-    found = choose_discovery(loaded, instances)
+    sources = choose_sources(loaded, instances)
     handler = _attempt(instances, partial(choose_profile_picker, profiles, instances), "schedulingProfiles")
     aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
     add_missing_producers(instances)
@@ -129,7 +135,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         feeds=layer.feeds,
         taggers=instances.of(Tagger),
         readings=readings_of(instances, layer),
-        discovery=found,
+        sources=sources,
         instances=instances,
         warnings=tuple(in_order_of_the_file([*instances.warnings, *found_by_lint])),
     )

@@ -120,6 +120,14 @@ class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):
     """Quota of all other tenants; None for no limit."""
 
 
+class SourceGraph(msgspec.Struct, frozen=True, rename="camel"):
+    """A source of endpoints."""
+
+    name: str
+    precedence: int
+    plugin: PluginUse
+
+
 class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
     """A data source and the extractors that read its pages."""
 
@@ -152,6 +160,9 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     feeds: tuple[FeedGraph, ...]
     taggers: tuple[PluginUse, ...]
     discovery: PluginUse | None
+    """The source of endpoints, if there is one alone."""
+    sources: tuple[SourceGraph, ...]
+    """All sources of endpoints, the first one first that counts."""
 
 
 def describe(assembly: Assembly) -> Graph:
@@ -225,6 +236,7 @@ def describe(assembly: Assembly) -> Graph:
         ),
         taggers=uses(assembly.taggers),
         discovery=None if assembly.discovery is None else use(assembly.discovery),
+        sources=tuple(SourceGraph(each.name, each.precedence, use(each.plugin)) for each in assembly.sources),
     )
 
 

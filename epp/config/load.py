@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from epp.config.document import Document, InvalidConfigError, Path, Place, Problem
-from epp.config.model import API_VERSION, KIND, EndpointPickerConfig, PluginSpec
+from epp.config.model import API_VERSION, BRANCH, KIND, EndpointPickerConfig, PluginSpec
 from epp.config.sources import Source, find_sources, problem_of, read_file
 from epp.framework.input_errors import remedy_for, shown
 from epp.framework.messages import hint_at, nearest
@@ -140,6 +140,7 @@ def _explained(errors: list[ErrorDetails]) -> Iterator[tuple[Path, str, str]]:
     """Yield path, message and remedy of each error, except for a key that is missing because it is misspelt."""
     misspelt: set[Path] = set()
     for error in errors:
+        error["loc"] = tuple(step for step in error["loc"] if not str(step).startswith(BRANCH))
         *around, key = error["loc"]
         if error["type"] == "extra_forbidden" and (meant := nearest(str(key), _keys_at(tuple(around)))) is not None:
             misspelt.add((*around, meant))
@@ -161,7 +162,7 @@ def _keys_at(path: Path) -> list[str]:
 
 def _model_within(annotation: Any) -> type[BaseModel]:
     """Return the model in `Model`, `Model | None` or `list[Model]`."""
-    if get_origin(annotation) in {list, Union, types.UnionType}:
+    if get_origin(annotation) in {list, Union, types.UnionType, Annotated}:
         return next(_model_within(inner) for inner in get_args(annotation) if inner is not types.NoneType)
     model: type[BaseModel] = annotation
     return model

@@ -7,7 +7,16 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from epp.framework.quantities import parse_duration, parse_quantity
@@ -20,6 +29,12 @@ BAND_REQUESTS = 5000
 """Default limit of waiting requests at one priority."""
 BAND_BYTES = 10**9
 """Default limit of the bytes of their bodies."""
+BRANCH = "~"
+"""Begins the steps of a path that stand for one of several forms, and are not in the file."""
+MOST_SOURCES = 16
+"""Sources of endpoints of a pool."""
+POOL_SOURCE = "pool-discovery"
+"""Type of the source that stands for the endpoints that flags name."""
 StaleRule: TypeAlias = Literal["Ignore", "Neutral", "Drop"]
 Cause: TypeAlias = Literal["constraint", "availability", "stale", "saturation", "unstated"]
 WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
@@ -145,11 +160,29 @@ class Source(PluginRef):
     extractors: list[PluginRef] = Field(default_factory=list)
 
 
+class NamedSource(PluginRef):
+    """One of several sources of endpoints."""
+
+    name: str = Field(default="", max_length=63)
+    """Name on `/healthz`, in metrics and in log lines; by default that of the plugin."""
+    precedence: int = 0
+    """Of two sources with an endpoint of the same address, or of the same namespace and name, the one with the higher
+    precedence counts; of equal ones, the first in the list."""
+
+
+_Endpoints: TypeAlias = Annotated[
+    Annotated[NamedSource, Tag(f"{BRANCH}one")]
+    | Annotated[list[NamedSource], Field(min_length=1, max_length=MOST_SOURCES), Tag(f"{BRANCH}several")],
+    Discriminator(lambda content: f"{BRANCH}{'several' if isinstance(content, list) else 'one'}"),
+]
+
+
 class DiscoveryRefs(_Model):
     """Sources of endpoints and of other replicas."""
 
-    endpoints: PluginRef | None = None
-    """Source of endpoints."""
+    endpoints: _Endpoints | None = None
+    """Source of endpoints, or a list of them: while one cannot be read, its last endpoints stay, and the others count
+    as before."""
     peers: PluginRef | None = None
     """Source of other replicas."""
     plugin_ref: str = ""
@@ -267,6 +300,11 @@ class EndpointPickerConfig(_Model):
     """Deprecated: flowControl.saturationDetector."""
     parser: PluginRef | None = None
     """Deprecated: requestHandler.parsers."""
+
+    @property
+    def names_all_endpoints(self) -> bool:
+        """Whether the file says where all endpoints come from, so that no flag does."""
+        return self.data_layer.discovery is not None and all(spec.type != POOL_SOURCE for spec in self.plugins)
 
 
 def config_schema(registry: Registry) -> dict[str, Any]:

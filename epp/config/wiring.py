@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of plugins: the data that they exchange, and the `dataLayer` with sources and extractors."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -9,9 +9,17 @@ from typing import Any
 from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
-from epp.config.model import Source
+from epp.config.model import DiscoveryRefs, NamedSource, Source
 from epp.framework.cluster import ObjectKind, ObjectNotifications, ObjectReader, Reading
-from epp.framework.datalayer import DataSource, Discovery, EndpointNotifications, Extractor, Feed, Tagger
+from epp.framework.datalayer import (
+    DataSource,
+    Discovery,
+    EndpointNotifications,
+    EndpointSource,
+    Extractor,
+    Feed,
+    Tagger,
+)
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Datum, Plugin, R, Stage, roles_of
 from epp.framework.request import DataKey
@@ -167,21 +175,37 @@ def readings_of(instances: Instances, layer: DataLayer) -> tuple[Reading, ...]:
     return tuple(found)
 
 
-def choose_discovery(loaded: LoadedConfig, instances: Instances) -> Discovery[Any] | None:
-    """Return the source of endpoints; None if the file names none."""
-    path: Path = ("dataLayer", "discovery")
+def choose_sources(loaded: LoadedConfig, instances: Instances) -> tuple[EndpointSource, ...]:
+    """Return the sources of endpoints, the first one first that counts; none if the file names none."""
     refs = loaded.model.data_layer.discovery
-    if refs is None:
-        return None
-    if refs.endpoints is not None:
-        if refs.plugin_ref:
-            instances.warn("has no effect beside discovery.endpoints: remove it", *path, "pluginRef")
-        return instances.resolve(refs.endpoints, Discovery, *path, "endpoints")
-    if refs.plugin_ref:
-        return instances.resolve_name(refs.plugin_ref, Discovery, *path, "pluginRef")
-    if refs.peers is None:
+    found: list[EndpointSource] = []
+    for spec, place in () if refs is None else _named_sources(refs, instances):
+        plugin = instances.resolve(spec, Discovery, *place)
+        if plugin is None:
+            continue
+        source = EndpointSource(plugin, spec.name or spec.plugin_ref, spec.precedence)
+        if any(plugin is other.plugin for other in found):
+            instances.fail(f"names the plugin {plugin.name!r} twice: leave one of them out", *place)
+        elif any(source.name == other.name for other in found):
+            instances.fail(f"{source.name!r} is the name of two sources: choose another", *place, "name")
+        found.append(source)
+    return tuple(sorted(found, key=lambda source: -source.precedence))
+
+
+def _named_sources(refs: DiscoveryRefs, instances: Instances) -> Iterator[tuple[NamedSource, Path]]:
+    """Yield each reference to a source of endpoints, and its place."""
+    path: Path = ("dataLayer", "discovery")
+    if refs.endpoints is not None and refs.plugin_ref:
+        instances.warn("has no effect beside discovery.endpoints: remove it", *path, "pluginRef")
+    if isinstance(refs.endpoints, list):
+        for index, spec in enumerate(refs.endpoints):
+            yield spec, (*path, "endpoints", index)
+    elif refs.endpoints is not None:
+        yield refs.endpoints, (*path, "endpoints")
+    elif refs.plugin_ref:
+        yield NamedSource.model_validate({"pluginRef": refs.plugin_ref}), path
+    elif refs.peers is None:
         instances.fail("names no source: write endpoints: {pluginRef: ...}, or leave it out", *path)
-    return None
 
 
 def _extractors(

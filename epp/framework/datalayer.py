@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -64,6 +64,11 @@ class Discovery(Plugin[P], role=Role(title="Discovery")):
         """Endpoints that are not in the pool because they have no address."""
         return ()
 
+    @property
+    def trouble(self) -> str:
+        """Why its endpoints may be out of date, with the remedy; empty while they are up to date. For any thread."""
+        return next(map(str, self.inputs.problems), "")
+
     @abstractmethod
     async def start(self, pool: Pool) -> None:
         """Fill the pool once; raises ConfigurationError when its source cannot be read."""
@@ -71,6 +76,16 @@ class Discovery(Plugin[P], role=Role(title="Discovery")):
     @abstractmethod
     async def follow(self, pool: Pool) -> None:
         """Update the pool until cancelled; while the source cannot be read, the pool stays unchanged."""
+
+
+class EndpointSource(NamedTuple):
+    """One of the sources of endpoints of a pool."""
+
+    plugin: Discovery[Any]
+    name: str
+    """Unique among the sources."""
+    precedence: int = 0
+    """Of two sources with an endpoint of the same address or id, the higher one counts; of equal ones, the first."""
 
 
 class Contact(StrEnum):

@@ -17,6 +17,7 @@ from epp.extproc.budgets import Budgets
 from epp.extproc.open_streams import StreamObserver
 from epp.framework.plugin_status import HasInputs
 from epp.kube.watched import Watched, WatchState
+from epp.pool.discovery.several import SourceState
 from epp.runtime.http_connections import ConnectionCounts, Cut
 from epp.telemetry.families import EXTENSION, Computed, Counters, Families, Gauges, Row
 
@@ -111,6 +112,23 @@ def show_inputs(registry: CollectorRegistry, owners: Callable[[], Iterable[HasIn
     Computed(registry, ("plugin_name", "file"), texts, files)
     text = "Impossible values, by the kind of the objects that are used without them."
     Computed(registry, ("plugin_name", "kind"), {"llm_d_epp_input_values_ignored": text}, ignored)
+
+
+def show_sources(registry: CollectorRegistry, states: Callable[[], Iterable[SourceState]]) -> None:
+    """Add the metrics of the sources of endpoints, if there are several."""
+
+    def rows() -> Iterator[Row]:
+        for state in states():
+            yield (state.name,), (state.endpoints, state.hidden, float(bool(state.trouble)), state.stale_seconds)
+
+    texts = {
+        "llm_d_epp_endpoint_source_endpoints": "Endpoints in the pool, by the source that they come from.",
+        "llm_d_epp_endpoint_source_hidden": "Endpoints of a source that are not in the pool, since a source before has "
+        "one of the same address or name.",
+        "llm_d_epp_endpoint_source_in_trouble": "1 while the endpoints of a source may be out of date.",
+        "llm_d_epp_endpoint_source_stale_seconds": "Time for which the endpoints of a source may be out of date.",
+    }
+    Computed(registry, ("source",), texts, rows)
 
 
 def show_watches(registry: CollectorRegistry, watches: Callable[[], Iterable[Watched[Any]]]) -> None:

@@ -3,9 +3,10 @@
 
 from epp.pool.discovery.endpoint_list import StaticDiscovery, parse_targets
 from epp.pool.discovery.endpoints_file import FileDiscovery
-from epp.pool.discovery.inference_pool import PodDiscovery, PoolName
+from epp.pool.discovery.inference_pool import PodDiscovery, PoolDiscovery, PoolName
 from epp.pool.discovery.pod_files import PodFileDiscovery
 from epp.pool.discovery.pods import PodTarget
+from epp.pool.discovery.several import SeveralSources
 from epp.pool.discovery.targets import Target
 
 __all__ = [
@@ -13,7 +14,9 @@ __all__ = [
     "PodDiscovery",
     "PodFileDiscovery",
     "PodTarget",
+    "PoolDiscovery",
     "PoolName",
+    "SeveralSources",
     "StaticDiscovery",
     "Target",
     "parse_targets",

@@ -11,6 +11,7 @@ import structlog
 
 from epp.framework.datalayer import Discovery, Pool
 from epp.framework.endpoint import Endpoint, LabelSelector
+from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
@@ -133,6 +134,16 @@ class PodDiscovery(Discovery[Parameters]):
         return next(iter(self.pool.objects.values()), None)
 
     @property
+    def trouble(self) -> str:
+        """Why the endpoints may be out of date: the API server does not tell of the pods or of the pool."""
+        selection = self._selection
+        watches = (self._pools, None if selection is None else selection.pods)
+        lost = (watch for watch in watches if watch is not None and watch.reason)
+        found = next((f"{watch.title}: {watch.state}: {watch.reason}" for watch in lost), "")
+        missing = self._pools is not None and self._pools.lists and self.found_pool is None
+        return found or (f"there is no InferencePool {self._title}: create it" if missing else "")
+
+    @property
     def shortage(self) -> str:
         """Why the pool has no endpoints; empty if it has some, or there is no pool."""
         selection = self._selection
@@ -242,6 +253,23 @@ class PodDiscovery(Discovery[Parameters]):
 
     def _endpoints_of(self, pod: Pod, selection: _Selection) -> tuple[Endpoint, ...]:
         return endpoints_of(pod, selection.target.ports, boot_id=self._boot_ids.get(pod.spec.node_name, ""))
+
+
+class PoolDiscovery(Discovery[Parameters]):
+    """The endpoints that flags name, as one source of several: the pods of `--pool-name` or `--endpoint-selector`.
+
+    Also those of `--objects` or `--endpoints`. Without such a flag, the configuration is refused.
+    """
+
+    plugin_type = "pool-discovery"
+
+    async def start(self, pool: Pool) -> None:  # noqa: ARG002  of no use here
+        """Raise ConfigurationError: a picker uses what the flags name instead."""
+        raise ConfigurationError(f"{self.plugin_type}: its endpoints are those of a running picker with --pool-name")
+
+    async def follow(self, pool: Pool) -> None:
+        """Raise ConfigurationError."""
+        await self.start(pool)
 
 
 def _decode_pod(document: Mapping[str, object]) -> Pod | None:

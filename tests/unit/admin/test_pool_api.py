@@ -73,6 +73,7 @@ class House:
             config=lambda: ConfigState(generation=7),
             states=tuple,
             picks=dict,
+            source_of={"default/e0": "remote"}.get,
             held=self.held,
             tenants=tuple,
             tell_quota=lambda _tenant, _quota: None,

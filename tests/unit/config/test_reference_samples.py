@@ -428,6 +428,7 @@ OWN = words("""
     same-node-filter served-class-producer slice-fit-scorer slice-headroom-scorer slo-fit-filter steady-scorer
     strategy-scorer taint-filter taint-scorer shadow-profiles tenant-quotas tenants wake-up-scorer
     work-seconds-detector work-seconds-scorer
+    pool-discovery
 """)
 """Those that only this picker has."""
 

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints of several sources as one pool: one that cannot be read leaves the others as they are."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+
+from epp.framework.clock import Clock
+from epp.framework.datalayer import Discovery, EndpointSource, Pool, Unresolved
+from epp.framework.endpoint import Endpoint
+from epp.framework.errors import ConfigurationError
+from epp.framework.messages import described
+from epp.framework.plugin import Parameters
+from epp.routing.datastore import by_id
+
+_PATIENCE_SECONDS = 5.0
+"""Longest wait for the other sources at the start, once one has been read."""
+_FIRST_DELAY_SECONDS = 0.5
+_LONGEST_DELAY_SECONDS = 30.0
+"""Pauses before a source that failed is started again."""
+_LOOK_SECONDS = 0.5
+_REASON_LENGTH = 500
+_NOT_READ = "it has not been read yet"
+
+_log = structlog.get_logger()
+
+
+class SourceState(NamedTuple):
+    """A source of endpoints at one moment."""
+
+    name: str
+    type: str
+    """Type of its plugin."""
+    precedence: int
+    endpoints: int
+    """Endpoints in the pool."""
+    hidden: int
+    """Endpoints that are not in the pool, since a source before has one of the same address or id."""
+    trouble: str
+    """Why the endpoints may be out of date; empty if they are not."""
+    stale_seconds: float
+    """Time since the trouble began; 0 without."""
+
+
+class _Part(Pool):
+    """The endpoints of one source."""
+
+    def __init__(self, source: EndpointSource, whole: "SeveralSources", now: float) -> None:
+        self.source = source
+        self.by_id: dict[str, Endpoint] = {}
+        self.by_address: dict[str, Endpoint] = {}
+        self.shown: set[str] = set()
+        """Ids of the endpoints that are in the pool."""
+        self.is_started = False
+        self.failure = _NOT_READ
+        """Why its plugin does not run; empty while it does."""
+        self.since = now
+        """When its trouble began."""
+        self.told = ""
+        """The trouble of the last log line."""
+        self._whole = whole
+
+    @property
+    def trouble(self) -> str:
+        return (self.failure or self.source.plugin.trouble)[:_REASON_LENGTH]
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> None:
+        wanted = by_id(endpoints)
+        changed = {name: one for name, one in wanted.items() if self.by_id.get(name) is not one}
+        self._whole.change(self, changed, [name for name in self.by_id if name not in wanted])
+
+    def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> None:
+        self._whole.change(self, by_id(changed), removed)
+
+    def take_out(self, identity: str) -> Endpoint | None:
+        """Remove an endpoint and return it, None for an unknown one; another one of its address stays."""
+        found = self.by_id.pop(identity, None)
+        if found is not None and self.by_address.get(found.hostport) is found:
+            del self.by_address[found.hostport]
+        return found
+
+
+class SeveralSources(Discovery[Parameters]):
+    """The endpoints of sources in order of precedence.
+
+    An endpoint is in the pool unless a source before has one of the same address or of the same id. A source that
+    cannot be read, now or at the start, keeps the endpoints that it had, and is tried again. The start fails if all do.
+    """
+
+    plugin_type = "several-sources"
+
+    def __init__(self, sources: Sequence[EndpointSource], *, clock: Clock | None = None) -> None:
+        """Take the sources, the one first that counts first."""
+        super().__init__(clock=clock)
+        self.sources = tuple(sources)
+        self._pool: Pool | None = None
+        self._parts: tuple[_Part, ...] = tuple(_Part(source, self, self.clock.now()) for source in sources)
+        self._tasks: dict[_Part, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Endpoints of all sources that have no address."""
+        return tuple(each for part in self._parts for each in part.source.plugin.unresolved)
+
+    @property
+    def states(self) -> Sequence[SourceState]:
+        """The sources in their order; may be read in any thread."""
+        now, found = self.clock.now(), []
+        for part in self._parts:
+            source, trouble, shown = part.source, part.trouble, len(part.shown)
+            stale = round(max(0.0, now - part.since), 1) if trouble else 0.0
+            hidden = max(0, len(part.by_id) - shown)
+            kind = source.plugin.plugin_type
+            found.append(SourceState(source.name, kind, source.precedence, shown, hidden, trouble, stale))
+        return found
+
+    def source_of(self, identity: str) -> str:
+        """Return the name of the source of the endpoint with this id; empty for an unknown one."""
+        return next((part.source.name for part in self._parts if identity in part.shown), "")
+
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool from all sources that can be read; raises ConfigurationError if none can."""
+        self._pool = pool
+        waiting = {asyncio.create_task(self._begin(part)) for part in self._parts}
+        tasks = tuple(waiting)
+        try:
+            while waiting and not any(part.is_started for part in self._parts):
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if waiting:
+                await asyncio.wait(waiting, timeout=_PATIENCE_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not any(part.is_started for part in self._parts):
+            reasons = [part.failure if len(self._parts) == 1 else _named(part) for part in self._parts]
+            raise ConfigurationError("; ".join(reasons))
+        self._tell()
+
+    async def follow(self, pool: Pool) -> None:  # noqa: ARG002  that of `start`
+        """Follow all sources, and log when one fails and when it is read again, until cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                for part in self._tasks.keys() - set(self._parts):
+                    self._tasks.pop(part).cancel()
+                for part in self._parts:
+                    if part not in self._tasks:
+                        self._tasks[part] = asyncio.create_task(self._keep(part), name=f"source {part.source.name}")
+                self._tell()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        await self._changed.wait()
+        finally:
+            tasks, self._tasks = tuple(self._tasks.values()), {}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def use(self, sources: Sequence[EndpointSource]) -> None:
+        """Take other sources: those of plugins that are there already keep their endpoints."""
+        known = {part.source.plugin: part for part in self._parts}
+        self.sources = tuple(sources)
+        before, parts = self._parts, []
+        for source in sources:
+            part = known.get(source.plugin) or _Part(source, self, self.clock.now())
+            part.source = source
+            parts.append(part)
+        for part in before:
+            if part not in parts:
+                self.change(part, {}, tuple(part.by_id))
+        self._parts = tuple(parts)
+        for part in self._parts:  # precedence may have changed
+            self.change(part, part.by_id.copy(), ())
+        self._changed.set()
+
+    def change(self, part: _Part, changed: Mapping[str, Endpoint], removed: Iterable[str]) -> None:
+        """Take changed endpoints of a source, by id, and the ids of those that are gone."""
+        if self._pool is None or part not in self._parts:
+            return  # of a source that is used no more
+        ids = dict.fromkeys((*removed, *changed))
+        addresses: dict[str, None] = {}
+        for identity in ids:
+            if (before := part.take_out(identity)) is not None:
+                addresses[before.hostport] = None
+        for identity, endpoint in changed.items():
+            part.by_id[identity] = part.by_address[endpoint.hostport] = endpoint
+            addresses[endpoint.hostport] = None
+        joining, leaving = self._judged(part, ids)
+        for lower in self._parts[self._parts.index(part) + 1 :]:
+            found = (lower.by_address.get(address) for address in addresses)
+            touched = {*(identity for identity in ids if identity in lower.by_id), *(one.id for one in found if one)}
+            if touched:
+                others = self._judged(lower, touched)
+                joining = {**others[0], **joining}
+                leaving |= others[1]
+        if joining or leaving:
+            self._pool.update(joining.values(), leaving - joining.keys())
+
+    def _judged(self, part: _Part, ids: Iterable[str]) -> tuple[dict[str, Endpoint], set[str]]:
+        """Return the endpoints of a source, among these ids, that count, and the ids of those that no longer do."""
+        higher = self._parts[: self._parts.index(part)]
+        counting: dict[str, Endpoint] = {}
+        gone: set[str] = set()
+        for identity in ids:
+            endpoint = part.by_id.get(identity)
+            is_hidden = endpoint is not None and any(
+                identity in one.by_id or endpoint.hostport in one.by_address for one in higher
+            )
+            if endpoint is not None and not is_hidden:
+                counting[identity] = endpoint
+                part.shown.add(identity)
+            elif identity in part.shown:
+                part.shown.discard(identity)
+                gone.add(identity)
+        return counting, gone
+
+    async def _begin(self, part: _Part) -> None:
+        """Start the plugin of a source, and note why it does not."""
+        try:
+            await part.source.plugin.start(part)
+        except ConfigurationError as error:
+            part.failure = str(error)
+        except Exception as error:  # noqa: BLE001  of a plugin: the other sources are read
+            part.failure = described(error)
+        else:
+            part.is_started, part.failure = True, ""
+
+    async def _keep(self, part: _Part) -> None:
+        """Run the plugin of a source, and start it again after a while if it fails."""
+        delay = _FIRST_DELAY_SECONDS
+        while True:
+            if not part.is_started:
+                await self._begin(part)
+            if part.is_started:
+                delay = _FIRST_DELAY_SECONDS
+                try:
+                    await part.source.plugin.follow(part)
+                    part.failure = "it has ended"
+                except Exception as error:  # noqa: BLE001  likewise
+                    part.failure = described(error)
+                part.is_started = False
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
+
+    def _tell(self) -> None:
+        """Log the trouble of a source as it begins, changes or ends."""
+        for part in self._parts:
+            trouble, name = part.trouble, part.source.name
+            if trouble == part.told:
+                continue
+            if trouble:
+                _log.warning("source of endpoints in trouble", source=name, kept_endpoints=len(part.shown), why=trouble)
+            else:
+                _log.info("source of endpoints read again", source=name, endpoints=len(part.shown))
+            if not part.told:
+                part.since = self.clock.now()
+            part.told = trouble
+
+
+def _named(part: _Part) -> str:
+    return f"source {part.source.name!r}: {part.failure}"
