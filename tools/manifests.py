@@ -10,12 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
+from epp.kube.needs import binding, needs_of_hub, role
+from epp.kube.resources import CLUSTERS
+
 DEPLOY = Path(__file__).parents[1] / "deploy"
 NAMESPACE = "model-serving"
 POOL = "my-pool"
 SERVERS = "router.modelServers.matchLabels.app=my-model-server"
 UNGUARDED = "router.monitoring.prometheus.auth.enabled=false"
 """Who applies these files may not be allowed to create a ClusterRole."""
+HUB_NAMESPACE = "open-cluster-management"
+"""Namespace on a hub for the user that pickers log in as."""
 KUBERNETES = "1.36.0"
 """Any version that the chart is for: nothing in it depends on the version."""
 
@@ -56,6 +63,41 @@ _HEADER = """\
 """
 
 
+HUB_READER = "hub-reader"
+_HUB_HEADER = """\
+# A user of a hub of Open Cluster Management that may read what a picker elsewhere needs, and nothing more.
+#
+#   kubectl --context HUB apply -f hub-reader.yaml
+#
+# Namespace     {namespace}; it must exist on the hub.
+# Kubeconfig    the hub's address and certificate authority, and the token of the Secret {name}: docs/clusters.md has
+#               the commands that write it, and the Secret of the picker.
+#
+# Written by `make manifests` from the rights that the picker uses; a test compares the two.
+"""
+
+
+def hub_reader() -> str:
+    """Return the text of the file with the rights on a hub."""
+    place = {"name": HUB_READER, "namespace": HUB_NAMESPACE}
+    granted = role(HUB_READER, (need for need in needs_of_hub() if need.resource in CLUSTERS))
+    user = f"system:serviceaccount:{HUB_NAMESPACE}:{HUB_READER}"
+    account = {"kubernetes.io/service-account.name": HUB_READER}
+    documents = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": place},
+        granted,
+        binding(granted, HUB_READER, user),
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {**place, "annotations": account},
+            "type": "kubernetes.io/service-account-token",
+        },
+    ]
+    header = _HUB_HEADER.format(namespace=HUB_NAMESPACE, name=HUB_READER)
+    return header + yaml.safe_dump_all(documents, explicit_start=True, sort_keys=False)
+
+
 def manifest(helm: Path, name: str) -> str:
     """Return the text of one file."""
     variant = VARIANTS[name]
@@ -85,6 +127,7 @@ def main() -> int:
     (DEPLOY / "manifests").mkdir(exist_ok=True)
     for name in VARIANTS:
         (DEPLOY / "manifests" / f"{name}.yaml").write_text(manifest(helm, name), encoding="utf-8")
+    (DEPLOY / "manifests" / f"{HUB_READER}.yaml").write_text(hub_reader(), encoding="utf-8")
     return 0
 
 

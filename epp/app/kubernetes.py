@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from epp.framework.clock import Clock
+from epp.framework.cluster import HubAccess
 from epp.framework.plugin_status import InputState
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
@@ -116,18 +117,8 @@ class Kubernetes:
         return {
             **({} if election is None else {"leader": election.is_leader}),
             "kubernetes": {
-                "server": self.cluster.api.server,
+                **cluster_health(self.cluster),
                 **({} if election is None else {"election": _election_health(election)}),
-                "watches": [
-                    {
-                        "resource": watch.title,
-                        "state": str(watch.state),
-                        "objects": len(watch.objects),
-                        "stale_seconds": round(watch.stale_seconds, 1),
-                        **({"reason": watch.reason} if watch.reason else {}),
-                    }
-                    for watch in self.watches
-                ],
                 "failing_tasks": dict(self._supervisor.failing),
             },
         }
@@ -177,6 +168,7 @@ class Kubernetes:
         await self._supervisor.stop()
         self.discovery.close()
         self.readers.keep(())
+        await self.readers.hubs.close()
         if self._policies is not None:
             self._policies.close()
         await self.cluster.close()
@@ -200,6 +192,30 @@ class Kubernetes:
             ENDPOINTS: message_of([self.discovery.shortage]),
             OBJECTS: message_of([*refused, *warnings]),
         }
+
+
+def cluster_health(cluster: Cluster) -> dict[str, object]:
+    """Return the API server and the state of its watches, for `/healthz`."""
+    return {
+        "server": cluster.api.server,
+        **({"credentials": cluster.api.trouble} if cluster.api.trouble else {}),
+        "watches": [
+            {
+                "resource": watch.title,
+                "state": str(watch.state),
+                "objects": len(watch.objects),
+                "stale_seconds": round(watch.stale_seconds, 1),
+                **({"reason": watch.reason} if watch.reason else {}),
+            }
+            for watch in cluster.watches
+        ],
+    }
+
+
+def hubs_health(hubs: Mapping[HubAccess, Cluster]) -> dict[str, object]:
+    """Return the hubs that plugins read, for `/healthz`; nothing without one."""
+    found = [{**hub._asdict(), **cluster_health(cluster)} for hub, cluster in hubs.items()]
+    return {"hubs": found} if found else {}
 
 
 async def _release_after(electing: asyncio.Task[None], election: LeaderElection) -> None:

@@ -16,7 +16,7 @@ from epp.admin.answers import AdminError, LoopCalls, PickerView, read_one
 from epp.admin.configuration import plugin_state_route, plugin_states
 from epp.admin.held_requests import HeldRequests, held_requests
 from epp.admin.port import AdminPort, ClusterAccess
-from epp.app.kubernetes import Kubernetes
+from epp.app.kubernetes import Kubernetes, hubs_health
 from epp.app.processes import Processes
 from epp.app.running import RunningConfig
 from epp.app.servers import (
@@ -48,6 +48,7 @@ from epp.framework.registry import Registry
 from epp.framework.roles import Shadowing
 from epp.kube.access import KubeApi
 from epp.kube.objects.inference import H2C
+from epp.kube.readers import ClusterReaders
 from epp.kube.reviews import TokenReviews
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
@@ -61,6 +62,7 @@ from epp.telemetry.process_series import (
     ConnectionSeries,
     StreamSeries,
     show_extproc,
+    show_hubs,
     show_inputs,
     show_leader,
     show_sources,
@@ -122,26 +124,26 @@ class Picker:
             discovery = settings.link
         self.recorder = self._recorder()
         self._shadows = Shadows(self.metrics.registry, self.recorder)
+        self._supervisor = Supervisor(observer=self.metrics)
+        self._readers = (
+            ClusterReaders(None, "", supervisor=self._supervisor)
+            if self._kubernetes is None
+            else self._kubernetes.readers
+        )
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,
             self.metrics,
             settings,
             discovery=discovery,
-            readers=None if self._kubernetes is None else self._kubernetes.readers,
+            readers=self._readers,
             observers=tuple(self._request_observers()),
             ask=None if settings.link is None else settings.link.ask,
         )
         self._use_shadows(self._running.assembly)
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
-        show_inputs(self.metrics.registry, self._input_owners)
-        self.metrics.registry.register(
-            PluginMetrics(lambda: self._running.assembly.plugins, legacy=settings.page.legacy_metrics)
-        )
-        show_sources(self.metrics.registry, lambda: self._running.source_states)
-        show_inflight(self.metrics.registry, self.store, lambda: self._running.assembly.plugins)
-        show_unknown_accelerators(self.metrics.registry, lambda: self._running.assembly.plugins)
+        self._show_series()
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -167,7 +169,6 @@ class Picker:
         )
         if self._processes.stream is not None:
             show_shared_state(self.metrics.registry, self._processes.stream)
-        self._supervisor = Supervisor(observer=self.metrics)
         self._is_started = False
         self._is_ready = False
         self._is_stopping = False
@@ -176,6 +177,18 @@ class Picker:
         self._servers = self._make_servers()
         extproc = self._servers.extproc
         show_extproc(self.metrics.registry, lambda: extproc.budgets, lambda: extproc.protocol_errors)
+
+    def _show_series(self) -> None:
+        """Add the metrics of what is in use at the moment at which they are read."""
+        registry = self.metrics.registry
+        show_inputs(registry, self._input_owners)
+        registry.register(
+            PluginMetrics(lambda: self._running.assembly.plugins, legacy=self._settings.page.legacy_metrics)
+        )
+        show_sources(registry, lambda: self._running.source_states)
+        show_inflight(registry, self.store, lambda: self._running.assembly.plugins)
+        show_unknown_accelerators(registry, lambda: self._running.assembly.plugins)
+        show_hubs(registry, lambda: self._readers.hubs.clusters.values())  # noqa: PLW0108  a copy each time
 
     def _recorder(self) -> Recorder | None:
         """Return the recorder of decisions; None if no command or route could read them."""
@@ -392,6 +405,7 @@ class Picker:
         await self._running.stop()
         if self.recorder is not None:
             await self.recorder.close()
+        await self._readers.hubs.close()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
         if self._own_api is not None:
@@ -501,6 +515,7 @@ class Picker:
             ),
             "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
             **({} if self._kubernetes is None else self._kubernetes.health),
+            **hubs_health(self._readers.hubs.clusters),
             **({} if stream is None else {"shared_state": stream.health}),
             "lost_log_lines": self._settings.lost_log_lines(),
             **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),

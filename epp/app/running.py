@@ -296,7 +296,8 @@ class RunningConfig:
         """Let further plugins read objects of the cluster, before endpoints are tagged."""
         if self._readers is not None:
             await self._readers.connect(assembly.readings, self._retag)
-            return
+            if self._readers.cluster is not None:
+                return
         for plugin in assembly.plugins:
             if isinstance(plugin, ObjectNotifications):
                 _log.warning(

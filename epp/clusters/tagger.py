@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -14,13 +15,14 @@ from msgspec import Meta
 from epp.clusters.cluster_status import ClusterStatuses, Evaluate, Hub, cluster_statuses
 from epp.clusters.placement import Explanation
 from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster import HubAccess, ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
+from epp.kube.access import KubeApi
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds
 from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 
@@ -55,6 +57,13 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     read_cluster: bool = True
     """Also read these objects from the Kubernetes cluster of the pool, if it is a hub. Kinds that are not installed, or
     that the picker may not list and watch, are skipped. An object in a file replaces one with the same name."""
+    kubeconfig: str = ""
+    """Read these objects from another API server, the hub: a kubeconfig with its address and credentials, or the
+    directory of a mounted Secret with one under the key `kubeconfig` or `value`. An object of the hub replaces one of
+    the pool's cluster with the same name."""
+    context: str = ""
+    """Context of the kubeconfig; by default its current one. Its namespace is read if access to all namespaces of the
+    hub is forbidden."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a hub: AddOnPlacementScore, ManagedCluster,
     ManagedClusterSet, ManagedClusterSetBinding, Placement, PlacementDecision, AdmissionCheck, MultiKueueCluster,
@@ -79,7 +88,9 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     scores, with the suffixes `NodeAvailable` and `ClusterAvailable`."""
 
     def __post_init__(self) -> None:
-        """Check the duration; raises ValueError."""
+        """Check the duration and the access to the hub; raises ValueError."""
+        if self.context and not self.kubeconfig:
+            raise ValueError("context has no effect without kubeconfig: write the path of the kubeconfig too")
         try:
             parse_duration(self.missing_file_grace_period)
         except ValueError as error:
@@ -133,7 +144,14 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
     metrics = (_SCORES, _PROBLEMS)
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
+        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path.
+
+        The kubeconfig of a hub, too; it is read again when the hub refuses the credentials or does not answer.
+        """
+        given = self.parameters
+        self._hub = HubAccess(given.kubeconfig, given.context) if given.kubeconfig else None
+        if self._hub is not None:
+            KubeApi(Path(given.kubeconfig), context=given.context, setting="kubeconfig")
         own: Kinds = (
             frozenset((kind.group, kind.kind) for kind in _USAGE_KINDS) if self._computes_usage else frozenset()
         )
@@ -160,9 +178,10 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
     @property
     def kinds(self) -> Sequence[ObjectKind]:
         """Kinds of the hub and, if requested, kinds for usage."""
+        of_hub = () if self._hub is None else tuple(kind._replace(hub=self._hub) for kind in _KINDS)
         if not self.parameters.read_cluster:
-            return ()
-        return (*_KINDS, *_USAGE_KINDS) if self._computes_usage else _KINDS
+            return of_hub
+        return (*_KINDS, *(_USAGE_KINDS if self._computes_usage else ()), *of_hub)
 
     def can_read(self, kind: ObjectKind) -> bool:
         """Return whether the tagger supports the kind."""

@@ -170,7 +170,7 @@ def readings_of(instances: Instances, layer: DataLayer) -> tuple[Reading, ...]:
     """
     found = []
     for reader in instances.of(ObjectReader):
-        kinds = {(kind.group, kind.kind): kind for kind in (*reader.kinds, *layer.notified.get(reader, ()))}
+        kinds = {(kind.group, kind.kind, kind.hub): kind for kind in (*reader.kinds, *layer.notified.get(reader, ()))}
         found.append(Reading(reader, tuple(kinds.values())))
     return tuple(found)
 

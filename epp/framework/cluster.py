@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of the Kubernetes cluster that the pool is in, for plugins that read them."""
+"""Objects of the Kubernetes cluster that the pool is in, and of hubs, for plugins that read them."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.plugin import P, Plugin, Role
 from epp.framework.plugin_status import InputProblem
+
+
+class HubAccess(NamedTuple):
+    """Access to an API server other than that of the pool."""
+
+    kubeconfig: str
+    """A kubeconfig, or a directory of a mounted Secret that has one."""
+    context: str = ""
+    """Context in it; empty for the current one."""
 
 
 class ObjectKind(NamedTuple):
@@ -21,6 +30,13 @@ class ObjectKind(NamedTuple):
     """Version of the group; empty for the one that this picker knows, or else the one that the cluster prefers."""
     everywhere: bool = False
     """Whether the plugin needs the objects of all namespaces."""
+    hub: HubAccess | None = None
+    """API server that has the objects; None for that of the pool."""
+
+    @property
+    def place(self) -> str:
+        """What the objects come from, in place of the name of a file."""
+        return "cluster" if self.hub is None else "hub"
 
     def __str__(self) -> str:
         """Return kind and group."""
@@ -41,7 +57,7 @@ class ObjectsOfKind:
 
 
 class ObjectReader(Plugin[P], role=Role(title="Object readers")):
-    """Reads objects of the cluster that the pool is in; `objects_changed` is never called without a cluster.
+    """Reads objects of the cluster that the pool is in, or of a hub; without both, `objects_changed` is never called.
 
     The kinds are those of `kinds`, and those of each `k8s-notification-source` that has the plugin as an extractor. All
     of them are optional: a kind that is not installed, or that the picker may not read, has no objects until it is, or

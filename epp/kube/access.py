@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import msgspec
 import structlog
 
 from epp.framework.errors import ConfigurationError
-from epp.kube.configuration import SERVICE_ACCOUNT, client_of, credential_errors, read_config, reason_of
+from epp.kube.configuration import SERVICE_ACCOUNT, SETTING, client_of, credential_errors, read_config, reason_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -66,16 +67,24 @@ class KubeApi:
     """Client of an API server; it reloads credentials and certificates after a connection failure or a status 401."""
 
     def __init__(
-        self, kubeconfig: Path | None = None, *, as_user: str = "", service_account: Path = SERVICE_ACCOUNT
+        self,
+        kubeconfig: Path | None = None,
+        *,
+        context: str = "",
+        setting: str = SETTING,
+        as_user: str = "",
+        service_account: Path = SERVICE_ACCOUNT,
     ) -> None:
         """Read the configuration; raises ConfigurationError if it is missing or unusable.
 
-        `as_user` is the user to impersonate, as with `kubectl --as`.
+        `context` is that of the kubeconfig, empty for the current one; `setting` is the flag or parameter with its
+        path, for messages. `as_user` is the user to impersonate, as with `kubectl --as`.
         """
-        self._kubeconfig = kubeconfig
-        self._service_account = service_account
+        self._read = partial(read_config, kubeconfig, service_account, context=context, setting=setting)
+        self.trouble = ""
+        """Why newer credentials are not in use; empty if those in use could be read last."""
         self._headers = {"Impersonate-User": as_user} if as_user else {}
-        self._config = read_config(kubeconfig, service_account)
+        self._config = self._read()
         self._connection = _Connection(client_of(self._config, self._headers))
         self._opened_at = 0.0
 
@@ -163,11 +172,13 @@ class KubeApi:
             return
         self._opened_at = now
         try:
-            config = await asyncio.to_thread(read_config, self._kubeconfig, self._service_account)
+            config = await asyncio.to_thread(self._read)
             client = await asyncio.to_thread(client_of, config, self._headers)
         except ConfigurationError as error:
             _log.warning("Kubernetes credentials not readable, the earlier ones stay in use", reason=str(error))
+            self.trouble = str(error)
             return
+        self.trouble = ""
         before, self._config, self._connection = self._connection, config, _Connection(client)
         if not before.users:
             await before.client.aclose()

@@ -26,9 +26,14 @@ _UNREADABLE = frozenset({WatchState.ABSENT, WatchState.FORBIDDEN})
 
 
 class OptionalKinds:
-    """Logs which optional kinds are absent or forbidden, and when that changes: one line for many kinds."""
+    """Logs which optional kinds are absent or forbidden, and when that changes: one line for many kinds.
 
-    def __init__(self) -> None:
+    With the URL of a hub, also when that cannot be reached, and when it can be again.
+    """
+
+    def __init__(self, hub: str = "") -> None:
+        self._of_hub: dict[str, str] = {"hub": hub} if hub else {}
+        self._is_lost = False
         self._watches: dict[Watched[Any], WatchState] = {}
         """State that was logged last."""
         self._noticed = asyncio.Event()
@@ -59,7 +64,13 @@ class OptionalKinds:
             self._log_changes()
 
     def _log_changes(self) -> None:
-        # An unreachable API server is logged by the watch of the pods.
+        # An unreachable API server of the pool is logged by the watch of the pods.
+        stale = [watch.reason for watch in self._watches if self._of_hub and watch.state is WatchState.STALE]
+        if stale and not self._is_lost:
+            _log.warning("hub cannot be read, its last objects stay in effect", **self._of_hub, reason=stale[0])
+        elif self._is_lost and not stale:
+            _log.info("hub answers again", **self._of_hub)
+        self._is_lost = bool(stale)
         changed = {
             watch: logged for watch, logged in self._watches.items() if watch.state not in {logged, WatchState.STALE}
         }
@@ -73,10 +84,12 @@ class OptionalKinds:
         ]
         narrowed = [watch for watch in changed if watch.state is WatchState.CURRENT and watch.is_narrowed]
         if back:
-            _log.info("optional objects readable now", resources=sorted(watch.title for watch in back))
+            _log.info("optional objects readable now", resources=sorted(watch.title for watch in back), **self._of_hub)
         if forbidden or absent or narrowed:
             lost = any(changed[watch] is WatchState.CURRENT for watch in forbidden)
-            (_log.warning if lost else _log.info)("optional objects not read", **_fields(forbidden, absent, narrowed))
+            (_log.warning if lost else _log.info)(
+                "optional objects not read", **_fields(forbidden, absent, narrowed), **self._of_hub
+            )
 
 
 def _fields(
@@ -118,12 +131,15 @@ class _Watch:
 class Cluster:
     """Watches of a cluster: each starts with its first user and ends with its last."""
 
-    def __init__(self, api: KubeApi, *, clock: Clock, supervisor: Supervisor) -> None:
+    def __init__(self, api: KubeApi, *, clock: Clock, supervisor: Supervisor, place: str = "cluster") -> None:
+        """Watch nothing yet; `place` is what the objects come from: the `cluster` of the pool, or a `hub`."""
         self.api = api
+        self._place = place
+        self._of = "" if place == "cluster" else f"{place} {api.server}: "
         self._clock = clock
         self._supervisor = supervisor
         self._watches: dict[_Key, _Watch] = {}
-        self._optional = OptionalKinds()
+        self._optional = OptionalKinds("" if place == "cluster" else api.server)
         self._logging: asyncio.Task[None] | None = None
 
     @property
@@ -158,12 +174,17 @@ class Cluster:
                 fallback=fallback,
                 selector=dict(key.selector),
                 observer=self._optional.notice if optional else None,
+                place=self._place,
             )
             if optional:
                 self._optional.add(watched)
                 if self._logging is None:
-                    self._logging = self._supervisor.start("watch", self._optional.follow, name="optional objects")
-            task = self._supervisor.start("watch", watched.run, name=f"watch {watched.title} {dict(key.selector)}")
+                    self._logging = self._supervisor.start(
+                        "watch", self._optional.follow, name=f"{self._of}optional objects"
+                    )
+            task = self._supervisor.start(
+                "watch", watched.run, name=f"{self._of}watch {watched.title} {dict(key.selector)}"
+            )
             known = self._watches[key] = _Watch(watched, task)
         known.users += 1
         return known.watched

@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from epp.framework.errors import ConfigurationError
+from epp.framework.files import check_allowed
 from epp.framework.messages import install_command
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 
@@ -44,6 +45,10 @@ _CLIENT_ERRORS = {
 """Messages for exceptions of the HTTP client whose own text is misleading or contains secrets."""
 _BROKEN = "the connection broke"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SETTING = "--kubeconfig or KUBECONFIG"
+"""Where the path of a kubeconfig is set by default."""
+SECRET_KEYS = ("kubeconfig", "value")
+"""Keys of a Secret with a kubeconfig: of Open Cluster Management, and of Cluster API."""
 _DEFAULT_FILE = Path(".kube/config")
 _SERVICE_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _MOST_CONNECTIONS = 200
@@ -54,16 +59,26 @@ A watch may be silent for a minute. Without probes, a lost connection looks like
 """
 
 
-def read_kubeconfig(path: Path) -> "KubeConfig":
-    """Return the current context of the file, without all other entries; raises ConfigurationError."""
+def read_kubeconfig(path: Path, context_name: str = "", setting: str = SETTING) -> "KubeConfig":
+    """Return a context of the file, by default the current one, without all other entries; raises ConfigurationError.
+
+    `setting` is the flag or parameter with the path, for messages. In a directory, of a mounted Secret, the file is the
+    first one of `SECRET_KEYS`.
+    """
     from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
 
     path = path.expanduser()
-    document = _document(path)
-    name = document.get("current-context")
+    if path.is_dir():
+        found = next((path / key for key in SECRET_KEYS if (path / key).exists()), None)
+        if found is None:
+            refuse_access(path, f"it has none of the files {', '.join(SECRET_KEYS)}: name a kubeconfig in {setting}")
+        path = found
+    document = _document(path, setting)
+    name = context_name or document.get("current-context")
     if not isinstance(name, str) or not name:
         refuse_access(path, "it has no current-context: `kubectl config use-context` sets it")
-    context = _named(document, "contexts", name, f"current-context {name!r}", path)
+    wanted = f"context {name!r}" if context_name else f"current-context {name!r}"
+    context = _named(document, "contexts", name, wanted, path)
     cluster_name, user_name = context.get("cluster"), context.get("user")
     cluster = _named(document, "clusters", cluster_name, f"context {name!r} with cluster {cluster_name!r}", path)
     user = _named(document, "users", user_name, f"context {name!r} with user {user_name!r}", path) if user_name else {}
@@ -83,14 +98,16 @@ def read_kubeconfig(path: Path) -> "KubeConfig":
         refuse_access(path, f"context {name!r}: {error}; correct it")
 
 
-def _document(path: Path) -> Mapping[str, object]:
+def _document(path: Path, setting: str) -> Mapping[str, object]:
     try:
+        check_allowed(path)
         text = path.read_text(encoding="utf-8")
         refuse_unsafe(text, _MOST_DEPTH)
         document = yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or reason_of(error)
-        refuse_access(path, f"{reason}; set --kubeconfig or KUBECONFIG to a kubeconfig file, or run in a pod")
+        in_pod = ", or run in a pod" if setting == SETTING else ""
+        refuse_access(path, f"{reason}; set {setting} to a kubeconfig file{in_pod}")
     except (yaml.YAMLError, ValueError) as error:
         refuse_access(path, f"is not YAML: {reason_of(error)}; correct it")
     if not isinstance(document, dict):
@@ -165,10 +182,13 @@ def _is_url(text: str) -> bool:
     return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
-def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT) -> "SingleConfig":
+def read_config(
+    kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT, *, context: str = "", setting: str = SETTING
+) -> "SingleConfig":
     """Return the configuration in effect; raises ConfigurationError.
 
     Sources in order: `kubeconfig`, the variable KUBECONFIG, the service account of this pod, `~/.kube/config`.
+    `context` and `setting` are as in `read_kubeconfig`.
     """
     try:
         from lightkube.config.models import User  # noqa: PLC0415  an optional dependency
@@ -180,7 +200,7 @@ def read_config(kubeconfig: Path | None, service_account: Path = SERVICE_ACCOUNT
     if path is None and (service_account / "token").exists():
         found = _of_service_account(service_account).get()
     else:
-        found = read_kubeconfig(path or _default_config(service_account)).get()
+        found = read_kubeconfig(path or _default_config(service_account), context, setting).get()
     assert found is not None  # noqa: S101  both sources have a context
     return found if found.user is not None else found._replace(user=User())
 

@@ -84,13 +84,15 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 class ObjectSet(Generic[T]):
     """Objects in their last valid version: a version that cannot be decoded has no effect."""
 
-    def __init__(self, resource: Resource, decode: Decode[T]) -> None:
+    def __init__(self, resource: Resource, decode: Decode[T], place: str = "cluster") -> None:
+        """`place` is what the objects come from, for messages."""
         self.objects: dict[str, T] = {}
         self.version = ""
         """resourceVersion at which a watch continues; empty before the first list."""
         self.rejected = 0
         """Versions of objects that could not be decoded."""
         self._resource = resource
+        self._place = place
         self._decode = decode
         self._problems: dict[str, str] = {}
         self._problems_changed = False
@@ -100,7 +102,7 @@ class ObjectSet(Generic[T]):
     def problems(self) -> tuple[InputProblem, ...]:
         """Objects whose newest version is not in effect; at most 100."""
         return tuple(
-            InputProblem("cluster", f"{self._resource.kind} {name}", reason, int(name in self.objects))
+            InputProblem(self._place, f"{self._resource.kind} {name}", reason, int(name in self.objects))
             for name, reason in list(self._problems.items())[:_MOST_PROBLEMS]
         )
 

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugins that read objects of a cluster: their watches, and the calls that report changes."""
+"""Plugins that read objects of a cluster or of a hub: their watches, and the calls that report changes."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind, Reading
+from epp.framework.clock import Clock, SystemClock
+from epp.framework.cluster import HubAccess, ObjectKind, ObjectReader, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.plugin_status import InputProblem
+from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Decode, Delta
 from epp.kube.resources import Resource, resource_of
@@ -145,14 +148,46 @@ class SharedObjects(NamedTuple):
     stream: ObjectStream
 
 
+class Hubs:
+    """Watches of API servers other than that of the pool; each begins with its first user."""
+
+    def __init__(self, clock: Clock, supervisor: Supervisor) -> None:
+        self._clock = clock
+        self._supervisor = supervisor
+        self._clusters: dict[HubAccess, Cluster] = {}
+
+    @property
+    def clusters(self) -> Mapping[HubAccess, Cluster]:
+        """Those in use; may be read in any thread."""
+        return self._clusters.copy()
+
+    def cluster(self, hub: HubAccess) -> Cluster:
+        """Return the watches of a hub; raises ConfigurationError for access that cannot be used."""
+        if hub not in self._clusters:
+            api = KubeApi(Path(hub.kubeconfig), context=hub.context, setting="kubeconfig")
+            self._clusters[hub] = Cluster(api, clock=self._clock, supervisor=self._supervisor, place="hub")
+        return self._clusters[hub]
+
+    async def close(self, kept: Collection[HubAccess] = ()) -> None:
+        """End the watches and connections of all hubs but these."""
+        for hub in self._clusters.keys() - set(kept):
+            await self._clusters.pop(hub).close()
+
+
 class ClusterReaders:
     """Runs one task for each plugin that reads objects; its watches are optional."""
 
     def __init__(
-        self, cluster: Cluster, namespace: str, *, supervisor: Supervisor, shared: Iterable[SharedObjects] = ()
+        self,
+        cluster: Cluster | None,
+        namespace: str,
+        *,
+        supervisor: Supervisor,
+        shared: Iterable[SharedObjects] = (),
     ) -> None:
-        """`namespace` is that of the pool."""
-        self._cluster = cluster
+        """`cluster` and `namespace` are those of the pool; without a cluster, only objects of hubs are read."""
+        self.cluster = cluster
+        self.hubs = Hubs(SystemClock(), supervisor)
         self._namespace = namespace
         self._supervisor = supervisor
         self._shared = tuple(shared)
@@ -163,12 +198,12 @@ class ClusterReaders:
         new: list[ReadingTask] = []
         for reading in readings:
             if (known := self._running.get(reading.reader)) is not None:
-                known[0].read((*known[0].kinds, *reading.kinds))
+                known[0].read((*known[0].kinds, *self._readable(reading)))
                 continue
-            if not reading.kinds:
+            if not (kinds := self._readable(reading)):
                 continue
             work = ReadingTask(reading.reader, partial(self._open, reading.reader), retag)
-            work.read(reading.kinds)
+            work.read(kinds)
             task = self._supervisor.start("reader", work.run, name=f"reader {reading.reader.name}")
             self._running[reading.reader] = work, task
             new.append(work)
@@ -179,7 +214,7 @@ class ClusterReaders:
 
     def keep(self, readings: Iterable[Reading]) -> None:
         """Read exactly the kinds of these plugins; stop the tasks of other plugins."""
-        kinds = {reading.reader: reading.kinds for reading in readings}
+        kinds = {reading.reader: self._readable(reading) for reading in readings}
         for reader, (work, task) in tuple(self._running.items()):
             if reader in kinds:
                 work.read(kinds[reader])
@@ -187,17 +222,29 @@ class ClusterReaders:
                 del self._running[reader]
                 task.cancel()
                 work.read(())
+        used = {kind.hub for each in kinds.values() for kind in each if kind.hub is not None}
+        if self.hubs.clusters.keys() - used:
+            self._supervisor.start("hubs", partial(self.hubs.close, used))
+
+    def _readable(self, reading: Reading) -> tuple[ObjectKind, ...]:
+        return tuple(kind for kind in reading.kinds if kind.hub is not None or self.cluster is not None)
 
     def _open(self, reader: ObjectReader[Any], kind: ObjectKind) -> tuple[ObjectStream, Callable[[], None]]:
         resource = resource_of(kind)
+        if kind.hub is not None:
+            hub = self.hubs.cluster(kind.hub)
+            own = hub.api.namespace or self._namespace
+            watched = hub.watch(resource, reader.decode, fallback=own if resource.namespaced else "", optional=True)
+            return watched, partial(hub.release, watched)
+        assert self.cluster is not None  # noqa: S101  its kinds are read only then
         for shared in self._shared:
             if (shared.resource, shared.decode) == (resource, reader.decode):
                 return shared.stream, lambda: None
-        watched = self._cluster.watch(
+        watched = self.cluster.watch(
             resource,
             reader.decode,
             namespace="" if resource.everywhere or not resource.namespaced else self._namespace,
             fallback=self._namespace if resource.everywhere and not kind.everywhere else "",
             optional=True,
         )
-        return watched, partial(self._cluster.release, watched)
+        return watched, partial(self.cluster.release, watched)

@@ -64,13 +64,15 @@ class Watched(ObjectSet[T]):
         fallback: str = "",
         selector: Mapping[str, str] | None = None,
         observer: Callable[[], None] | None = None,
+        place: str = "cluster",
         generator: random.Random | None = None,
     ) -> None:
         """`selector` has a `labelSelector` or a `fieldSelector`; an empty namespace means all of them.
 
         `fallback` is the namespace to read if access to all is forbidden. `observer` is called when the state changes.
+        `place` is what the objects come from, for messages.
         """
-        super().__init__(resource, decode)
+        super().__init__(resource, decode, place)
         self.state = WatchState.STARTING
         self.reason = ""
         """Reason why the objects are not up to date; empty if they are."""

@@ -16,6 +16,7 @@ from prometheus_client.registry import CollectorRegistry
 from epp.extproc.budgets import Budgets
 from epp.extproc.open_streams import StreamObserver
 from epp.framework.plugin_status import HasInputs
+from epp.kube.cluster import Cluster
 from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery.several import SourceState
 from epp.runtime.http_connections import ConnectionCounts, Cut
@@ -160,6 +161,25 @@ def show_watches(registry: CollectorRegistry, watches: Callable[[], Iterable[Wat
         "llm_d_epp_kubernetes_object_versions_rejected_total": "Versions of objects that cannot be used.",
     }
     Computed(registry, ("resource", "namespace"), texts, rows)
+
+
+def show_hubs(registry: CollectorRegistry, hubs: Callable[[], Iterable[Cluster]]) -> None:
+    """Add the metrics of the hubs that plugins read."""
+
+    def rows() -> Iterator[Row]:
+        for hub in hubs():
+            watches = hub.watches
+            unread = sum(watch.state in {WatchState.STALE, WatchState.FORBIDDEN} for watch in watches)
+            stale = max((watch.stale_seconds for watch in watches), default=0.0)
+            yield (hub.api.server,), (unread, stale, sum(len(watch.objects) for watch in watches))
+
+    texts = {
+        "llm_d_epp_hub_kinds_unread": "Kinds of objects of a hub that cannot be read now.",
+        "llm_d_epp_hub_stale_seconds": "Time since a kind of objects of a hub could last be read, the longest; 0 while "
+        "all are kept up to date.",
+        "llm_d_epp_hub_objects": "Objects of a hub that are in effect.",
+    }
+    Computed(registry, ("hub",), texts, rows)
 
 
 def show_extproc(

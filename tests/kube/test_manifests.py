@@ -19,7 +19,12 @@ DIRECTORY = REPOSITORY / "deploy" / "manifests"
 
 
 def test_directory_has_these_files_and_no_others():
-    assert {path.stem for path in DIRECTORY.iterdir()} == {*manifests.VARIANTS, "valkey"}
+    assert {path.stem for path in DIRECTORY.iterdir()} == {*manifests.VARIANTS, manifests.HUB_READER, "valkey"}
+
+
+def test_ocm_15_rights_on_a_hub_are_those_that_the_picker_uses():
+    if (DIRECTORY / "hub-reader.yaml").read_text() != manifests.hub_reader():
+        pytest.fail("deploy/manifests/hub-reader.yaml is out of date: run `make manifests`", pytrace=False)
 
 
 @pytest.mark.parametrize("name", manifests.VARIANTS)

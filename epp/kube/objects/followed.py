@@ -33,7 +33,7 @@ _MOST_WARNINGS = 100
 
 _log = structlog.get_logger()
 SOURCE = "cluster"
-"""File name of the cluster in problems."""
+"""File name of the objects of API servers."""
 _MOST_PROBLEMS = 100
 
 
@@ -54,8 +54,8 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     """Objects of a cluster by kind; `take` returns the next state."""
 
     kinds: Mapping[ObjectKind, _Kind] = {}
-    rejected: int = 0
-    """Number of rejected versions; repeated rejections for the same reason count once."""
+    rejected: Mapping[str, int] = {}
+    """Number of rejected versions by `place` of the kind; repeated rejections for the same reason count once."""
 
     def __bool__(self) -> bool:
         """Whether any kind was read."""
@@ -65,7 +65,7 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     def inputs(self) -> InputState:
         """Rejected versions and their number."""
         problems = [problem for kind in self.kinds.values() for problem in kind.problems]
-        return InputState(tuple(problems[:_MOST_PROBLEMS]), {SOURCE: self.rejected} if self else {})
+        return InputState(tuple(problems[:_MOST_PROBLEMS]), self.rejected)
 
     def find(self, kind: ObjectKind, name: str) -> Object | None:
         """Return the object in effect."""
@@ -75,23 +75,26 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     def take(self, kinds: Iterable[ObjectsOfKind], validate: Validator = no_faults) -> "ClusterObjects":
         """Return the state after changes; an object with invalid values does not replace a valid one."""
         found = dict(self.kinds)
-        rejected = self.rejected
+        rejected = dict(self.rejected)
         for each in kinds:
             before = found.get(each.kind, _Kind())
             now = found[each.kind] = _taken(each, before, validate)
             known = {(problem.object, problem.reason) for problem in before.problems}
-            rejected += sum((problem.object, problem.reason) not in known for problem in now.problems)
+            new = sum((problem.object, problem.reason) not in known for problem in now.problems)
+            rejected[each.kind.place] = rejected.get(each.kind.place, 0) + new
         return ClusterObjects(found, rejected)
 
     def as_file(self, *, without: Collection[ObjectKey] = ()) -> FileObjects:
-        """Return the objects in the form of a file, without those of some keys."""
-        kinds = {kind[:2]: objects for kind, objects in self.kinds.items()}.values()  # a kind may be read twice
-        inputs = self.inputs
+        """Return the objects in the form of a file, without those of some keys; those of a hub replace others."""
+        kinds = sorted(self.kinds, key=lambda kind: kind.hub is not None)
+        held = {each.key: each for kind in kinds for each in self.kinds[kind].held.values()}
+        for key in without if held else ():
+            held.pop(key, None)
         return FileObjects(
             file=SOURCE,
-            held=tuple(each for kind in kinds for each in kind.held.values() if not without or each.key not in without),
-            problems=inputs.problems,
-            rejected=self.rejected,
+            held=tuple(held.values()),
+            problems=self.inputs.problems,
+            rejected=sum(self.rejected.values()),
         )
 
 
@@ -113,7 +116,7 @@ def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
             held[name] = version
         elif earlier is not None:
             held[name] = earlier
-            faulty[name] = InputProblem(SOURCE, f"{each.kind.kind} {name}", reason, 1)
+            faulty[name] = InputProblem(each.kind.place, f"{each.kind.kind} {name}", reason, 1)
     return _Kind(held, faulty, each.problems)
 
 

@@ -84,7 +84,7 @@ def test_missing_file_is_named(tmp_path):
     assert problem(tmp_path / "none") == (
         "No such file or directory; set --kubeconfig or KUBECONFIG to a kubeconfig file, or run in a pod"
     )
-    assert problem(tmp_path).startswith("Is a directory; ")
+    assert problem(tmp_path).startswith("it has none of the files kubeconfig, value: ")
 
 
 @pytest.mark.parametrize(

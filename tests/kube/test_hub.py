@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hub beside the pool's API server: two real API servers, each with its own rights, each without the other."""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import openai
+import pytest
+import yaml
+
+from epp.lab.sim import running
+from tests.support.config_files import endpoints_file
+from tests.support.kube.fleet import Fleet, fleet_in
+from tests.support.kube.pickers import PATIENCE_SECONDS, Picker, picker_as, pool_of
+from tests.support.kube.space import Space, space_in
+from tests.support.kube.users import PICKER_ROLE, User
+from tests.support.waiting import until
+from tests.support.world import FAST
+
+OCM = "cluster.open-cluster-management.io"
+MANIFEST = Path(__file__).parents[2] / "deploy" / "manifests" / "hub-reader.yaml"
+HUB_ROLE = next(each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == "ClusterRole")
+HUB_KINDS = ("placement", "managedcluster", "addonplacementscores", "inferencepoolimports")
+
+
+@dataclass
+class Clusters:
+    """A pod `a` in the pool's cluster, and the gateway `west` of another one; a hub knows of both clusters."""
+
+    pool: Space
+    hub: Space
+    hub_user: User
+    hub_binding: dict
+    fleet: Fleet
+    directory: Path
+    stack: AsyncExitStack
+
+    @property
+    def hub_kubeconfig(self) -> Path:
+        return self.directory / "hub"
+
+    def config(self, **hub: str) -> str:
+        """Return a configuration with both sources of endpoints, and the choice of clusters by the hub."""
+        hub = hub or {"kubeconfig": str(self.hub_kubeconfig)}
+        content = {
+            "apiVersion": "llm-d.ai/v1",
+            "kind": "EndpointPickerConfig",
+            "plugins": [
+                {"type": "pool-discovery"},
+                {"type": "file-discovery", "parameters": {"path": str(self.gateways), "watchFile": True}},
+                {"type": "cluster-data-source", "parameters": {"cluster": "east", **hub}},
+                {
+                    "type": "placement-filter",
+                    "parameters": {"placement": f"{self.hub.namespace}/llm", "fallbackOnEmpty": False},
+                },
+                {"type": "active-request-scorer"},
+            ],
+            "dataLayer": {
+                "discovery": {
+                    "endpoints": [
+                        {"pluginRef": "pool-discovery", "name": "pods"},
+                        {"pluginRef": "file-discovery", "name": "gateways"},
+                    ]
+                }
+            },
+        }
+        return yaml.safe_dump(content)
+
+    @property
+    def gateways(self) -> Path:
+        return self.directory / "gateways.yaml"
+
+    async def choose(self, *clusters: str) -> None:
+        """Let the hub choose these clusters."""
+        page = {
+            "apiVersion": f"{OCM}/v1beta1",
+            "kind": "PlacementDecision",
+            "metadata": {"name": "llm-decision-1", "labels": {f"{OCM}/placement": "llm"}},
+        }
+        made = await self.hub.apply(page)
+        await self.hub.admin.status(made, {"decisions": [{"clusterName": name, "reason": ""} for name in clusters]})
+
+    async def picker(self, config: str = "", *flags: str, ready: bool = True) -> Picker:
+        user = await self.pool.user("picker", PICKER_ROLE)
+        kubeconfig = user.kubeconfig(self.directory / "kubeconfig")
+        text = f"--config-text={config or self.config()}"
+        return await self.stack.enter_async_context(
+            picker_as(kubeconfig, *pool_of(self.pool), text, *flags, ready=ready)
+        )
+
+
+@pytest.fixture
+async def clusters(own_cluster, tmp_path):
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(
+            space_in(await own_cluster(crds=("inferencepools", "inferenceobjectives", "inferencemodelrewrites")))
+        )
+        hub = await stack.enter_async_context(space_in(await own_cluster(crds=HUB_KINDS)))
+        fleet = await stack.enter_async_context(fleet_in(pool))
+        await fleet.start("a")
+        await pool.pool(ports=fleet.ports)
+        user = await hub.user("hub-reader")
+        binding = await hub.grant(user, HUB_ROLE)
+        user.kubeconfig(tmp_path / "hub")
+        west = msgspec.structs.replace(FAST, name="west")
+        gateway = await stack.enter_async_context(running(west, fleet.address(), fleet.ports[0]))
+        endpoints_file(tmp_path / "gateways.yaml", west=(gateway.address, {}, "west"))
+        clusters = Clusters(pool, hub, user, binding, fleet, tmp_path, stack)
+        await clusters.choose("east", "west")
+        yield clusters
+
+
+async def served_by(picker: Picker, *names: str) -> None:
+    async def same() -> bool:
+        try:
+            return await picker.answers(4) == set(names)
+        except openai.APIStatusError:  # no cluster is chosen for now
+            return False
+
+    await until(same, f"requests are answered by {names}", seconds=PATIENCE_SECONDS)
+    assert await picker.answers(8) == set(names)
+
+
+async def hub_of(picker: Picker) -> dict:
+    (hub,) = (await picker.health())[1]["hubs"]
+    return hub
+
+
+async def states_of_hub(picker: Picker) -> dict[str, str]:
+    return {watch["resource"]: watch["state"] for watch in (await hub_of(picker))["watches"]}
+
+
+async def sources(picker: Picker) -> dict[str, dict]:
+    return {each["name"]: each for each in (await picker.health())[1]["sources"]}
+
+
+async def test_ocm_15_hub_chooses_among_pods_of_the_pool_and_gateways_of_a_file(clusters):
+    picker = await clusters.picker()
+    await picker.uses("a-rank-0", "west")
+    await served_by(picker, "a-rank-0", "west")
+    assert {name: each["endpoints"] for name, each in (await sources(picker)).items()} == {"pods": 1, "gateways": 1}
+    for cluster, server in (("west", "west"), ("east", "a-rank-0")):
+        await clusters.choose(cluster)
+        await served_by(picker, server)
+    hub = await hub_of(picker)
+    assert hub["server"] == clusters.hub.cluster.access.url
+    assert hub["kubeconfig"] == str(clusters.hub_kubeconfig)
+
+
+async def test_ocm_15_hub_dies_and_comes_back(clusters):
+    picker = await clusters.picker()
+    await clusters.choose("west")
+    await served_by(picker, "west")
+    clusters.hub.cluster.server.kill()
+    line = await picker.command.says('"msg":"hub cannot be read, its last objects stay in effect"')
+    assert clusters.hub.cluster.access.url in line
+    assert set((await states_of_hub(picker)).values()) >= {"the API server cannot be reached"}
+    assert (await picker.metrics())["llm_d_epp_hub_kinds_unread"].popitem()[1] > 0
+    assert await picker.answers(4) == {"west"}  # the last decision stays
+    await clusters.fleet.start("b")
+    await picker.uses("a-rank-0", "b-rank-0", "west")  # the pool goes on without the hub
+    await clusters.hub.cluster.server.start()
+    await picker.command.says('"msg":"hub answers again"')
+    await clusters.choose("east")
+    await served_by(picker, "a-rank-0", "b-rank-0")
+
+
+async def test_ocm_15_pool_server_dies_while_the_hub_is_there(clusters):
+    picker = await clusters.picker()
+    await served_by(picker, "a-rank-0", "west")
+    clusters.pool.cluster.server.kill()
+
+    async def in_trouble() -> bool:
+        return bool((await sources(picker))["pods"]["trouble"])
+
+    await until(in_trouble, "the source with the pods is in trouble", seconds=PATIENCE_SECONDS)
+    assert not (await sources(picker))["gateways"]["trouble"]
+    await served_by(picker, "a-rank-0", "west")  # the last pods stay
+    await clusters.choose("west")
+    await served_by(picker, "west")  # the hub is heard
+
+
+async def test_ocm_15_hub_revokes_rights_and_gives_them_again(clusters):
+    picker = await clusters.picker()
+    await clusters.choose("west")
+    await served_by(picker, "west")
+    await clusters.hub.delete(clusters.hub_binding)
+    await clusters.hub_user.wait_until_not(HUB_ROLE)
+    await clusters.hub.cluster.restart()  # watches go on for as long as they last
+    await picker.command.says('"msg":"optional objects not read"')
+    assert "forbidden" in (await states_of_hub(picker)).values()
+    assert await picker.answers(4) == {"west"}
+    await clusters.choose("east")
+    assert await picker.answers(4) == {"west"}  # not known
+    await clusters.hub.grant(clusters.hub_user, HUB_ROLE)
+    await served_by(picker, "a-rank-0")
+
+
+async def test_ocm_15_new_credentials_of_a_mounted_secret_are_read(clusters):
+    secret = clusters.directory / "secret"
+    secret.mkdir()
+    clusters.hub_user.kubeconfig(secret / "kubeconfig")
+    picker = await clusters.picker(clusters.config(kubeconfig=str(secret), context="test"))
+    await served_by(picker, "a-rank-0", "west")
+    old = await clusters.hub_user.renew()
+    (secret / "kubeconfig").write_text("clusters: [")
+    await clusters.hub_user.revoke(old)
+    await clusters.hub.cluster.restart()  # so that watches log in again
+    line = await picker.command.says("Kubernetes credentials not readable, the earlier ones stay in use")
+    assert f"{secret}/kubeconfig: is not YAML" in line
+    assert "kubeconfig: is not YAML" in (await hub_of(picker))["credentials"]
+    clusters.hub_user.kubeconfig(secret / "kubeconfig")
+    await clusters.choose("west")
+    await served_by(picker, "west")
