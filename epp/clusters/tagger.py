@@ -157,6 +157,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         )
         self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
         self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses())
+        self._listeners: list[Callable[[], None]] = []
         self._logged: frozenset[tuple[str, str, str]] = frozenset()
         objects = FollowedObjects(
             self.parameters.paths,
@@ -165,6 +166,16 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
             kinds=CLUSTER_KINDS | own,
         )
         self.start_following(objects)
+
+    @property
+    def hub(self) -> Hub:
+        """All objects in effect."""
+        return self._state.hub
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when objects or statuses may have changed; return a function that unsubscribes it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     @property
     def _computes_usage(self) -> bool:
@@ -300,6 +311,8 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         if change is not None:
             self._objects.apply(change)
         self._objects.tell(state.problems)
+        for listener in tuple(self._listeners):
+            listener()
         self._log_scores()
         return affected
 

@@ -2,7 +2,7 @@
 """Objects of the Kubernetes cluster that the pool is in, and of hubs, for plugins that read them."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -66,6 +66,9 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
 
     is_for_any_pool: ClassVar[bool] = False
     """Whether it reads files of objects wherever endpoints come from, since its objects bear on no endpoint."""
+
+    unread: Callable[[Collection[str]], str] = staticmethod(lambda _kinds: "")
+    """Returns why objects of these kinds, given by their names, may be out of date; empty if they are not."""
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:

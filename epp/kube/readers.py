@@ -17,6 +17,7 @@ from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
 from epp.kube.object_set import Decode, Delta
 from epp.kube.resources import Resource, resource_of
+from epp.kube.watched import Watched, WatchState
 from epp.runtime.supervisor import Supervisor
 
 SETTLING_SECONDS = 5.0
@@ -90,6 +91,16 @@ class ReadingTask:
         for kind in wanted:
             if kind not in self._streams:
                 self._open(kind)
+
+    def unread(self, kinds: Collection[str]) -> str:
+        """Return why objects of kinds of these names may be out of date; empty if they are not. For any thread."""
+        for kind, opened in tuple(self._streams.items()):
+            watch = opened.stream
+            if not isinstance(watch, Watched) or kind.kind not in kinds or not watch.reason:
+                continue
+            if watch.lists or watch.state is WatchState.STALE:
+                return f"{kind.place}: {watch.title}: {watch.state}: {watch.reason}"
+        return ""
 
     async def first_report(self) -> None:
         """Wait until the plugin has processed the first objects."""
@@ -206,6 +217,7 @@ class ClusterReaders:
             work.read(kinds)
             task = self._supervisor.start("reader", work.run, name=f"reader {reading.reader.name}")
             self._running[reading.reader] = work, task
+            reading.reader.unread = work.unread
             new.append(work)
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * SETTLING_SECONDS):

@@ -214,3 +214,34 @@ async def test_ocm_15_new_credentials_of_a_mounted_secret_are_read(clusters):
     clusters.hub_user.kubeconfig(secret / "kubeconfig")
     await clusters.choose("west")
     await served_by(picker, "west")
+
+
+async def test_ocm_16_import_on_the_hub_brings_the_gateways_of_other_clusters(clusters):
+    content = yaml.safe_load(clusters.config())
+    gateway = yaml.safe_load(clusters.gateways.read_text())["endpoints"][0]
+    imported = {
+        "poolImport": f"{clusters.hub.namespace}/llm",
+        "gateways": {"west": f"{gateway['address']}:{gateway['port']}"},
+    }
+    content["plugins"][1] = {"type": "pool-import-discovery", "parameters": imported}
+    content["dataLayer"]["discovery"]["endpoints"][1] = {"pluginRef": "pool-import-discovery", "name": "import"}
+    picker = await clusters.picker(yaml.safe_dump(content))
+    await picker.uses("a-rank-0")
+    assert "there is no InferencePoolImport" in (await sources(picker))["import"]["trouble"]
+    made = await clusters.hub.apply(
+        {
+            "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+            "kind": "InferencePoolImport",
+            "metadata": {"name": "llm"},
+        }
+    )
+    exporting = [{"name": "example.com/controller", "exportingClusters": [{"name": "west"}]}]
+    await clusters.hub.admin.status(made, {"controllers": exporting})
+    await picker.uses("a-rank-0", "west")
+    await served_by(picker, "a-rank-0", "west")
+    clusters.hub.cluster.server.kill()
+    await picker.command.says('"msg":"source of endpoints in trouble","source":"import","kept_endpoints":1')
+    await served_by(picker, "a-rank-0", "west")  # the last gateways stay
+    await clusters.hub.cluster.server.start()
+    await clusters.hub.admin.status(made, {"controllers": []})
+    await picker.uses("a-rank-0")

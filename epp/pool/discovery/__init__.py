@@ -3,6 +3,7 @@
 
 from epp.pool.discovery.endpoint_list import StaticDiscovery, parse_targets
 from epp.pool.discovery.endpoints_file import FileDiscovery
+from epp.pool.discovery.imports import PoolImportDiscovery
 from epp.pool.discovery.inference_pool import PodDiscovery, PoolDiscovery, PoolName
 from epp.pool.discovery.pod_files import PodFileDiscovery
 from epp.pool.discovery.pods import PodTarget
@@ -15,6 +16,7 @@ __all__ = [
     "PodFileDiscovery",
     "PodTarget",
     "PoolDiscovery",
+    "PoolImportDiscovery",
     "PoolName",
     "SeveralSources",
     "StaticDiscovery",

@@ -53,7 +53,7 @@ def _parse_target(entry: str) -> Target:
         name, address = "", first
     elif not name:
         raise ValueError(f"{entry!r} has an empty name: write host:port or name=host:port")
-    place, tls = _parse_address(address)
+    place, tls = parse_address(address)
     labels = _parse_labels(rest)
     accelerator = labels.pop(_ACCELERATOR, None)
     return Target(
@@ -66,7 +66,8 @@ def _parse_target(entry: str) -> Target:
     )
 
 
-def _parse_address(text: str) -> tuple[HostPort, bool]:
+def parse_address(text: str) -> tuple[HostPort, bool]:
+    """Return host and port of `host:port`, a URL or a port, and whether it speaks HTTPS; raises ValueError."""
     if url := _URL.fullmatch(text):
         return _parse_url(text, url[1].lower(), url[2], url[3])
     if _NEARLY_URL.match(text):

@@ -162,17 +162,24 @@ class SeveralSources(Discovery[Parameters]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def use(self, sources: Sequence[EndpointSource]) -> None:
-        """Take other sources: those of plugins that are there already keep their endpoints."""
+        """Take other sources; one of a plugin or of a name that was there before keeps its endpoints meanwhile."""
         known = {part.source.plugin: part for part in self._parts}
-        self.sources = tuple(sources)
-        before, parts = self._parts, []
+        others = {part.source.name: part for part in self._parts}
         for source in sources:
-            part = known.get(source.plugin) or _Part(source, self, self.clock.now())
+            if source.plugin in known:
+                others.pop(known[source.plugin].source.name)
+        self.sources = tuple(sources)
+        parts = []
+        for source in sources:
+            part = known.get(source.plugin)
+            if part is None:
+                part = _Part(source, self, self.clock.now())
+                if (before := others.pop(source.name, None)) is not None:
+                    part.by_id, part.by_address, part.shown = before.by_id, before.by_address, before.shown
             part.source = source
             parts.append(part)
-        for part in before:
-            if part not in parts:
-                self.change(part, {}, tuple(part.by_id))
+        for part in others.values():
+            self.change(part, {}, tuple(part.by_id))
         self._parts = tuple(parts)
         for part in self._parts:  # precedence may have changed
             self.change(part, part.by_id.copy(), ())

@@ -429,6 +429,7 @@ OWN = words("""
     strategy-scorer taint-filter taint-scorer shadow-profiles tenant-quotas tenants wake-up-scorer
     work-seconds-detector work-seconds-scorer
     pool-discovery
+    pool-import-discovery
 """)
 """Those that only this picker has."""
 

@@ -151,7 +151,7 @@ async def test_ocm_14_other_sources_are_taken_without_a_new_start_of_those_that_
         assert in_pool(store) == {("a", "1")}
         await until(lambda: in_pool(store) == {("a", "1"), ("x", "3")}, "the new one is read")
         assert stays.starts == 1
-        leaves.pool.replace([at("late", "4")])
+        leaves.pool.replace([at("late", "4")])  # as its task ends
         assert in_pool(store) == {("a", "1"), ("x", "3")}
         whole.use(sources(stays=stays))
         assert in_pool(store) == {("a", "1")}
@@ -194,3 +194,16 @@ def test_ocm_14_pool_is_what_the_sources_say_whatever_their_order(steps):
             assert sum(state.endpoints for state in whole.states) == len(store.endpoints)
 
     asyncio.run(run())
+
+
+async def test_ocm_14_new_plugin_of_a_name_takes_over_the_endpoints_of_the_one_before(monkeypatch):
+    monkeypatch.setattr("epp.pool.discovery.several._LOOK_SECONDS", 0.01)
+    before, after = Scripted(at("b", "2"), at("c", "3")), Scripted(at("b", "2"), failure="not yet")
+    async with running(local=Scripted(at("a", "1")), remote=before) as (whole, store):
+        kept = store.endpoint("default/b")
+        whole.use([whole.sources[0], EndpointSource(after, "remote")])
+        await until(lambda: trouble(whole)["remote"] == "not yet", "the new one is tried")
+        assert in_pool(store) == {("a", "1"), ("b", "2"), ("c", "3")}
+        after.failure = ""
+        await until(lambda: in_pool(store) == {("a", "1"), ("b", "2")}, "the new one is read")
+        assert store.endpoint("default/b").identity == kept.identity

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints of an InferencePoolImport: the gateways of the clusters that export a pool."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from epp.clusters.tagger import ClusterTagger
+from epp.framework.datalayer import Discovery, Pool, Unresolved
+from epp.framework.plugin import Parameters, Plugin
+from epp.kube.objects.inference import InferencePoolImport
+from epp.kube.objects.ocm import ManagedCluster
+from epp.pool.discovery.endpoint_list import parse_address
+from epp.pool.discovery.targets import Resolver, Target, system_lookup
+
+_MOST_CLUSTERS = 1000
+_NAMES_SHOWN = 5
+_KINDS = (InferencePoolImport.__name__, ManagedCluster.__name__)
+
+
+class PoolImportParameters(Parameters, frozen=True):
+    """The imported pool, and where the gateways of its clusters are."""
+
+    pool_import: str
+    """`namespace/name` of an InferencePoolImport."""
+    clusters: str = ClusterTagger.plugin_type
+    """The `cluster-data-source` that reads it, from the API server of the pool, a hub or files."""
+    gateways: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Address of the gateway of each cluster by its name: `host:port`, or a URL. Host names are resolved every 30 s."""
+    gateway_claim: str = ""
+    """Claim of a ManagedCluster with the address of its gateway, for clusters that `gateways` does not name."""
+
+    def __post_init__(self) -> None:
+        """Check name and addresses; raises ValueError."""
+        if "/" not in self.pool_import.strip("/"):
+            name = self.pool_import
+            raise ValueError(f"poolImport is {name!r}: write the namespace/name of an InferencePoolImport")
+        for cluster, address in self.gateways.items():
+            try:
+                parse_address(address)
+            except ValueError as error:
+                raise ValueError(f"gateways.{cluster}: {error}") from None
+
+
+class PoolImportDiscovery(Discovery[PoolImportParameters]):
+    """The gateways of the clusters that export a pool, one endpoint for each, named as the cluster.
+
+    An endpoint has the labels of the ManagedCluster. The local cluster of the `cluster-data-source` has none: its pods
+    are those of another source. At most 1,000 clusters count.
+    """
+
+    plugin_type = "pool-import-discovery"
+
+    def setup(self) -> None:
+        """Prepare; nothing is known before `connect`."""
+        self._resolver = Resolver(system_lookup)
+        self._clusters: ClusterTagger
+        self._without: tuple[str, ...] = ()
+        """Why clusters that export the pool have no endpoint."""
+
+    @property
+    def references(self) -> Mapping[str, str]:
+        """The reader of the objects."""
+        return {"clusters": self.parameters.clusters}
+
+    def connect(self, plugins: Mapping[str, Plugin]) -> None:
+        """Take the reader of the objects; raises ValueError for another plugin."""
+        found = plugins["clusters"]
+        if not isinstance(found, ClusterTagger):
+            raise ValueError(f"clusters is {found.name!r}: name a {ClusterTagger.plugin_type}")  # noqa: TRY004  a setting
+        self._clusters = found
+
+    @property
+    def unresolved(self) -> Sequence[Unresolved]:
+        """Gateways whose host names have no address."""
+        return self._resolver.unresolved
+
+    @property
+    def trouble(self) -> str:
+        """Why its endpoints may be out of date, or some are missing."""
+        name = self.parameters.pool_import
+        if unread := self._clusters.unread(_KINDS):
+            return unread
+        if name not in self._clusters.hub.imports:
+            return f"there is no InferencePoolImport {name}: correct poolImport, or see that its controller runs"
+        more = f"; and {len(self._without) - _NAMES_SHOWN} more" if len(self._without) > _NAMES_SHOWN else ""
+        return "; ".join(self._without[:_NAMES_SHOWN]) + more
+
+    async def start(self, pool: Pool) -> None:
+        """Fill the pool with what is known of the hub so far."""
+        self._resolver.targets = self._targets()
+        await self._resolver.refresh(pool)
+
+    async def follow(self, pool: Pool) -> None:
+        """Apply changes of the objects and new addresses of host names until cancelled."""
+        news = asyncio.Event()
+        unsubscribe = self._clusters.subscribe(news.set)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._resolver.follow(pool))
+                while True:
+                    await self.start(pool)
+                    await news.wait()
+                    news.clear()
+        finally:
+            unsubscribe()
+
+    def _targets(self) -> tuple[Target, ...]:
+        hub = self._clusters.hub
+        found = hub.imports.get(self.parameters.pool_import)
+        exporting = () if found is None else found.clusters
+        remote = (name for name in exporting if name != self._clusters.parameters.cluster)
+        without: list[str] = []
+        targets = tuple(self._gateways(islice(remote, _MOST_CLUSTERS), hub.clusters, without))
+        self._without = tuple(without)
+        return targets
+
+    def _gateways(
+        self, names: Iterator[str], clusters: Mapping[str, ManagedCluster], without: list[str]
+    ) -> Iterator[Target]:
+        """Yield the gateway of each cluster; add to `without` why one has none."""
+        given = self.parameters
+        for name in names:
+            cluster = clusters.get(name)
+            address = given.gateways.get(name, "")
+            if not address and cluster is not None:
+                address = cluster.claims.get(given.gateway_claim, "")
+            if not address:
+                claim = f", or as claim {given.gateway_claim} of its ManagedCluster" if given.gateway_claim else ""
+                without.append(f"cluster {name} has no gateway: write its address under gateways{claim}")
+                continue
+            try:
+                place, tls = parse_address(address)
+            except ValueError as error:
+                without.append(f"claim {given.gateway_claim} of ManagedCluster {name}: {error}")
+                continue
+            labels = {} if cluster is None else cluster.metadata.labels
+            namespace = given.pool_import.partition("/")[0]
+            yield Target(name, place.host, place.port, namespace, labels, cluster=name, tls=tls)
