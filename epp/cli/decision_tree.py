@@ -237,6 +237,7 @@ _FACTS: Mapping[str, Callable[[CandidateScore], str]] = {
     "waiting": lambda each: "" if each.waiting is None else f"{each.waiting:g}",
     "running": lambda each: "" if each.running is None else f"{each.running:g}",
     "KV cache": lambda each: "" if each.kv_usage is None else f"{each.kv_usage:.0%}",
+    "network": lambda each: "" if each.network_seconds is None else f"{each.network_seconds * 1e3:.3g} ms",
     "accelerator": lambda each: _plain(each.accelerator),
     "price": lambda each: _dollars(each.cost_per_hour),
 }

@@ -13,12 +13,14 @@ import structlog
 from msgspec import Meta
 
 from epp.clusters.cluster_status import ClusterStatuses, Evaluate, Hub, cluster_statuses
+from epp.clusters.networks import DeclaredNetwork, declared_networks
 from epp.clusters.placement import Explanation
 from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
 from epp.framework.cluster import HubAccess, ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
+from epp.framework.limits import NonNegative
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
@@ -51,6 +53,27 @@ _PROBLEMS = PluginMetric("cluster_object_problems", "Values and objects on clust
 _log = structlog.get_logger()
 
 
+class Network(Parameters, frozen=True):
+    """The network between the local cluster and another one."""
+
+    latency: str = ""
+    """Time of a round trip, a duration such as `35ms`; by default as connections for polls take."""
+    cost: NonNegative | None = None
+    """Dollars for a gigabyte to and from the cluster."""
+
+    def __post_init__(self) -> None:
+        """Check the duration; raises ValueError."""
+        try:
+            self.declared  # noqa: B018  raises ValueError
+        except ValueError as error:
+            raise ValueError(f"latency: {error}") from None
+
+    @property
+    def declared(self) -> DeclaredNetwork:
+        """The numbers; raises ValueError for a malformed duration."""
+        return DeclaredNetwork(parse_duration(self.latency) if self.latency else None, self.cost)
+
+
 class ClusterTaggerParameters(Parameters, frozen=True):
     """Sources of objects, and computations on them."""
 
@@ -77,6 +100,12 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     """Name of the local cluster, which is that of endpoints without a cluster."""
     cluster_labels: Annotated[tuple[str, ...], Meta(max_length=16)] = CLUSTER_LABELS
     """Labels with the cluster of an endpoint that has none otherwise; the first existing label is used."""
+    networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
+    """Network to each other cluster, by its name, for `cluster-score` and `work-seconds-scorer`."""
+    latency_claim: str = ""
+    """Claim or label of a ManagedCluster with the latency, for clusters that `networks` does not give one."""
+    cost_claim: str = ""
+    """Claim or label of a ManagedCluster with the cost in dollars for a gigabyte, likewise."""
     evaluate: Evaluate = "auto"
     """Placements that this picker evaluates: those without a PlacementDecision (`auto`), all (`always`) or none
     (`never`)."""
@@ -113,16 +142,20 @@ class _State(NamedTuple):
     statuses: ClusterStatuses
     without_pods: bool = False
     """Whether usage is requested without known pods."""
+    networks: Mapping[str, DeclaredNetwork] = {}
+    """Declared networks by cluster."""
+    faults: tuple[str, ...] = ()
+    """Claims that declare no network."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Messages about objects in effect."""
-        return (*self.hub.remarks, _NO_PODS) if self.without_pods else self.hub.remarks
+        return (*self.hub.remarks, *self.faults, *([_NO_PODS] if self.without_pods else ()))
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Messages about all objects, including rejected versions."""
-        return (*self.hub.problems, _NO_PODS) if self.without_pods else self.hub.problems
+        return (*self.hub.problems, *self.faults, *([_NO_PODS] if self.without_pods else ()))
 
 
 class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[ClusterTaggerParameters]):
@@ -156,7 +189,8 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
             frozenset((kind.group, kind.kind) for kind in _USAGE_KINDS) if self._computes_usage else frozenset()
         )
         self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
-        self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses())
+        self._networks = {name: each.declared for name, each in given.networks.items()}
+        self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses(), networks=self._networks)
         self._listeners: list[Callable[[], None]] = []
         self._logged: frozenset[tuple[str, str, str]] = frozenset()
         objects = FollowedObjects(
@@ -224,9 +258,12 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the status of the endpoint's cluster."""
         cluster = self.cluster_of(endpoint)
-        status = self._state.statuses.of(cluster)
+        state = self._state
+        status = state.statuses.of(cluster)
         if cluster == self.parameters.cluster:
             status = msgspec.structs.replace(status, local=True)
+        elif (network := state.networks.get(cluster)) is not None:
+            status = msgspec.structs.replace(status, latency=network.latency, transfer_cost=network.cost)
         return Report(attributes={CLUSTER: status})
 
     def cluster_of(self, endpoint: Endpoint) -> str:
@@ -297,7 +334,9 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         differs = found.differ_from(before.statuses)
         affected = no_endpoint if differs is None else lambda endpoint: differs(self.cluster_of(endpoint))
         without_pods = self._computes_usage and bool(hub.nodes) and not hub.pods
-        return partial(self._apply, _State(hub, used, found, without_pods), affected, change)
+        claims = self.parameters.latency_claim, self.parameters.cost_claim
+        networks, faults = declared_networks(hub, self._networks, claims)
+        return partial(self._apply, _State(hub, used, found, without_pods, networks, faults), affected, change)
 
     def _usage_of(self, hub: Hub) -> Mapping[str, float]:
         if not hub.pods:

@@ -114,6 +114,8 @@ class CandidateScore(_Part, frozen=True, kw_only=True):
     """Requests in the queue of the endpoint, as last reported."""
     running: float | None = None
     kv_usage: float | None = None
+    network_seconds: float | None = None
+    """Round trip to the cluster of the endpoint, 0 for the local one; None if it is unknown or all are local."""
 
 
 class Failure(_Part, frozen=True, kw_only=True):

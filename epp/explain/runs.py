@@ -11,6 +11,7 @@ from epp.explain.record import CandidateScore, Drop, Failure, FilterStep, Profil
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Positions
 from epp.framework.candidates import Candidates
+from epp.framework.clusters import NetworkSeconds
 from epp.framework.messages import printable
 from epp.framework.request import Request
 from epp.framework.result import DropCause, FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
@@ -22,6 +23,7 @@ MOST_LISTED = 32
 """Endpoints in each list of a record."""
 _MOST_TEXT = 200
 _DIGITS = 6
+_NETWORK = NetworkSeconds()
 _NO_PICKS: Positions = np.empty(0, dtype=np.intp)
 _BY_CAUSE: Mapping[DropCause, str] = {
     DropCause.CONSTRAINT: "does not match the request",
@@ -170,6 +172,7 @@ def _candidate_scores(
     tags = left.snapshot.records(ACCELERATOR).values
     in_flight = left.values(IN_FLIGHT)
     waiting, running, kv_usage = (left.values(column) for column in (WAITING, RUNNING, KV_USAGE))
+    network = _NETWORK.of(left.snapshot)
     for position in listed:
         slot = left.slots.item(position)
         each = [trace.scores.item(position) for trace in scores]
@@ -187,6 +190,7 @@ def _candidate_scores(
             waiting=number(waiting.item(position)),
             running=number(running.item(position)),
             kv_usage=number(kv_usage.item(position)),
+            network_seconds=None if network is None else number(network.item(slot)),
         )
 
 

@@ -19,7 +19,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.limits import NonNegative
 from epp.framework.plugin import Parameters
 from epp.framework.records import Records
-from epp.framework.snapshot import Attribute, Snapshot
+from epp.framework.snapshot import ROUND_TRIP, Attribute, Snapshot
 
 MOST_SCORE = 100.0
 """Scores of a hub reach from -100 to 100."""
@@ -97,6 +97,10 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Condition ManagedClusterConditionAvailable; None if unknown."""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     claims: Mapping[str, str] = msgspec.field(default_factory=dict)
+    latency: float | None = None
+    """Declared seconds of a round trip to it; None if none are declared."""
+    transfer_cost: float | None = None
+    """Declared dollars for a gigabyte to and from it; None if none are declared."""
 
 
 def cluster_of(endpoint: Endpoint, labels: Iterable[str], local: str) -> str:
@@ -167,6 +171,44 @@ def _numbered(endpoints: Sequence[Endpoint | None], statuses: Sequence[Any]) -> 
         name = status.cluster or ("" if endpoint is None else endpoint.cluster)
         of_slot[slot] = numbers.setdefault(name, len(numbers))
     return Clusters(tuple(numbers), read_only(of_slot))
+
+
+class NetworkSeconds:
+    """Round trips to the clusters of a pool, computed again only when endpoints, statuses or measurements change."""
+
+    __slots__ = ("_clusters", "_of", "_seconds")
+
+    def __init__(self) -> None:
+        self._clusters = ClusterIndex()
+        self._of: tuple[object, object] = None, None
+        self._seconds: Floats | None = None
+
+    def of(self, snapshot: Snapshot) -> Floats | None:
+        """Return the seconds of a round trip to the cluster of each slot, or None if all are in the local one.
+
+        0 for the local cluster; otherwise as declared, or the shortest that was measured to an endpoint of the cluster;
+        NaN if unknown.
+        """
+        clusters, measured = self._clusters.of(snapshot), snapshot.columns.get(ROUND_TRIP.name)
+        if self._of[0] is not clusters or self._of[1] is not measured:
+            self._of = clusters, measured
+            self._seconds = _network_seconds(snapshot, clusters)
+        return self._seconds
+
+
+def _network_seconds(snapshot: Snapshot, clusters: Clusters) -> Floats | None:
+    slots, statuses = snapshot.slots, snapshot.records(CLUSTER).values
+    numbers = clusters.numbers[slots]
+    used, firsts = np.unique(numbers, return_index=True)
+    shortest = np.full(len(clusters.names), np.nan)
+    np.fmin.at(shortest, numbers, snapshot.column(ROUND_TRIP)[slots])
+    for number, first in zip(used.tolist(), slots[firsts].tolist(), strict=True):
+        status: ClusterStatus = statuses[first]
+        if status.local or not clusters.names[number]:
+            shortest[number] = 0.0
+        elif status.latency is not None:
+            shortest[number] = status.latency
+    return shortest[clusters.numbers] if np.any(shortest[used] != 0) else None
 
 
 class ClusterToleration(Parameters, frozen=True):

@@ -43,6 +43,7 @@ __all__ = [
     "PREFIX_HIT_TOKENS",
     "PREFIX_QUERY_TOKENS",
     "REACHABLE",
+    "ROUND_TRIP",
     "RUNNING",
     "SERVED",
     "TOPOLOGY",
@@ -112,6 +113,8 @@ FAILED = Column("failed", "requests", 0.0)
 """Of those, the ones whose response had a status of 500 or more."""
 LAST_PICKED = Column("last_picked", "sequence number", 0.0)
 """Sequence number of the last pick; 0 for none."""
+ROUND_TRIP = Column("round_trip", "seconds", lasting=True)
+"""Time of a round trip to the endpoint, as the last connection for polls took."""
 ANSWERS, SILENT, REFUSES = 1.0, 0.5, 0.0
 GPU_UTILIZATION = Column("GPUUtilization", "0..1")
 """Share of the time in which the busiest GPU behind the endpoint did something."""

@@ -18,15 +18,20 @@ from epp.framework.clusters import (
     USAGE_SCORE,
     ClusterIndex,
     ClusterStatus,
+    NetworkSeconds,
     status_mask,
     status_numbers,
 )
+from epp.framework.limits import Positive
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.framework.refusals import NoClustersError
 from epp.framework.result import DropCause
 from epp.framework.scoring import DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
+from epp.framework.snapshot import ROUND_TRIP
 
 NEUTRAL = 0.5
+_WORST = {"latency": 0.2, "networkCost": 0.1}
+"""Seconds, and dollars for a gigabyte, that score 0."""
 _MOST_NAMED = 8
 
 _MISSING = PluginMetric(
@@ -42,15 +47,18 @@ _log = structlog.get_logger()
 class ClusterScoreParameters(FilterParameters, frozen=True):
     """The score, its weight, and the treatment of missing scores."""
 
-    source: Literal["addon", "placement", "dynamic"] = "addon"
+    source: Literal["addon", "placement", "dynamic", "latency", "networkCost"] = "addon"
     """`addon`: the item `scoreName` of the AddOnPlacementScore `resourceName`. `placement`: the score in the decisions
-    of `placement`. `dynamic`: the score `scoreName` of a `dynamic-score-source`."""
+    of `placement`. `dynamic`: the score `scoreName` of a `dynamic-score-source`. `latency`: the seconds of a round trip
+    to the cluster, declared or measured. `networkCost`: the declared dollars for a gigabyte to and from it."""
     resource_name: str = USAGE_SCORE
     """Name of the AddOnPlacementScore objects, one for each cluster."""
     score_name: str = ""
     """Name of the item, such as `gpuClusterAvailable`, or of the dynamic score."""
     placement: str = ""
     """`namespace/name` of a Placement."""
+    worst: Positive | None = None
+    """Seconds of latency, or dollars for a gigabyte, that score 0: by default 0.2 and 0.1."""
     weight: Annotated[float, Meta(ge=-MOST_WEIGHT, le=MOST_WEIGHT)] = 1.0
     """Weight in profiles that do not set one. A negative weight prefers endpoints with lower scores."""
     missing: Literal["neutral", "worst", "fail"] = "neutral"
@@ -64,6 +72,12 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
             if self.score_name:
                 raise ValueError(f"scoreName is {self.score_name!r}, and a placement has one score: remove it")
             return
+        if self.source in _WORST:
+            if self.score_name or self.placement:
+                raise ValueError(f"source {self.source} has neither a scoreName nor a placement: remove them")
+            return
+        if self.worst is not None:
+            raise ValueError("worst has no effect: write source: latency or source: networkCost as well")
         if not self.score_name:
             raise ValueError("scoreName is missing: write the name of the score, such as gpuClusterAvailable")
         if self.placement:
@@ -74,7 +88,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
     """`(value + 100) / 200`, limited to [0, 1]: the score of the endpoint's cluster on the scale of a hub.
 
     The scores of a placement are unbounded sums: the lowest among the candidates gives 0, the highest 1; equal scores
-    give 1. A dynamic score is the first available score of the endpoint's pod, device, node, app or cluster.
+    give 1. A dynamic score is the first available score of the endpoint's pod, device, node, app or cluster. Latency
+    and network cost give `1 - value / worst`, at least 0, and 1 for the local cluster.
 
     A negative `weight` gives 1 minus the result, so that totals stay between 0 and the sum of the weights. The weight
     in a profile replaces the amount of `weight`, not its sign.
@@ -95,6 +110,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         self._key = f"{parameters.resource_name}/{self._item}"
         self._column = DynamicScoreColumn(parameters.score_name)
         self._clusters = ClusterIndex()
+        self._network = NetworkSeconds()
+        self._worst = parameters.worst or _WORST.get(parameters.source, 0.0)
         self._counts = {"missing": 0, "expired": 0}
         self._warned: frozenset[str] = frozenset()
         self._warned_of: object = None
@@ -103,6 +120,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
             self.may_read = (ACCELERATOR, CLUSTER)
         else:
             self.reads = (CLUSTER,)
+            self.may_read = (ROUND_TRIP,) if parameters.source == "latency" else ()
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -129,6 +147,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         values = self._values(candidates)
         if self.parameters.source == "placement":
             scores = _over_range(values)
+        elif self._worst:
+            scores = np.maximum(1.0 - values / self._worst, 0.0)
         else:
             scores = np.clip((values + MOST_SCORE) / (2 * MOST_SCORE), 0.0, 1.0)
         if self.parameters.weight < 0:
@@ -141,6 +161,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
 
     @property
     def _described(self) -> str:
+        if self._worst:
+            return self.parameters.source
         return (
             f"of placement {self.parameters.placement}"
             if self.parameters.source == "placement"
@@ -154,6 +176,11 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
                 return self._column.of(candidates.snapshot)[candidates.slots]
             case "placement":
                 return status_numbers(candidates, _placement_score, self.parameters.placement)
+            case "latency":
+                network = self._network.of(candidates.snapshot)
+                return np.zeros(len(candidates)) if network is None else network[candidates.slots]
+            case "networkCost":
+                return status_numbers(candidates, _network_cost)
             case _:
                 return status_numbers(candidates, _add_on_score, self._key)
 
@@ -209,6 +236,10 @@ def _add_on_score(status: ClusterStatus, key: str) -> float | None:
 def _placement_score(status: ClusterStatus, placement: str) -> float | None:
     found = status.placements.get(placement)
     return None if found is None or not found.chosen else found.score
+
+
+def _network_cost(status: ClusterStatus) -> float | None:
+    return 0.0 if status.local or not status.cluster else status.transfer_cost
 
 
 def _is_expired(status: ClusterStatus, key: str) -> bool:

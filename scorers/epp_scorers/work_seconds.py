@@ -35,9 +35,11 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 from epp.framework.accelerators.served_class import SERVED_CLASS, of_served_class
 from epp.framework.arrays import highest, read_only
+from epp.framework.clusters import CLUSTER, NetworkSeconds
 from epp.framework.load import is_known
 from epp.framework.rates import EndpointRates, Reported, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
+from epp.framework.snapshot import ROUND_TRIP
 
 _LEAST_SECONDS, _FULLEST, _ZERO, _ONE = (read_only(np.array(number)) for number in (1e-3, 0.99, 0.0, 1.0))
 """Arrays of dimension 0, which NumPy processes at half the cost of floats."""
@@ -111,6 +113,9 @@ class WorkSecondsParameters(Parameters, frozen=True):
     """Time to wake up an idle endpoint whose model is frozen to memory (see `wake-up-scorer`)."""
     wake_up_from_disk_seconds: NonNegative = 20.0
     """Time to wake up an idle endpoint whose model is frozen to disk."""
+    network_round_trips: NonNegative = 1.0
+    """Round trips to the cluster of the endpoint in the time of a request: 1 on a connection that is kept; 0 not to
+    count the network."""
     attention_quadratic_tokens: Natural = 0
     """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""
@@ -120,8 +125,8 @@ class WorkSecondsParameters(Parameters, frozen=True):
 class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     """`least / seconds`: the lowest time among the candidates divided by that of the endpoint.
 
-    `seconds = queue + wait + prefill + fetch + delay + adapter + decode + barrier + wake-up + other class`, with the
-    endpoint's own rates:
+    `seconds = queue + wait + prefill + fetch + delay + adapter + decode + barrier + wake-up + network + other class`,
+    with the endpoint's own rates:
 
     - `queue = waiting * mean output tokens * ITL / running` if the engine has a queue or a full batch, because a place
       in the batch becomes free only when a request ends;
@@ -143,6 +148,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99;
+    - `network = networkRoundTrips * round trip` to another cluster: as `cluster-data-source` declares it, or else the
+      shortest that connections for polls took to an endpoint of that cluster; 0 if it is unknown;
     - `other class = classStickinessSeconds` where another accelerator class served the request's session before.
 
     A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. Where a report has
@@ -161,6 +168,8 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         FETCH_SECONDS,
         PULLED_TOKENS,
         LOAD_AT,
+        CLUSTER,
+        ROUND_TRIP,
         ACCELERATOR_SELECTION,
         SERVED_CLASS,
         *LOAD_INPUTS,
@@ -179,6 +188,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         )
         self._reported: Reported[_Barrier] = Reported(KV_USAGE)
         self._wake_up = WakeUpCost(given.wake_up_from_memory_seconds, given.wake_up_from_disk_seconds)
+        self._network = NetworkSeconds()
         self._seen_adapters: set[str] = set()
         """Names that endpoints have reported as adapters."""
 
@@ -209,6 +219,9 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         fetching = request.get(FETCH_SECONDS)
         if fetching is not None:
             seconds += fetching[candidates.slots]
+        network = self._network.of(candidates.snapshot) if given.network_round_trips else None
+        if network is not None:
+            seconds += given.network_round_trips * np.nan_to_num(network[candidates.slots])
         return seconds if waking_up is None else seconds + waking_up
 
     def _own_tokens(self, request: Request, candidates: Candidates, ahead: Floats) -> Floats:

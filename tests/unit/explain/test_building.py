@@ -16,6 +16,7 @@ from epp.explain.record import DecisionRecord, Prefix, Timings
 from epp.framework import Candidates, Filter, FilterParameters, Headers, ManualClock, Mask, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.arrays import Floats
+from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.errors import RequestError
 from epp.framework.refusals import NoEndpointsError
 from epp.framework.registry import Registry
@@ -132,6 +133,14 @@ def test_pick_has_its_fallbacks_address_hardware_and_price():
     assert (pick.accelerator, pick.accelerator_model, pick.cost_per_hour) == ("fast", "h100", 6.0)
     assert record.profiles[0].candidates[0].cost_per_hour == 6.0
     assert record.why.startswith("default: ")
+
+
+def test_ocm_17_candidates_of_other_clusters_have_the_round_trip_to_them():
+    statuses = [ClusterStatus(cluster="east", local=True), ClusterStatus(cluster="west", latency=0.035)]
+    record = recorded(ZONES, zones("a", "a", waiting=[0, 1], records={CLUSTER: statuses}))
+    assert [each.network_seconds for each in record.profiles[0].candidates] == [0.0, 0.035]
+    alone = recorded(ZONES, zones("a", waiting=[0], records={CLUSTER: statuses[:1]}))
+    assert alone.profiles[0].candidates[0].network_seconds is None
 
 
 def test_refused_request_has_the_filters_that_left_none():

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import TypeAlias
 
 from epp.framework.clock import Clock
-from epp.framework.datalayer import DataSource
+from epp.framework.datalayer import DataSource, Report
 from epp.framework.endpoint import Endpoint
+from epp.framework.snapshot import ROUND_TRIP
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, PollBudget, PollPriority, Timetable, UrgentBudget
 from epp.pool.collectors.sources.http import HttpSource
@@ -158,6 +159,9 @@ class PolledFeed:
             wait = max(wait, cadence.interval(now))
         if self._client is not None:
             self.least_wait = self._client.seconds / _SHARE
+            round_trip = self._client.take_round_trip()
+            if round_trip is not None and self.tells_reachability:
+                self._store.tag(self.endpoint, Report({ROUND_TRIP: round_trip}))
         self.wait = max(wait, self.least_wait)
         self.priority.settled(outcome)
 

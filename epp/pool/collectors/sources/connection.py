@@ -4,6 +4,7 @@
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
@@ -16,6 +17,9 @@ from epp.pool.collectors.sources.response_parser import (
     ResponseParser,
     WholePage,
 )
+
+_MIN_RTT_AT = 148
+_UNKNOWN_RTT = 2**32 - 1
 
 
 class ConnectError(Exception):
@@ -63,7 +67,7 @@ class Target:
 class Connection(asyncio.BufferedProtocol):
     """A persistent connection to a server, with one request at a time."""
 
-    __slots__ = ("_done", "_reader", "_reading", "_transport", "begun", "on_idle_end", "seconds")
+    __slots__ = ("_done", "_reader", "_reading", "_transport", "begun", "on_idle_end", "round_trip", "seconds")
 
     def __init__(self, reading: Reading, limit: int, page_buffer: PageBuffer | None = None) -> None:
         """Limit the bytes of a page; `page_buffer` collects pages, if given."""
@@ -73,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a part of the last response was received."""
         self.seconds = 0.0
         """CPU time of the last response, without its last piece."""
+        self.round_trip: float | None = None
+        """Seconds of the round trip that connecting took; None once that was reported."""
         self._transport: asyncio.Transport | None = None
         self._done: Callable[[Outcome], None] | None = None
         self.on_idle_end: Callable[[], None] | None = None
@@ -183,7 +189,9 @@ async def connect(
     try:
         connecting = make_socket(socket.AF_INET6 if ":" in target.address else socket.AF_INET)
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
+        began = loop.time()
         await loop.sock_connect(connecting, (target.address, target.port))
+        round_trip = _round_trip(connecting, loop.time() - began)
         _, connection = await loop.create_connection(
             make_connection,
             sock=connecting,
@@ -196,7 +204,21 @@ async def connect(
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
             raise ConnectError(error) from error
         raise
+    connection.round_trip = round_trip
     return connection
+
+
+def _round_trip(connected: socket.socket, elapsed: float) -> float:
+    """Return the seconds of a round trip as the kernel measured it, or else as connecting took, in a busy program too.
+
+    The kernel's number is `tcpi_min_rtt` of `struct tcp_info` of Linux, in microseconds.
+    """
+    try:
+        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + 4)
+        (least,) = struct.unpack_from("=I", info, _MIN_RTT_AT)
+    except (AttributeError, OSError, struct.error):  # of another system
+        return elapsed
+    return least / 1e6 if 0 < least < _UNKNOWN_RTT else elapsed
 
 
 def _response_of(reader: ResponseParser) -> PageResponse:

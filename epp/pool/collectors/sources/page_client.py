@@ -139,6 +139,14 @@ class PageClient:
         """Whether a connection is open."""
         return self._connection is not None and self._connection.open
 
+    def take_round_trip(self) -> float | None:
+        """Return the seconds of a round trip, as a new connection took; None if that was returned before."""
+        connection = self._connection
+        if connection is None:
+            return None
+        found, connection.round_trip = connection.round_trip, None
+        return found
+
     def request(self, done: Callable[[bytes | Exception], None]) -> None:
         """Request the page; call `done` later, once, with it or an UnreachableError, PageError or NotAskedError."""
         self._done = done
