@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,10 +124,12 @@ class Kubernetes:
             },
         }
 
-    async def start(self, director: Director) -> None:
-        """Apply the policies of the pool, now and whenever they change."""
+    async def start(self, director: Director, most_seconds: float | None = None) -> None:
+        """Apply the policies of the pool, now, or after so long as soon as they are known, and whenever they change."""
         policies = ClusterPolicies(self.cluster, self._pool, self._pool.namespace, director.use_policies)
-        await policies.start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_seconds):
+                await policies.start()
         self._policies = policies
         self._supervisor.start("policies", policies.follow)
 

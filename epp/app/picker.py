@@ -50,6 +50,7 @@ from epp.kube.access import KubeApi
 from epp.kube.objects.inference import H2C
 from epp.kube.readers import ClusterReaders
 from epp.kube.reviews import TokenReviews
+from epp.pool.discovery.several import PATIENCE_SECONDS
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
@@ -339,7 +340,7 @@ class Picker:
     async def _open(self) -> None:
         await self._servers.open()
         if self._kubernetes is not None:
-            await self._kubernetes.start(self.director)
+            await self._kubernetes.start(self.director, PATIENCE_SECONDS if self._running.source_states else None)
         await self._processes.open(self._servers.extproc, self._handlers(), lambda: self._serves)
         for name, run in self._processes.tasks:
             self._supervisor.start(name, run)

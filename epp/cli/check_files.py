@@ -78,7 +78,7 @@ class FileReport(msgspec.Struct, frozen=True):
 
     def of_pools(self, *names: str) -> "FileReport":
         """Return the report on the configuration of these pools of a picker of several."""
-        if not names or self.graph is None or not self.graph.sources:
+        if not names or self.graph is None or not self.graph.names_all_endpoints:
             return msgspec.structs.replace(self, pools=names)
         problem = Problem(
             "dataLayer.discovery is for one pool: leave it out, the endpoints are the pods of each InferencePool",

@@ -12,6 +12,7 @@ from epp.admission.flow_control import BandSettings, FlowControlSettings
 from epp.admission.tenant_quotas.parameters import written
 from epp.config.assemble import Assembly
 from epp.config.flow_control import fixed_ceilings
+from epp.config.model import POOL_SOURCE
 from epp.config.profiles import names_no_picker
 from epp.framework.messages import without_credentials
 from epp.framework.plugin import Datum, Plugin, all_roles
@@ -163,6 +164,11 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     """The source of endpoints, if there is one alone."""
     sources: tuple[SourceGraph, ...]
     """All sources of endpoints, the first one first that counts."""
+
+    @property
+    def names_all_endpoints(self) -> bool:
+        """Whether no endpoints come from flags."""
+        return bool(self.sources) and all(each.plugin.type != POOL_SOURCE for each in self.sources)
 
 
 def describe(assembly: Assembly) -> Graph:

@@ -52,7 +52,7 @@ NOT_RUN = {
     ACCELERATORS: (),
     "deploy/README.md": ("docker build", "helm ", "kubectl "),
     POLICIES: (),
-    CLUSTERS: (),
+    CLUSTERS: ("kubectl ", "TOKEN="),
     MULTI_CLUSTER: (),
     FLOW_CONTROL: (),
     ADMIN_PORT: ("kubectl ",),
@@ -274,13 +274,20 @@ def test_clusters_work_as_they_are_written(walk):
 @pytest.mark.slow
 def test_routing_across_clusters_works_as_it_is_written(walk):
     walked = walk(MULTI_CLUSTER)
-    *_, first, _, west, _, east, _, refused, missing, _ = walked.values()
+    end = next(number for number, command in enumerate(walked) if command.startswith("kill "))
+    *_, first, _, west, _, east, _, refused, missing = list(walked.values())[:end]
     assert re.search(r"^x-sim-server: east-1\r?$", first, re.MULTILINE)
     assert "local-cluster-scorer" in first
     assert "west-1" in west
     assert "east-1" in east
     assert "no cluster is available for this request" in refused
     assert 'reason="missing"} 0' in missing
+    sources = re.findall(r'"source":"(\w+)"', output_of(walked, "curl -sf http://127.0.0.1:9091/api/endpoints"))
+    assert sorted(sources) == ["gateways", "import", "pods"]
+    metrics = output_of(walked, "curl -sf http://127.0.0.1:9090/metrics | grep ^llm_d_epp_endpoint_source")
+    assert 'llm_d_epp_endpoint_source_in_trouble{source="gateways"} 1' in metrics
+    assert 'llm_d_epp_endpoint_source_hidden{source="gateways"} 1' in metrics
+    assert 'llm_d_epp_endpoint_source_endpoints{source="import"} 1' in metrics
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from epp.framework import ConfigurationError
 from tests.support.config_files import endpoints_file, replace
 from tests.support.world import World, open_world, until
 
@@ -80,3 +81,20 @@ async def test_ocm_14_sources_change_with_the_configuration_and_those_that_stay_
             await until(lambda n=names: world.available == set(n), f"the sources are {names}")
             assert await served(world) == set(names)
             assert world.gateway.picker.store.endpoint("default/a") is kept or names == "a"
+
+
+async def test_ocm_14_endpoints_of_flags_are_one_source_or_none_is_started(sims, tmp_path):
+    remote = endpoints_file(tmp_path / "remote.yaml", b=(sims["b"].address, {}))
+    text = config(("remote", remote))
+    content = yaml.safe_load(text)
+    content["plugins"].append({"type": "pool-discovery"})
+    content["dataLayer"]["discovery"]["endpoints"].append({"pluginRef": "pool-discovery", "name": "flags"})
+    text = yaml.safe_dump(content)
+    async with open_world(config=text, endpoints=f"a={sims['a'].address}", sims=sims) as world:
+        assert await served(world) == {"a", "b"}
+        assert {name: each["endpoints"] for name, each in states(world).items()} == {"remote": 1, "flags": 1}
+    with pytest.raises(
+        ConfigurationError, match="pool-discovery stands for the endpoints that flags name, and none does"
+    ):
+        async with open_world(config=text, sims=sims):
+            pass

@@ -12,6 +12,7 @@ import yaml
 
 from epp.lab.sim import running
 from tests.support.config_files import endpoints_file
+from tests.support.documents import blocks
 from tests.support.kube.fleet import Fleet, fleet_in
 from tests.support.kube.pickers import PATIENCE_SECONDS, Picker, picker_as, pool_of
 from tests.support.kube.space import Space, space_in
@@ -19,6 +20,7 @@ from tests.support.kube.users import PICKER_ROLE, User
 from tests.support.waiting import until
 from tests.support.world import FAST
 
+PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 OCM = "cluster.open-cluster-management.io"
 MANIFEST = Path(__file__).parents[2] / "deploy" / "manifests" / "hub-reader.yaml"
 HUB_ROLE = next(each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == "ClusterRole")
@@ -34,6 +36,7 @@ class Clusters:
     hub_user: User
     hub_binding: dict
     fleet: Fleet
+    pool_kubeconfig: Path
     directory: Path
     stack: AsyncExitStack
 
@@ -82,13 +85,9 @@ class Clusters:
         made = await self.hub.apply(page)
         await self.hub.admin.status(made, {"decisions": [{"clusterName": name, "reason": ""} for name in clusters]})
 
-    async def picker(self, config: str = "", *flags: str, ready: bool = True) -> Picker:
-        user = await self.pool.user("picker", PICKER_ROLE)
-        kubeconfig = user.kubeconfig(self.directory / "kubeconfig")
+    async def picker(self, config: str = "") -> Picker:
         text = f"--config-text={config or self.config()}"
-        return await self.stack.enter_async_context(
-            picker_as(kubeconfig, *pool_of(self.pool), text, *flags, ready=ready)
-        )
+        return await self.stack.enter_async_context(picker_as(self.pool_kubeconfig, *pool_of(self.pool), text))
 
 
 @pytest.fixture
@@ -104,10 +103,11 @@ async def clusters(own_cluster, tmp_path):
         user = await hub.user("hub-reader")
         binding = await hub.grant(user, HUB_ROLE)
         user.kubeconfig(tmp_path / "hub")
+        kubeconfig = (await pool.user("picker", PICKER_ROLE)).kubeconfig(tmp_path / "kubeconfig")
         west = msgspec.structs.replace(FAST, name="west")
         gateway = await stack.enter_async_context(running(west, fleet.address(), fleet.ports[0]))
         endpoints_file(tmp_path / "gateways.yaml", west=(gateway.address, {}, "west"))
-        clusters = Clusters(pool, hub, user, binding, fleet, tmp_path, stack)
+        clusters = Clusters(pool, hub, user, binding, fleet, kubeconfig, tmp_path, stack)
         await clusters.choose("east", "west")
         yield clusters
 
@@ -149,6 +149,24 @@ async def test_ocm_15_hub_chooses_among_pods_of_the_pool_and_gateways_of_a_file(
     assert hub["kubeconfig"] == str(clusters.hub_kubeconfig)
 
 
+async def test_ocm_15_documented_configuration_reads_a_hub_from_a_mounted_secret(clusters):
+    (text,) = (block.text for block in blocks(PAGE) if block.text.startswith("# hub-config.yaml"))
+    (secret := clusters.directory / "secret").mkdir()
+    clusters.hub_user.kubeconfig(secret / "kubeconfig")
+    mounted = {
+        "/etc/hub": str(secret),
+        "gateways.yaml": str(clusters.gateways),
+        "ai/llm": f"{clusters.hub.namespace}/llm",
+    }
+    for documented, path in mounted.items():
+        assert documented in text
+        text = text.replace(documented, path)
+    picker = await clusters.picker(text)
+    await served_by(picker, "a-rank-0", "west")
+    await clusters.choose("west")
+    await served_by(picker, "west")
+
+
 async def test_ocm_15_hub_dies_and_comes_back(clusters):
     picker = await clusters.picker()
     await clusters.choose("west")
@@ -180,6 +198,18 @@ async def test_ocm_15_pool_server_dies_while_the_hub_is_there(clusters):
     await served_by(picker, "a-rank-0", "west")  # the last pods stay
     await clusters.choose("west")
     await served_by(picker, "west")  # the hub is heard
+
+
+async def test_ocm_15_picker_starts_with_the_other_sources_while_the_pool_server_is_gone(clusters):
+    await clusters.choose("west")
+    clusters.pool.cluster.server.kill()
+    picker = await clusters.picker()
+    await served_by(picker, "west")
+    assert (await sources(picker))["pods"]["trouble"] == "it has not been read yet"
+    await clusters.pool.cluster.server.start()
+    await picker.uses("a-rank-0", "west")
+    await clusters.choose("east")
+    await served_by(picker, "a-rank-0")
 
 
 async def test_ocm_15_hub_revokes_rights_and_gives_them_again(clusters):

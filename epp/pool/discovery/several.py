@@ -16,7 +16,7 @@ from epp.framework.messages import described
 from epp.framework.plugin import Parameters
 from epp.routing.datastore import by_id
 
-_PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 5.0
 """Longest wait for the other sources at the start, once one has been read."""
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
@@ -131,7 +131,7 @@ class SeveralSources(Discovery[Parameters]):
             while waiting and not any(part.is_started for part in self._parts):
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if waiting:
-                await asyncio.wait(waiting, timeout=_PATIENCE_SECONDS)
+                await asyncio.wait(waiting, timeout=PATIENCE_SECONDS)
         finally:
             for task in tasks:
                 task.cancel()

@@ -73,7 +73,7 @@ class House:
             config=lambda: ConfigState(generation=7),
             states=tuple,
             picks=dict,
-            source_of={"default/e0": "remote"}.get,
+            source_of=lambda identity: "remote" if identity == "default/e1" else "",
             held=self.held,
             tenants=tuple,
             tell_quota=lambda _tenant, _quota: None,
@@ -271,6 +271,7 @@ def test_endpoints_are_shown_with_load_and_hardware(house):
     row = found["endpoints"][1]
     assert (row["load"]["waiting"], row["load"]["kvUsage"], row["available"]) == (1.0, 0.6, True)
     assert (row["accelerator"]["class"], row["accelerator"]["costPerHour"]) == ("a100", 2.5)
+    assert [row["source"] for row in found["endpoints"]] == [None, "remote"]
     assert [row["name"] for row in house.shown("/api/endpoints?offset=2")["endpoints"]] == ["e2"]
     only = house.shown("/api/endpoints?filter=E1")
     assert ([row["name"] for row in only["endpoints"]], only["matching"], only["total"]) == (["e1"], 1, 3)

@@ -461,6 +461,14 @@ def test_endpoints_in_the_configuration_of_one_of_several_pools_are_refused(conf
     assert "dataLayer.discovery is for one pool: leave it out" in said
 
 
+def test_ocm_14_pods_of_each_of_several_pools_may_be_one_of_its_sources(configurations):
+    text = "plugins: [{type: pool-discovery}, {type: file-discovery, parameters: {path: endpoints.yaml}}]\n"
+    text += "dataLayer: {discovery: {endpoints: [{pluginRef: pool-discovery}, {pluginRef: file-discovery}]}}\n"
+    (configurations / "own" / "code.yaml").write_text(HEAD + text)
+    code, said = check_pools(configurations, "--pool-name=chat,code")
+    assert (code, f"pool code: {configurations}/own/code.yaml: ok" in said) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [

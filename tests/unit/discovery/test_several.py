@@ -131,7 +131,7 @@ async def test_ocm_14_source_that_is_stale_is_told_of(monkeypatch):
 
 
 async def test_ocm_14_source_that_does_not_answer_holds_the_start_up_for_a_while_only(monkeypatch):
-    monkeypatch.setattr("epp.pool.discovery.several._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("epp.pool.discovery.several.PATIENCE_SECONDS", 0.01)
     async with running(local=Scripted(silent=True), remote=Scripted(at("b", "2"))) as (whole, store):
         assert in_pool(store) == {("b", "2")}
         assert trouble(whole)["local"] == "it has not been read yet"
