@@ -18,7 +18,7 @@ from epp.kube.events import CONFIGURATION, ENDPOINTS, OBJECTS, POOL, EventWriter
 from epp.kube.leader_election import LeaderElection, LeaseSettings
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP
-from epp.kube.readers import ClusterReaders, SharedObjects
+from epp.kube.readers import ClusterReaders, Hubs, SharedObjects
 from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, pools
 from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
@@ -55,11 +55,17 @@ class Kubernetes:
     """Source of the objects, beside the names of plugins."""
 
     def __init__(
-        self, settings: KubernetesSettings, clock: Clock, *, observer: TaskObserver, shared: Cluster | None = None
+        self,
+        settings: KubernetesSettings,
+        clock: Clock,
+        *,
+        observer: TaskObserver,
+        shared: Cluster | None = None,
+        hubs: Hubs | None = None,
     ) -> None:
         """Find the API server; raises ConfigurationError where there is no access.
 
-        Use `shared` watches of all pools of the process, if given.
+        Use `shared` watches, and `hubs`, of all pools of the process, if given.
         """
         self._settings = settings
         self._clock = clock
@@ -81,6 +87,7 @@ class Kubernetes:
             self.cluster,
             settings.namespace,
             supervisor=self._supervisor,
+            hubs=hubs,
             shared=[
                 SharedObjects(PODS, decode_object, self.discovery.pods),
                 SharedObjects(pools(POOL_GROUP), decode_object, self.discovery.pool),  # no pool but this picker's
@@ -171,7 +178,6 @@ class Kubernetes:
         await self._supervisor.stop()
         self.discovery.close()
         self.readers.keep(())
-        await self.readers.hubs.close()
         if self._policies is not None:
             self._policies.close()
         await self.cluster.close()

@@ -114,7 +114,7 @@ class Picker:
         discovery = settings.discovery
         if settings.kubernetes is not None:
             self._kubernetes = kubernetes = Kubernetes(
-                settings.kubernetes, self._clock, observer=self.metrics, shared=settings.cluster
+                settings.kubernetes, self._clock, observer=self.metrics, shared=settings.cluster, hubs=settings.hubs
             )
             if settings.cluster is None:
                 show_watches(self.metrics.registry, lambda: kubernetes.watches)
@@ -127,7 +127,7 @@ class Picker:
         self._shadows = Shadows(self.metrics.registry, self.recorder)
         self._supervisor = Supervisor(observer=self.metrics)
         self._readers = (
-            ClusterReaders(None, "", supervisor=self._supervisor)
+            ClusterReaders(None, "", supervisor=self._supervisor, hubs=settings.hubs)
             if self._kubernetes is None
             else self._kubernetes.readers
         )
@@ -406,7 +406,8 @@ class Picker:
         await self._running.stop()
         if self.recorder is not None:
             await self.recorder.close()
-        await self._readers.hubs.close()
+        self._readers.keep(())
+        await self._readers.hubs.close_unused()
         if self._kubernetes is not None:
             await self._kubernetes.stop()
         if self._own_api is not None:

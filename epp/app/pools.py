@@ -28,6 +28,7 @@ from epp.framework.messages import described, quoted
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
 from epp.kube.objects.inference import POOL_GROUP, InferencePool, read_inference_pool
+from epp.kube.readers import Hubs
 from epp.kube.resources import pools
 from epp.kube.reviews import TokenReviews
 from epp.kube.watched import Watched
@@ -109,6 +110,7 @@ class Pools:
         self._clock = SystemClock()
         self._supervisor = Supervisor()
         self._cluster = Cluster(KubeApi(choice.kubeconfig), clock=self._clock, supervisor=self._supervisor)
+        self._hubs = Hubs(self._clock, self._supervisor)
         self._pages = SharedPages(self._clock)
         self._found: Watched[InferencePool] | None = None
         self._members: dict[str, _Member] = {}
@@ -245,7 +247,7 @@ class Pools:
                 "spec.endpointPickerRef.port, which its Service maps to the same port of this picker"
             )
         settings = await asyncio.to_thread(self._settings_of, member.name, member.port)
-        picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._pages))
+        picker = await asyncio.to_thread(Picker, of_pool(settings, self._cluster, self._hubs, self._pages))
         if not await first_of(picker.start(), member.left.wait()):
             return True
         try:

@@ -246,7 +246,7 @@ class RunningConfig:
                 merged.use(others)
             before, self.assembly = self.assembly, assembly
         finally:
-            self._disconnect_readers()
+            await self._disconnect_readers()
         self._sync_tasks()
         await asyncio.sleep(0)  # requests between two long steps
         self._collector.trust_for(_trusted_seconds(assembly))
@@ -306,10 +306,11 @@ class RunningConfig:
                     remedy="start with --pool-name or --endpoint-selector, or remove it from the configuration",
                 )
 
-    def _disconnect_readers(self) -> None:
+    async def _disconnect_readers(self) -> None:
         """Let only the plugins of the configuration in effect read objects."""
         if self._readers is not None:
             self._readers.keep(self.assembly.readings)
+            await self._readers.hubs.close_unused()
 
     def _retag(self, reader: ObjectReader[Any], concerns: AffectedEndpoints) -> None:
         if self._collects and isinstance(reader, Tagger):

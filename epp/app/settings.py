@@ -15,6 +15,7 @@ from epp.extproc.settings import ResponseSettings, ServerSettings
 from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.kube.cluster import Cluster
+from epp.kube.readers import Hubs
 from epp.pool.collectors import SharedPages
 from epp.pool.settings import PageLimits
 from epp.routing.director import DirectorObserver
@@ -101,6 +102,8 @@ class PickerSettings(PoolSettings):
     """Processes that answer requests; with more than one, this process only finds and polls endpoints."""
     cluster: Cluster | None = None
     """Watches that the pools of this process share; None for a process with one pool."""
+    hubs: Hubs | None = None
+    """Watches of hubs, likewise."""
     link: Link | None = None
     """The connection to the main process, in one of its workers."""
     inherited_seconds: float = 600.0
@@ -140,12 +143,13 @@ def of_worker(settings: PickerSettings) -> PickerSettings:
     )
 
 
-def of_pool(settings: PickerSettings, cluster: Cluster, pages: SharedPages) -> PickerSettings:
+def of_pool(settings: PickerSettings, cluster: Cluster, hubs: Hubs, pages: SharedPages) -> PickerSettings:
     """Return the settings of one pool of several: the process has the pages, the health service and the watches."""
     page = PageSettings(legacy_metrics=settings.page.legacy_metrics, stream_metrics=settings.page.stream_metrics)
     return replace(
         settings,
         cluster=cluster,
+        hubs=hubs,
         pages=pages,
         page=page,
         admin=AdminSettings(),

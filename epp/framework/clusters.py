@@ -7,6 +7,7 @@ One frozen record for all endpoints of a cluster, an attribute of the snapshot l
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from math import inf
+from operator import is_not
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVarTuple
 
@@ -38,6 +39,7 @@ USAGE_ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Names in published examples that no such score has, and the real ones."""
 
+_MOST_NAMES = 10_000
 POOL_IMPORT = "InferencePoolImport"
 """Begins the names of imported pools among placements: `InferencePoolImport/namespace/name`."""
 
@@ -173,15 +175,29 @@ def _numbered(endpoints: Sequence[Endpoint | None], statuses: Sequence[Any]) -> 
     return Clusters(tuple(numbers), read_only(of_slot))
 
 
+class _Numbers:
+    """Numbers of clusters by name; 0 for endpoints whose cluster is not said: those of the local one."""
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        self.names = {"": 0}
+
+    def of_endpoint(self, endpoint: Endpoint | None) -> float:
+        return self.names.setdefault("" if endpoint is None else endpoint.cluster, len(self.names))
+
+    def of_status(self, status: ClusterStatus) -> float:
+        return self.names.setdefault(status.cluster, len(self.names))
+
+
 class NetworkSeconds:
     """Round trips to the clusters of a pool, computed again only when endpoints, statuses or measurements change."""
 
-    __slots__ = ("_clusters", "_of", "_seconds")
+    __slots__ = ("_known", "_numbers")
 
     def __init__(self) -> None:
-        self._clusters = ClusterIndex()
-        self._of: tuple[object, object] = None, None
-        self._seconds: Floats | None = None
+        self._numbers = _Numbers()
+        self._known: tuple[tuple[object, ...], Floats | None] = (), None
 
     def of(self, snapshot: Snapshot) -> Floats | None:
         """Return the seconds of a round trip to the cluster of each slot, or None if all are in the local one.
@@ -189,26 +205,34 @@ class NetworkSeconds:
         0 for the local cluster; otherwise as declared, or the shortest that was measured to an endpoint of the cluster;
         NaN if unknown.
         """
-        clusters, measured = self._clusters.of(snapshot), snapshot.columns.get(ROUND_TRIP.name)
-        if self._of[0] is not clusters or self._of[1] is not measured:
-            self._of = clusters, measured
-            self._seconds = _network_seconds(snapshot, clusters)
-        return self._seconds
+        sources = snapshot.endpoints, snapshot.attributes.get(CLUSTER.name), snapshot.columns.get(ROUND_TRIP.name)
+        if len(self._known[0]) != len(sources) or any(map(is_not, sources, self._known[0])):
+            self._known = sources, self._computed(snapshot)
+        return self._known[1]
+
+    def _computed(self, snapshot: Snapshot) -> Floats | None:
+        if len(self._numbers.names) > _MOST_NAMES:
+            self._numbers = _Numbers()
+        numbers = snapshot.endpoints.derive_numbers(self._numbers.of_endpoint)
+        declared: Floats | None = None
+        if CLUSTER.name in snapshot.attributes:
+            statuses = snapshot.records(CLUSTER)
+            of_status, declared = statuses.derive_numbers(self._numbers.of_status), statuses.derive_numbers(_declared)
+            numbers = np.where(of_status > 0, of_status, numbers)
+        clusters, slots = numbers.astype(np.intp), snapshot.slots
+        if not clusters[slots].any():
+            return None
+        shortest = np.full(len(self._numbers.names), np.nan)
+        np.fmin.at(shortest, clusters[slots], snapshot.column(ROUND_TRIP)[slots])
+        seconds = shortest[clusters]
+        if declared is not None:
+            seconds = np.where(np.isnan(declared), seconds, declared)
+        seconds[clusters == 0] = 0.0
+        return seconds if seconds[slots].any() else None
 
 
-def _network_seconds(snapshot: Snapshot, clusters: Clusters) -> Floats | None:
-    slots, statuses = snapshot.slots, snapshot.records(CLUSTER).values
-    numbers = clusters.numbers[slots]
-    used, firsts = np.unique(numbers, return_index=True)
-    shortest = np.full(len(clusters.names), np.nan)
-    np.fmin.at(shortest, numbers, snapshot.column(ROUND_TRIP)[slots])
-    for number, first in zip(used.tolist(), slots[firsts].tolist(), strict=True):
-        status: ClusterStatus = statuses[first]
-        if status.local or not clusters.names[number]:
-            shortest[number] = 0.0
-        elif status.latency is not None:
-            shortest[number] = status.latency
-    return shortest[clusters.numbers] if np.any(shortest[used] != 0) else None
+def _declared(status: ClusterStatus) -> float | None:
+    return 0.0 if status.local else status.latency
 
 
 class ClusterToleration(Parameters, frozen=True):

@@ -160,7 +160,7 @@ class SharedObjects(NamedTuple):
 
 
 class Hubs:
-    """Watches of API servers other than that of the pool; each begins with its first user."""
+    """Watches of API servers other than that of the pool, which the pools of a process share."""
 
     def __init__(self, clock: Clock, supervisor: Supervisor) -> None:
         self._clock = clock
@@ -179,9 +179,9 @@ class Hubs:
             self._clusters[hub] = Cluster(api, clock=self._clock, supervisor=self._supervisor, place="hub")
         return self._clusters[hub]
 
-    async def close(self, kept: Collection[HubAccess] = ()) -> None:
-        """End the watches and connections of all hubs but these."""
-        for hub in self._clusters.keys() - set(kept):
+    async def close_unused(self) -> None:
+        """Close the connections to hubs that no plugin reads any more."""
+        for hub in [hub for hub, cluster in self._clusters.items() if not cluster.watches]:
             await self._clusters.pop(hub).close()
 
 
@@ -195,10 +195,11 @@ class ClusterReaders:
         *,
         supervisor: Supervisor,
         shared: Iterable[SharedObjects] = (),
+        hubs: Hubs | None = None,
     ) -> None:
         """`cluster` and `namespace` are those of the pool; without a cluster, only objects of hubs are read."""
         self.cluster = cluster
-        self.hubs = Hubs(SystemClock(), supervisor)
+        self.hubs = hubs or Hubs(SystemClock(), supervisor)
         self._namespace = namespace
         self._supervisor = supervisor
         self._shared = tuple(shared)
@@ -234,9 +235,6 @@ class ClusterReaders:
                 del self._running[reader]
                 task.cancel()
                 work.read(())
-        used = {kind.hub for each in kinds.values() for kind in each if kind.hub is not None}
-        if self.hubs.clusters.keys() - used:
-            self._supervisor.start("hubs", partial(self.hubs.close, used))
 
     def _readable(self, reading: Reading) -> tuple[ObjectKind, ...]:
         return tuple(kind for kind in reading.kinds if kind.hub is not None or self.cluster is not None)

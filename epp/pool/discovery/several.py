@@ -65,7 +65,10 @@ class _Part(Pool):
 
     @property
     def trouble(self) -> str:
-        return (self.failure or self.source.plugin.trouble)[:_REASON_LENGTH]
+        of_plugin = self.source.plugin.trouble
+        return ((of_plugin if self.failure == _NOT_READ else self.failure) or of_plugin or self.failure)[
+            :_REASON_LENGTH
+        ]
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         wanted = by_id(endpoints)

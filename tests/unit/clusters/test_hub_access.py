@@ -8,6 +8,7 @@ import pytest
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.cluster import HubAccess, ObjectKind, ObjectsOfKind, Reading
+from epp.framework.files import only_files
 from epp.framework.registry import Registry
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.followed import ClusterObjects
@@ -55,6 +56,13 @@ def test_ocm_15_kubeconfig_that_cannot_be_used_is_refused_with_place_and_remedy(
     assert "context has no effect without kubeconfig" in refused(context="other")
 
 
+def test_ocm_15_configuration_on_trial_names_no_other_kubeconfig_than_that_in_effect(access):
+    with only_files([]):
+        assert "only files of the configuration in effect may be named here" in refused(kubeconfig=str(access))
+    with only_files([str(access)]):
+        assert build(kubeconfig=str(access))
+
+
 @pytest.mark.parametrize("key", ["kubeconfig", "value"])
 def test_ocm_15_directory_of_a_mounted_secret_is_access_to_a_hub(tmp_path, key):
     kubeconfig(tmp_path / key, SERVER, token=TOKEN)
@@ -98,5 +106,7 @@ async def test_ocm_15_hub_is_read_without_a_cluster_of_the_pool_and_left_when_no
     await readers.connect([Reading(plugin, (NODE, of_hub))], lambda *_: None)
     assert plugin.known == {of_hub: {"n1": "one"}}
     readers.keep([])
-    await until(lambda: not readers.hubs.clusters and not api.watches(NODES), "the hub is left")
+    await readers.hubs.close_unused()
+    assert not readers.hubs.clusters
+    await until(lambda: not api.watches(NODES), "the hub is left")
     await supervisor.stop()
