@@ -45,7 +45,7 @@ class PickerFlags:
     objects: str = flag(
         "",
         "Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
-        "priorities and models of requests, and GPUResourceQuota for tenant-quotas. If no endpoints are "
+        "priorities and models of requests, and the quotas of tenant-quotas. If no endpoints are "
         "configured, the pods in these files are the endpoints, and other objects describe their hardware. New "
         "versions are applied without a restart.",
         "PATH,...",

@@ -26,7 +26,7 @@ from epp.hardware.reports import ClassTotals
 from epp.hardware.tables import Tables
 from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
-from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, SCORER_KINDS
+from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, MEMORY_QUOTA_KINDS, SCORER_KINDS
 from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
 from epp.kube.resources import ACCELERATORS, PODS
@@ -130,7 +130,7 @@ class AcceleratorTagger(
             self.parameters.paths,
             owner=self.name,
             grace_period=self.parameters.missing_file_grace_period,
-            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS,
+            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS - MEMORY_QUOTA_KINDS,
             validate=object_faults,
         )
         self.start_following(objects)

@@ -12,6 +12,7 @@ from epp.kube.resources import (
     LEASES,
     LEGACY_OBJECTIVES,
     LEGACY_REWRITES,
+    MEMORY_QUOTAS,
     OBJECTIVES,
     OME_SERVICES,
     PODS,
@@ -61,7 +62,7 @@ class Need:
     @property
     def is_of_hardware(self) -> bool:
         """Whether the objects only affect the hardware of endpoints."""
-        return self.resource in (*ACCELERATORS, *OME_SERVICES)
+        return self.resource in (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS)
 
     @property
     def is_of_metrics(self) -> bool:
@@ -107,7 +108,7 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     ]
     if pool_group is not None:
         needs.append(written(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
-    needs += [_optional(each, "hardware", namespace) for each in (*ACCELERATORS, *OME_SERVICES)]
+    needs += [_optional(each, "hardware", namespace) for each in (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS)]
     return tuple(needs)
 
 

@@ -95,6 +95,12 @@ ACCELERATORS = (
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "resourceflavors", "ResourceFlavor", namespaced=False),
     Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
 )
+MEMORY_QUOTAS = (
+    Resource("", ("v1",), "resourcequotas", "ResourceQuota", everywhere=True),
+    Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "clusterqueues", "ClusterQueue", namespaced=False),
+    Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "localqueues", "LocalQueue", everywhere=True),
+)
+"""Quotas of accelerator memory, which the plugin tenant-quotas applies if it is told to."""
 
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")
@@ -115,7 +121,7 @@ SCORERS = (
     Resource(DYNAMIC_SCORING, ("v1alpha1", "v1"), "dynamicscoringconfigs", "DynamicScoringConfig", everywhere=True),
 )
 
-_ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *CLUSTERS, *SCORERS)
+_ALL = (PODS, *POLICIES, pools(POOL_GROUP), *ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS, *CLUSTERS, *SCORERS)
 BY_KIND = {each.key: each for each in _ALL}
 
 

@@ -302,13 +302,14 @@ def test_flow_control_works_as_it_is_written(walk):
 
 @pytest.mark.slow
 def test_quotas_work_as_they_are_written(walk):
-    *_, too_long, served, told, used, tried, made, _ = walk(QUOTAS).values()  # one command is there twice
+    *_, too_long, served, told, used, tried, made, _, _, of_cluster = walk(QUOTAS).values()  # two are there twice
     assert "single.max.outputTokens of 'team-a' is 100, and with this request 200" in too_long
     assert '"completion_tokens":100' in served.replace(" ", "")
     assert "retry-after: " in told
     assert '"key":"total.max.tokensPerMinute"' in used
     assert '"dryRun":true,"applied":false' in tried
     assert '"dryRun":false,"applied":true' in made
+    assert '"total":{"acceleratorMemory":"20Gi"}' in of_cluster
 
 
 @pytest.mark.slow

@@ -59,6 +59,9 @@ NEEDS_IN_THE_CLUSTER = {
     "deviceclasses.resource.k8s.io": READ,
     "devicetaintrules.resource.k8s.io": READ,
     "resourceflavors.kueue.x-k8s.io": READ,
+    "resourcequotas": READ,
+    "clusterqueues.kueue.x-k8s.io": READ,
+    "localqueues.kueue.x-k8s.io": READ,
 }
 
 

@@ -1,83 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin `tenant-quotas`: quotas from the configuration, and from GPUResourceQuota objects of TensorFusion."""
+"""The plugin `tenant-quotas`: quotas from the configuration, and from objects of a cluster."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 
 import structlog
 
+from epp.admission.tenant_quotas.objects import quotas_by_namespace
 from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantQuotaParameters
 from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.limits import Count
 from epp.framework.plugin_status import InputState
-from epp.framework.quotas import ALERT_PERCENT, Quota, QuotaSource, SingleLimits, TotalLimits
-from epp.kube.objects.decode import Kinds
+from epp.framework.quotas import Quota, QuotaSource
+from epp.kube.objects.decode import MEMORY_QUOTA_KINDS, Kinds
 from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.last_good import ObjectsByKind
-from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 
-_KINDS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})
+_GPU_QUOTAS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})
 _GRACE_PERIOD = "5m"
 """Time for which the objects of a missing file stay in effect."""
 _log = structlog.get_logger()
-
-
-def quotas_by_namespace(objects: Iterable[GpuResourceQuota]) -> Mapping[str, Quota]:
-    """Return a quota for each namespace with limits; of several objects the smallest value of each limit counts.
-
-    Limits on workers limit requests in flight. If an object has both requests and limits of an amount, the smaller one
-    counts. Amounts of compute percent apply to pods and are ignored.
-    """
-    by_namespace: defaultdict[str, list[GpuResourceQuota]] = defaultdict(list)
-    for each in sorted(objects, key=lambda quota: quota.id):
-        if not each.metadata.is_terminating:
-            by_namespace[each.metadata.namespace].append(each)
-    quotas = {namespace: _quota(several) for namespace, several in by_namespace.items()}
-    return {namespace: quota for namespace, quota in quotas.items() if _limits_anything(quota)}
-
-
-def _limits_anything(quota: Quota) -> bool:
-    return (quota.single, quota.total) != (SingleLimits(), TotalLimits())
-
-
-def _quota(objects: list[GpuResourceQuota]) -> Quota:
-    totals = [each.total for each in objects]
-    singles = [each.single for each in objects]
-    amounts = [amount for total in totals for amount in (total.requests, total.limits)]
-    of_one = [amount for single in singles for amount in (single.max_requests, single.max_limits)]
-    names = ", ".join(each.id for each in objects)
-    return Quota(
-        single=SingleLimits(
-            accelerator_bytes=_least_memory(of_one),
-            tflops=_least_tflops(of_one),
-            devices=int(_least(single.max_gpu_count for single in singles)),
-        ),
-        total=TotalLimits(
-            requests=int(_least(total.max_workers for total in totals)),
-            accelerator_bytes=_least_memory(amounts),
-            tflops=_least_tflops(amounts),
-        ),
-        alert_percent=_least(total.alert_threshold_percent for total in totals) or ALERT_PERCENT,
-        origin=f"GPUResourceQuota {names}",
-    )
-
-
-def _least_memory(amounts: Iterable[Amount]) -> float:
-    return _least(amount.vram for amount in amounts)
-
-
-def _least_tflops(amounts: Iterable[Amount]) -> float:
-    return _least(amount.tflops for amount in amounts)
-
-
-def _least(values: Iterable[Fraction | int | None]) -> float:
-    """Return the smallest value other than 0; 0 for no limit."""
-    return float(min((value for value in values if value), default=0))
 
 
 class TenantQuotasParameters(Parameters, frozen=True):
@@ -92,6 +38,12 @@ class TenantQuotasParameters(Parameters, frozen=True):
     its requests in flight; vram and tflops, the smaller of requests and limits, their share of accelerators; and
     maxGPUCount the devices of an endpoint. If a namespace has several objects, the smallest limit counts. A quota of
     the configuration replaces those of objects as a whole."""
+    accelerator_memory_quotas: bool = False
+    """Apply quotas of the memory of MIG slices (InstaSlice), `instaslice.redhat.com/accelerator-memory-quota` or
+    `gpu.das.openshift.io/mem`, to the tenant with the name of the namespace: those of ResourceQuota objects, and those
+    of the ClusterQueues of Kueue that its LocalQueues name, with what such a queue may borrow. They limit the
+    accelerator memory of its requests in flight. A ClusterQueue limits each of its namespaces separately. The smallest
+    limit counts, and a quota of the configuration replaces those of objects as a whole."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with these objects, in addition to those of the cluster
     and of `--objects`; new versions apply at once. If two objects have the same name, the one in a file counts."""
@@ -106,10 +58,18 @@ class TenantQuotasParameters(Parameters, frozen=True):
                 raise ValueError(
                     f"quotas[{index}].tenant is {each.tenant!r}, as that of another entry: keep one of them"
                 )
-        if self.paths and not self.gpu_resource_quotas:
+        if self.paths and not self.kinds:
             raise ValueError(
-                "paths has no effect without gpuResourceQuotas: set gpuResourceQuotas to true, or remove it"
+                "paths has no effect without gpuResourceQuotas or acceleratorMemoryQuotas: set one of them to true, or "
+                "remove it"
             )
+
+    @property
+    def kinds(self) -> Kinds:
+        """Kinds of the objects that are applied."""
+        return (_GPU_QUOTAS if self.gpu_resource_quotas else frozenset()) | (
+            MEMORY_QUOTA_KINDS if self.accelerator_memory_quotas else frozenset()
+        )
 
 
 class TenantQuotas(
@@ -120,7 +80,7 @@ class TenantQuotas(
     The plugin `tenants` identifies the tenant of a request; without it, the fairness id does. Limits on memory, TFLOPS
     and devices apply at endpoints whose hardware is known, limits on dollars at endpoints whose price is known.
 
-    An invalid new version of a GPUResourceQuota changes nothing: the log and `/healthz` have the reason. An invalid
+    An invalid new version of an object changes nothing: the log and `/healthz` have the reason. An invalid
     value is ignored, and the rest of the object counts. An object that is being deleted does not count.
     """
 
@@ -136,7 +96,9 @@ class TenantQuotas(
         self._quotas: Mapping[str, Quota] = self._written
         self._found = ObjectsByKind(())
         self.start_following(
-            FollowedObjects(self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=_KINDS)
+            FollowedObjects(
+                self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=self.parameters.kinds
+            )
         )
 
     def quota_of(self, tenant: str) -> Quota | None:
@@ -171,16 +133,16 @@ class TenantQuotas(
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """GPUResourceQuota, if `gpuResourceQuotas` is set."""
-        return tuple(ObjectKind(*kind) for kind in _KINDS) if self.parameters.gpu_resource_quotas else ()
+        """Kinds that `gpuResourceQuotas` and `acceleratorMemoryQuotas` name."""
+        return tuple(ObjectKind(*kind) for kind in sorted(self.parameters.kinds))
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether the kind is GPUResourceQuota, and `gpuResourceQuotas` is set."""
-        return self.parameters.gpu_resource_quotas and (kind.group, kind.kind) in _KINDS
+        """Return whether objects of the kind are applied."""
+        return (kind.group, kind.kind) in self.parameters.kinds
 
     def read_files(self, paths: Sequence[str]) -> None:
         """Read these files after those of the parameters."""
-        if self.parameters.gpu_resource_quotas:
+        if self.parameters.kinds:
             super().read_files(paths)
 
     async def follow(self) -> None:
@@ -192,7 +154,7 @@ class TenantQuotas(
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         """Return the quotas of these objects, which do not change tags."""
         objects = ObjectsByKind(change.files)
-        return partial(self._apply, change, objects, quotas_by_namespace(objects.of(GpuResourceQuota).values()))
+        return partial(self._apply, change, objects, quotas_by_namespace(objects))
 
     def _apply(self, change: Change, objects: ObjectsByKind, by_namespace: Mapping[str, Quota]) -> AffectedEndpoints:
         self._found = objects

@@ -23,6 +23,7 @@ from epp.kube.objects.inference import (
     read_inference_pool,
 )
 from epp.kube.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
+from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, ResourceQuota
 from epp.kube.objects.ocm import (
     OCM,
     AdmissionCheck,
@@ -44,7 +45,7 @@ from epp.kube.objects.ome_services import (
 )
 from epp.kube.objects.placement import read_placement
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
-from epp.kube.resources import BY_KIND, CLUSTERS, CONFIG_MAPS, SCORERS
+from epp.kube.resources import BY_KIND, CLUSTERS, CONFIG_MAPS, MEMORY_QUOTAS, SCORERS
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
 
@@ -59,6 +60,7 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     ("", "Node"): _plain(Node),
     ("", "Pod"): _plain(Pod),
     ("", "ConfigMap"): read_unit_costs,
+    ("", "ResourceQuota"): _plain(ResourceQuota),
     (OME, "AcceleratorClass"): read_accelerator_class,
     (OME, "InferenceService"): read_inference_service,
     (OME, "ServingRuntime"): partial(read_runtime, cls=ServingRuntime),
@@ -76,6 +78,8 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     ("resource.k8s.io", "DeviceClass"): _plain(DeviceClass),
     ("resource.k8s.io", "DeviceTaintRule"): read_device_taint_rule,
     ("kueue.x-k8s.io", "ResourceFlavor"): _plain(ResourceFlavor),
+    ("kueue.x-k8s.io", "ClusterQueue"): _plain(ClusterQueue),
+    ("kueue.x-k8s.io", "LocalQueue"): _plain(LocalQueue),
     ("kueue.x-k8s.io", "AdmissionCheck"): _plain(AdmissionCheck),
     ("kueue.x-k8s.io", "MultiKueueCluster"): _plain(MultiKueueCluster),
     ("kueue.x-k8s.io", "MultiKueueConfig"): _plain(MultiKueueConfig),
@@ -108,6 +112,7 @@ _PROPOSED_SERVICE = ("serving.kserve.io", "InferenceService")
 ALL_KINDS: Kinds = frozenset(_READERS)
 CLUSTER_KINDS: Kinds = frozenset(each.key for each in CLUSTERS)
 """Kinds of Open Cluster Management, those of multi-cluster queueing, and imported pools."""
+MEMORY_QUOTA_KINDS: Kinds = frozenset(each.key for each in MEMORY_QUOTAS)
 SCORER_KINDS: Kinds = frozenset(each.key for each in SCORERS)
 KNOWN_GROUPS = frozenset({OCM, OME, "inference.redhat.com", "kueue.x-k8s.io", "resource.k8s.io", "tensor-fusion.ai"})
 """Groups whose kinds an operator may expect to have an effect."""

@@ -134,6 +134,7 @@ Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or mo
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]
 Size: TypeAlias = Annotated[int, Limit("write the number of memory slots, 1 to 8", least=1, most=8)]
 Amount: TypeAlias = Annotated[Fraction, Limit("write 0 or more")]
+OptionalAmount: TypeAlias = Annotated[Fraction | None, Limit("write 0 or more")]
 AllocatableAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES)]
 RequestedAmount: TypeAlias = Annotated[Fraction, ResourceLimit(_DEVICES, most=_MOST_DEVICES, instead=UNKNOWN_AMOUNT)]
 """Amount of a resource of a container; an impossible number counts as an unknown amount."""

@@ -280,7 +280,7 @@ def test_tf_1_object_in_a_file_counts_before_that_of_the_cluster(files):
 
 
 def test_files_without_objects_that_count_are_refused():
-    with pytest.raises(ConfigurationError, match="paths has no effect without gpuResourceQuotas"):
+    with pytest.raises(ConfigurationError, match="without gpuResourceQuotas or acceleratorMemoryQuotas"):
         build(paths=["quotas.yaml"])
 
 
@@ -307,3 +307,109 @@ def test_tf_9_what_quotas_depend_on_is_known():
     assert (dollars.limits_hardware, dollars.limits_dollars) == (False, True)
     assert dollars.without_prices == "its limits in dollars let everything through"
     assert build().without_prices == ""
+
+
+def resource_quota(size: str, namespace="team-a", name="slices", **spec) -> dict:
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"hard": {"requests.instaslice.redhat.com/accelerator-memory-quota": size, "pods": "9"}, **spec},
+    }
+
+
+def cluster_queue(name: str, cohort: str = "", resource="gpu.das.openshift.io/mem", **quota) -> dict:
+    flavor = {"name": "slices", "resources": [{"name": "cpu", "nominalQuota": 9}, {"name": resource, **quota}]}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": {"name": name},
+        "spec": {
+            "resourceGroups": [{"coveredResources": ["cpu", resource], "flavors": [flavor]}],
+            **({"cohortName": cohort} if cohort else {}),
+        },
+    }
+
+
+def local_queue(of: str, namespace="team-a") -> dict:
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "LocalQueue",
+        "metadata": {"name": f"to-{of}", "namespace": namespace},
+        "spec": {"clusterQueue": of},
+    }
+
+
+def test_is_16_resource_quota_limits_the_slice_memory_of_its_namespace(files):
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(resource_quota("45Gi"))])
+    assert plugin.quota_of("team-a") == Quota(
+        single=SingleLimits(accelerator_bytes=45 * GIB),
+        total=TotalLimits(accelerator_bytes=45 * GIB),
+        origin="ResourceQuota team-a/slices",
+    )
+    assert plugin.limits_hardware
+    assert plugin.quota_of("team-b") is None
+
+
+def test_is_16_quota_of_zero_lets_no_request_through_and_one_with_scopes_is_for_other_pods(files):
+    none = resource_quota("0")
+    scoped = resource_quota("5Gi", namespace="team-b", scopes=["BestEffort"])
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(none, scoped)])
+    quota = plugin.quota_of("team-a")
+    assert quota.single.accelerator_bytes == 1
+    assert plugin.quota_of("team-b") is None
+
+
+def test_is_16_cluster_queue_limits_the_namespaces_of_its_local_queues(files):
+    old = cluster_queue("shared", nominalQuota="80") | {"apiVersion": "kueue.x-k8s.io/v1beta1"}
+    of_b = local_queue("shared", "team-b")
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(old, local_queue("shared"), of_b)])
+    quotas = [plugin.quota_of(team) for team in ("team-a", "team-b", "team-c")]
+    assert [quota and quota.total.accelerator_bytes for quota in quotas] == [80 * GIB, 80 * GIB, None]
+    assert quotas[0].origin == "ClusterQueue shared"
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "gib"),
+    [
+        ({}, {}, 40 + 30),
+        ({"borrowingLimit": "10"}, {}, 40 + 10),
+        ({"borrowingLimit": "50"}, {"lendingLimit": "5"}, 40 + 5),
+        ({"borrowingLimit": "0"}, {}, 40),
+    ],
+)
+def test_is_16_cluster_queue_may_borrow_from_its_cohort(files, own, other, gib):
+    queues = [
+        cluster_queue("own", "research", nominalQuota="40Gi", **own),
+        cluster_queue("other", "research", nominalQuota="30Gi", **other),
+        cluster_queue("foreign", "sales", nominalQuota="99Gi"),
+    ]
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(*queues, local_queue("own"))])
+    quota = plugin.quota_of("team-a")
+    assert quota.total.accelerator_bytes == gib * GIB
+
+
+def test_is_16_smallest_limit_of_all_objects_counts(files):
+    objects = [
+        resource_quota("45Gi"),
+        cluster_queue("one", nominalQuota="20Gi"),
+        local_queue("one"),
+        gpu_quota(total={"maxWorkers": 7, "limits": {"vram": "100Gi"}, "alertThresholdPercent": 80}),
+    ]
+    plugin = build(acceleratorMemoryQuotas=True, gpuResourceQuotas=True, paths=[files(*objects)])
+    quota = plugin.quota_of("team-a")
+    assert quota == Quota(
+        single=SingleLimits(accelerator_bytes=20 * GIB),
+        total=TotalLimits(requests=7, accelerator_bytes=20 * GIB),
+        alert_percent=80,
+        origin="GPUResourceQuota team-a/quota, ResourceQuota team-a/slices, ClusterQueue one",
+    )
+
+
+def test_is_16_only_the_kinds_that_the_configuration_names_are_read(files):
+    plugin = build(gpuResourceQuotas=True, paths=[files(resource_quota("45Gi"))])
+    assert plugin.quota_of("team-a") is None
+    kinds = build(acceleratorMemoryQuotas=True).kinds
+    assert [each.kind for each in kinds] == ["ResourceQuota", "ClusterQueue", "LocalQueue"]
+    rights = {each.resource.kind: each.namespace for each in needs_of_picker("llm", pool_group=None)}
+    assert [rights[each.kind] for each in kinds] == ["", "", ""]

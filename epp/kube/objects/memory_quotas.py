@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas of accelerator memory: ResourceQuota of Kubernetes, ClusterQueue and LocalQueue of Kueue."""
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import msgspec
+
+from epp.kube.objects.base import ClusterObject, Object, Part
+from epp.kube.objects.limits import Amount, OptionalAmount, memory_bytes
+
+MEMORY_RESOURCES = ("instaslice.redhat.com/accelerator-memory-quota", "gpu.das.openshift.io/mem")
+"""Memory of MIG slices, in the first generation of InstaSlice and in the DAS operator; a bare number is in GB."""
+
+
+def _least(sizes: Iterable[Fraction | None]) -> int | None:
+    """Return the smallest size in bytes; None without one."""
+    return min((found for each in sizes if (found := _bytes(each)) is not None), default=None)
+
+
+def _bytes(size: Fraction | None) -> int | None:
+    return 0 if size == 0 else memory_bytes(size)
+
+
+class ResourceQuota(Object, frozen=True, kw_only=True):
+    """Quota of a namespace."""
+
+    hard: Mapping[str, Amount] = msgspec.field(default_factory=dict, name="spec.hard")
+    scopes: tuple[str, ...] = msgspec.field(default=(), name="spec.scopes")
+    scope_selector: Mapping[str, object] = msgspec.field(default_factory=dict, name="spec.scopeSelector")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of slices; None without a limit, and for a quota that applies to some pods only."""
+        if self.scopes or self.scope_selector:
+            return None
+        return _least(
+            self.hard.get(f"{prefix}{name}") for name in MEMORY_RESOURCES for prefix in ("requests.", "limits.", "")
+        )
+
+
+class QueueResource(Part, frozen=True, kw_only=True):
+    """Quota of a resource in one flavor."""
+
+    name: str = ""
+    nominal_quota: OptionalAmount = None
+    borrowing_limit: OptionalAmount = None
+    lending_limit: OptionalAmount = None
+
+
+class QueueFlavor(Part, frozen=True, kw_only=True):
+    """A flavor of a queue."""
+
+    name: str = ""
+    resources: tuple[QueueResource, ...] = ()
+
+
+class ResourceGroup(Part, frozen=True, kw_only=True):
+    """Flavors that serve the same resources."""
+
+    flavors: tuple[QueueFlavor, ...] = ()
+
+
+class ClusterQueue(ClusterObject, frozen=True, kw_only=True):
+    """A queue of Kueue with its quotas."""
+
+    groups: tuple[ResourceGroup, ...] = msgspec.field(default=(), name="spec.resourceGroups")
+    cohort_name: str = msgspec.field(default="", name="spec.cohortName")
+    old_cohort: str = msgspec.field(default="", name="spec.cohort")
+
+    @property
+    def cohort(self) -> str:
+        """Queues with the same cohort lend each other unused quota; empty for none."""
+        return self.cohort_name or self.old_cohort
+
+    @property
+    def memory(self) -> Mapping[tuple[str, str], QueueResource]:
+        """Quotas of the memory of slices by flavor and resource."""
+        return {
+            (flavor.name, each.name): each
+            for group in self.groups
+            for flavor in group.flavors
+            for each in flavor.resources
+            if each.name in MEMORY_RESOURCES
+        }
+
+
+class LocalQueue(Object, frozen=True, kw_only=True):
+    """The queue of a namespace that leads to a ClusterQueue."""
+
+    cluster_queue: str = msgspec.field(default="", name="spec.clusterQueue")
+
+
+def queue_bytes(queue: ClusterQueue, queues: Iterable[ClusterQueue]) -> int | None:
+    """Return the most memory that the queue can get, with all that it can borrow; None without a quota of memory.
+
+    In each flavor: `nominalQuota`, plus what the other queues of its cohort lend, at most `borrowingLimit`.
+    """
+    others = [each for each in queues if queue.cohort and each.cohort == queue.cohort and each.name != queue.name]
+    of_queue = queue.memory
+    if not of_queue:
+        return None
+    total = 0
+    for key, own in of_queue.items():
+        lent = sum(_lent(other.memory[key]) for other in others if key in other.memory)
+        limit = _bytes(own.borrowing_limit)
+        total += (_bytes(own.nominal_quota) or 0) + (lent if limit is None else min(lent, limit))
+    return total
+
+
+def _lent(quota: QueueResource) -> int:
+    nominal, limit = _bytes(quota.nominal_quota) or 0, _bytes(quota.lending_limit)
+    return nominal if limit is None else min(nominal, limit)
