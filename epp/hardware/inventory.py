@@ -16,7 +16,7 @@ from epp.hardware.selection.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
 from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
 from epp.kube.objects.base import Object
-from epp.kube.objects.core import Node, Pod, PodReference, UnitCost, UnitCosts, VariantAutoscaling
+from epp.kube.objects.core import MigUuids, Node, Pod, PodReference, UnitCost, UnitCosts, VariantAutoscaling
 from epp.kube.objects.decode import KNOWN_GROUPS
 from epp.kube.objects.dra import (
     DeviceClass,
@@ -121,7 +121,11 @@ class Inventory:
     allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
     node_accelerators: Mapping[str, NodeAccelerator] = field(default_factory=dict)
     slice_claims_by_pod: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
-    """By PodReference.keys, like all `..._by_pod`."""
+    """By PodReference.keys, like all `..._by_pod`, and by the ConfigMap of the pod (`SliceClaim.keys`)."""
+    mig_uuids: Mapping[str, MigUuids] = field(default_factory=dict)
+    """By `namespace/name` of the ConfigMap."""
+    mig_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """ConfigMaps by the UUID of the slice."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
     resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
@@ -202,7 +206,7 @@ class Inventory:
                 slicers,
                 lambda name: gpus_of_node(nodes.get(name), None),
             )
-            by_pod = _grouped(claims, lambda claim: claim.pod.keys)
+            by_pod = _grouped(claims, lambda claim: claim.keys)
             by_node = _grouped(claims, lambda claim: {claim.node} - {""})
         pods_with_slices = reindexed(
             before.pods_with_slices, of_pods, lambda pod: {pod.spec.node_name} if may_have_slices(pod) else _NOTHING
@@ -247,6 +251,8 @@ class Inventory:
             slice_claims_by_pod=by_pod,
             slice_claims_by_node=by_node,
             node_accelerators=node_accelerators,
+            mig_uuids=(mig_uuids := found.of(MigUuids)),
+            mig_maps=_grouped_ids(mig_uuids),
             slice_nodes=slicers,
             resource_claims=resource_claims,
             resource_claims_by_pod=reindexed(before.resource_claims_by_pod, of_claims, _users_of),
@@ -301,6 +307,14 @@ class Inventory:
         """Return the entries for any of the keys of a pod, without duplicates."""
         found = [item for key in keys for item in index.get(key, ())]
         return tuple({id(item): item for item in found}.values())
+
+
+def _grouped_ids(maps: Mapping[str, MigUuids]) -> dict[str, frozenset[str]]:
+    found: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+    for name, each in maps.items():
+        for uuid in each.uuids:
+            found[uuid] |= {name}
+    return dict(found)
 
 
 def _users_of(claim: ResourceClaim) -> set[str]:

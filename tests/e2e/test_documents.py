@@ -218,7 +218,8 @@ def test_profiles_work_as_they_are_written(walk):
 @pytest.mark.slow
 def test_accelerators_work_as_they_are_written(walk):
     walked = walk(ACCELERATORS)
-    assert "cheap" in output_of(walked, "epp accelerators --config-file")
+    assert "cheap" in output_of(walked, "epp accelerators --config-file hardware")
+    assert "3g.20gb" in output_of(walked, "epp accelerators --config-file by-uuid")
     short, _, long = [
         output for command, output in walked.items() if command.startswith(("curl -sf -D - -d", "printf"))
     ]

@@ -5,6 +5,7 @@ import json
 import re
 
 import aiohttp
+import openai
 import pytest
 
 from tests.support.kube.fleet import Fleet, fleet_in
@@ -338,3 +339,46 @@ async def cached(picker: Picker) -> str:
         assert answer.status == 200
         (share,) = re.findall(r"\d+%(?= cached)", answer.headers["x-epp-reason"])
         return share
+
+
+async def test_is_16_quotas_of_slice_memory_of_a_namespace_and_of_its_queue_limit_a_tenant(space, fleet, tmp_path):
+    for name, labels in (("a", H100), ("b", T4)):
+        await space.node(node_of(space, name), labels=labels)
+    limits = "type: tenant-quotas, parameters: {acceleratorMemoryQuotas: true}"
+    async with picker_with(space, tmp_path, config("type: accelerator-data-source", limits)) as picker:
+        await has_hardware(picker, h100=1, t4=1)
+
+        async def status() -> int:
+            """Return the status of an answer to the tenant with the name of the namespace."""
+            try:
+                await picker.ask(extra_headers={"x-llm-d-inference-fairness-id": space.namespace})
+            except openai.APIStatusError as error:
+                return error.status_code
+            return 200
+
+        async def is_status(wanted: int) -> None:
+            async def same() -> bool:
+                return await status() == wanted
+
+            await until(same, f"requests of the tenant are answered with {wanted}", seconds=PATIENCE_SECONDS)
+
+        await is_status(200)
+        resource = "instaslice.redhat.com/accelerator-memory-quota"
+        metadata = {"name": "slices"}
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": metadata,
+            "spec": {"hard": {f"requests.{resource}": "0"}},
+        }
+        made = await space.apply(quota)
+        await is_status(400)
+        await space.delete(made)
+        await is_status(200)
+        flavor = {"name": "mig", "resources": [{"name": resource, "nominalQuota": "0"}]}
+        kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "metadata": {"name": space.namespace}}
+        groups = [{"coveredResources": [resource], "flavors": [flavor]}]
+        await space.apply({**kueue, "kind": "ClusterQueue", "spec": {"resourceGroups": groups}})
+        await space.apply({**kueue, "kind": "LocalQueue", "spec": {"clusterQueue": space.namespace}})
+        await is_status(400)
+        assert await picker.ask()  # other tenants have no quota

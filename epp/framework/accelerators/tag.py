@@ -268,6 +268,9 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     """Whether the node is a spot instance, which has its spot price if there is one."""
     kind: AcceleratorKind | None = None
     """Kind of device: `cpu` for a router or a tokenizer."""
+    device: str = ""
+    """UUID of its MIG slice as `nvidia-smi -L` prints it, `MIG-...`: the slice that InstaSlice made with it is that of
+    the endpoint."""
 
     def __post_init__(self) -> None:
         """Refuse a memory size that no device has, and a text that is no MIG profile; raises ValueError."""

@@ -8,7 +8,14 @@ from math import inf
 
 import msgspec
 
-from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AttributeValue, Partition, Sharing
+from epp.framework.accelerators.tag import (
+    AcceleratorDeclaration,
+    AcceleratorKind,
+    AttributeValue,
+    Device,
+    Partition,
+    Sharing,
+)
 from epp.framework.endpoint import Endpoint
 from epp.framework.quantities import parse_memory
 from epp.hardware.catalogue import Catalogue
@@ -184,6 +191,8 @@ def declared_facts(
         facts.append(msgspec.structs.replace(product.facts(partition=partition), rank=rank))
     if sliced_wrongly:
         facts = [facts[0], *(fact.without_figures for fact in facts[1:])]
+    if declaration.device:
+        facts.append(Facts(source=source, rank=Rank.SELF, devices=(Device(id=declaration.device),)))
     if len(facts) > 1:  # a class or product without a count means one device
         facts.append(Facts(source=source, rank=Rank.SELF, count=1))
     return facts

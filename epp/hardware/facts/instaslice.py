@@ -15,10 +15,12 @@ from epp.framework.accelerators.tag import (
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import SEVERITY, DrainOrIgnore
+from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig.slices import SliceClaim, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest
 from epp.hardware.validation import gpus_of_node
+from epp.kube.objects.core import mig_uuids_in
 
 SLICE = "epp/slice"
 """Attribute: `unknown` if a pod requests a slice without a claim."""
@@ -36,7 +38,7 @@ def instaslice_facts(context: EndpointContext, requested: Sequence[ResourceReque
     if not claims and not wants:
         return
     if claims:
-        yield _of_claims(claims, node, pod_ready=context.pod is None or context.pod.ready)
+        yield _of_claims(claims, node, inventory, pod_ready=context.pod is None or context.pod.ready)
         if not any(claim.sound or claim.tentative for claim in claims):
             yield Facts(source="InstaSlice", rank=Rank.SELF, partition=UNKNOWN_SLICE)
     else:
@@ -52,10 +54,21 @@ def instaslice_facts(context: EndpointContext, requested: Sequence[ResourceReque
 
 
 def _claims(context: EndpointContext) -> tuple[SliceClaim, ...]:
-    """Return the claims of the pod on its node; staged claims only if there are no others."""
+    """Return the claims of the pod on its node; staged claims only if there are no others.
+
+    A claim belongs to the pod that it names, to the pods with the environment of its ConfigMap, and to those with the
+    UUID of its slice in their environment or their declaration.
+    """
+    inventory = context.inventory
+    uuids = set() if context.pod is None else set(context.pod.mig_uuids)
+    if context.endpoint.accelerator is not None:
+        uuids |= mig_uuids_in(context.endpoint.accelerator.device)
+    maps = {name for uuid in uuids for name in inventory.mig_maps.get(uuid, ())}
+    maps |= frozenset() if context.pod is None else context.pod.environment_maps
+    keys = (*context.pod_keys, *(f"env:{name}" for name in sorted(maps)))
     found = [
         claim
-        for claim in context.inventory.all_by_pod(context.inventory.slice_claims_by_pod, context.pod_keys)
+        for claim in inventory.all_by_pod(inventory.slice_claims_by_pod, keys)
         if not context.node_name or claim.node in {"", context.node_name}
     ]
     return tuple(claim for claim in found if not claim.tentative) or tuple(found)
@@ -73,7 +86,7 @@ def _annotated(context: EndpointContext) -> tuple[SliceClaim, ...]:
     return tuple(sanitized_claim(claim, context.slicer, gpus)[0] for claim in claims)
 
 
-def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_ready: bool) -> Facts:
+def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, inventory: Inventory, *, pod_ready: bool) -> Facts:
     """Return the facts of the claims. Claims without a profile only contribute their state, unless all lack one."""
     worst = min(claims, key=lambda claim: SEVERITY.index(claim.routability(pod_ready=pod_ready)))
     state = worst.routability(pod_ready=pod_ready)
@@ -91,7 +104,7 @@ def _of_claims(claims: Sequence[SliceClaim], node: SliceNode | None, *, pod_read
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
         product=gpu.gpu_name if gpu is not None and gpu.gpu_name else None,
-        devices=tuple(_device(claim) for claim in claims),
+        devices=tuple(_device(claim, inventory) for claim in claims),
         count=len(claims),
         memory_bytes=sum(sizes) // len(sizes) if len(sizes) == len(claims) else None,
         partition=joined([_partition(claim, node) for claim in claims]) if claims[0].sound else None,
@@ -111,10 +124,13 @@ def _partition(claim: SliceClaim, node: SliceNode | None) -> Partition:
     return partition_of(profile, layout, start=claim.start, parent_id=claim.gpu_uuid)
 
 
-def _device(claim: SliceClaim) -> Device:
+def _device(claim: SliceClaim, inventory: Inventory) -> Device:
+    """Return the slice; its id is its UUID if the ConfigMap is known."""
     place = "" if claim.start is None else f"/{claim.start}"
+    known = inventory.mig_uuids.get(claim.config_map)
+    name = f"{claim.gpu_uuid}/{claim.profile}{place}" if claim.gpu_uuid else claim.source
     return Device(
-        id=f"{claim.gpu_uuid}/{claim.profile}{place}" if claim.gpu_uuid else claim.source,
+        id=name if known is None else min(known.uuids),
         node=claim.node,
         parent_id=claim.gpu_uuid,
     )

@@ -47,6 +47,13 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     placement_field: str = "migPlacement"
     state: str
     """`inUse` in generation 2; states of controller and daemonset, `ungated+created`, in generation 1."""
+    config_map: str = ""
+    """ConfigMap with the UUID of the slice, as `namespace/name`; empty in generation 2."""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Index keys: those of its pod, and `env:` followed by the ConfigMap."""
+        return self.pod.keys | ({f"env:{self.config_map}"} if self.config_map else frozenset())
 
     @property
     def sound(self) -> bool:
@@ -142,6 +149,7 @@ def _first_generation(instaslices: Iterable[Instaslice]) -> Iterator[SliceClaim]
                 profile_field=f"spec.podAllocationRequests[{uid}].profile",
                 placement_field=f"status.podAllocationResults[{uid}].migPlacement",
                 state=f"{status.allocation_status_controller}+{status.allocation_status_daemonset}",
+                config_map=f"{request.pod_ref.namespace}/{result.config_map}" if result.config_map else "",
             )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes and pods, and the prices that the workload variant autoscaler knows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Self, TypeAlias
 
@@ -159,6 +159,10 @@ class Pod(Object, frozen=True, kw_only=True):
         default="", name="status.extendedResourceClaimStatus.resourceClaimName"
     )
     """Name of the ResourceClaim behind the extended resources of the containers."""
+    mig_uuids: frozenset[str] = msgspec.field(default=frozenset(), name="epp/mig-uuids")
+    """UUIDs of MIG slices in the environment of its containers."""
+    environment_maps: frozenset[str] = msgspec.field(default=frozenset(), name="epp/environment-maps")
+    """ConfigMaps with environment variables of its containers, as `namespace/name`."""
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return a container whose name occurs again; the last container with a name is used."""
@@ -219,6 +223,7 @@ class PodReference(Part, frozen=True, kw_only=True):
         return frozenset({self.uid or self.id, f"name:{self.id}"} if self.id else {self.uid}) - {""}
 
 
+DEVICE_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 UNIT_COSTS_NAME = "accelerator-unit-costs"
 DEFAULT_VARIANT_COST = Fraction(10)
 """Default of the kind VariantAutoscaling. It says nothing about the hardware, so it is not a price."""
@@ -257,14 +262,49 @@ class VariantAutoscaling(Object, frozen=True, kw_only=True):
         return None if self.cost == DEFAULT_VARIANT_COST else self.cost
 
 
+class MigUuids(Object, frozen=True, kw_only=True):
+    """UUIDs of MIG slices in a ConfigMap of InstaSlice, from which a container has its environment."""
+
+    uuids: frozenset[str] = frozenset()
+
+
 class _ConfigMap(Part, frozen=True, kw_only=True):
     metadata: Metadata
     data: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-def read_unit_costs(document: object) -> UnitCosts | None:
-    """Return the prices; None for a ConfigMap with another name. Raises ValueError."""
+def read_pod(document: object) -> Pod:
+    """Return the pod with what its environment says about MIG slices, and without the rest of its environment."""
+    pod = convert(document, Pod)
+    spec = document.get("spec") if isinstance(document, Mapping) else None
+    containers = (spec.get("containers") if isinstance(spec, Mapping) else None) or ()
+    own, sources = _entries(containers, "env"), _entries(containers, "envFrom")
+    texts = [str(each.get("value", "")) for each in own if each.get("name") in DEVICE_VARIABLES]
+    references = [reference for each in sources if isinstance(reference := each.get("configMapRef"), Mapping)]
+    if not (texts or references):
+        return pod
+    space = pod.metadata.namespace or "default"
+    names = frozenset(f"{space}/{reference['name']}" for reference in references if "name" in reference)
+    return msgspec.structs.replace(pod, mig_uuids=mig_uuids_in(",".join(texts)), environment_maps=names)
+
+
+def _entries(containers: Iterable[Any], field: str) -> list[Mapping[str, Any]]:
+    """Return the mappings in a list of all containers; the environment may be anything."""
+    lists = (each[field] for each in containers if isinstance(each.get(field), (list, tuple)))
+    return [entry for entries in lists for entry in entries if isinstance(entry, Mapping)]
+
+
+def mig_uuids_in(text: str) -> frozenset[str]:
+    """Return the UUIDs of MIG slices in a list with commas."""
+    return frozenset(part for each in text.split(",") if (part := each.strip()).startswith("MIG-"))
+
+
+def read_config_map(document: object) -> UnitCosts | MigUuids | None:
+    """Return prices or the UUIDs of slices; None for another ConfigMap. Raises ValueError."""
     found = convert(document, _ConfigMap)
+    uuids = mig_uuids_in(",".join(found.data.get(name, "") for name in DEVICE_VARIABLES))
+    if uuids:
+        return MigUuids(metadata=found.metadata, uuids=uuids)
     if found.metadata.name != UNIT_COSTS_NAME:
         return None
     return UnitCosts(metadata=found.metadata, costs={name: _cost(name, text) for name, text in found.data.items()})

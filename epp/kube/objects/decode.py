@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from epp.kube.objects.base import Object, convert
-from epp.kube.objects.core import Node, Pod, VariantAutoscaling, read_unit_costs
+from epp.kube.objects.core import Node, VariantAutoscaling, read_config_map, read_pod
 from epp.kube.objects.dra import DeviceClass, ResourceClaim, read_device_taint_rule, read_resource_slice
 from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING, read_dynamic_scorer, read_dynamic_scoring_config
 from epp.kube.objects.fields import unknown_fields
@@ -58,8 +58,8 @@ def _plain(cls: type[Object]) -> _Reader:
 
 _READERS: Mapping[tuple[str, str], _Reader] = {
     ("", "Node"): _plain(Node),
-    ("", "Pod"): _plain(Pod),
-    ("", "ConfigMap"): read_unit_costs,
+    ("", "Pod"): read_pod,
+    ("", "ConfigMap"): read_config_map,
     ("", "ResourceQuota"): _plain(ResourceQuota),
     (OME, "AcceleratorClass"): read_accelerator_class,
     (OME, "InferenceService"): read_inference_service,

@@ -66,6 +66,8 @@ class PodAllocationResult(Part, frozen=True, kw_only=True):
     mig_placement: SlotPlacement | None = None
     gpu_uuid: str = msgspec.field(default="", name="gpuUUID")
     nodename: str = ""
+    config_map: str = msgspec.field(default="", name="configMapResourceIdentifier")
+    """Name of a ConfigMap in the namespace of the pod with the UUID of the slice."""
 
 
 class Instaslice(Object, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import openai
 
-from epp.kube.resources import ACCELERATORS
+from epp.kube.resources import ACCELERATORS, MEMORY_QUOTAS
 from tests.support.kube.fleet import Fleet
 from tests.support.kube.pickers import PATIENCE_SECONDS, Picker, picker_as
 from tests.support.kube.space import Space
@@ -22,9 +22,12 @@ HARDWARE_ROLE = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRole",
     "metadata": {"name": "hardware"},
-    "rules": [{"apiGroups": [each.group], "resources": [each.plural], "verbs": READ} for each in ACCELERATORS],
+    "rules": [
+        {"apiGroups": [each.group], "resources": [each.plural], "verbs": READ}
+        for each in (*ACCELERATORS, *MEMORY_QUOTAS)
+    ],
 }
-"""What a picker reads of hardware, and nothing more."""
+"""What a picker reads of hardware and its quotas, and nothing more."""
 
 
 def config(*plugins: str) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from epp.framework.accelerators.tag import Routability, Sharing
+from epp.framework.accelerators.tag import AcceleratorDeclaration, Routability, Sharing
 from epp.hardware.mig.slices import SliceClaim
 
 GIB = 2**30
@@ -279,3 +279,60 @@ def test_is_9_class_of_whole_devices_does_not_give_its_memory_to_a_shared_one(ta
     t4 = accelerator_class("t4", discovery={"nodeSelector": labels}, capabilities={"memoryGB": "16Gi"})
     found = tag([t4, node(labels), pod({"nvidia.com/gpu.shared": "1"})])
     assert (found.partition.sharers, found.memory_bytes) == (4, 4 * GIB)
+
+
+MIG = "MIG-5d3bcf21-9b5c-5a5f-8a5e-0b9f6a1c2d3e"
+MAP = "0b8f0a1e-1111-4222-8333-444444444444"
+
+
+def slice_map(uuid=MIG, name=MAP) -> dict:
+    """Return the ConfigMap that the daemonset of generation 1 makes for a pod."""
+    data = {"NVIDIA_VISIBLE_DEVICES": uuid, "CUDA_VISIBLE_DEVICES": uuid}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "llm"}, "data": data}
+
+
+def pod_with(pod, **container) -> dict:
+    found = pod({"nvidia.com/mig-3g.20gb": "1"}, uid="uid-of-another-cluster", name="vllm-b")
+    found["spec"]["containers"][0] |= container
+    return found
+
+
+def test_is_17_uuid_of_the_slice_is_the_id_of_its_device(documents, tag):
+    found = tag([*documents("instaslice-generation-1"), slice_map()])
+    assert [(device.id, device.parent_id) for device in found.devices] == [(MIG, GPU_A)]
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"envFrom": [{"secretRef": {"name": "token"}}, {"configMapRef": {"name": MAP}}]},
+        {"env": [{"name": "HOME"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": f"{MIG}, GPU-7"}]},
+    ],
+    ids=["ConfigMap", "UUID"],
+)
+def test_is_17_pod_joins_its_slice_by_its_environment(documents, tag, pod, container):
+    objects = [*documents("instaslice-generation-1"), slice_map(), pod_with(pod, **container)]
+    found = tag(objects, name="vllm-b")
+    assert (found.partition.profile, found.partition.parent_id, found.memory_bytes) == ("3g.20gb", GPU_A, 20 * GIB)
+    assert (found.state, found.node) == (Routability.ROUTABLE, "gpu-node-1")
+
+
+def test_is_17_pod_joins_by_the_name_of_the_map_without_the_map(documents, tag, pod):
+    alone = pod_with(pod, envFrom=[{"configMapRef": {"name": MAP}}])
+    found = tag([*documents("instaslice-generation-1"), alone], name="vllm-b")
+    assert found.partition.parent_id == GPU_A
+
+
+@pytest.mark.parametrize("environment", [None, "text", [7, {"name": 3}, {"name": "CUDA_VISIBLE_DEVICES", "value": 0}]])
+def test_is_17_strange_environment_joins_nothing(documents, tag, pod, environment):
+    alone = pod_with(pod, env=environment, envFrom=environment)
+    found = tag([*documents("instaslice-generation-1"), slice_map(), alone], name="vllm-b")
+    assert found.attributes["epp/slice"] == "unknown"
+
+
+def test_is_17_endpoint_of_a_list_joins_by_the_declared_uuid(documents, tag):
+    objects = [*documents("instaslice-generation-1"), slice_map()]
+    found = tag(objects, name="by-hand", accelerator=AcceleratorDeclaration(device=MIG))
+    assert (found.partition.profile, found.model, found.memory_bytes) == ("3g.20gb", "a100", 20 * GIB)
+    unknown = tag(objects, name="by-hand", accelerator=AcceleratorDeclaration(device="MIG-0"))
+    assert ([device.id for device in unknown.devices], unknown.partition.kind) == (["MIG-0"], Sharing.NONE)
