@@ -2,15 +2,19 @@
 """Requests that are only tried, at a running picker behind Envoy: decided like real ones, without a trace."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 import pytest_asyncio
+import yaml
 
+from epp.lab.sim import running
 from tests.support.commands import Command, command, outcome
-from tests.support.world import until
+from tests.support.serving import ANY_PORT
+from tests.support.world import FAST, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -150,3 +154,63 @@ async def compared(*arguments: str) -> dict:
     code, said = await outcome("replay", *arguments)
     assert (code, said.err) == (0, [])
     return json.loads("\n".join(said.out))
+
+
+REGIONAL = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}
+- {type: prefix-based-pd-decider, parameters: {nonCachedTokens: 512}}
+- {type: topology-affinity-filter, parameters: {minAffinity: region}}
+- {type: prefill-filter, parameters: {fallbackOnEmpty: false}}
+- {type: decode-filter, parameters: {fallbackOnEmpty: false}}
+- {type: random-picker}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: topology-affinity-filter}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: random-picker}]}
+"""
+
+
+async def test_gie_22_prefill_and_decode_are_in_one_region_by_nodes_in_files(tmp_path):
+    (tmp_path / "config.yaml").write_text(REGIONAL)
+    objects = []
+    async with contextlib.AsyncExitStack() as servers:
+        for region in ("eu", "us"):
+            labels = {"topology.kubernetes.io/region": region}
+            metadata = {"name": f"node-{region}", "labels": labels}
+            objects.append({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+            for role in ("prefill", "decode"):
+                server = await servers.enter_async_context(running(FAST))
+                objects.append(pod(f"{role}-{region}", f"node-{region}", server.port, {"llm-d.ai/role": role}))
+        (tmp_path / "objects.yaml").write_text(yaml.safe_dump_all(objects))
+        files = ("--config-file", str(tmp_path / "config.yaml"), "--objects", str(tmp_path / "objects.yaml"))
+        async with command("serve", *files, *ANY_PORT, "--admin-port=0") as picker, aiohttp.ClientSession() as http:
+            ready = json.loads(await picker.says('"msg":"ready"'))
+            front = Front(http, "", f"http://{ready['admin']}", "")
+            regions = set()
+            for number in range(12):
+                ask = {"model": MODEL, "prompt": f"{number} " * 9000}
+                found = await front.simulate(path="/v1/completions", body=ask)
+                legs = found["profiles"]
+                picked = [each["endpoint"] for leg in legs for each in leg["candidates"] if each.get("rank") == 0]
+                roles, places = zip(*(name.split("-")[:2] for name in picked), strict=True)
+                assert set(roles) == {"prefill", "decode"}
+                assert len(set(places)) == 1
+                regions.update(places)
+    assert regions == {"eu", "us"}
+
+
+def pod(name: str, node: str, port: int, labels: dict[str, str]) -> dict:
+    gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "llm", "labels": labels},
+        "spec": {"nodeName": node, "containers": [{"name": "vllm", "ports": [{"containerPort": port}]} | gpu]},
+        "status": {
+            "phase": "Running",
+            "podIP": "127.0.0.1",
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }

@@ -26,6 +26,7 @@ from tests.support.kube.hardware import (
 from tests.support.kube.pickers import PATIENCE_SECONDS, Picker
 from tests.support.kube.space import space_in
 from tests.support.kube.users import PICKER_ROLE
+from tests.support.ports import reserved_ports
 from tests.support.waiting import until
 from tests.support.world import MODEL
 
@@ -382,3 +383,45 @@ async def test_is_16_quotas_of_slice_memory_of_a_namespace_and_of_its_queue_limi
         await space.apply({**kueue, "kind": "LocalQueue", "spec": {"clusterQueue": space.namespace}})
         await is_status(400)
         assert await picker.ask()  # other tenants have no quota
+
+
+NEAR = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}
+- {type: prefix-based-pd-decider, parameters: {nonCachedTokens: 512}}
+- {type: topology-affinity-filter, parameters: {minAffinity: region}}
+- {type: prefill-filter, parameters: {fallbackOnEmpty: false}}
+- {type: decode-filter, parameters: {fallbackOnEmpty: false}}
+- {type: random-picker}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: topology-affinity-filter}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: random-picker}]}
+"""
+
+
+async def test_gie_22_prefill_and_decode_are_in_one_region_by_the_labels_of_their_nodes(space, tmp_path):
+    async with fleet_in(space) as fleet:
+        for region in ("eu", "us"):
+            name = node_of(space, region)
+            await space.node(name, labels={"topology.kubernetes.io/region": region})
+            for role in ("prefill", "decode"):
+                await fleet.start(f"{role}-{region}", node=name, labels={"app": "vllm", "llm-d.ai/role": role})
+        await space.pool(ports=fleet.ports)
+        pods = tuple(f"{role}-{region}" for role in ("prefill", "decode") for region in ("eu", "us"))
+        with reserved_ports(1) as (port,):
+            async with picker_with(space, tmp_path, NEAR, f"--admin-port={port}", pods=pods):
+                assert {await region_of_both(port, number) for number in range(12)} == {"eu", "us"}
+
+
+async def region_of_both(admin_port: int, number: int) -> str:
+    """Simulate a request with a new prompt; return the region of its two endpoints."""
+    body = {"model": MODEL, "prompt": f"{number} " * 9000}
+    url = f"http://127.0.0.1:{admin_port}/api/simulate-schedule"
+    async with aiohttp.ClientSession() as http, http.post(url, json={"path": "/v1/completions", "body": body}) as found:
+        profiles = (await found.json())["profiles"]
+    names = [each["endpoint"] for profile in profiles for each in profile["candidates"] if each.get("rank") == 0]
+    (region,) = {name.split("-")[1] for name in names}
+    assert {name.split("-")[0] for name in names} == {"prefill", "decode"}
+    return region

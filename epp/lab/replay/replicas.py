@@ -14,6 +14,7 @@ from epp.framework.registry import Registry
 from epp.framework.sharing import Shareable
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.hardware.tagger import AcceleratorTagger
+from epp.hardware.topology import TopologyExtractor
 from epp.lab.replay.engines import Page
 from epp.lab.replay.fleet import Fleet, Server
 from epp.lab.replay.settings import ReplayOptions
@@ -124,7 +125,7 @@ def check_config(config: LoadedConfig, options: ReplayOptions) -> list[str]:
         f"{plugin.name}: files or services that it follows are read at the start only"
         for plugin in assembly.plugins
         if isinstance(plugin, Follower | FollowingTagger)
-        and not isinstance(plugin, AcceleratorTagger | TokenProducer | PrecisePrefixCacheProducer)
+        and not isinstance(plugin, AcceleratorTagger | TopologyExtractor | TokenProducer | PrecisePrefixCacheProducer)
     ]
     return found
 
