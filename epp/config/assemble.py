@@ -112,7 +112,8 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     assert admitters is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
     every = {name: profile for name, profile in built.items() if profile is not None}
-    scheduler = Scheduler(complete, handler, aggregator, observer=observer)
+    rounds = loaded.model.scheduling.max_iterations
+    scheduler = Scheduler(complete, handler, aggregator, observer=observer, max_iterations=rounds)
     _rehearse_scheduling(instances, builder, scheduler)
     instances.raise_problems()
     check_shadows(loaded.model, complete, shadows, instances)

@@ -21,6 +21,7 @@ from pydantic.alias_generators import to_camel
 
 from epp.framework.quantities import parse_duration, parse_quantity
 from epp.framework.registry import Registry
+from epp.routing.scheduling.scheduler import MAX_ITERATIONS
 
 API_VERSION = "llm-d.ai/v1alpha1"
 LEGACY_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"
@@ -281,6 +282,14 @@ class RequestHandler(_Model):
     """Whether a request's priority is written into its body; `openai-parser` has a parameter for the same."""
 
 
+class Scheduling(_Model):
+    """The loop over profiles."""
+
+    max_iterations: int = Field(default=MAX_ITERATIONS, ge=1, le=1000)
+    """Most times that the profile handler is asked for the next profiles of one request; a handler that still wants
+    more fails the request."""
+
+
 class EndpointPickerConfig(_Model):
     """The whole file."""
 
@@ -293,6 +302,7 @@ class EndpointPickerConfig(_Model):
     """All instances, by name."""
     scheduling_profiles: list[SchedulingProfile] = Field(default_factory=list)
     """By default, one profile `default` with all filters, scorers and pickers."""
+    scheduling: Scheduling = Field(default_factory=Scheduling)
     data_layer: DataLayer = Field(default_factory=DataLayer)
     flow_control: FlowControl | None = None
     request_handler: RequestHandler = Field(default_factory=RequestHandler)

@@ -103,7 +103,7 @@ def rehearse_scheduling(scheduler: Scheduler) -> Mapping[str, Findings]:
         problems = _Problems()
         pool = Candidates(_watched_snapshot(set(), _KNOWN), np.arange(len(_KNOWN), dtype=np.intp), profile="probe")
         try:
-            Scheduler(profiles, picker, aggregator, observer=problems).schedule(_request(set(), ""), pool)
+            scheduler.observed_by(problems, profiles).schedule(_request(set(), ""), pool)
         except PluginFailedError:
             pass  # noted by the observer
         except InternalError as error:

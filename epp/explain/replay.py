@@ -48,7 +48,7 @@ from epp.framework.snapshot import (
     WAITING,
     Snapshot,
 )
-from epp.routing.scheduling import Profile, Scheduler
+from epp.routing.scheduling import Profile
 
 _KNOWN = (WAITING, RUNNING, KV_USAGE, IN_FLIGHT)
 RECORDED = frozenset(
@@ -163,7 +163,7 @@ class Replay:
         }
         observer = SchedulingObserver()
         self._guard = Guard(observer)
-        self._scheduler = Scheduler(self._profiles, scheduler.profile_picker, scheduler.aggregator, observer=observer)
+        self._scheduler = scheduler.observed_by(observer, self._profiles)
         self._records = _records(fleet)
 
     def take(self, record: DecisionRecord, last_picked: Floats) -> Taken:

@@ -9,8 +9,8 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from epp.framework import LAST_PICKED, Candidates, Draw, Endpoint, Floats, Parameters, Picker, Positions, Request
-from epp.framework.arrays import highest
-from epp.framework.limits import CountOrDefault, Natural, Tunable
+from epp.framework.arrays import ROUNDING, highest
+from epp.framework.limits import CountOrDefault, Natural, NonNegative, Tunable
 
 
 class PickerParameters(Parameters, frozen=True):
@@ -18,6 +18,9 @@ class PickerParameters(Parameters, frozen=True):
 
     max_num_of_endpoints: CountOrDefault = 1
     """Endpoints returned: the target, and fallbacks that the gateway tries in order; fewer if there are fewer."""
+    close_score_epsilon: NonNegative | None = None
+    """Only endpoints whose total is at most this much below that of the target are fallbacks; by default, all are. A
+    total is the sum of weight times score, so that 0.1 is a tenth of a scorer of weight 1."""
 
 
 class RandomPickerParameters(PickerParameters, frozen=True):
@@ -64,7 +67,7 @@ class MaxScorePicker(Picker[PickerParameters]):
         last_picked = candidates.snapshot.column(LAST_PICKED)[slots]
         hashes = _mix(candidates.snapshot.endpoints.derive_numbers(_id_hash)[slots], request.seed)
         order = np.lexsort((hashes, last_picked, -totals[contenders]))
-        return contenders[order[:wanted]]
+        return _close(contenders[order[:wanted]], totals, self.parameters)
 
 
 class RandomPicker(Picker[RandomPickerParameters]):
@@ -98,7 +101,16 @@ def _first(order: Positions, totals: Floats, parameters: RandomPickerParameters)
     """Return the first positions in this order among the `topN` highest totals; among equal totals, the first count."""
     if parameters.top_n:
         order = order[np.sort(np.argsort(-totals[order], kind="stable")[: parameters.top_n])]
-    return order[: parameters.max_num_of_endpoints]
+    return _close(order[: parameters.max_num_of_endpoints], totals, parameters)
+
+
+def _close(picked: Positions, totals: Floats, parameters: PickerParameters) -> Positions:
+    """Return the target, and of the fallbacks those with a total close to its own."""
+    epsilon = parameters.close_score_epsilon
+    if epsilon is None or len(picked) == 1:
+        return picked
+    near: Positions = picked[totals[picked] >= totals[picked[0]] - epsilon - ROUNDING]
+    return near
 
 
 def _id_hash(endpoint: Endpoint | None) -> float:

@@ -24,6 +24,8 @@ from epp.framework.roles import Aggregator, ProfilePicker
 from epp.routing.scheduling.cycle import Cycle
 from epp.routing.scheduling.profile import Profile
 
+MAX_ITERATIONS = 16
+"""Default number of times that a profile picker is asked for one request."""
 _NO_ERRORS: Mapping[str, RequestError] = MappingProxyType({})
 
 
@@ -37,7 +39,7 @@ class Scheduler:
         aggregator: Aggregator[Any],
         *,
         observer: SchedulingObserver | None = None,
-        max_iterations: int = 16,
+        max_iterations: int = MAX_ITERATIONS,
     ) -> None:
         self.profiles = dict(profiles)
         self._names = tuple(self.profiles)
@@ -51,10 +53,10 @@ class Scheduler:
         self._cycles = {name: Cycle(profile, self._guard, self._observer) for name, profile in self.profiles.items()}
         self._max_iterations = max_iterations
 
-    def observed_by(self, observer: SchedulingObserver) -> "Scheduler":
-        """Return another scheduler of the same profiles and plugins."""
+    def observed_by(self, observer: SchedulingObserver, profiles: Mapping[str, Profile] | None = None) -> "Scheduler":
+        """Return another scheduler of the same plugins, with these profiles if any are given."""
         return Scheduler(
-            self.profiles,
+            self.profiles if profiles is None else profiles,
             self.profile_picker,
             self.aggregator,
             observer=observer,
@@ -90,7 +92,8 @@ class Scheduler:
                 return self._aggregate(request, shown, errors)
             self._run(chosen, request, candidates, results, errors)
         raise InternalError(
-            f"profile picker {self.profile_picker.name!r} was asked {self._max_iterations} times and still wants more"
+            f"profile picker {self.profile_picker.name!r} was asked {self._max_iterations} times, the limit of "
+            "scheduling.maxIterations, and still wants more"
         )
 
     def _run(

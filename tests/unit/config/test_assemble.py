@@ -5,6 +5,7 @@ import pytest
 
 from epp.config import Assembly, Builder, assemble, load_text
 from epp.framework import ConfigurationError, ManualClock, Producer, ProfilePicker, Request
+from epp.framework.errors import InternalError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 
@@ -153,6 +154,36 @@ class OneAfterTheOther(ProfilePicker):
 
     def pick_profiles(self, request, profiles, results):
         return profiles[len(results) : len(results) + 1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "runs"),
+    [("", True), ("scheduling: {maxIterations: 3}\n", True), ("scheduling: {maxIterations: 2}\n", False)],
+)
+def test_gie_21_number_of_times_that_a_profile_picker_is_asked_is_limited(build, limit, runs):
+    registry = Registry()
+    registry.register(OneAfterTheOther)
+    text = (
+        "plugins: [{type: one-after-the-other}, {type: queue-scorer}]\n"
+        "schedulingProfiles:\n"
+        "- {name: a, plugins: [{pluginRef: queue-scorer}]}\n"
+        "- {name: b, plugins: [{pluginRef: queue-scorer}]}\n"
+    )
+    found = build(text + limit, registry=registry)
+    request, pool = Request("r"), candidates(waiting=[0])
+    if runs:  # asked for a, for b, and once more
+        assert list(found.pipeline.scheduler.schedule(request, pool).profiles) == ["a", "b"]
+        assert found.warnings == ()
+        return
+    said = "was asked 2 times, the limit of scheduling.maxIterations, and still wants more"
+    assert said in str(found.warnings[0])
+    with pytest.raises(InternalError, match=said):
+        found.pipeline.scheduler.schedule(request, pool)
+
+
+def test_gie_21_limit_of_iterations_is_at_least_1(refused):
+    (problem,) = refused("scheduling: {maxIterations: 0}\n")
+    assert "scheduling.maxIterations" in str(problem)
 
 
 def test_profile_picker_that_is_no_aggregator_gets_one_whose_destination_is_the_first_result():

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import Request
+from epp.framework import ConfigurationError, Request
+from epp.framework.clock import ManualClock
+from epp.framework.registry import Registry
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker, WeightedRandomPickerParameters
 from tests.support.plugins import built
@@ -178,3 +180,30 @@ schedulingProfiles:
 
     assert [picked(seed) for seed in range(6)] == [picked(seed) for seed in range(6)]
     assert {picked(seed)[0] for seed in range(30)} == {"e0", "e1", "e2"}
+
+
+def test_gie_21_only_endpoints_with_a_total_close_to_that_of_the_target_are_fallbacks():
+    pool = candidates(waiting=[0, 0, 0, 0])
+    totals = [2.5, 3.0, 2.9, 2.8]
+
+    def picked(**parameters) -> list[int]:
+        return pick(built(MaxScorePicker, {"maxNumOfEndpoints": 4, **parameters}), pool, totals)
+
+    assert picked() == [1, 2, 3, 0]
+    assert picked(closeScoreEpsilon=0.2) == [1, 2, 3]  # 3.0 - 2.8 = 0.2, up to rounding
+    assert picked(closeScoreEpsilon=0.1) == [1, 2]
+    assert picked(closeScoreEpsilon=0) == [1]
+
+
+@pytest.mark.parametrize("picker", [RandomPicker, WeightedRandomPicker])
+def test_gie_21_random_fallbacks_are_close_to_the_target_that_was_drawn(picker):
+    pool, totals = candidates(waiting=[0, 0, 0]), [0.9, 0.85, 0.1]
+    close = built(picker, {"maxNumOfEndpoints": 3, "closeScoreEpsilon": 0.1})
+    drawn = {tuple(pick(close, pool, totals, draw=seeded(seed))) for seed in range(60)}
+    assert {each for each in drawn if each[0] != 2} == {(0, 1), (1, 0)}
+    assert all(set(each) == {0, 1, 2} for each in drawn if each[0] == 2)  # the others are no worse
+
+
+def test_gie_21_epsilon_below_0_is_refused():
+    with pytest.raises(ConfigurationError, match="closeScoreEpsilon"):
+        Registry().build("max-score-picker", {"closeScoreEpsilon": -0.1}, name="p", clock=ManualClock())
