@@ -71,6 +71,8 @@ class _Ask(Parameters, frozen=True, kw_only=True):
     """Another configuration: its text, or the document itself."""
     endpoints: dict[str, EndpointChange] = msgspec.field(default_factory=dict)
     """Endpoints with other values, by name or address."""
+    victims: list[str] = msgspec.field(default_factory=list)
+    """Ids of requests in flight that are taken as ended."""
 
     @property
     def bytes(self) -> bytes:
@@ -121,7 +123,14 @@ def _simulated(picker: PickerView, ask: _Ask, config: Assembly | None, seed: int
         snapshot = made_up(picker.snapshot(), ask.endpoints, assembly.taggers, now=picker.clock.now())
     except UnknownEndpointError as error:
         raise BadAdminRequestError(f"endpoints: {error}") from error
-    simulation = director.simulation(None if config is None else config.pipeline, snapshot)
+    found = director.in_flight(frozenset(ask.victims)) if ask.victims else {}
+    for name in ask.victims:
+        if name not in found:
+            raise BadAdminRequestError(
+                f"victims: no request {quoted(name)} is in flight that has no answer yet or whose tenant has a quota: "
+                "write the requestId of a decision"
+            )
+    simulation = director.simulation(None if config is None else config.pipeline, snapshot, list(found.values()))
     try:
         incoming = simulation.read(headers, ask.bytes, subset)
     except RequestError as error:
@@ -136,6 +145,17 @@ def _answer(picker: PickerView, simulation: Simulation, found: Simulated, config
         more["error"] = error_of(found.outcome)
     if found.waits:
         more["waits"] = found.waits
+    if simulation.ended:
+        more["victims"] = [
+            {
+                "requestId": each.request.id,
+                "tenant": each.request.fairness_id,
+                "priority": each.request.priority,
+                "endpoints": each.endpoints,
+                "hasLowerPriority": each.request.priority < found.request.priority,
+            }
+            for each in simulation.ended
+        ]
     if found.problems:
         more["problems"] = found.problems
     if config is not None:

@@ -14,6 +14,7 @@ from epp.admin.allocation import allocation_routes
 from epp.admin.answers import PickerView
 from epp.admin.configuration import config_routes
 from epp.admin.endpoints import endpoint_routes
+from epp.admin.idle_nodes import idle_node_routes
 from epp.admin.page import page_routes
 from epp.admin.placement import placement_routes
 from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
@@ -232,6 +233,7 @@ def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.
         *placement_routes(picker),
         *endpoint_routes(picker),
         *allocation_routes(picker),
+        *idle_node_routes(picker),
         *config_routes(picker),
     )
 

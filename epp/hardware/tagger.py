@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from threading import Lock
 from typing import Literal
 
 import msgspec
@@ -20,6 +21,7 @@ from epp.hardware.affected_endpoints import affected_endpoints
 from epp.hardware.class_validation import object_faults
 from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.facts import Merged
+from epp.hardware.idle_nodes import IDLE_METRICS, IdleNode, IdleNodes, idle_samples
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig.partition import profile_fault
 from epp.hardware.reports import ClassTotals
@@ -115,15 +117,19 @@ class AcceleratorTagger(
 
     plugin_type = "accelerator-data-source"
     writes = (ACCELERATOR, NODE_LABELS, PLACEMENT)
-    metrics = (_DEVICES, _AVAILABLE, *QUOTA_METRICS)
+    metrics = (_DEVICES, _AVAILABLE, *QUOTA_METRICS, *IDLE_METRICS)
 
     def setup(self) -> None:
         """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Objects in effect."""
         self._totals = ClassTotals()
+        self._idle = IdleNodes()
+        self._nodes_of: dict[str, str] = {}
+        """Nodes by endpoint, of the endpoints of this cluster."""
         self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
         self._builder = self._new_builder()
+        self._idle_lock = Lock()
         self._endpoint_problems: set[str] = set()
         self._warned_since = self.clock.now()
         objects = FollowedObjects(
@@ -188,16 +194,27 @@ class AcceleratorTagger(
             for name, total in shown
             for sample in (Sample(_DEVICES, total.total, (name,)), Sample(_AVAILABLE, total.available, (name,)))
         ]
-        return [*of_classes, *quota_samples(self.inventory.gpu_quotas.values())]
+        return [*of_classes, *quota_samples(self.inventory.gpu_quotas.values()), *idle_samples(self.idle_nodes())]
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the tag; log each problem once for each version of the objects."""
         merged = self.merged(endpoint)
+        if not endpoint.cluster or endpoint.cluster == self.parameters.cluster:
+            self._nodes_of[endpoint.id] = merged.tag.node
         for problem in (*merged.conflicts, *merged.warnings):
             if problem not in self._endpoint_problems and len(self._endpoint_problems) < _MAX_WARNINGS:
                 self._endpoint_problems.add(problem)
                 _log.warning("endpoint accelerator problem", plugin=self.name, endpoint=endpoint.id, problem=problem)
         return self._report(endpoint, merged)
+
+    def untag(self, endpoint: Endpoint) -> None:
+        """Forget the node of an endpoint."""
+        self._nodes_of.pop(endpoint.id, None)
+
+    def idle_nodes(self) -> Sequence[IdleNode]:
+        """Return the nodes with accelerators and without an endpoint, the most expensive first; for any thread."""
+        with self._idle_lock:
+            return self._idle.of(self.inventory, self._builder, self._tables, frozenset(list(self._nodes_of.values())))
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
         """Return the tag without logging problems."""

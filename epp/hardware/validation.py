@@ -17,11 +17,13 @@ from epp.hardware.resources import profile_of
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.core import Container, Node, Pod
 from epp.kube.objects.dra import ResourceSlice, SliceDevice
+from epp.kube.objects.limits import GPUS_OF_ALLOCATION
 from epp.kube.objects.tensor_fusion import Gpu
 
 IGNORED = ": ignored"
 """Suffix of a warning about a label without effect."""
 _SLICED = re.compile(r"mig[-.]")
+_GPU_IDS = re.compile(r".*/gpu-ids")
 _SHARE = re.compile(r".*/(vram|tflops|compute-percent)-(limit|request)")
 """Annotations with the share of a pod in a GPU."""
 
@@ -96,6 +98,7 @@ def may_have_slices(pod: Pod) -> bool:
     return (
         ANNOTATION in annotations
         or any(map(_SHARE.fullmatch, annotations))
+        or any(map(_GPU_IDS.fullmatch, annotations))
         or any(
             _SLICED.search(name)
             for container in (*pod.spec.containers, *pod.spec.init_containers)
@@ -138,8 +141,16 @@ def _issues_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Ite
             yield f"metadata.annotations[{ANNOTATION}]: {issue}"
 
 
+def gpu_ids(text: str) -> tuple[str, ...]:
+    """Return the GPUs in an annotation of TensorFusion; none if they are more than it allocates at once."""
+    ids = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    return ids if len(ids) <= GPUS_OF_ALLOCATION else ()
+
+
 def _issues_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
     for key, text in annotations.items():
+        if _GPU_IDS.fullmatch(key) and text.strip(", ") and not gpu_ids(text):
+            yield f"metadata.annotations[{key}] has more than {GPUS_OF_ALLOCATION} GPUs: name those of one allocation"
         if _SHARE.fullmatch(key):
             try:
                 is_possible = quantity_of(text) > 0

@@ -227,6 +227,8 @@ def test_accelerators_work_as_they_are_written(walk):
     assert re.search(r"^x-sim-server: h100\r?$", long, re.MULTILINE)
     assert "services.yaml: ok" in output_of(walked, "epp check --strict")
     assert "acceleratorSelector.stratgy is unknown: did you mean 'strategy'?" in output_of(walked, "epp check services")
+    idle = output_of(walked, "curl -sf --retry 60 --retry-connrefused --retry-delay 1 http://127.0.0.1:9093")
+    assert '"freeDevices":2,"dollarsPerHour":8.5' in idle
 
 
 @pytest.mark.slow

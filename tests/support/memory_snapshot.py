@@ -25,6 +25,7 @@ MEMOS = {
     "ClassTotals": {"_inventory", "_totals"},
     "ClusterIndex": {"_clusters", "_of"},
     "EndpointRatesProducer": {"_last_model"},
+    "IdleNodes": {"_before", "_known", "_tables"},
     "MultiClusterApproxPrefixCacheProducer": {"_reported", "_engine_tokens"},
     "ParserTable": {"_found"},
     "PrefixIndex": {"_members"},

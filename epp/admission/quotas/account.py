@@ -128,6 +128,13 @@ class Account:
         other.nominations = self.nominations.twin()
         return other
 
+    def without(self, amounts: Amounts) -> None:
+        """Take the amounts of requests in flight off, as if these had ended."""
+        self.requests -= amounts.requests
+        self.tokens -= amounts.tokens
+        self.accelerator_bytes -= amounts.accelerator_bytes
+        self.tflops -= amounts.tflops
+
     def own(self, today: int) -> Use:
         """Return the use at this picker."""
         return Use(

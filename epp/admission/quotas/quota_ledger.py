@@ -80,9 +80,9 @@ class QuotaLedger:
         """Return an account that is not kept yet."""
         return Account(tenant, quota, elsewhere=None if self.group is None else self.group.elsewhere())
 
-    def twin(self) -> "QuotaLedger":
-        """Return a ledger for dry runs: it reads the same accounts and does not change them."""
-        return _Twin(self, self._clock)
+    def twin(self, ended: Sequence[Reservation] = ()) -> "QuotaLedger":
+        """Return a ledger for dry runs: it reads the same accounts, as if some requests had ended; changes nothing."""
+        return _Twin(self, self._clock, ended)
 
     def held(self, account: Account, request: Request, now: float) -> Amounts:
         """Return the amounts reserved for requests of higher priority of the tenant, and for other pickers."""
@@ -254,15 +254,22 @@ class _Checked(NamedTuple):
 class _Twin(QuotaLedger):
     """A ledger for dry runs, whose accounts are copies."""
 
-    def __init__(self, ledger: QuotaLedger, clock: Clock) -> None:
+    def __init__(self, ledger: QuotaLedger, clock: Clock, ended: Sequence[Reservation]) -> None:
         super().__init__(clock, QuotaObserver())
         self._ledger = ledger
+        self._ended = ended
         self.calendar = copy(ledger.calendar)
         self.group = ledger.group
 
     def account_of(self, tenant: str, quota: Quota) -> Account | None:
         account = self._ledger.accounts.get(tenant)
-        return None if account is None else account.twin(quota)
+        if account is None:
+            return None
+        twin = account.twin(quota)
+        for each in self._ended:
+            if each.is_limited and not each.is_released and each.tenant == tenant:
+                twin.without(each.amounts)
+        return twin
 
 
 def _note_uncounted(account: Account, reservation: Reservation) -> None:

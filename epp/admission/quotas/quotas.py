@@ -140,11 +140,14 @@ class Quotas:
         self._allowances.use(sources)
         self.is_active = self._allowances.is_active
 
-    def twin(self, sources: Sequence[QuotaSource[Any]], *, guard: Guard) -> "Quotas":
-        """Return quotas by other sources for dry runs: they check the same usage, and charge nothing."""
+    def twin(self, sources: Sequence[QuotaSource[Any]], *, guard: Guard, ended: Sequence[Reservation] = ()) -> "Quotas":
+        """Return quotas by other sources for dry runs: they check the same usage, and charge nothing.
+
+        The usage of `ended` requests does not count.
+        """
         other = Quotas(self._clock, guard=guard)
         other._allowances = self._allowances.twin(guard, sources)
-        other._ledger = self._ledger.twin()
+        other._ledger = self._ledger.twin(ended)
         other.is_active = other._allowances.is_active
         return other
 

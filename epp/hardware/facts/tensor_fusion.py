@@ -40,7 +40,7 @@ from epp.hardware.mig import (
     parse_mig_profile,
     partition_of,
 )
-from epp.hardware.validation import template_fault
+from epp.hardware.validation import gpu_ids, template_fault
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
 
@@ -113,7 +113,7 @@ def tensor_fusion_gpus(context: EndpointContext) -> tuple[Gpu, ...]:
     """Return the GPUs in the annotation of the pod, and the GPUs that run the pod or have its partition."""
     inventory = context.inventory
     annotation = context.annotations.get(f"{context.options.tensor_fusion_domain}/gpu-ids", "")
-    wanted = [name.strip() for name in annotation.split(",")]
+    wanted = gpu_ids(annotation)
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
     named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
     used = inventory.all_by_pod(inventory.gpus_by_pod, context.pod_keys)

@@ -131,6 +131,9 @@ LinkTier: TypeAlias = Annotated[int, Limit("write 0, 1, 2 or 3", most=3)]
 AlertPercent: TypeAlias = Annotated[int, Limit("write 0 to 100 in place of the default, 95", most=100)]
 """Use of a quota that triggers an alert."""
 Number: TypeAlias = Annotated[int | None, Limit("write a whole number of 0 or more", most=1_000_000)]
+GPUS_OF_ALLOCATION = 128
+"""Most GPUs that TensorFusion allocates at once."""
+GpuCount: TypeAlias = Annotated[int | None, Limit("write the GPUs of one workload, 0 to 128", most=GPUS_OF_ALLOCATION)]
 Start: TypeAlias = Annotated[int, Limit("write the first memory slot, 0 to 7", most=7)]
 Size: TypeAlias = Annotated[int, Limit("write the number of memory slots, 1 to 8", least=1, most=8)]
 Amount: TypeAlias = Annotated[Fraction, Limit("write 0 or more")]

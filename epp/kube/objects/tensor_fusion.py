@@ -10,6 +10,7 @@ from epp.kube.objects.base import ClusterObject, Object, Part
 from epp.kube.objects.core import PodReference
 from epp.kube.objects.limits import (
     AlertPercent,
+    GpuCount,
     LargePrice,
     LinkBandwidth,
     LinkTier,
@@ -150,7 +151,7 @@ class QuotaSingle(Part, frozen=True, kw_only=True):
 
     max_requests: Amount = Amount()
     max_limits: Amount = Amount()
-    max_gpu_count: Number = msgspec.field(default=None, name="maxGPUCount")
+    max_gpu_count: GpuCount = msgspec.field(default=None, name="maxGPUCount")
 
 
 class QuotaUsed(Part, frozen=True, kw_only=True):

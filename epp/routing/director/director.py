@@ -2,9 +2,10 @@
 """The director: reads a request, assigns priority, model and flow, and routes, queues or refuses it."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from epp.admission.flow_control import Evictions, FlowControl, GuardedDetector, guarded
@@ -33,10 +34,12 @@ from epp.routing.director.router import (
     none_eligible,
 )
 from epp.routing.director.routing import Cause, Routing
-from epp.routing.director.simulation import Simulation
+from epp.routing.director.simulation import InFlight, Simulation
 from epp.routing.director.waiting import PendingRequest, WaitingRequest
 from epp.routing.outliers import OutlierDetector
 from epp.routing.settings import OutlierSettings
+
+_MOST_SEARCHED = 10_000
 
 
 class Director:
@@ -135,10 +138,30 @@ class Director:
         """Route requests from now on."""
         self._is_closed = False
 
-    def simulation(self, pipeline: Pipeline | None = None, snapshot: Snapshot | None = None) -> Simulation:
+    def in_flight(self, ids: Collection[str]) -> Mapping[str, InFlight]:
+        """Return the requests in flight with these ids.
+
+        They are those without an answer, and those of tenants with a quota: at most ten thousand of each.
+        """
+        found: dict[str, InFlight] = {}
+        for routing in islice(self.reservations, _MOST_SEARCHED):
+            if routing.request.id in ids:
+                found[routing.request.id] = InFlight(routing.request, (routing.served.id,))
+        for each in islice(self.quotas.reservations(), _MOST_SEARCHED):
+            if each.request.id in ids:
+                places = tuple(place.endpoint for place in each.places)
+                found[each.request.id] = InFlight(each.request, places, each)
+        return found
+
+    def simulation(
+        self,
+        pipeline: Pipeline | None = None,
+        snapshot: Snapshot | None = None,
+        ended: Sequence[InFlight] = (),
+    ) -> Simulation:
         """Return a simulation of the current routing; it has no side effects.
 
-        `pipeline` replaces the one in effect, `snapshot` the present endpoints.
+        `pipeline` replaces the one in effect, `snapshot` the present endpoints; `ended` requests are taken as ended.
         """
         return Simulation(
             self._runtime,
@@ -150,6 +173,7 @@ class Director:
             outliers=self.outliers,
             use_subset=self._use_subset,
             is_closed=self._is_closed,
+            ended=ended,
         )
 
     def use_policies(self, policies: PoolPolicies) -> None:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated requests: routed by the same steps as others, without side effects."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from epp.admission.flow_control import Evictions, FlowControlSettings, GuardedDetector, guarded
 from epp.admission.flow_control.queues import Queues
-from epp.admission.quotas import Quotas
+from epp.admission.quotas import Quotas, Reservation
+from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import RequestError
 from epp.framework.flow_control import SaturationDetector
@@ -20,7 +23,7 @@ from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.refusals import StartingError
 from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
-from epp.framework.snapshot import Snapshot
+from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, Snapshot
 from epp.routing.director.incoming_request import IncomingRequest, path_of
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.open_requests import Attempts, Reservations
@@ -50,6 +53,16 @@ class Simulated:
     """Of plugins that failed."""
     seconds: float = 0.0
     """How long the decision took."""
+
+
+class InFlight(NamedTuple):
+    """A request in flight that a simulation takes as ended."""
+
+    request: Request
+    endpoints: tuple[str, ...]
+    """Ids of the endpoints that have it, its target first."""
+    reservation: Reservation | None = None
+    """None without quotas."""
 
 
 class _Trace(SchedulingObserver, DirectorObserver):
@@ -89,6 +102,8 @@ class Simulation:
     outliers: OutlierDetector
     use_subset: bool
     is_closed: bool
+    ended: Sequence[InFlight] = ()
+    """Requests that are taken as ended: endpoints and quotas have their room."""
 
     def __post_init__(self) -> None:
         """Replace what has side effects by copies without."""
@@ -97,8 +112,10 @@ class Simulation:
         dry = Runtime(self.runtime.store, clock, trace)
         self._guard = dry.guard
         self._clock = clock
-        self._snapshot = msgspec.structs.replace(self.snapshot or dry.store.snapshot(), dry_run=True)
-        self._quotas = self.quotas.twin(self.pipeline.of(QuotaSource), guard=dry.guard)
+        snapshot = _without(self.snapshot or dry.store.snapshot(), self.ended)
+        self._snapshot = msgspec.structs.replace(snapshot, dry_run=True)
+        ended = [each.reservation for each in self.ended if each.reservation is not None]
+        self._quotas = self.quotas.twin(self.pipeline.of(QuotaSource), guard=dry.guard, ended=ended)
         self.pipeline = replace(self.pipeline, scheduler=self.pipeline.scheduler.observed_by(trace))
         self._router = Router(
             dry,
@@ -239,3 +256,18 @@ class Simulation:
         ):
             return ""
         return f"its turn: {queues.requests} wait already"
+
+
+def _without(snapshot: Snapshot, ended: Sequence[InFlight]) -> Snapshot:
+    """Return the snapshot without the load of these requests."""
+    if not ended:
+        return snapshot
+    slots = {endpoint.id: slot for slot, endpoint in enumerate(snapshot.endpoints.values) if endpoint is not None}
+    columns = {each.name: snapshot.column(each).copy() for each in (IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING)}
+    for request, endpoints, _ in ended:
+        for slot in (slots[name] for name in endpoints if name in slots):
+            for column, amount in ((IN_FLIGHT, 1), (IN_FLIGHT_TOKENS, request.prompt_tokens), (RUNNING, 1)):
+                values = columns[column.name]
+                values[slot] = np.maximum(values[slot] - amount, 0.0)  # NaN stays unknown
+    read = {name: read_only(values) for name, values in columns.items()}
+    return msgspec.structs.replace(snapshot, columns={**snapshot.columns, **read})

@@ -283,6 +283,37 @@ def test_endpoints_are_shown_with_load_and_hardware(house):
     assert house.shown("/api/endpoints?limit=0", 400)["error"]["message"].startswith("limit is '0'")
 
 
+def test_tf_22_simulation_takes_named_requests_as_ended(house):
+    gold = {"x-gateway-inference-fairness-id": "gold"}
+    routings = [house.route(*gold.items(), ("x-request-id", f"victim-{i}")) for i in range(5)]
+    try:
+        full = house.simulate(headers=gold)
+        assert full["error"]["reason"] == "rejected-quota"  # five requests are the limit
+        free = house.simulate(headers=gold, victims=["victim-3"])
+        assert "error" not in free
+        (named,) = free["victims"]
+        assert (named["requestId"], named["tenant"], named["hasLowerPriority"]) == ("victim-3", "gold", False)
+        (endpoint,) = named["endpoints"]
+        before, after = (
+            {
+                each["endpoint"]: each["inFlight"]
+                for each in house.simulate(victims=victims)["profiles"][0]["candidates"]
+            }
+            for victims in ([], ["victim-3"])
+        )
+        changes = {f"default/{name}": after[name] - before[name] for name in before if after[name] != before[name]}
+        assert changes == {endpoint: -1}
+        assert house.simulate(headers=gold)["error"]["reason"] == "rejected-quota"  # nothing ended
+    finally:
+        for routing in routings:
+            house.on_loop(lambda one=routing: one.complete(Cause.NATURAL))
+
+
+def test_tf_22_victim_that_is_not_in_flight_is_refused(house):
+    found = house.simulate(400, victims=["nobody"])
+    assert "victims: no request 'nobody' is in flight" in found["error"]["message"]
+
+
 def test_tf_7_allocation_has_tags_reservations_and_a_map_of_devices(house):
     routings = [house.route(("x-gateway-inference-fairness-id", "gold")), house.route()]
     try:

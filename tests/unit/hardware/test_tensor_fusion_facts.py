@@ -205,3 +205,16 @@ def test_tf_14_endpoints_of_the_sample_are_directly_linked(documents, gpu, tag, 
 def test_dra_5_clique_and_compute_domain_of_the_node(tag, pod, node, label):
     found = tag([pod({"nvidia.com/gpu": "1"}), node({label: "uuid.1"})])
     assert found.attributes[label] == "uuid.1"
+
+
+@pytest.mark.parametrize("count", [128, 129])
+def test_tf_23_one_allocation_has_128_gpus_at_most(gpu, pod, inventory_of, tag, count):
+    annotated = pod(name="vllm-b", uid="b")
+    ids = [gpu["metadata"]["name"], *(f"gpu-{number}" for number in range(count - 1))]
+    annotated["metadata"]["annotations"] = {"tensor-fusion.ai/gpu-ids": ",".join(ids)}
+    objects = [without_users(gpu), annotated]
+    assert len(tag(objects, name="vllm-b").devices) == (1 if count == 128 else 0)
+    said = [str(each) for each in inventory_of(objects).ignored]
+    assert [text.partition("metadata.")[2][:53] for text in said] == [
+        "annotations[tensor-fusion.ai/gpu-ids] has more than 128"[:53]
+    ] * (count > 128)
