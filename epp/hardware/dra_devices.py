@@ -3,9 +3,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
+
+import msgspec
 
 from epp.framework.accelerators.tag import CAPACITY, AttributeValue
 from epp.hardware.catalogue import Product, devices_of_mode
@@ -102,11 +104,18 @@ def claims_of(context: EndpointContext) -> tuple[ResourceClaim, ...]:
 
 
 def allocated_devices(context: EndpointContext) -> tuple[Allocated, ...]:
-    """Return the accelerators of the endpoint without duplicates and without devices with admin access."""
+    """Return the accelerators of the endpoint without duplicates and without devices with admin access.
+
+    Several shares of a device are one device with the sum of their consumed capacities.
+    """
     found: dict[str, Allocated] = {}
     for claim in claims_of(context):
         for result in claim.results:
-            if result.admin_access or result.id in found:
+            if result.admin_access:
+                continue
+            if (known := found.get(result.id)) is not None:
+                if known.result.share_id != result.share_id:
+                    found[result.id] = replace(known, result=_with_share(known.result, result))
                 continue
             pool = context.inventory.pools.get(PoolName(result.driver, result.pool))
             device = None if pool is None else pool.devices.get(result.device)
@@ -114,6 +123,13 @@ def allocated_devices(context: EndpointContext) -> tuple[Allocated, ...]:
             if _ACCELERATOR_DRIVER.search(result.driver) or each.attribute("productName") is not None:
                 found[result.id] = each
     return tuple(found.values())
+
+
+def _with_share(one: AllocatedDevice, other: AllocatedDevice) -> AllocatedDevice:
+    total = dict(one.consumed_capacity)
+    for name, amount in other.consumed_capacity.items():
+        total[name] = total.get(name, Fraction(0)) + amount
+    return msgspec.structs.replace(one, consumed_capacity=total)
 
 
 def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozenset[str]:

@@ -300,8 +300,16 @@ class Inventory:
         return of_class or of_node or bool(self.unit_costs) or any(each.price is not None for each in self.variants)
 
     def device_users(self, device: str) -> frozenset[str]:
-        """Return the UIDs of the pods that use the device `driver/pool/device`."""
-        return frozenset(user.uid for claim in self.claims_by_device.get(device, ()) for user in claim.reserved_for)
+        """Return the UIDs of the pods that use the device `driver/pool/device`.
+
+        A claim that is reserved for a group of pods is used by the pods that name it.
+        """
+        claims = self.claims_by_device.get(device, ())
+        found = {user.uid for claim in claims for user in claim.reserved_for}
+        for claim in claims:
+            if any(user.resource != "pods" for user in claim.consumers):
+                found |= {pod.metadata.uid for pod in self.pods_by_claim.get(claim.id, ()) if not pod.ended}
+        return frozenset(found)
 
     def all_by_pod(self, index: Mapping[str, tuple[_T, ...]], keys: Iterable[str]) -> tuple[_T, ...]:
         """Return the entries for any of the keys of a pod, without duplicates."""

@@ -39,6 +39,14 @@ _NO_ACCELERATORS = re.compile(
 _WORD = re.compile("[a-z0-9]+")
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
 """Prefixes of resources of InstaSlice."""
+_CLASS_DOMAIN = "deviceclass.resource.kubernetes.io/"
+"""Domain of the resources that stand for the devices of a DeviceClass, without a name of their own."""
+_OF_CLASS = {
+    "gpu.nvidia.com": "nvidia.com/gpu",
+    "gpu.amd.com": "amd.com/gpu",
+    "gpu.intel.com": "gpu.intel.com/i915",
+    "tpu.google.com": "google.com/tpu",
+}
 _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
 
 
@@ -155,8 +163,15 @@ def _is_sidecar(container: Container) -> bool:
 def _amounts(container: Container) -> Counter[str]:
     amounts = Counter[str]()
     for resources in (container.resources.limits, container.resources.requests):
-        amounts |= Counter({name: ceil(amount) for name, amount in resources.items() if _is_given(name, amount)})
+        amounts |= Counter(
+            {_of_class(name): ceil(amount) for name, amount in resources.items() if _is_given(name, amount)}
+        )
     return amounts
+
+
+def _of_class(name: str) -> str:
+    """Return the resource of the devices of a well-known DeviceClass; other names are unchanged."""
+    return _OF_CLASS.get(name.removeprefix(_CLASS_DOMAIN), name) if name.startswith(_CLASS_DOMAIN) else name
 
 
 def _is_given(name: str, amount: Fraction) -> bool:

@@ -22,7 +22,7 @@ from epp.hardware.facts.merge import DrainOrIgnore
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels.reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, partition_of
-from epp.kube.objects.dra import taints_of
+from epp.kube.objects.dra import effects_of
 
 STALE = "epp/stale"
 """Attribute: true if the devices are described by an older generation of their pool."""
@@ -91,7 +91,6 @@ def dra_facts(context: EndpointContext, devices: Sequence[Allocated]) -> Iterato
 def _device(each: Allocated, health: Mapping[str, str], context: EndpointContext) -> Device:
     index, numa = each.attribute("index"), each.attribute("numa")
     root = each.attributes.get("resource.kubernetes.io/pcieRoot")
-    taints = (taint.effect for taint in taints_of(each.result, each.device, context.inventory.taint_rules))
     return Device(
         id=each.text("uuid") or each.result.id,
         node="" if each.pool is None else each.pool.nodes.get(each.result.device, ""),
@@ -102,7 +101,7 @@ def _device(each: Allocated, health: Mapping[str, str], context: EndpointContext
         clique=context.node_labels.get(CLIQUE, ""),
         fraction=1.0 / _sharers(each, context.inventory),
         health=health.get(each.result.id, ""),
-        taints=tuple(sorted({effect for effect in taints if effect in {"NoSchedule", "NoExecute"}})),
+        taints=tuple(sorted(effects_of(each.result, each.device, context.inventory.taint_rules))),
     )
 
 
@@ -153,7 +152,9 @@ def _partition(each: Allocated, inventory: Inventory, share: Share | None) -> Pa
         return Partition(kind=Sharing.VGPU, compute_fraction=consumed.compute, memory_fraction=consumed.memory)
     if sharers == 1:
         return Partition()
-    strategy = each.claim.sharing.get(each.result.request.partition("/")[0]) or each.claim.sharing.get("*", "")
+    of_requests = each.claim.sharing
+    names = (each.result.request, each.result.request.partition("/")[0], "*")
+    strategy = next((of_requests[name] for name in names if name in of_requests), "")
     return equal_share(Sharing.MPS if strategy.upper() == "MPS" else Sharing.TIME_SLICING, sharers)
 
 

@@ -66,6 +66,23 @@ class ResourceSlice(_AnySlice, frozen=True, kw_only=True):
     devices: tuple[SliceDevice, ...] = msgspec.field(default=(), name="spec.devices")
 
 
+class Toleration(Part, frozen=True, kw_only=True):
+    """Taints that a claim tolerates; an empty key or effect stands for all."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: Any = None
+    """Seconds after which the pods are evicted; None for never."""
+
+    def holds(self, taint: Taint) -> bool:
+        """Return whether it tolerates the taint."""
+        is_equal = self.operator == "Equal" and self.key != "" and self.value == taint.value
+        fits = self.key in {"", taint.key} and self.effect in {"", taint.effect}
+        return fits and (self.operator == "Exists" or is_equal)
+
+
 class AllocatedDevice(Part, frozen=True, kw_only=True):
     """A device allocated to a claim."""
 
@@ -76,6 +93,9 @@ class AllocatedDevice(Part, frozen=True, kw_only=True):
     """`request`, or `request/sub` for an alternative."""
     admin_access: bool = False
     consumed_capacity: Mapping[str, Capacity] = msgspec.field(default_factory=dict)
+    share_id: str = msgspec.field(default="", name="shareID")
+    """Identity of a share of a device that several claims may have."""
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def id(self) -> str:
@@ -163,9 +183,10 @@ class DeviceClass(ClusterObject, frozen=True, kw_only=True):
 
 
 class DeviceTaintRule(ClusterObject, frozen=True, kw_only=True):
-    """A taint of all matching devices; an empty field matches all."""
+    """A taint of all matching devices; an empty field matches all. Without a selector, none match."""
 
     taint: Taint = msgspec.field(name="spec.taint")
+    selector: Mapping[str, Any] | None = msgspec.field(default=None, name="spec.deviceSelector")
     driver: str = msgspec.field(default="", name="spec.deviceSelector.driver")
     pool: str = msgspec.field(default="", name="spec.deviceSelector.pool")
     device: str = msgspec.field(default="", name="spec.deviceSelector.device")
@@ -323,11 +344,29 @@ def _assembled(name: PoolName, slices: list[ResourceSlice]) -> DevicePool:
     )
 
 
-def taints_of(result: AllocatedDevice, device: SliceDevice | None, rules: Iterable[DeviceTaintRule]) -> Iterator[Taint]:
-    """Yield the taints of a device, including those of rules."""
+def effects_of(result: AllocatedDevice, device: SliceDevice | None, rules: Iterable[DeviceTaintRule]) -> frozenset[str]:
+    """Return the effects of the taints of a device, including those of rules, on the claim: NoSchedule, NoExecute.
+
+    A tolerated taint has none. One that is tolerated for some time has the effect NoSchedule: the pods serve until
+    they are evicted.
+    """
+    found = set()
+    for taint in _taints_of(result, device, rules):
+        tolerations = [each for each in result.tolerations if each.holds(taint)]
+        if taint.effect not in {"NoSchedule", "NoExecute"} or any(
+            each.toleration_seconds is None or taint.effect == "NoSchedule" for each in tolerations
+        ):
+            continue
+        found.add("NoSchedule" if tolerations else taint.effect)
+    return frozenset(found)
+
+
+def _taints_of(
+    result: AllocatedDevice, device: SliceDevice | None, rules: Iterable[DeviceTaintRule]
+) -> Iterator[Taint]:
     if device is not None:
         yield from device.taints
     for rule in rules:
         wanted = ((rule.driver, result.driver), (rule.pool, result.pool), (rule.device, result.device))
-        if all(want in {"", have} for want, have in wanted):
+        if rule.selector is not None and all(want in {"", have} for want, have in wanted):
             yield rule.taint

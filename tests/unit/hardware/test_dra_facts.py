@@ -275,3 +275,77 @@ def test_figures_of_devices_that_do_not_count_do_not_count_either(dra, documents
 def test_dra_5_device_is_in_the_clique_of_its_node(documents, tag, node):
     (device,) = tag([*documents("dra"), node({"nvidia.com/gpu.clique": "uuid.1"})]).devices
     assert (device.pcie_root, device.clique) == ("pci0000:16", "uuid.1")
+
+
+EXISTS, EQUAL = {"operator": "Exists"}, {"key": "k", "value": "v"}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "effects"),
+    [
+        (EXISTS, ()),
+        (EQUAL, ()),
+        ({"key": "k", "operator": "Exists", "effect": "NoExecute"}, ()),
+        ({"key": "k", "operator": "Exists", "effect": "NoSchedule"}, ("NoExecute",)),
+        ({"key": "other", "operator": "Exists"}, ("NoExecute",)),
+        ({"key": "k", "value": "w"}, ("NoExecute",)),
+        (EXISTS | {"tolerationSeconds": 300}, ("NoSchedule",)),  # its pods are evicted later
+    ],
+)
+def test_dra_8_tolerated_taint_has_no_effect_on_the_endpoint(dra, tag, toleration, effects):
+    slices = copy.deepcopy(dra["ResourceSlice"])
+    slices["spec"]["devices"][0]["taints"] = [{"key": "k", "value": "v", "effect": "NoExecute"}]
+    found = tag([slices, dra["counters"], with_result(dra["ResourceClaim"], tolerations=[toleration])])
+    assert found.devices[0].taints == effects
+    assert (found.state is Routability.DRAINING) is (effects == ("NoExecute",))
+
+
+@pytest.mark.parametrize(("selector", "drains"), [({}, True), (None, False)])
+def test_dra_8_rule_without_a_selector_matches_no_device_and_an_empty_one_all(dra, tag, selector, drains):
+    rule = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "r"},
+        "spec": {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoExecute"}},
+    }
+    found = tag([dra["ResourceSlice"], dra["counters"], dra["ResourceClaim"], rule])
+    assert (found.state is Routability.DRAINING) is drains
+
+
+def test_dra_9_shares_of_one_device_add_up(dra, tag):
+    quarter = {"memory": f"{81560 // 4}Mi"}
+    claim = with_result(dra["ResourceClaim"], shareID="a", consumedCapacity=quarter)
+    (first,) = claim["status"]["allocation"]["devices"]["results"]
+    claim["status"]["allocation"]["devices"]["results"].append(first | {"shareID": "b", "request": "more"})
+    found = tag([dra["ResourceSlice"], dra["counters"], claim])
+    assert (found.count, found.memory_bytes) == (1, 81560 // 4 * 2 * MIB)
+    assert found.partition.memory_fraction == pytest.approx(1 / 2, rel=1e-3)
+
+
+def test_dra_10_claim_of_a_group_of_pods_is_shared_by_the_pods_that_name_it(dra, tag, pod):
+    claim = copy.deepcopy(dra["ResourceClaim"])
+    claim["status"]["reservedFor"] = [
+        {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}
+    ]
+    status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}]}
+    pods = [bare_pod(pod, status=status), pod(name="vllm-b", uid="b", status=status)]
+    found = tag([dra["ResourceSlice"], dra["counters"], claim, *pods])
+    assert (found.partition.sharers, found.memory_bytes) == (2, 81559 * MIB // 2)
+
+
+@pytest.mark.parametrize(("requests", "kind"), [(["gpu/small"], Sharing.MPS), (["gpu/big"], Sharing.TIME_SLICING)])
+def test_dra_11_configuration_of_the_alternative_that_was_allocated_counts(dra, tag, requests, kind):
+    claim = with_result(dra["ResourceClaim"], request="gpu/small")
+    claim["status"]["reservedFor"].append({"resource": "pods", "name": "vllm-b", "uid": "b"})
+    parameters = {"sharing": {"strategy": "MPS"}}
+    config = {"requests": requests, "opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}
+    claim["status"]["allocation"]["devices"]["config"] = [config]
+    assert tag([dra["ResourceSlice"], dra["counters"], claim]).partition.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("device_class", "vendor"), [("gpu.nvidia.com", "nvidia"), ("gpu.intel.com", "intel"), ("dra.net", "")]
+)
+def test_dra_12_extended_resource_of_a_device_class_counts_devices(tag, pod, device_class, vendor):
+    found = tag([pod({f"deviceclass.resource.kubernetes.io/{device_class}": "2"}, uid=POD_UID)])
+    assert (found.vendor, found.count) == (vendor, 2 if vendor else 0)
