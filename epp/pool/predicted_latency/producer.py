@@ -147,6 +147,7 @@ class PredictedLatencyProducer(
         limit = duration_seconds(given.prediction_timeout)
         self._client = None if settings is None else PredictionClient(settings, limit_seconds=limit)
         self._learns = settings is not None and bool(settings.training_url)
+        self.per_candidate = self._client is not None  # a server is sent a row for each candidate
 
     @property
     def warnings(self) -> Sequence[str]:

@@ -17,6 +17,7 @@ from epp.framework.request import Headers, Request
 from epp.framework.roles import Parser, Producer, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.scheduling import Profile
 from epp.routing.scheduling.scheduler import Scheduler
+from epp.routing.scheduling.shortlist import Shortlist
 
 _MOST_PATHS = 16
 _REWRITE_DRAW = "model-rewrite"
@@ -116,6 +117,8 @@ class Pipeline:
     """Shadow profiles by name: they run after the response, and only their picks are recorded."""
     propagates_priority: bool = False
     """Whether the priority of a request is written into its body, for the queue of the engine."""
+    shortlist: Shortlist | None = field(init=False, repr=False, compare=False)
+    """Narrows the candidates of producers that ask for it; None without any."""
     reads_content: bool = field(init=False)
     """Whether a producer reads the content of requests."""
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
@@ -123,6 +126,12 @@ class Pipeline:
     def __post_init__(self) -> None:
         """Prepare the search for headers that must not reach an endpoint."""
         object.__setattr__(self, "reads_content", any(producer.reads_content for producer in self.of(Producer)))
+        producers = self.of(Producer)
+        shortlist = None
+        if any(each.per_candidate for each in producers):
+            profiles = (*self.scheduler.profiles.values(), *self.shadows.values())
+            shortlist = Shortlist(profiles, {datum for each in producers for datum in each.writes})
+        object.__setattr__(self, "shortlist", shortlist)
         object.__setattr__(self, "_kept_back", CONTROL.beside(self.sets_headers))
 
     def of(self, role: type[R]) -> tuple[R, ...]:

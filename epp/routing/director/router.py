@@ -186,10 +186,14 @@ class Router:
         self.runtime.observer.candidates_found(request, snapshot, eligible, len(candidates))
         request.content = incoming.content
         try:
+            shortlist = incoming.pipeline.shortlist
+            few = candidates if shortlist is None else shortlist.of(request, candidates)
             for producer in incoming.pipeline.of(Producer):
-                self.runtime.guard.call(Producer.role, producer, producer.produce, request, candidates)
+                given = few if producer.per_candidate else candidates
+                self.runtime.guard.call(Producer.role, producer, producer.produce, request, given)
             for admitter in incoming.admitters:
-                awaited = self._admit(admitter, request, candidates)
+                is_of_few = isinstance(admitter, Producer) and admitter.per_candidate
+                awaited = self._admit(admitter, request, few if is_of_few else candidates)
                 if awaited is not None:
                     self.runtime.observer.held(request, admitter.name)
                     return QueueDirective(admitter, awaited)

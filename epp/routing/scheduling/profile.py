@@ -133,6 +133,10 @@ class Narrowing:
     _profile: Profile
     _guard: Guard
 
+    def kept(self, request: Request, candidates: Candidates) -> Candidates:
+        """Return the candidates that all filters keep, perhaps none; raises PluginFailedError."""
+        return self._filtered(request, candidates, _NOTHING, [])
+
     def run(self, request: Request, candidates: Candidates, trace: list[FilterTrace]) -> Candidates:
         """Return the candidates that all filters keep, and append a step for each that ran to `trace`.
 

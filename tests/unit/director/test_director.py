@@ -124,6 +124,29 @@ class Reads(Producer):
             self.seen.append(request.content)
 
 
+class Counts(Producer, Admitter):
+    """Records the number of candidates that it is given."""
+
+    plugin_type = "counts"
+
+    def setup(self) -> None:
+        self.produced: list[int] = []
+        self.admitted: list[int] = []
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        self.produced.append(len(candidates))
+
+    def admit(self, request: Request, candidates: Candidates):
+        self.admitted.append(len(candidates))
+
+
+class CountsFew(Counts):
+    """The same for the candidates that filters may keep."""
+
+    plugin_type = "counts-few"
+    per_candidate = True
+
+
 class Events(DirectorObserver):
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -150,7 +173,7 @@ class World:
         self.store.replace(ENDPOINTS)
         self.events = Events()
         registry = Registry()
-        for cls in (Gate, SaysNo, Breaks, Adds, Keeps, Reads):
+        for cls in (Gate, SaysNo, Breaks, Adds, Keeps, Reads, Counts, CountsFew):
             registry.register(cls)
         text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
         self.assembly = assemble(load_text(text), Builder(registry, self.clock, experimental=True))
@@ -282,6 +305,26 @@ def test_named_producer_of_matches_tells_too_what_is_cached():
     world = World(f"{named}, {{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: mine}}}}")
     world.route()
     assert isinstance(world.route(headers=asking("if-available")), Routing)
+
+
+def test_gie_23_producer_whose_cost_grows_with_candidates_gets_those_that_filters_may_keep():
+    labels = "type: by-label-selector, parameters: {matchLabels: {tier: gold}}"
+    world = World(f"{{type: counts}}, {{type: counts-few}}, {{{labels}}}")
+    of_tiers = (("gold", 5), ("plain", 95))
+    world.store.replace(
+        [
+            Endpoint(f"{tier}-{number}", f"10.0.{count}.{number}", 8000, labels={"tier": tier})
+            for tier, count in of_tiers
+            for number in range(count)
+        ]
+    )
+    routing = world.route()
+    assert routing.result.targets[0].name.startswith("gold-")
+    counts = {name: world.assembly.instances.by_name[name] for name in ("counts", "counts-few")}
+    assert {name: (each.produced[-1], each.admitted[-1]) for name, each in counts.items()} == {
+        "counts": (100, 100),
+        "counts-few": (5, 5),
+    }
 
 
 def test_request_for_a_cached_prompt_is_refused_where_nothing_knows_of_caches():

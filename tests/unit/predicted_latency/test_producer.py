@@ -6,9 +6,12 @@ from math import inf
 import numpy as np
 import pytest
 
+from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.testing import candidates, endpoint_rates
+from epp.pool.predicted_latency.producer import PredictedLatencyProducer
 from epp.pool.predicted_latency.running_targets import RunningTargets
+from tests.support.plugins import built
 
 NAMES = ("m", "m")
 
@@ -251,3 +254,10 @@ def test_state_shows_samples_and_errors_of_a_bounded_number_of_models(world):
     shown = models["other models"]
     assert [each["ttft"] for each in shown["samples"]["endpoints"] if each["ttft"]] == [42]
     assert shown["meanErrorSeconds"]["ttft"]["rates"] > shown["meanErrorSeconds"]["ttft"]["learned"]
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:9000"])
+def test_gie_23_only_a_server_is_sent_a_row_for_each_candidate(monkeypatch, url):
+    monkeypatch.setenv("PREDICTION_SERVER_URL", url)
+    plugin = built(PredictedLatencyProducer, {}, name="predicted-latency-producer", clock=ManualClock())
+    assert plugin.per_candidate is bool(url)
