@@ -2,6 +2,7 @@
 """Prefer endpoints by a strategy of OME: cost, performance, or a balance of both."""
 
 from collections.abc import Mapping
+from math import isfinite
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -142,4 +143,5 @@ def _share_of_most(candidates: Candidates, name: str) -> Floats:
 def _figure(tag: AcceleratorTag, name: str) -> float:
     if name == "tflops":
         return tag.device_tflops("fp16") * max(tag.count, 1)
-    return max(0.0, (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction * max(tag.count, 1))
+    bandwidth = (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction * max(tag.count, 1)
+    return bandwidth if isfinite(bandwidth) and bandwidth > 0 else 0.0

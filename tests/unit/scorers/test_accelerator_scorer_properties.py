@@ -42,6 +42,7 @@ from epp_scorers.load import (
     TokenLoadScorer,
 )
 from epp_scorers.preference_order import FirstAvailableScorer, PreferenceOrderScorer
+from epp_scorers.strategies import StrategyScorer
 
 PREFERENCES = [{"class": "b", "score": 30}, {"class": "a", "conditions": [{"promptTokens": ">5"}]}]
 SCORERS = [
@@ -64,6 +65,8 @@ SCORERS = [
     (SliceFitScorer, {"minComputeSlices": 2}),
     (GpuNeighbourScorer, {}),
     (DeviceHealthScorer, {}),
+    (StrategyScorer, {"strategy": "cost"}),
+    (StrategyScorer, {"strategy": "performance"}),
 ]
 LOAD_SCORERS = (QueueScorer, RunningRequestsSizeScorer, ActiveRequestScorer, LoadAwareScorer, TokenLoadScorer)
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strategies of OME: weights over dollars, first token, pace and load."""
 
+from math import inf, nan
+
+import msgspec
 import pytest
 
 from epp.framework import ConfigurationError, Request, RequestBody
-from epp.framework.accelerators.tag import NO_TAG
+from epp.framework.accelerators.tag import NO_TAG, Cost, Performance
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.testing import endpoint_rates
 from epp_scorers.strategies import StrategyScorer
@@ -53,3 +56,10 @@ def test_ome_17_weights_that_are_all_0_are_refused(build):
 
 def test_ome_17_unknown_hardware_is_no_preference(scores):
     assert scores(StrategyScorer, [NO_TAG, NO_TAG]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("wrong", [inf, nan, -1.0])
+def test_ome_17_impossible_figures_count_as_unknown(scores, t4, wrong):
+    odd = msgspec.structs.replace(t4, bandwidth_gbps=wrong, performance=Performance(fp16=wrong), cost=Cost())
+    # the T4 is best in TFLOPS and bandwidth, and the price of the other one is that of the T4
+    assert scores(StrategyScorer, [t4, odd], strategy="performance") == pytest.approx([1.0, 0.1])
