@@ -180,3 +180,25 @@ async def test_ocm_8_scorer_that_hangs_costs_requests_nothing_but_its_score(simu
             hangs.clear()
             await until(lambda: known("power") == {True}, "the scorer answers again")
             assert [await world.ask("x") for _ in range(3)] == ["b"] * 3
+
+
+NETWORKED = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- type: cluster-data-source
+  parameters: {{cluster: east, networks: {{west: {{latency: {latency}}}}}}}
+- type: work-seconds-scorer
+schedulingProfiles: [{{name: default, plugins: [{{pluginRef: work-seconds-scorer}}]}}]
+"""
+
+
+async def test_ocm_17_requests_stay_near_until_the_work_there_takes_longer_than_the_network(simulated, tmp_path):
+    sims = await simulated("east-1", "west-1")
+    servers = {name: (sim.address, name.partition("-")[0]) for name, sim in sims.items()}
+    config = config_of(tmp_path, NETWORKED.format(latency="10s"), servers)
+    async with open_world(config_file=config, sims=sims) as world:
+        await world.scraped()
+        assert await served_in(world) == {"east"}
+        await world.occupy("east-1", waiting=500, running=200)
+        assert await served_in(world, 1) == {"west"}

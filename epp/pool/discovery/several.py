@@ -258,8 +258,8 @@ class SeveralSources(Discovery[Parameters]):
             delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
 
     def _tell(self) -> None:
-        """Log the trouble of a source as it begins, changes or ends."""
-        for part in self._parts:
+        """Log the trouble of a source as it begins, changes or ends; a single one logs its own."""
+        for part in self._parts if len(self._parts) > 1 else ():
             trouble, name = part.trouble, part.source.name
             if trouble == part.told:
                 continue
