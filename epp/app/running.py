@@ -133,9 +133,9 @@ class RunningConfig:
 
     @property
     def source_states(self) -> Sequence[SourceState]:
-        """The sources of endpoints, if there are several; may be read in any thread."""
+        """The sources of endpoints, if there are several, or the only one has failed; may be read in any thread."""
         found = self._discovery
-        return found.states if isinstance(found, SeveralSources) and len(found.sources) > 1 else ()
+        return found.states if isinstance(found, SeveralSources) and found.is_worth_telling else ()
 
     def source_of(self, identity: str) -> str:
         """Return the name of the source of an endpoint, given its id; empty if there are not several."""

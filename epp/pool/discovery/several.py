@@ -2,7 +2,7 @@
 """Endpoints of several sources as one pool: one that cannot be read leaves the others as they are."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -65,10 +65,13 @@ class _Part(Pool):
 
     @property
     def trouble(self) -> str:
-        of_plugin = self.source.plugin.trouble
-        return ((of_plugin if self.failure == _NOT_READ else self.failure) or of_plugin or self.failure)[
-            :_REASON_LENGTH
-        ]
+        told = self.source.plugin.trouble
+        reason = told or self.failure if self.failure == _NOT_READ else self.failure or told
+        return reason[:_REASON_LENGTH]
+
+    @property
+    def is_failed(self) -> bool:
+        return self.failure not in {"", _NOT_READ}
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         wanted = by_id(endpoints)
@@ -108,6 +111,11 @@ class SeveralSources(Discovery[Parameters]):
     def unresolved(self) -> Sequence[Unresolved]:
         """Endpoints of all sources that have no address."""
         return tuple(each for part in self._parts for each in part.source.plugin.unresolved)
+
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether there are several sources, or the only one has failed."""
+        return len(self._parts) > 1 or any(part.is_failed for part in self._parts)
 
     @property
     def states(self) -> Sequence[SourceState]:
@@ -184,14 +192,21 @@ class SeveralSources(Discovery[Parameters]):
         for part in others.values():
             self.change(part, {}, tuple(part.by_id))
         self._parts = tuple(parts)
+        joining: dict[str, Endpoint] = {}
+        leaving: set[str] = set()
         for part in self._parts:  # precedence may have changed
-            self.change(part, part.by_id.copy(), ())
+            shown = part.shown.copy()
+            counting, gone = self._judged(part, part.by_id)
+            joining |= {identity: one for identity, one in counting.items() if identity not in shown}
+            leaving |= gone
+        self._put(joining, leaving)
         self._changed.set()
 
     def change(self, part: _Part, changed: Mapping[str, Endpoint], removed: Iterable[str]) -> None:
         """Take changed endpoints of a source, by id, and the ids of those that are gone."""
         if self._pool is None or part not in self._parts:
             return  # of a source that is used no more
+        removed = set(removed)
         ids = dict.fromkeys((*removed, *changed))
         addresses: dict[str, None] = {}
         for identity in ids:
@@ -208,8 +223,14 @@ class SeveralSources(Discovery[Parameters]):
                 others = self._judged(lower, touched)
                 joining = {**others[0], **joining}
                 leaving |= others[1]
-        if joining or leaving:
-            self._pool.update(joining.values(), leaving - joining.keys())
+        self._put(joining, leaving, removed)
+
+    def _put(self, joining: Mapping[str, Endpoint], leaving: Iterable[str], anew: Collection[str] = ()) -> None:
+        """Change the pool; endpoints in `anew` that join start without data."""
+        gone = [identity for identity in leaving if identity not in joining]
+        gone += [identity for identity in anew if identity in joining]
+        if self._pool is not None and (joining or gone):
+            self._pool.update(joining.values(), gone)
 
     def _judged(self, part: _Part, ids: Iterable[str]) -> tuple[dict[str, Endpoint], set[str]]:
         """Return the endpoints of a source, among these ids, that count, and the ids of those that no longer do."""
@@ -236,9 +257,18 @@ class SeveralSources(Discovery[Parameters]):
         except ConfigurationError as error:
             part.failure = str(error)
         except Exception as error:  # noqa: BLE001  of a plugin: the other sources are read
-            part.failure = described(error)
+            self._failed(part, error)
         else:
             part.is_started, part.failure = True, ""
+
+    def _failed(self, part: _Part, error: Exception) -> None:
+        """Note and log the failure of a plugin, in a group of errors the first one."""
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        reason = described(error)
+        if part.failure != reason:
+            _log.error("source of endpoints failed", source=part.source.name, exc_info=error)
+        part.failure = reason
 
     async def _keep(self, part: _Part) -> None:
         """Run the plugin of a source, and start it again after a while if it fails."""
@@ -252,7 +282,7 @@ class SeveralSources(Discovery[Parameters]):
                     await part.source.plugin.follow(part)
                     part.failure = "it has ended"
                 except Exception as error:  # noqa: BLE001  likewise
-                    part.failure = described(error)
+                    self._failed(part, error)
                 part.is_started = False
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_SECONDS)

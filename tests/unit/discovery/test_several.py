@@ -4,13 +4,15 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.framework import ConfigurationError, Endpoint, ManualClock
-from epp.framework.datalayer import Discovery, EndpointSource
+from epp.framework.datalayer import Discovery, EndpointSource, Report
+from epp.framework.snapshot import WAITING
 from epp.pool.discovery import SeveralSources
 from epp.routing.datastore import Datastore
 from tests.support.waiting import until
@@ -118,6 +120,29 @@ async def test_ocm_14_source_that_fails_keeps_its_endpoints_and_is_started_again
         remote.fails.clear()
         remote.failure = ""
         await until(lambda: not trouble(whole)["remote"], "it runs again")
+
+
+async def test_ocm_14_endpoint_that_a_source_removes_and_adds_at_once_starts_without_data():
+    local = Scripted(at("a", "1"))
+    async with running(local=local, remote=Scripted()) as (_, store):
+        store.report(store.endpoint("default/a"), Report({WAITING: 3.0}))
+        local.pool.update([at("a", "1")])
+        assert store.snapshot().column(WAITING).tolist()[0] == 3.0
+        local.pool.update([at("a", "1")], ["default/a"])
+        assert np.isnan(store.snapshot().column(WAITING)[store.snapshot().slots]).all()
+
+
+async def test_ocm_14_only_source_that_fails_is_logged_and_told_of(monkeypatch):
+    monkeypatch.setattr("epp.pool.discovery.several._FIRST_DELAY_SECONDS", 10.0)
+    alone = Scripted(at("a", "1"))
+    with capture_logs() as logs:
+        async with running(alone=alone) as (whole, store):
+            assert not whole.is_worth_telling
+            alone.fails.set()
+            await until(lambda: whole.is_worth_telling, "it has failed")
+            assert trouble(whole)["alone"].startswith("RuntimeError: lost")
+            assert in_pool(store) == {("a", "1")}
+    assert [entry["event"] for entry in logs] == ["source of endpoints failed"]
 
 
 async def test_ocm_14_source_that_is_stale_is_told_of(monkeypatch):
