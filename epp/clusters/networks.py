@@ -7,6 +7,8 @@ from typing import NamedTuple
 from epp.clusters.cluster_status import Hub
 from epp.framework.quantities import parse_duration
 
+_MOST_COST = 1e6
+
 
 class DeclaredNetwork(NamedTuple):
     """Network between the local cluster and another one; None for numbers that are not declared."""
@@ -36,9 +38,8 @@ def declared_networks(
                 faults.append(f"ManagedCluster {name}: {claim} is {text!r:.60}: write a number such as {form}")
                 numbers.append(None)
         own = found.get(name, DeclaredNetwork())
-        latency, cost = numbers
         merged = DeclaredNetwork(
-            latency if own.latency is None else own.latency, cost if own.cost is None else own.cost
+            *(given if given is not None else each for given, each in zip(own, numbers, strict=True))
         )
         if merged != DeclaredNetwork():
             found[name] = merged
@@ -50,6 +51,3 @@ def _cost(text: str) -> float:
     if not 0 <= cost < _MOST_COST:
         raise ValueError("no cost")
     return cost
-
-
-_MOST_COST = 1e6

@@ -89,7 +89,7 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
         return "; ".join(self._without[:_NAMES_SHOWN]) + more
 
     async def start(self, pool: Pool) -> None:
-        """Fill the pool with what is known of the hub so far."""
+        """Fill the pool from the objects that the hub has sent so far."""
         self._resolver.targets = self._targets()
         await self._resolver.refresh(pool)
 

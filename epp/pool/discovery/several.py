@@ -225,15 +225,15 @@ class SeveralSources(Discovery[Parameters]):
                 leaving |= others[1]
         self._put(joining, leaving, removed)
 
-    def _put(self, joining: Mapping[str, Endpoint], leaving: Iterable[str], anew: Collection[str] = ()) -> None:
-        """Change the pool; endpoints in `anew` that join start without data."""
+    def _put(self, joining: Mapping[str, Endpoint], leaving: Iterable[str], fresh: Collection[str] = ()) -> None:
+        """Change the pool; endpoints in `fresh` that join start without data."""
         gone = [identity for identity in leaving if identity not in joining]
-        gone += [identity for identity in anew if identity in joining]
+        gone += [identity for identity in fresh if identity in joining]
         if self._pool is not None and (joining or gone):
             self._pool.update(joining.values(), gone)
 
     def _judged(self, part: _Part, ids: Iterable[str]) -> tuple[dict[str, Endpoint], set[str]]:
-        """Return the endpoints of a source, among these ids, that count, and the ids of those that no longer do."""
+        """Return which endpoints of a source count, among these ids, and the ids of former ones that do not any more."""
         higher = self._parts[: self._parts.index(part)]
         counting: dict[str, Endpoint] = {}
         gone: set[str] = set()
