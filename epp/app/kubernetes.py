@@ -19,7 +19,7 @@ from epp.kube.leader_election import LeaderElection, LeaseSettings
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.readers import ClusterReaders, Hubs, SharedObjects
-from epp.kube.resources import ACCELERATORS, CLUSTERS, OME_SERVICES, PODS, pools
+from epp.kube.resources import ACCELERATORS, CLUSTERS, MEMORY_QUOTAS, OME_SERVICES, PODS, pools
 from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.director import Director
@@ -114,7 +114,8 @@ class Kubernetes:
     @property
     def inputs(self) -> InputState:
         """Objects whose newest version is not in effect, without objects that plugins report themselves."""
-        own = (watch for watch in self.watches if watch.resource not in (*ACCELERATORS, *OME_SERVICES, *CLUSTERS))
+        of_plugins = (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS, *CLUSTERS)
+        own = (watch for watch in self.watches if watch.resource not in of_plugins)
         rules = () if self._policies is None else self._policies.problems
         return InputState((*(problem for watch in own for problem in watch.problems), *rules))
 

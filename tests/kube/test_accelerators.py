@@ -383,6 +383,17 @@ async def test_is_16_quotas_of_slice_memory_of_a_namespace_and_of_its_queue_limi
         await space.apply({**kueue, "kind": "LocalQueue", "spec": {"clusterQueue": space.namespace}})
         await is_status(400)
         assert await picker.ask()  # other tenants have no quota
+        await space.apply({**kueue, "kind": "LocalQueue", "spec": {"clusterQueue": 7}, "metadata": {"name": "odd"}})
+
+        async def told() -> list[str]:
+            _, health = await picker.health()
+            return [each["plugin"] for each in health["not_in_effect"]]
+
+        async def is_told() -> bool:
+            return bool(await told())
+
+        await until(is_told, "the invalid queue is shown", seconds=PATIENCE_SECONDS)
+        assert await told() == ["tenant-quotas"]
 
 
 NEAR = """\
