@@ -34,7 +34,8 @@ def test_all_types_are_listed_with_role_and_defaults(plugins):
     assert code == 0
     for kind in Registry().types:
         entry_of(said, kind)
-    assert entry_of(said, "random-picker") == "Picker random-picker maxNumOfEndpoints=1, topN=0"
+    picker = "Picker random-picker maxNumOfEndpoints=1, closeScoreEpsilon=null, topN=0"
+    assert entry_of(said, "random-picker") == picker
     assert entry_of(said, "joint-aggregator").startswith("Aggregator joint-aggregator (Alpha) ")
     assert "(Deprecated)" in entry_of(said, "by-label")
     assert "attributeKey=required, algorithm=required, producer=null" in entry_of(said, "endpoint-attribute-scorer")
