@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes with accelerators and without an endpoint of the pool, and the price of the devices that nobody requests."""
+"""Nodes with accelerators and without an endpoint of the pool, and the price of their free devices."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

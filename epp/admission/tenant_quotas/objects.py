@@ -17,7 +17,7 @@ from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 def quotas_by_namespace(objects: ObjectsByKind) -> Mapping[str, Quota]:
     """Return a quota for each namespace with limits; of several objects the smallest value of each limit counts.
 
-    Of a GPUResourceQuota, limits on workers limit requests in flight. If an object has both requests and limits of an
+    Limits on workers of a GPUResourceQuota limit requests in flight. If an object has both requests and limits of an
     amount, the smaller one counts. Amounts of compute percent apply to pods and are ignored.
 
     ResourceQuota and ClusterQueue limit the memory of accelerators; a ClusterQueue limits each namespace with a

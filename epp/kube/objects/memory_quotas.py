@@ -94,7 +94,7 @@ class LocalQueue(Object, frozen=True, kw_only=True):
 def queue_bytes(queue: ClusterQueue, queues: Iterable[ClusterQueue]) -> int | None:
     """Return the most memory that the queue can get, with all that it can borrow; None without a quota of memory.
 
-    In each flavor: `nominalQuota`, plus what the other queues of its cohort lend, at most `borrowingLimit`.
+    In each flavor: `nominalQuota`, plus the quota that the other queues of its cohort lend, at most `borrowingLimit`.
     """
     others = [each for each in queues if queue.cohort and each.cohort == queue.cohort and each.name != queue.name]
     of_queue = queue.memory
