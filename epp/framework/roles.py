@@ -198,7 +198,7 @@ class Producer(Plugin[P], role=Role(title="Producers", name="DataProducer", stag
     """Whether it reads `request.content`."""
     per_candidate: bool = False
     """Whether its cost grows with the candidates. Then `produce`, and `admit` if it is an admitter, may be given only
-    the candidates that some profile may keep: filters that read no data of a producer run before it too."""
+    the candidates that some profile may keep: filters that read no data of a producer run before it, too."""
 
     @abstractmethod
     def produce(self, request: Request, candidates: Candidates) -> None:

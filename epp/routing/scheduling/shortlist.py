@@ -19,14 +19,14 @@ _FEWEST = 64
 
 
 class Shortlist:
-    """Runs the first filters of each profile, up to one that reads data of producers; without traces and metrics."""
+    """Runs the filters of each profile that read no data of producers; without traces and metrics."""
 
     def __init__(self, profiles: Iterable[Profile], produced: AbstractSet[Datum]) -> None:
-        """Keep the first filters of each profile; `produced` are the data that producers write."""
+        """Find such filters; `produced` are the data that producers write."""
         guard = Guard(SchedulingObserver())
-        leading = [replace(each, filters=tuple(_leading(each, produced))) for each in profiles]
-        self._narrows = bool(leading) and all(each.filters and not each.fail_open for each in leading)
-        self._narrowings = [(each.name, Narrowing(each, guard)) for each in leading]
+        reduced = [replace(each, filters=tuple(_independent(each, produced))) for each in profiles]
+        self._narrows = bool(reduced) and all(each.filters and not each.fail_open for each in reduced)
+        self._narrowings = [(each.name, Narrowing(each, guard)) for each in reduced]
 
     def of(self, request: Request, candidates: Candidates) -> Candidates:
         """Return the candidates that any profile may keep; all of them if there are few, or if a filter fails."""
@@ -41,10 +41,13 @@ class Shortlist:
         return candidates.keep(kept[candidates.slots])
 
 
-def _leading(profile: Profile, produced: AbstractSet[Datum]) -> Iterator[ProfileFilter]:
-    """Yield the filters before the first one that reads data of producers."""
-    for member in profile.filters:
+def _independent(profile: Profile, produced: AbstractSet[Datum]) -> Iterator[ProfileFilter]:
+    """Yield the filters that drop what they drop here whatever the other filters and the peer are.
+
+    A filter that falls back, or never drops all candidates, compares candidates: it counts as the first filter only.
+    """
+    for index, member in enumerate(profile.filters):
         keys = {each for each in (*member.filter.reads, *member.filter.may_read) if isinstance(each, DataKey)}
-        if keys & produced:
-            return
-        yield member
+        judges_each = member.may_empty and not member.filter.parameters.fallback_on_empty
+        if not keys & produced and (index == 0 or judges_each):
+            yield member

@@ -52,7 +52,14 @@ def test_gie_23_candidates_of_producers_are_those_that_some_profile_may_keep():
 
 
 def test_gie_23_filter_that_reads_data_of_producers_does_not_run_before_them():
-    assert slots(profile("a", Upto(3), Upto(1, reads=(MATCH,)), Upto(2))) == [0, 1, 2]
+    assert slots(profile("a", Upto(3), Upto(1, reads=(MATCH,)), Upto(2))) == [0, 1]
+
+
+def test_gie_23_later_filter_that_compares_candidates_may_keep_others_beside_a_peer():
+    least = Upto(1)
+    least.may_empty = False
+    assert slots(profile("a", Upto(3), least, Upto(2))) == [0, 1]
+    assert slots(profile("a", least, Upto(2))) == [0]  # the first one always gets all candidates
 
 
 @pytest.mark.parametrize(
