@@ -233,7 +233,7 @@ class SeveralSources(Discovery[Parameters]):
             self._pool.update(joining.values(), gone)
 
     def _judged(self, part: _Part, ids: Iterable[str]) -> tuple[dict[str, Endpoint], set[str]]:
-        """Return which endpoints of a source count, among these ids, and the ids of former ones that do not any more."""
+        """Return which of these endpoints of a source count, by id, and the ids of those that do not any more."""
         higher = self._parts[: self._parts.index(part)]
         counting: dict[str, Endpoint] = {}
         gone: set[str] = set()
