@@ -1,11 +1,13 @@
-# Two commands: `make run` starts the demo (on another port with `make run PORT=8081`), `make test` runs what is to hold at every commit, in five minutes on two cores.
+# Two commands: `make run` starts the demo (on another port with `make run PORT=8081`), `make test` runs what is to hold at every commit, in
+# eight minutes on two cores. CONTRIBUTING.md lists the other targets.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-# Several processes share the tests: each begins with its part of them, and takes from others when it has none left.
+# Several processes share the tests: each begins with its part of them, and takes from others when it has none left. There are
+# more of them than cores, since tests wait for other processes at times.
+PARALLEL := -n 4 --dist worksteal
+# Each process has servers of its own, which use the cores.
 IN_TWO := -n 2 --dist worksteal
-# For tests that wait for other processes at times.
-IN_THREE := -n 3 --dist worksteal
 # Hundreds of processes start in tests; none has to compile what another did.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,14 +21,14 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
+.PHONY: run test lint types contracts unit e2e main others properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
   bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets \
   test-gateways gateway-assets test-engines engine-assets bench-paper bench-herding bench-shared lock clean
 
 run: .venv/run
 	@$(BIN)/epp demo $(if $(PORT),--listen=127.0.0.1:$(PORT))
 
-test: lint types contracts unit e2e
+test: lint types contracts unit main
 
 lint: .venv/test
 	$(BIN)/ruff check
@@ -41,25 +43,31 @@ contracts: .venv/test
 # With UNIT="not slow and not hypothesis", without the property tests, which `make slow` runs too.
 UNIT := not slow
 unit: .venv/test
-	$(BIN)/pytest $(IN_TWO) -m "$(UNIT)" tests/unit tests/contract
+	$(BIN)/pytest $(PARALLEL) -m "$(UNIT)" tests/unit tests/contract
 
-e2e: .venv/test
-	$(BIN)/pytest $(IN_THREE) -m "not slow" tests/e2e
+# End-to-end tests: `main` of requests, modes and the picker's own life, in a minute, and `others`.
+e2e: main others
+MAIN_TESTS := $(patsubst %,tests/e2e/test_%.py,requests modes headers_and_models config_reload command_serve picker_down accelerators)
+main: .venv/test
+	$(BIN)/pytest $(PARALLEL) -m "not slow" $(MAIN_TESTS)
+
+others: .venv/test
+	$(BIN)/pytest $(PARALLEL) -m "not slow" $(MAIN_TESTS:%=--ignore=%) tests/e2e
 
 # All property tests, with examples that are drawn anew each time.
 properties: .venv/test
-	$(BIN)/pytest $(IN_TWO) -m "hypothesis and not slow" --hypothesis-profile=random tests/unit tests/contract
+	$(BIN)/pytest $(PARALLEL) -m "hypothesis and not slow" --hypothesis-profile=random tests/unit tests/contract
 
 # What takes long: many examples of each property, ready-made profiles on simulated fleets, floods, deaths of servers, the
 # documents as they are written.
 slow: .venv/test
-	$(BIN)/pytest $(IN_THREE) -m "slow or hypothesis" --hypothesis-profile=many tests/unit tests/contract tests/e2e
+	$(BIN)/pytest $(PARALLEL) -m "slow or hypothesis" --hypothesis-profile=many tests/unit tests/contract tests/e2e
 
 # The end-to-end tests of what differs between carriers: messages and statuses, bodies, cancellation, TLS, limits, the end.
 CARRIER_TESTS := modes trailers command_tls command_serve command_drain held_requests requests_in_flight half_open_tls \
   hostile_streams grpc_clients budgets
 e2e-grpcio: .venv/test
-	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest $(IN_THREE) -m "not slow" $(CARRIER_TESTS:%=tests/e2e/test_%.py)
+	EPP_TEST_TRANSPORT=grpcio $(BIN)/pytest $(PARALLEL) -m "not slow" $(CARRIER_TESTS:%=tests/e2e/test_%.py)
 
 # The conformance of the HTTP/2 server; without Go, says how to get it, and fails only where CI is set.
 h2spec: .venv/test
