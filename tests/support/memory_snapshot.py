@@ -20,13 +20,14 @@ from epp.framework.snapshot import Records, Snapshot
 
 MEMOS = {
     "AcceleratorSelectionProducer": {"_used"},
-    "AcceleratorPolicyScorer": {"_scorer_for"},
+    "AcceleratorPolicyScorer": {"_scorers_for"},
     "ApproxPrefixCacheProducer": {"_reported", "_engine_tokens"},
     "ClassTotals": {"_inventory", "_totals"},
     "ClusterIndex": {"_clusters", "_of"},
     "EndpointRatesProducer": {"_last_model"},
     "IdleNodes": {"_before", "_known", "_tables"},
     "MultiClusterApproxPrefixCacheProducer": {"_reported", "_engine_tokens"},
+    "NetworkSeconds": {"_known", "_numbers"},
     "ParserTable": {"_found"},
     "PrefixIndex": {"_members"},
     "Reported": {"_arrays", "_available", "_by_slot", "_of_available"},
