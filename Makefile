@@ -6,7 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # Several processes share the tests: each begins with its part of them, and takes from others when it has none left. There are
 # more of them than cores, since tests wait for other processes at times.
 PARALLEL := -n 4 --dist worksteal
-# Each process has servers of its own, which use the cores.
+# For tests that keep the cores busy, or whose servers do.
+IN_THREE := -n 3 --dist worksteal
 IN_TWO := -n 2 --dist worksteal
 # Hundreds of processes start in tests; none has to compile what another did.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,7 +62,7 @@ properties: .venv/test
 # What takes long: many examples of each property, ready-made profiles on simulated fleets, floods, deaths of servers, the
 # documents as they are written.
 slow: .venv/test
-	$(BIN)/pytest $(PARALLEL) -m "slow or hypothesis" --hypothesis-profile=many tests/unit tests/contract tests/e2e
+	$(BIN)/pytest $(IN_THREE) -m "slow or hypothesis" --hypothesis-profile=many tests/unit tests/contract tests/e2e
 
 # The end-to-end tests of what differs between carriers: messages and statuses, bodies, cancellation, TLS, limits, the end.
 CARRIER_TESTS := modes trailers command_tls command_serve command_drain held_requests requests_in_flight half_open_tls \
