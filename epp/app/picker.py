@@ -436,7 +436,7 @@ class Picker:
             self._set_ready(ready=ready)
 
     def _tell_ready(self) -> None:
-        """Set the health: a picker whose parsers do not fit the pool stands by, so that no rollout goes on."""
+        """Set the health; a picker whose parsers do not fit the pool is not serving, so that a rollout stops."""
         problem = self._protocol_problem if self._is_ready else ""
         if problem:
             _log.error("standing by", reason=problem)

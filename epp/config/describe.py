@@ -161,7 +161,7 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     feeds: tuple[FeedGraph, ...]
     taggers: tuple[PluginUse, ...]
     discovery: PluginUse | None
-    """The source of endpoints, if there is one alone."""
+    """The source of endpoints, if there is only one."""
     sources: tuple[SourceGraph, ...]
     """All sources of endpoints, the first one first that counts."""
 

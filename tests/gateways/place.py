@@ -232,3 +232,11 @@ def whole(answers: list[Answer]) -> bool:
 async def replaced(place: Place, old: Mapping[str, str]) -> bool:
     present = {pod["metadata"]["name"] for pod in await place.kubelet.pods(app="vllm")}
     return not present & set(old)
+
+
+async def update_servers(place: Place, old: Mapping[str, str]) -> None:
+    """Replace all pods of the model servers, as `kubectl rollout restart` does."""
+    deployment = write.manifest("apps/v1", "Deployment", "vllm", place.space.namespace)
+    change = {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}
+    await place.space.admin.patch(deployment, change)
+    await until(lambda: replaced(place, old), "all pods are replaced", seconds=PATIENCE_SECONDS)

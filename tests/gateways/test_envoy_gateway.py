@@ -15,7 +15,7 @@ from tests.gateways.build_assets import ASSETS
 from tests.gateways.conftest import Mesh
 from tests.gateways.controllers import controllers_of
 from tests.gateways.kubelet import NODE, kubelet_of
-from tests.gateways.place import PATIENCE_SECONDS, Answer, Place, answers_during, place_in, replaced, whole
+from tests.gateways.place import PATIENCE_SECONDS, Answer, Place, answers_during, place_in, update_servers, whole
 from tests.kube.build_assets import ASSETS as KUBE_ASSETS
 from tests.support.kube import manifests as write
 from tests.support.kube.charts import REPOSITORY, Helm
@@ -110,14 +110,9 @@ async def test_trace_of_the_client_reaches_the_model_server(example):
 
 async def test_rolling_update_of_model_servers_loses_no_request(example):
     old = addresses_of(await example.kubelet.pods(app="vllm"))
-    deployment = write.manifest("apps/v1", "Deployment", "vllm", example.space.namespace)
-    change = {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}
-
-    async def update() -> None:
-        await example.space.admin.patch(deployment, change)
-        await until(lambda: replaced(example, old), "all pods are replaced", seconds=PATIENCE_SECONDS)
-
-    assert whole(await answers_during(example, update, lambda answer: answer.server not in old))
+    assert whole(
+        await answers_during(example, lambda: update_servers(example, old), lambda answer: answer.server not in old)
+    )
 
 
 async def test_without_model_servers_the_refusal_is_the_picker_s(example):

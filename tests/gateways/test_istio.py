@@ -19,9 +19,9 @@ from tests.gateways.place import (
     Answer,
     Place,
     answers_during,
-    replaced,
     route,
     to_pool,
+    update_servers,
     whole,
 )
 from tests.support.kube import manifests as write
@@ -308,14 +308,9 @@ async def test_rolling_update_of_model_servers_loses_no_request(place):
     await place.install()
     await place.open_gateway()
     await place.answers()
-    deployment = write.manifest("apps/v1", "Deployment", "vllm", place.space.namespace)
-    change = {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}
-
-    async def update() -> None:
-        await place.space.admin.patch(deployment, change)
-        await until(lambda: replaced(place, old), "all pods are replaced", seconds=PATIENCE_SECONDS)
-
-    assert whole(await answers_during(place, update, lambda answer: answer.server not in old))
+    assert whole(
+        await answers_during(place, lambda: update_servers(place, old), lambda answer: answer.server not in old)
+    )
 
 
 async def test_killed_picker_loses_the_requests_that_were_there(place):
