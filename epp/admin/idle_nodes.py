@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from epp.admin.answers import PickerView, as_json, read_number
-from epp.hardware.idle_nodes import IdleNode
+from epp.hardware.reports import IdleNode
 from epp.hardware.tagger import AcceleratorTagger
 
 PATH = "/api/idle-nodes"

@@ -19,7 +19,7 @@ from epp.cli.output import log_of_errors_only, new_console, print_labelled, show
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError
 from epp.framework.cluster import ObjectReader
-from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.access import ApiUnreachableError, KubeApi
 from epp.kube.access_check import Access, AccessState

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.plugin_status import IgnoredValue
-from epp.hardware.class_validation import device_expression, issues_of
-from epp.hardware.mig.slices import SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
-from epp.hardware.selection.objectives import ignored_values
+from epp.hardware.classes import device_expression, issues_of
+from epp.hardware.mig_slices import SliceClaim, SliceNode, sanitized_claims, slice_claims, slice_nodes
+from epp.hardware.objectives import ignored_values
 from epp.hardware.tensor_fusion import placement_faults
 from epp.hardware.validation import Validation, gpus_of_node, may_have_slices
 from epp.kube.objects.base import Object

@@ -12,7 +12,7 @@ import msgspec
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.hardware.catalogue import read_table
 from epp.hardware.mig import parse_mig_profile
-from epp.hardware.mig.slices import NodeGpus
+from epp.hardware.mig_slices import NodeGpus
 from epp.kube.objects.core import Container, Pod
 from epp.kube.objects.limits import UNKNOWN_AMOUNT
 

@@ -13,7 +13,7 @@ from epp.framework.accelerators.tag import Partition, Sharing
 from epp.framework.plugin_status import InputState
 from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
-from epp.hardware.mig.profile import parse_mig_profile
+from epp.hardware.mig import parse_mig_profile
 from epp.hardware.prices import Price, PriceList, read_prices
 from epp.kube.objects.base import convert
 from epp.runtime.followed_files import LastGoodFile, ParsedFile

@@ -12,7 +12,7 @@ from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKi
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import NODE_NAME
 from epp.hardware.catalogue import CATALOGUE, Catalogue, features_of
-from epp.hardware.class_matching import Evidence, matching_classes, pci_of
+from epp.hardware.classes import Evidence, matching_classes, pci_of
 from epp.hardware.dra_devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.hardware.endpoint_context import EndpointContext, Placements, TaggerOptions, context_of
 from epp.hardware.facts import Facts, Merged, Rank, merge
@@ -24,10 +24,8 @@ from epp.hardware.facts.declared import (
     is_declaration,
     override_source,
 )
-from epp.hardware.facts.dra import dra_facts
-from epp.hardware.facts.instaslice import instaslice_facts
-from epp.hardware.facts.pod import endpoint_facts, frozen_facts, pod_facts
-from epp.hardware.facts.prices import cost_facts, cost_warnings, listed_prices
+from epp.hardware.facts.dra import dra_facts, instaslice_facts
+from epp.hardware.facts.pod import cost_facts, cost_warnings, endpoint_facts, frozen_facts, listed_prices, pod_facts
 from epp.hardware.facts.tensor_fusion import tensor_fusion_facts, tensor_fusion_gpus
 from epp.hardware.inventory import Inventory
 from epp.hardware.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases

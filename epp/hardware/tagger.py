@@ -17,14 +17,12 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
-from epp.hardware.affected_endpoints import affected_endpoints
-from epp.hardware.class_validation import object_faults
-from epp.hardware.endpoint_context import TaggerOptions
+from epp.hardware.classes import object_faults
+from epp.hardware.endpoint_context import TaggerOptions, affected_endpoints
 from epp.hardware.facts import Merged
-from epp.hardware.idle_nodes import IDLE_METRICS, IdleNode, IdleNodes, idle_samples
 from epp.hardware.inventory import Inventory
-from epp.hardware.mig.partition import profile_fault
-from epp.hardware.reports import ClassTotals
+from epp.hardware.mig import profile_fault
+from epp.hardware.reports import IDLE_METRICS, ClassTotals, IdleNode, IdleNodes, idle_samples
 from epp.hardware.tables import Tables
 from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples

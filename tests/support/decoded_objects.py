@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable
 
-from epp.hardware.class_validation import object_faults
+from epp.hardware.classes import object_faults
 from epp.kube.objects.last_good import FileObjects
 
 

@@ -19,11 +19,9 @@ from epp.framework.accelerators.tag import (
 from epp.framework.endpoint import Endpoint
 from epp.framework.quantities import parse_memory
 from epp.hardware.catalogue import Catalogue
-from epp.hardware.class_matching import is_of_slices
-from epp.hardware.class_validation import TIERS, compute_capability
+from epp.hardware.classes import TIERS, compute_capability, is_of_slices
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.mig import UNKNOWN_SLICE, equal_share, mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.partition import profile_fault
+from epp.hardware.mig import UNKNOWN_SLICE, equal_share, mig_gpu, parse_mig_profile, partition_of, profile_fault
 from epp.hardware.resources import maker_of
 from epp.kube.objects.limits import BARE_GB_BELOW, memory_bytes
 from epp.kube.objects.ome import AcceleratorClass

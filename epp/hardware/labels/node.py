@@ -1,18 +1,228 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts on the accelerators of a node, from its labels of all vendors and clouds."""
+"""Facts on the accelerators of a node from its labels: those of vendors, and of clouds and autoscalers."""
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from epp.framework.accelerators.tag import NETWORK_GBPS, Partition
+from epp.framework.accelerators.tag import NETWORK_GBPS, AcceleratorKind, Partition, Sharing
+from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, find_instance_type
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.labels.clouds import read_clouds, read_gke_gpu, read_gke_tpu
-from epp.hardware.labels.nvidia import read_nvidia
-from epp.hardware.labels.other_vendors import read_amd, read_ascend, read_gaudi, read_intel
-from epp.hardware.labels.reading import INSTANCE_TYPE_LABELS, MIB, Reading, common_facts, read_pci
-from epp.hardware.mig.slices import NodeGpus
+from epp.hardware.labels.reading import (
+    INSTANCE_TYPE_LABELS,
+    MIB,
+    MOST_DEVICES,
+    LabelReader,
+    Reading,
+    common_facts,
+    read_pci,
+)
+from epp.hardware.labels.vendors import read_amd, read_ascend, read_gaudi, read_intel, read_nvidia
+from epp.hardware.mig import (
+    UNKNOWN_SLICE,
+    equal_share,
+    mig_gpu,
+    more_that_fit,
+    parse_mig_profile,
+    partition_of,
+    profile_fault,
+)
+from epp.hardware.mig_slices import NodeGpus
+
+_LEAST_BYTES, _MOST_BYTES = 2**28, 2**50
+"""Range of valid memory sizes of a device."""
+_AZURE = "karpenter.azure.com/sku-gpu"
+_VENDORS = {
+    "nvidia": ("nvidia", AcceleratorKind.GPU),
+    "amd": ("amd", AcceleratorKind.GPU),
+    "habana": ("intel", AcceleratorKind.NPU),
+    "aws": ("aws", AcceleratorKind.NPU),
+    "qualcomm": ("qualcomm", AcceleratorKind.NPU),
+}
+_PREFIX = "cloud.google.com/gke-"
+_SHARINGS = {"time-sharing": Sharing.TIME_SLICING, "mps": Sharing.MPS}
+_TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
+_FLAT, _FLAT_HOST_CHIPS, _HOST_CHIPS = 2, 8, 4
+
+
+class _Labels(NamedTuple):
+    """Label keys of one cloud; `number` is for a machine, `memory` for one device."""
+
+    product: str = ""
+    vendor: str = ""
+    number: str = ""
+    memory: str = ""
+    unit: int = MIB
+    """Unit of memory in bytes; a size in GiB is rounded, so that of the product takes precedence."""
+    family: str = ""
+    """Family of machine types, for products whose generations share a name."""
+    always: str = ""
+    """Vendor of all devices of the cloud labels."""
+
+
+def _of_aws(prefix: str) -> tuple[_Labels, _Labels]:
+    """Return the labels of Karpenter or EKS Auto Mode, which only differ in their domain."""
+    gpu, other = f"{prefix}/instance-gpu", f"{prefix}/instance-accelerator"
+    return (
+        _Labels(f"{gpu}-name", f"{gpu}-manufacturer", f"{gpu}-count", f"{gpu}-memory"),
+        _Labels(f"{other}-name", f"{other}-manufacturer", f"{other}-count", family=f"{prefix}/instance-family"),
+    )
+
+
+_CLOUDS = (
+    *_of_aws("karpenter.k8s.aws"),
+    *_of_aws("eks.amazonaws.com"),
+    _Labels(f"{_AZURE}-name", f"{_AZURE}-manufacturer", f"{_AZURE}-count"),
+    # CoreWeave
+    _Labels("gpu.nvidia.com/model", "", "gpu.nvidia.com/count", "gpu.nvidia.com/vram", GIB, always="nvidia"),
+    _Labels("gpu.nvidia.com/class", "", "gpu.nvidia.com/count", "gpu.nvidia.com/vram", GIB, always="nvidia"),
+    # Alibaba Cloud, whose memory has a unit
+    _Labels(
+        "aliyun.accelerator/nvidia_name",
+        number="aliyun.accelerator/nvidia_count",
+        memory="aliyun.accelerator/nvidia_mem",
+        always="nvidia",
+    ),
+    # the cluster autoscaler on AWS
+    _Labels("k8s.amazonaws.com/accelerator"),
+    # AKS, and clusters that follow it, say the vendor or the product
+    _Labels("kubernetes.azure.com/accelerator"),
+    _Labels("accelerator"),
+)
+
+
+def read_clouds(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Iterator[Reading]:
+    """Yield the facts for each cloud with labels on the node."""
+    for keys in _CLOUDS:
+        reader = LabelReader(labels)
+        if (found := _read(keys, reader, catalogue)) is not None:
+            yield found
+
+
+def _read(keys: _Labels, reader: LabelReader, catalogue: Catalogue) -> Reading | None:
+    text = reader.text(keys.product)
+    said = (reader.text(keys.vendor) or keys.always).lower()
+    if not text and not reader.text(keys.vendor):
+        return None
+    memory = _memory(keys, reader)
+    lookup = next((each for each in (text, reader.text(keys.family)) if each and catalogue.find(each, memory)), "")
+    product = catalogue.find(lookup, memory) if lookup else None
+    known = _VENDORS.get(said) or _VENDORS.get(text.lower())
+    if known is None and product is not None:
+        known = (product.vendor, product.kind)
+    if known is None:
+        return None
+    vendor, kind = known
+    return Reading(
+        kind=kind,
+        vendor=vendor,
+        product=text if product is not None or text.lower() not in _VENDORS else None,
+        memory_bytes=None if keys.unit == GIB and product is not None and product.memory_bytes else memory,
+        lookup=lookup,
+        device_memory_bytes=memory,
+        node_count=(reader.number(keys.number) or None) if keys.number else None,
+        warnings=tuple(reader.warnings),
+    )
+
+
+def _memory(keys: _Labels, reader: LabelReader) -> int | None:
+    """Return the bytes of a device from a number of units, or a quantity such as `16280MiB`."""
+    text = reader.text(keys.memory) if keys.memory else ""
+    if not text:
+        return None
+    try:
+        size = int(text) * keys.unit if text.isdigit() else int(exact_quantity(text.removesuffix("B")))
+    except ValueError:
+        size = 0
+    if _LEAST_BYTES <= size < _MOST_BYTES:
+        return size
+    reader.warnings.append(f"label {keys.memory}: {text!r} is not the memory of an accelerator: ignored")
+    return None
+
+
+def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
+    """Return the facts about the GPUs of the node; None without such labels.
+
+    The memory of a slice comes from its profile, that of a whole GPU from the catalogue.
+    """
+    reader = LabelReader(labels)
+    product = reader.text(f"{_PREFIX}accelerator")
+    if not product:
+        return None
+    count = reader.number(f"{_PREFIX}accelerator-count")
+    size = reader.text(f"{_PREFIX}gpu-partition-size")
+    fault = profile_fault(size, product, catalogue=catalogue) if size else ""
+    profile = parse_mig_profile(size) if size and not fault else None
+    if fault:
+        reader.warnings.append(f"label {_PREFIX}gpu-partition-size: the profile {fault}: ignored")
+    sharers = max(reader.number(f"{_PREFIX}max-shared-clients-per-gpu") or 1, 1)
+    sharing = _SHARINGS.get(reader.text(f"{_PREFIX}gpu-sharing-strategy").lower())
+    if sharing is None and sharers > 1:
+        sharing = Sharing.TIME_SLICING
+    mig: dict[str, int] = {}
+    partition = memory = None
+    if profile:
+        gpu = mig_gpu(product, catalogue=catalogue)
+        partition = partition_of(profile, gpu, sharers=sharers)
+        memory = profile.memory_bytes // sharers
+        slices = more_that_fit(gpu).get(profile.instance_name) if gpu else None
+        count = count * slices if count and slices else None
+        mig = {profile.name: count} if count else {}
+    elif fault:
+        partition = UNKNOWN_SLICE
+    elif sharing:
+        partition = equal_share(sharing, sharers)
+    return Reading(
+        kind=AcceleratorKind.GPU,
+        vendor="nvidia",
+        product=product,
+        memory_bytes=memory,
+        features=frozenset({"cuda"}),
+        partition=partition,
+        lookup=product,
+        node_count=count,
+        mig=mig,
+        warnings=tuple(reader.warnings),
+    )
+
+
+def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
+    """Return the facts about the TPU slice of the node; None without such labels.
+
+    The product of the topology is the number of chips in the slice. Without an accelerator count for this host, a slice
+    of up to 8 chips (4 with three dimensions) is assumed to be on one host, and a larger slice on hosts with 4 chips.
+    """
+    reader = LabelReader(labels)
+    product = reader.text(f"{_PREFIX}tpu-accelerator")
+    if not product:
+        return None
+    topology = reader.text(f"{_PREFIX}tpu-topology").lower()
+    chips = None
+    count = reader.number(f"{_PREFIX}accelerator-count")
+    dimensions = [int(side) for side in topology.split("x")] if _TOPOLOGY.fullmatch(topology) else []
+    if math.prod(dimensions) > MOST_DEVICES:
+        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is more than {MOST_DEVICES} chips: ignored")
+    elif dimensions:
+        chips = math.prod(dimensions)
+        one_host = _FLAT_HOST_CHIPS if len(dimensions) == _FLAT else _HOST_CHIPS
+        count = count or (chips if chips <= one_host else _HOST_CHIPS)
+    elif topology:
+        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is not of the form 2x4 or 2x2x4: ignored")
+    return Reading(
+        kind=AcceleratorKind.TPU,
+        vendor="google",
+        product=product,
+        features=frozenset({"xla"}),
+        lookup=product,
+        node_count=count,
+        slice_chips=chips,
+        warnings=tuple(reader.warnings),
+    )
+
 
 _PRODUCT, _MEMORY, _GKE = "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "cloud.google.com/gke-accelerator"
 _READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend)

@@ -21,7 +21,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.plugin import Parameters, Stability
 from epp.framework.plugin_status import InputState
-from epp.hardware.mig.partition import profile_fault
+from epp.hardware.mig import profile_fault
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.runtime.addresses import HostPort, is_ip, parse_host, parse_port
 from epp.runtime.followed_files import LastGoodFile, ParsedFile, changes

@@ -5,7 +5,7 @@ import pytest
 
 from epp.app.cluster_check import check_cluster
 from epp.clusters.tagger import ClusterTagger
-from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.needs import needs_of_hub
 

@@ -6,7 +6,7 @@ import pytest
 from epp.framework import ManualClock
 from epp.framework.cluster import Reading
 from epp.framework.registry import Registry
-from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.readers import ClusterReaders, SharedObjects

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, every_endpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
-from epp.hardware.affected_endpoints import affected_endpoints
+from epp.hardware.endpoint_context import affected_endpoints
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
 from epp.kube.objects.decode import decode_object

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.hardware.class_validation import affinity_problems, expression_holds, matching_term
+from epp.hardware.classes import affinity_problems, expression_holds, matching_term
 from epp.kube.objects.base import convert
 from epp.kube.objects.core import MatchExpression, NodeSelector
 

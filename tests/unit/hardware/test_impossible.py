@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from epp.framework.accelerators.tag import AcceleratorTag, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
-from epp.hardware.mig import UNKNOWN_SLICE
-from epp.hardware.mig.partition import profile_fault
+from epp.hardware.mig import UNKNOWN_SLICE, profile_fault
 from epp.hardware.tag_builder import TagBuilder
 from tests.support.decoded_objects import decode
 from tests.support.kube.manifests import manifest

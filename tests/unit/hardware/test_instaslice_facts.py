@@ -7,7 +7,7 @@ import json
 import pytest
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Routability, Sharing
-from epp.hardware.mig.slices import SliceClaim
+from epp.hardware.mig_slices import SliceClaim
 
 GIB = 2**30
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework.accelerators.tag import Sharing
-from epp.hardware.mig import mig_gpu, parse_mig_profile, partition_of
-from epp.hardware.mig.profile import MIG_GPUS, Placed, more_that_fit
+from epp.hardware.mig import MIG_GPUS, Placed, mig_gpu, more_that_fit, parse_mig_profile, partition_of
 
 GIB = 2**30
 

@@ -14,7 +14,7 @@ from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.hardware.inventory import Inventory
-from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.kube.objects.decode import ALL_KINDS, decode_object
 from epp.kube.objects.followed import FollowedObjects
 from tests.support.config_files import replace

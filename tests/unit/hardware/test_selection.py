@@ -9,7 +9,7 @@ from epp.framework.clock import ManualClock
 from epp.framework.errors import AdmissionDeniedError, BadRequestError, ConfigurationError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp.hardware.selection.producer import AcceleratorSelectionProducer
+from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, Runtime
 

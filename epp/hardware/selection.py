@@ -29,7 +29,7 @@ from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
 from epp.framework.input_errors import read_parameters
 from epp.framework.messages import hint_at, printable, quoted
-from epp.hardware.selection.objectives import ObjectFollower, Objectives, ObjectParameters
+from epp.hardware.objectives import ObjectFollower, Objectives, ObjectParameters
 from epp.kube.objects.ome import class_names
 from epp.kube.objects.ome_services import SERVICE_LABEL
 

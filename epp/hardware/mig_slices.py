@@ -8,8 +8,7 @@ import msgspec
 
 from epp.framework.accelerators.tag import Routability
 from epp.framework.quantities import canonical_mig_name
-from epp.hardware.mig.partition import mig_gpu, placement_fault, profile_fault
-from epp.hardware.mig.profile import parse_mig_profile
+from epp.hardware.mig import mig_gpu, parse_mig_profile, placement_fault, profile_fault
 from epp.kube.objects.base import Condition, condition_of, convert
 from epp.kube.objects.core import Pod, PodReference
 from epp.kube.objects.instaslice import (
