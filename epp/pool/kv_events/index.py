@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from epp.pool.kv_events.block_keys import BlockHash, ExtraKeys
 from epp.pool.kv_events.events import (
     DEFAULT_TIER,
     KINDS,
@@ -24,6 +23,7 @@ from epp.pool.kv_events.events import (
     skip_reason,
 )
 from epp.pool.kv_events.holders import SPECULATIVE, CachedBlocks, Lane
+from epp.pool.kv_events.prompt_blocks import BlockHash, ExtraKeys
 from epp.pool.kv_events.rows import Keys, RowTable
 
 _MASK = 2**64 - 1

@@ -9,7 +9,7 @@ from epp.framework import Count, Name, Natural, NonNegative, Parameters
 from epp.framework.quantities import parse_duration
 from epp.pool.kv_events.accuracy import PredictionCheck
 from epp.pool.kv_events.subscriptions import KvEvents
-from epp.pool.tokens.parameters import UdsTokenizerConfig
+from epp.pool.tokens.source import UdsTokenizerConfig
 from epp.runtime.redis_client import RedisAddress
 
 _DEFAULT_BLOCK_TOKENS = 16

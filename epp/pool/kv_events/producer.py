@@ -37,26 +37,32 @@ from epp.framework.plugin_status import Distribution, InputState, PluginMetric, 
 from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import Column
 from epp.pool.collectors.tagging import run_in_steps
-from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
-from epp.pool.kv_events.accuracy import Accuracy
-from epp.pool.kv_events.block_keys import CborFnv, XxHash
-from epp.pool.kv_events.events import MOST_BLOCKS, AllBlocksCleared, pieces_of
-from epp.pool.kv_events.holders import SPECULATIVE, Lane
-from epp.pool.kv_events.index import BlockIndex, Message
-from epp.pool.kv_events.index_metrics import (
+from epp.pool.kv_events.accuracy import (
     HITS,
     INDEX_METRICS,
     LATENCY,
     LONGEST_HITS,
     LOOKUPS,
     UNTOLD,
+    Accuracy,
     index_samples,
 )
-from epp.pool.kv_events.matches import FAST_TIERS, Matched, SharedMatch
+from epp.pool.kv_events.accuracy import METRICS as ACCURACY_METRICS
+from epp.pool.kv_events.events import MOST_BLOCKS, AllBlocksCleared, pieces_of
+from epp.pool.kv_events.holders import SPECULATIVE, Lane
+from epp.pool.kv_events.index import BlockIndex, Message
 from epp.pool.kv_events.order import Received
 from epp.pool.kv_events.parameters import MOST_BLOCKS as MOST_INDEXED
 from epp.pool.kv_events.parameters import PrecisePrefixCacheParameters
-from epp.pool.kv_events.prompt_blocks import PromptBlocks, PromptHashing
+from epp.pool.kv_events.prompt_blocks import (
+    FAST_TIERS,
+    CborFnv,
+    Matched,
+    PromptBlocks,
+    PromptHashing,
+    SharedMatch,
+    XxHash,
+)
 from epp.pool.kv_events.shared_index import SHARED_METRICS, SharedIndex
 from epp.pool.kv_events.subscriptions import EVENT_METRICS, KvEvents, Subscriptions
 

@@ -1,15 +1,169 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of the prompts of a request: their keys, which are computed in steps."""
+"""Blocks of the prompts of a request: their keys, and the tokens of them that endpoints hold."""
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from epp.framework import PROMPT_TOKENS, DataKey, MediaTokens, Request
-from epp.pool.kv_events.block_keys import TOKEN_BYTES, BlockHash
+from epp.pool.kv_events.events import DEFAULT_TIER
+from epp.pool.kv_events.holders import HOST_TIER, SPECULATIVE
 from epp.pool.kv_events.rows import Keys
+
+ExtraKeys: TypeAlias = Sequence[str]
+"""Extra strings of one block, in order."""
+TOKEN_BYTES = 4
+"""Bytes of a token id: unsigned, little endian."""
+_MASK = 2**64 - 1
+_CBOR_INLINE = 24
+_FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+
+
+class BlockHash(ABC):
+    """A hash algorithm for block keys, which are unsigned 64-bit integers."""
+
+    most_tokens: ClassVar[int]
+    """Tokens of a request that are looked up: those of 15 ms at most, in blocks of 16 tokens or more."""
+    tokens_at_once: ClassVar[int]
+    """Tokens whose blocks are computed at once: those of a millisecond or two."""
+
+    def __init__(self, seed: str = "") -> None:
+        self._seed = self._seed_of(seed)
+
+    def chain(self, parent: int, tokens: bytes, block_tokens: int, extras: Sequence[ExtraKeys] = ()) -> list[int]:
+        """Return the keys of the whole blocks of `tokens`, without a shorter rest.
+
+        `parent` is the key of the block before them, or `first(model)`. `extras` has the extra strings by block; blocks
+        beyond it have none.
+        """
+        blocks = self._blocks(tokens, block_tokens)
+        if not extras:
+            return self._plain(parent, blocks)
+        keys: list[int] = []
+        for block, extra in zip(blocks, extras, strict=False):
+            keys.append(parent := self._block(parent, block, extra))
+        return keys + self._plain(parent, blocks[len(keys) :])
+
+    def _plain(self, parent: int, blocks: Sequence[bytes]) -> list[int]:
+        """Return the keys of blocks without extra strings."""
+        return [parent := self._block(parent, block, ()) for block in blocks]
+
+    @abstractmethod
+    def first(self, model: str) -> int:
+        """Return the parent of the first block of a prompt for this model or adapter."""
+
+    @abstractmethod
+    def _seed_of(self, seed: str) -> int: ...
+
+    @abstractmethod
+    def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
+        """Return the tokens of each whole block, as they are hashed."""
+
+    @abstractmethod
+    def _block(self, parent: int, tokens: bytes, extra: ExtraKeys) -> int: ...
+
+
+class XxHash(BlockHash):
+    """XXH64 of the parent, the tokens, and for each extra string its length and its bytes.
+
+    0.3 microseconds for a block of 16 tokens.
+    """
+
+    most_tokens = 128 * 1024
+    tokens_at_once = 16 * 1024
+
+    def first(self, model: str) -> int:
+        """Return the hash of a block without tokens, whose extra string is the model."""
+        return self._block(self._seed, b"", (model,))
+
+    def _seed_of(self, seed: str) -> int:
+        return xxhash.xxh64_intdigest(seed.encode())
+
+    def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
+        size = TOKEN_BYTES * block_tokens
+        if len(tokens) == size:
+            return (tokens,)
+        return [tokens[start : start + size] for start in range(0, len(tokens) - size + 1, size)]
+
+    def _block(self, parent: int, tokens: bytes, extra: ExtraKeys) -> int:
+        content = parent.to_bytes(8, "little") + tokens
+        for text in extra:
+            encoded = text.encode("utf-8", "surrogatepass")
+            content += len(encoded).to_bytes(8, "little") + encoded
+        return xxhash.xxh64_intdigest(content)
+
+    def _plain(self, parent: int, blocks: Sequence[bytes]) -> list[int]:
+        return [parent := xxhash.xxh64_intdigest(parent.to_bytes(8, "little") + block) for block in blocks]
+
+
+class CborFnv(BlockHash):
+    """FNV-1a of the canonical CBOR of `[parent, tokens or null, extra]`.
+
+    10 microseconds for a block of 16 tokens, as each byte depends on the one before it.
+    """
+
+    most_tokens = 20 * 1024
+    tokens_at_once = 2 * 1024
+
+    def first(self, model: str) -> int:
+        """Return the hash of `[seed, null, model]`."""
+        return _fnv1a(b"\x83" + _cbor_head(0, self._seed) + b"\xf6" + _cbor_text(model))
+
+    def _seed_of(self, seed: str) -> int:
+        return _fnv1a(seed.encode())
+
+    def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
+        count = len(tokens) // TOKEN_BYTES // block_tokens
+        ids = np.frombuffer(tokens, dtype="<u4", count=count * block_tokens)
+        sizes = np.searchsorted((_CBOR_INLINE, 1 << 8, 1 << 16), ids, side="right")  # of a head: 1, 2, 3 or 5 bytes
+        sizes = np.array((1, 2, 3, 5))[sizes]
+        heads = np.zeros((len(ids), 5), dtype=np.uint8)
+        heads[:, 0] = np.where(sizes == 1, ids, _CBOR_INLINE - 1 + (sizes + 1) // 2)
+        for size in (2, 3, 5):
+            chosen = sizes == size
+            number = ids[chosen].astype(">u4").view(np.uint8).reshape(-1, TOKEN_BYTES)
+            heads[chosen, 1:size] = number[:, TOKEN_BYTES + 1 - size :]
+        content = heads[np.arange(5) < sizes[:, None]].tobytes()
+        ends = np.cumsum(sizes)[block_tokens - 1 :: block_tokens].tolist()
+        begin = _cbor_head(4, block_tokens)
+        return [begin + content[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+
+    def _block(self, parent: int, tokens: bytes, extra: ExtraKeys) -> int:
+        content = b"\x83" + _cbor_head(0, parent) + tokens
+        if not extra:
+            return _fnv1a(content + b"\xf6")
+        content += _cbor_head(4, len(extra))
+        content += b"".join([b"\xa1\x64Hash" + _cbor_text(text) for text in extra])
+        return _fnv1a(content)
+
+
+def _fnv1a(content: bytes) -> int:
+    value = _FNV_OFFSET
+    some = iter(content)
+    for one, two, three, four in zip(some, some, some, some, strict=False):  # one remainder for four bytes
+        value = ((((value ^ one) * _FNV_PRIME ^ two) * _FNV_PRIME ^ three) * _FNV_PRIME ^ four) * _FNV_PRIME & _MASK
+    for byte in content[len(content) & ~3 :]:
+        value = (value ^ byte) * _FNV_PRIME & _MASK
+    return value
+
+
+def _cbor_text(text: str) -> bytes:
+    encoded = text.encode("utf-8", "surrogatepass")
+    return _cbor_head(3, len(encoded)) + encoded
+
+
+def _cbor_head(major: int, value: int) -> bytes:
+    """Return the shortest head of a CBOR item (RFC 8949, section 3)."""
+    if value < _CBOR_INLINE:
+        return bytes((major << 5 | value,))
+    size = 8 if value >> 32 else next(size for size in (1, 2, 4) if value < 1 << 8 * size)
+    return bytes((major << 5 | 23 + size.bit_length(),)) + value.to_bytes(size, "big")
+
 
 _MOST_BLOCKS = 12 * 1024
 """Blocks of a request that are looked up, of all block sizes of the engines."""
@@ -102,3 +256,101 @@ def _extras(media: Sequence[MediaTokens], salt: str, size: int) -> Sequence[Sequ
     if salt:
         extras[0].append(salt)
     return extras
+
+
+FAST_TIERS = frozenset({DEFAULT_TIER, SPECULATIVE})
+
+
+class Matched(NamedTuple):
+    """Leading tokens of all prompts of a request, by slot."""
+
+    tokens: NDArray[np.int64]
+    """Tokens in any tier."""
+    weighted: NDArray[np.float64]
+    """The same, where a token counts with the weight of its best tier."""
+    offloaded: NDArray[np.int64]
+    """Tokens in the tier `cpu`."""
+    tiers: Mapping[str, NDArray[np.int64]]
+    """By best tier, except the fast ones."""
+
+    def replaced(self, where: NDArray[np.bool_], other: "Matched") -> "Matched":
+        """Return those of another match in some slots."""
+        none = np.zeros_like(self.tokens)
+        tiers = {
+            tier: np.where(where, other.tiers.get(tier, none), self.tiers.get(tier, none))
+            for tier in self.tiers.keys() | other.tiers.keys()
+        }
+        return Matched(
+            np.where(where, other.tokens, self.tokens),
+            np.where(where, other.weighted, self.weighted),
+            np.where(where, other.offloaded, self.offloaded),
+            tiers,
+        )
+
+
+class SharedMatch:
+    """Leading blocks of the prompts of a request, by endpoint; it grows with each answer."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self.blocks: Counter[tuple[str, str]] = Counter()
+        """By endpoint and best tier."""
+        self.offloaded: Counter[str] = Counter()
+        """By endpoint: blocks in the tier `cpu`."""
+        self._weights = weights
+        self._whole: set[str] | None = None
+        self._offloaded_whole: set[str] | None = None
+        """Endpoints that hold all blocks of the prompt so far, in any tier and in `cpu`; None at its beginning."""
+
+    def begin(self) -> None:
+        """Begin with another prompt."""
+        self._whole = self._offloaded_whole = None
+
+    def add(self, count: int, runs: Sequence[tuple[str, str, list[int]]]) -> bool:
+        """Add the next blocks of a prompt, as runs by endpoint and tier; return whether an endpoint has them all.
+
+        Raises ValueError or IndexError for numbers that are no blocks.
+        """
+        found = [each for each in runs if self._whole is None or each[0] in self._whole]
+        endpoints = list(dict.fromkeys(endpoint for endpoint, *_ in found))
+        tiers = sorted({tier for _, tier, _ in found}, key=lambda tier: -self._weights.get(tier, 1.0))
+        held = np.zeros((len(tiers), len(endpoints), count), dtype=np.bool_)
+        rows = {endpoint: row for row, endpoint in enumerate(endpoints)}
+        for endpoint, tier, numbers in found:
+            for first, last in zip(numbers[::2], numbers[1::2], strict=True):
+                held[tiers.index(tier), rows[endpoint], first - 1 : last] = True
+        in_host = held[tiers.index(HOST_TIER)] if HOST_TIER in tiers else np.zeros((len(endpoints), count), np.bool_)
+        before, self._offloaded_whole = self._offloaded_whole, set()
+        for endpoint, blocks in zip(endpoints, _leading(in_host).sum(axis=1).tolist(), strict=True):
+            if before is None or endpoint in before:
+                self.offloaded[endpoint] += blocks
+                if blocks == count:
+                    self._offloaded_whole.add(endpoint)
+        left = _leading(np.logical_or.reduce(held, axis=0))
+        self._whole = {endpoint for endpoint, row in zip(endpoints, left, strict=True) if row.all()}
+        for tier, in_tier in zip(tiers, held, strict=True):
+            for endpoint, blocks in zip(endpoints, (in_tier & left).sum(axis=1).tolist(), strict=True):
+                self.blocks[endpoint, tier] += blocks
+            left &= ~in_tier
+        return bool(self._whole)
+
+    def matched(self, slots: Mapping[str, int], count: int, block_tokens: int) -> Matched:
+        """Return the tokens in blocks of this size, by slot, of endpoints in so many slots."""
+        tokens, weighted = np.zeros(count, dtype=np.int64), np.zeros(count)
+        offloaded = tokens.copy()
+        tiers: dict[str, NDArray[np.int64]] = {}
+        for (endpoint, tier), blocks in self.blocks.items():
+            if (slot := slots.get(endpoint)) is not None:
+                tokens[slot] += blocks * block_tokens
+                weighted[slot] += blocks * block_tokens * self._weights.get(tier, 1.0)
+                if tier not in FAST_TIERS:
+                    tiers.setdefault(tier, np.zeros(count, dtype=np.int64))[slot] = blocks * block_tokens
+        for endpoint, blocks in self.offloaded.items():
+            if (slot := slots.get(endpoint)) is not None:
+                offloaded[slot] = blocks * block_tokens
+        return Matched(tokens, weighted, offloaded, tiers)
+
+
+def _leading(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the blocks that are held together with all before them."""
+    leading: NDArray[np.bool_] = np.logical_and.accumulate(held, axis=1)
+    return leading

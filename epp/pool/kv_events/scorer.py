@@ -28,8 +28,8 @@ from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import InputState, Sample
 from epp.pool.kv_events.parameters import PrecisePrefixCacheParameters, TokenizersPool
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
-from epp.pool.tokens.parameters import TokenProducerParameters
 from epp.pool.tokens.producer import TokenProducer
+from epp.pool.tokens.source import TokenProducerParameters
 
 
 class PrecisePrefixCacheScorerParameters(PrecisePrefixCacheParameters, frozen=True):

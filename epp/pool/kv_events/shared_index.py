@@ -15,8 +15,8 @@ from epp.pool.breaker import Breaker
 from epp.pool.kv_events.events import BlockStored, hash_of
 from epp.pool.kv_events.holders import Lane
 from epp.pool.kv_events.index import BlockIndex, HeldBlocks, Journal
-from epp.pool.kv_events.matches import SharedMatch
 from epp.pool.kv_events.parameters import RedisParameters
+from epp.pool.kv_events.prompt_blocks import SharedMatch
 from epp.pool.kv_events.rows import Keys
 from epp.pool.kv_events.shared_layout import (
     CLEAR,
@@ -24,11 +24,12 @@ from epp.pool.kv_events.shared_layout import (
     MOST_KEYS,
     RESOLVE,
     WRITE,
+    Write,
+    WriteQueue,
     field_of,
     fields_pattern,
     found_in,
 )
-from epp.pool.kv_events.shared_writes import Write, WriteQueue
 from epp.runtime.redis_client import failure_text
 
 _BUDGET_SECONDS = 0.05

@@ -15,11 +15,11 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from epp.pool.kv_events.central import CentralSocket, Sender
-from epp.pool.kv_events.curve import Curve
 from epp.pool.kv_events.order import EngineCounts, EventCounts, EventOrder, Received
 from epp.pool.kv_events.sockets import (
     MESSAGES_AT_A_TIME,
     Context,
+    Curve,
     Replays,
     Socket,
     discard,

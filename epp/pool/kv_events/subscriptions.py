@@ -19,10 +19,10 @@ from epp.framework.endpoint import Identity
 from epp.framework.plugin_status import MOST_ENDPOINTS, IgnoredValue, InputProblem, PluginMetric, Sample
 from epp.pool.discovery.pods import KV_PORTS
 from epp.pool.kv_events.central import Sender
-from epp.pool.kv_events.curve import CurveParameters
 from epp.pool.kv_events.holders import Lane
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
 from epp.pool.kv_events.ports import EventSources, Ports, labelled_ports, rank_of
+from epp.pool.kv_events.sockets import CurveParameters
 from epp.pool.kv_events.subscriber import MOST_WAITING_MESSAGES, Addresses, Subscriber
 
 _LISTENING = re.compile(r"tcp://(?:\*|[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")

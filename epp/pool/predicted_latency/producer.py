@@ -44,12 +44,16 @@ from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.latency import Source
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.rates import batch_sizes, target_seconds, uncached_tokens, waited_seconds
-from epp.pool.predicted_latency.learner import Expected, LatencyLearner, Lesson, Outlook
-from epp.pool.predicted_latency.messages import Entry, Kind, Row
-from epp.pool.predicted_latency.metrics import METRICS, LatencyMetrics
-from epp.pool.predicted_latency.parameters import PredictedLatencyParameters, duration_seconds
-from epp.pool.predicted_latency.quantiles import QuantilePrediction, load_buckets
-from epp.pool.predicted_latency.running_targets import RunningTargets
+from epp.pool.predicted_latency.messages import Entry, Kind, PredictedLatencyParameters, Row, duration_seconds
+from epp.pool.predicted_latency.metrics import METRICS, LatencyMetrics, RunningTargets
+from epp.pool.predicted_latency.quantiles import (
+    Expected,
+    LatencyLearner,
+    Lesson,
+    Outlook,
+    QuantilePrediction,
+    load_buckets,
+)
 from epp.pool.predicted_latency.server import FAILED, READY, TRAINED, PredictionClient, ServerSettings
 
 _OK = 200

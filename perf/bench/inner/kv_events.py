@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from timing import SAMPLES, microseconds, quick, tell
 
-from epp.pool.kv_events.block_keys import XxHash
 from epp.pool.kv_events.events import BlockRemoved, BlockStored, Event
 from epp.pool.kv_events.holders import Lane
 from epp.pool.kv_events.index import BlockIndex, Message
+from epp.pool.kv_events.prompt_blocks import XxHash
 
 ENDPOINTS = 100
 BLOCKS = 1_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.pool.kv_events.block_keys import CborFnv, XxHash
+from epp.pool.kv_events.prompt_blocks import CborFnv, XxHash
 
 
 def tokens(count: int) -> bytes:

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.pool.kv_events.block_keys import XxHash
 from epp.pool.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
 from epp.pool.kv_events.holders import Held
 from epp.pool.kv_events.index import BlockIndex, Message
+from epp.pool.kv_events.prompt_blocks import XxHash
 
 SIZE = 4
 HASH = XxHash()

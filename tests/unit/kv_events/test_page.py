@@ -8,8 +8,7 @@ import pytest
 
 from epp.pool.kv_events.order import EventCounts
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
-from epp.pool.tokens.fetches import Result
-from epp.pool.tokens.producer import TokenProducer
+from epp.pool.tokens.producer import Result, TokenProducer
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "precise-prefix-caches.md").read_text()

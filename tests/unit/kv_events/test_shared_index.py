@@ -12,8 +12,8 @@ from epp.config.assemble import Builder, assemble
 from epp.config.describe import describe
 from epp.framework import Admitter, ConfigurationError, ManualClock
 from epp.framework.registry import Registry
-from epp.pool.kv_events.matches import SharedMatch
 from epp.pool.kv_events.parameters import RedisParameters
+from epp.pool.kv_events.prompt_blocks import SharedMatch
 from epp.pool.kv_events.shared_layout import cache_of, field_of
 from tests.support.kv_fleet import HASHES, PROMPT, build, fleet
 from tests.support.kv_publisher import stored

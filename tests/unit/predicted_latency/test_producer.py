@@ -9,8 +9,8 @@ import pytest
 from epp.framework.clock import ManualClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.testing import candidates, endpoint_rates
+from epp.pool.predicted_latency.metrics import RunningTargets
 from epp.pool.predicted_latency.producer import PredictedLatencyProducer
-from epp.pool.predicted_latency.running_targets import RunningTargets
 from tests.support.plugins import built
 
 NAMES = ("m", "m")

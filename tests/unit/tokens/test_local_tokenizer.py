@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import PROMPT_TOKENS, ConfigurationError, PromptTokens, Stability
-from epp.pool.tokens.prefixes import Prefixes, encode
+from epp.pool.tokens.local_tokenizer import Prefixes, encode
 from tests.support.waiting import until
 from tests.unit.tokens.conftest import asked, build, chat
 
@@ -258,7 +258,7 @@ def test_broken_template_is_said(path, file, content, message):
         build(local(path))
 
 
-@pytest.mark.parametrize("package", ["tokenizers", "epp.pool.tokens.chat_template"])
+@pytest.mark.parametrize("package", ["tokenizers", "epp.pool.tokens.chat"])
 def test_missing_package_is_named_with_its_extra(monkeypatch, path, package):
     def without(name, *rest):
         if name == package:
