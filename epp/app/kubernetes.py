@@ -23,8 +23,7 @@ from epp.kube.resources import ACCELERATORS, CLUSTERS, MEMORY_QUOTAS, OME_SERVIC
 from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.director import Director
-from epp.routing.policies import PoolIdentity
-from epp.routing.policies.sources import ClusterPolicies
+from epp.routing.policies import ClusterPolicies, PoolIdentity
 from epp.runtime.supervisor import Supervisor, TaskObserver
 
 _INDISPENSABLE = frozenset({PODS.kind, "InferencePool"})

@@ -31,8 +31,7 @@ from epp.kube.resources import (
 )
 from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
-from epp.routing.policies import PoolIdentity
-from epp.routing.policies.build import BuiltPolicies, build_policies
+from epp.routing.policies import BuiltPolicies, PoolIdentity, build_policies
 from epp.runtime.addresses import is_ip
 
 T = TypeVar("T")

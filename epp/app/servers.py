@@ -35,7 +35,7 @@ from epp.framework.files import only_files
 from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.pool.discovery.several import SourceState
-from epp.routing.director.overload import QueueStatus
+from epp.routing.director.waiting import QueueStatus
 from epp.runtime.addresses import HostPort, refusal, shown_listening
 from epp.runtime.http_connections import ConnectionCounts
 from epp.runtime.http_server import HttpLimits

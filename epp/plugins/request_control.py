@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission of requests by load, values reported with responses, and plugins for conformance tests of gateways."""
+"""Sessions of requests, admission by load, reported values, conformance tests, and named data sources."""
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from math import exp, isfinite, log
@@ -9,27 +10,142 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from epp.framework import (
+    AGENT_IDENTITY,
     KV_USAGE,
+    SESSION_ID,
     WAITING,
     Admitter,
     Candidates,
     Filter,
+    Headers,
     Mask,
     Metadata,
     MetadataValue,
     Name,
     Parameters,
     Positive,
+    Producer,
     Request,
+    RequestHeaders,
     Response,
     ResponseHeaders,
     ResponseReporter,
     Usage,
+    headers,
 )
 from epp.framework.candidates import Subset
+from epp.framework.cluster import ObjectKind, ObjectNotifications
+from epp.framework.datalayer import EndpointNotifications
 from epp.framework.headers import CONFORMANCE_SERVED, DESTINATION_NAMESPACE, ENDPOINT_SELECTION
 from epp.framework.messages import install_command
+from epp.framework.plugin import Stability
 from epp.framework.refusals import SheddableDroppedError
+from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
+
+
+class SessionIdParameters(Parameters, frozen=True):
+    """Source of the session id: a header or a cookie."""
+
+    header_name: str = ""
+    """Name of the request header; `x-session-id` if neither is given."""
+    cookie_name: str = ""
+    """Name of the cookie, case-sensitive."""
+
+    def __post_init__(self) -> None:
+        if self.header_name and self.cookie_name:
+            raise ValueError(
+                f"headerName is {self.header_name!r} and cookieName is {self.cookie_name!r}; leave one of them out"
+            )
+
+
+class SessionIdProducer(Producer[SessionIdParameters]):
+    """Publishes the value of a header or cookie, unless it is empty, as the request's session id."""
+
+    plugin_type = "session-id-producer"
+
+    def setup(self) -> None:
+        self._key = SESSION_ID.produced_by(self.name)
+        self._header = (self.parameters.header_name or headers.SESSION_ID).lower()
+        self.writes = (self._key,)
+
+    def produce(self, request: Request, candidates: Candidates) -> None:
+        wanted = self.parameters.cookie_name
+        session = cookie(request.headers, wanted) if wanted else request.headers.get(self._header)
+        if session:
+            request.put(self._key, session)
+
+
+def cookie(fields: Headers, name: str) -> str:
+    """Return the first non-empty value of a cookie, without quotes; empty if there is none.
+
+    Cookies may come in several fields; malformed ones are skipped.
+    """
+    for field, value in fields.fields():
+        if field == "cookie":
+            for pair in value.split(";"):
+                found, _, content = pair.partition("=")
+                if found.strip() == name and (unquoted := content.strip().strip('"')):
+                    return unquoted
+    return ""
+
+
+class AgentIdentityParameters(Parameters, frozen=True):
+    """Further headers that identify an agent."""
+
+    additional_session_headers: tuple[Name, ...] = ()
+    """Headers of other agents; tried in this order, before the known ones."""
+
+
+class AgentIdentity(RequestHeaders[AgentIdentityParameters]):
+    """Publishes the first of these headers that is not empty, as the request's agent identity.
+
+    In this order: `additionalSessionHeaders`, `x-claude-code-session-id`, `x-session-affinity`, `session-id`,
+    `session_id`. It is also the fairness id of a request without a fairness header.
+    """
+
+    plugin_type = "agent-identity"
+    writes = (AGENT_IDENTITY,)
+
+    def setup(self) -> None:
+        self._headers = (*map(str.lower, self.parameters.additional_session_headers), *headers.AGENT_SESSIONS)
+
+    def request_headers(self, request: Request) -> None:
+        for name in self._headers:
+            identity = request.headers.get(name)
+            if identity:
+                request.put(AGENT_IDENTITY, identity)
+                return
+
+
+class SessionAffinityFilterParameters(SessionAffinityParameters, frozen=True):
+    """Recognition of sessions."""
+
+    fallback_on_empty: bool = False
+    """Without effect: this filter always keeps an endpoint."""
+
+
+class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Filter[Any]):
+    """Keeps the endpoint that served the request's session last, or all endpoints if it is not a candidate.
+
+    With tokens, the response header is the base64 of `namespace/name` of the endpoint that served the request, which
+    may be a fallback. With session ids, a session belongs to the endpoint chosen last, and the response gets no header.
+    A malformed token is ignored.
+    """
+
+    plugin_type = "session-affinity-filter"
+    may_empty = False
+    drop_means = "did not serve this session last"
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        bound = self.bound(request, candidates)
+        return bound if bound.any() else np.ones(len(candidates), dtype=np.bool_)
+
+
+class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
+    """Keeps the cluster that served the request's session last, as `session-affinity-filter` does for endpoints."""
+
+    plugin_type = "multicluster-session-affinity-filter"
+    stability = Stability.ALPHA
 
 
 class ProbabilisticAdmitterParameters(Parameters, frozen=True):
@@ -223,3 +339,46 @@ class ServedVerifier(ResponseHeaders):
 
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
         return {CONFORMANCE_SERVED: response.served_address or "no served metadata"}
+
+
+class EndpointNotificationSource(EndpointNotifications):
+    """Gives taggers each endpoint that joins the pool or changes."""
+
+    plugin_type = "endpoint-notification-source"
+
+
+_VERSION = re.compile(r"[a-z0-9]{1,63}")
+_KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
+_GROUP = re.compile(r"[a-z0-9.-]{0,253}")
+
+
+class KubernetesNotificationParameters(Parameters, frozen=True):
+    """Group, version and kind of the objects, as in their `apiVersion` and `kind`."""
+
+    version: Name
+    """Version of the group, such as v1."""
+    kind: Name
+    """Kind of the objects, such as Node."""
+    group: str = ""
+    """API group, such as apps; empty for the core group of pods and nodes."""
+
+    def __post_init__(self) -> None:
+        for name, pattern, example in (("version", _VERSION, "v1"), ("kind", _KIND, "Node"), ("group", _GROUP, "apps")):
+            value = getattr(self, name)
+            if not pattern.fullmatch(value):
+                raise ValueError(f"{name} is {value!r:.80}: write a name such as {example}")
+
+
+class KubernetesNotificationSource(ObjectNotifications[KubernetesNotificationParameters]):
+    """Watches the objects of one kind, for extractors that read objects.
+
+    Objects of a kind with namespaces are read in the namespace of the pool; those of InstaSlice in all namespaces, if
+    the picker has the right. A kind that is missing is watched once it is installed and the picker may list and watch
+    it. Without a Kubernetes cluster, the source has no effect.
+    """
+
+    plugin_type = "k8s-notification-source"
+
+    @property
+    def kind(self) -> ObjectKind:
+        return ObjectKind(self.parameters.group, self.parameters.kind, self.parameters.version)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefer endpoints with little load, such as requests or prompt tokens, or by any other number known of them."""
+"""Prefer endpoints or clusters with little load, such as requests or prompt tokens, or by any other number."""
 
 from math import inf
 from typing import Annotated, ClassVar, Literal
@@ -27,8 +27,10 @@ from epp.framework import (
     lower_is_better,
 )
 from epp.framework.limits import CountOrDefault, NaturalOrDefault, ShareOrDefault, ThresholdOrDefault, Tunable
+from epp.framework.plugin import Stability
 from epp.framework.scoring import LoadParameters, LoadScorer
-from epp.framework.snapshot import column_named
+from epp.framework.snapshot import CLUSTER_KV_USAGE, CLUSTER_QUEUE, column_named
+from epp_scorers.affinity import PrefixCacheScorer
 
 
 class ActiveRequestParameters(LoadParameters, frozen=True):
@@ -248,3 +250,49 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
         if self.parameters.algorithm.type == "linear_lower_is_better":
             shares = 1.0 - shares
         return np.where(known, shares, 0.0)
+
+
+class MultiClusterKvCacheUtilizationScorer(Scorer):
+    """`1 - utilization`, of the mean KV cache utilization that the router of a cluster reports.
+
+    0 for a cluster that reports none. The configuration needs a `multicluster-metrics-extractor`.
+    """
+
+    plugin_type = "multicluster-kv-cache-utilization-scorer"
+    stability = Stability.ALPHA
+    zero_means = "has full KV caches, or does not report them"
+    reads = (CLUSTER_KV_USAGE,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        usage = candidates.values(CLUSTER_KV_USAGE)
+        return np.where(np.isnan(usage), 0.0, 1.0 - usage)
+
+
+class MultiClusterQueueScorer(Scorer):
+    """`(max - q) / (max - min)` over the mean queues that the routers of the clusters report; 1 for all if equal.
+
+    0 for a cluster that reports none. The configuration needs a `multicluster-metrics-extractor`.
+    """
+
+    plugin_type = "multicluster-queue-scorer"
+    stability = Stability.ALPHA
+    zero_means = "has the longest queues, or does not report them"
+    reads = (CLUSTER_QUEUE,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        queues = candidates.values(CLUSTER_QUEUE)
+        known = ~np.isnan(queues)
+        scores = np.zeros(len(queues))
+        if known.any():
+            scores[known] = lower_is_better(queues[known])
+        return scores
+
+
+class MultiClusterPrefixCacheScorer(PrefixCacheScorer):
+    """`w * min(1, matched_tokens / scale)^2 + (1 - w) * matched_blocks / total_blocks`, as `prefix-cache-scorer`.
+
+    A cluster has the prefixes that this picker sent there.
+    """
+
+    plugin_type = "multicluster-prefix-cache-scorer"
+    stability = Stability.ALPHA

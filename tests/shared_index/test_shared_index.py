@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis import Redis
 
-from epp.pool.kv_events import shared_writes
+from epp.pool.kv_events import shared_layout
 from tests.support.certificates import new_pair, write
 from tests.support.kv_fleet import Fleet, fleet, running
 from tests.support.kv_publisher import CLEARED, removed, stored
@@ -224,7 +224,7 @@ async def test_values_of_another_kind_are_skipped(server):
 
 async def test_endpoint_with_too_many_waiting_blocks_is_cleared_and_written_again(server, monkeypatch):
     """It is cleared since removals may be lost."""
-    monkeypatch.setattr(shared_writes, "_MOST_WAITING", 2)
+    monkeypatch.setattr(shared_layout, "_MOST_WAITING", 2)
     shared = await server()
     async with fleet(2, **sharing(shared)) as world:
         await world.tell(0, stored([11], IDS[:4], size=4))

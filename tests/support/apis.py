@@ -4,9 +4,8 @@
 import json
 
 from epp.framework import Headers
-from epp.plugins.parsers.anthropic import AnthropicParser
-from epp.plugins.parsers.generate import SGLangHTTPParser, VLLMHTTPParser
-from epp.plugins.parsers.openai import OpenAIParser
+from epp.plugins.parsers.grpc import SGLangHTTPParser, VLLMHTTPParser
+from epp.plugins.parsers.openai import AnthropicParser, OpenAIParser
 
 PARSERS = (OpenAIParser(), AnthropicParser(), VLLMHTTPParser(), SGLangHTTPParser())
 APIS = {suffix: parser for parser in PARSERS for suffix in parser.suffixes}

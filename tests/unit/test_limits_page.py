@@ -16,9 +16,9 @@ from epp.extproc.http2.limits import Limits
 from epp.extproc.settings import DEFAULT_GATHERED_BYTES, BudgetSettings
 from epp.framework.errors import RequestError
 from epp.framework.refusals import BodyTimeoutError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
-from epp.plugins.parsers import generate, grpc, json_parser
+from epp.plugins.parsers import grpc, json_parser
 from epp.pool.collectors.engines import engine
-from epp.pool.collectors.sources import models, response_parser
+from epp.pool.collectors.sources import pages, response_parser
 from epp.pool.settings import PageLimits
 
 REPOSITORY = Path(__file__).parents[2]
@@ -97,8 +97,8 @@ def test_every_flag_of_the_tables_was_compared():
     ("limit", "written"),
     [
         ("chunks, headers and trailers of a page", f"{response_parser.MOST_PIECES:,}"),
-        ("time for a page", f"`timeout` of the source ({models.ModelsSourceParameters().timeout})"),
-        ("bytes of a list of models", f"{models.MOST_BYTES // 2**20} MiB, {models.MOST_OBJECTS:,} objects"),
+        ("time for a page", f"`timeout` of the source ({pages.ModelsSourceParameters().timeout})"),
+        ("bytes of a list of models", f"{pages.MOST_BYTES // 2**20} MiB, {pages.MOST_OBJECTS:,} objects"),
         (
             "bytes of all pages that are kept whole and not all there yet",
             (
@@ -123,7 +123,7 @@ def test_limits_of_bodies_are_those_of_the_code():
         json_parser.MOST_TEXT,
         json_parser.MOST_ESCAPES,
         json_parser.MOST_MODEL,
-        generate.MOST_FEATURES,
+        grpc.MOST_FEATURES,
         grpc.MOST_FIELDS,
     )
     assert list(BODIES.values()) == [f"{limit:,}" for limit in limits]

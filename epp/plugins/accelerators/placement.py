@@ -1,25 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters by placement templates, and by the requests on one device or node."""
+"""Filters by placement templates, requests on one device or node, and price until accelerators are full."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from epp.framework import (
     ACCELERATOR,
     IN_FLIGHT,
+    KV_USAGE,
     LOAD_INPUTS,
+    RUNNING,
+    WAITING,
+    AcceleratorTag,
     Candidates,
+    Column,
     Filter,
     FilterParameters,
+    Floats,
     Mask,
     Natural,
+    NonNegative,
+    Parameters,
+    Positions,
+    Positive,
+    PositiveShare,
     Request,
+    Tunable,
+    expected_load,
+    tag_numbers,
 )
 from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.places import requests_on_device, requests_on_node
-from epp.framework.arrays import Positions
+from epp.framework.accelerators.tag import SpotPreference, limit_for, names_of
 from epp.framework.result import DropCause
 from epp.framework.snapshot import NODE_LABELS
 
@@ -153,3 +169,166 @@ class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
                 if most and count >= most:
                     reasons[position] = f"{place} serves {count:g} requests"
         return reasons
+
+
+_ORDERS_REMEMBERED = 256
+
+
+class _Group(NamedTuple):
+    """Endpoints that are opened together; groups sort by ascending price."""
+
+    price: float
+    """US dollars an hour; infinite if unknown."""
+    name: str
+    """Of the class; empty in groups by price."""
+
+
+class SaturationLimits(Parameters, frozen=True):
+    """Limits of endpoints with accelerators of one class; unset limits are those of all endpoints."""
+
+    queue_threshold: Positive | None = None
+    """Requests in the engine's queue."""
+    kv_threshold: PositiveShare | None = None
+    """Share of the KV cache in use, 0..1."""
+    max_concurrency: NonNegative | None = None
+    """Requests in flight, queued or running; 0 for no limit."""
+    bound: Positive | None = None
+    """Saturation at which the next group is opened."""
+
+
+class CostAwareSpillParameters(FilterParameters, frozen=True):
+    """Grouping of endpoints, and the limits at which a group is full."""
+
+    group_by: Literal["price", "class"] = "price"
+    """`price`: endpoints with the same price an hour form a group; `class`: those with accelerators of one class do,
+    and classes are ordered by their cheapest endpoint."""
+    spot_preference: SpotPreference = "auto"
+    """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
+    queue_threshold: Annotated[Positive, Tunable(0.5, 64, log=True)] = 5.0
+    """Requests in the engine's queue at which an endpoint is full."""
+    kv_threshold: Annotated[PositiveShare, Tunable(0.3, 1)] = 0.8
+    """Share of the KV cache in use at which an endpoint is full, 0..1."""
+    max_concurrency: NonNegative = 0.0
+    """Requests in flight, queued or running, at which an endpoint is full; 0 for no limit."""
+    bound: Annotated[Positive, Tunable(0.1, 4, log=True)] = 1.0
+    """Saturation of a group at which the next more expensive group is opened; 1 is full."""
+    hysteresis: Annotated[NonNegative, Tunable(0, 1)] = 0.1
+    """Distance below the bound to which the saturation must fall before the next group is closed again."""
+    limits: dict[str, SaturationLimits] = msgspec.field(default_factory=dict)
+    """Other limits by name of the accelerator class or else of the model, such as `t4`."""
+
+    def __post_init__(self) -> None:
+        least = min(self.bound, *(limit.bound for limit in self.limits.values() if limit.bound is not None), inf)
+        if self.hysteresis >= least:
+            raise ValueError(f"hysteresis is {self.hysteresis}; it must be less than every bound")
+
+
+class CostAwareSpill(Filter[CostAwareSpillParameters]):
+    """Keeps the cheapest group of endpoints and, while these are full, further groups in order of price.
+
+    The saturation of a group is the mean over its endpoints of `max(waiting / queueThreshold, kv / kvThreshold,
+    in flight / maxConcurrency)`. Endpoints without any metric are left out; if all endpoints of a group lack metrics,
+    these are estimated from requests in flight. A group is full once its saturation reaches its bound, the mean of its
+    endpoints' bounds, until it is below `bound - hysteresis`. Endpoints without a known price form the last group. At
+    least one endpoint is always kept.
+    """
+
+    plugin_type = "cost-aware-spill"
+    may_empty = False
+    drop_means = "has no known price, and endpoints with one have room"
+    reads = (ACCELERATOR, KV_USAGE, *LOAD_INPUTS)
+    without_prices = "all endpoints are kept, without a preference"
+
+    def setup(self) -> None:
+        self._full: dict[tuple[_Group, ...], Mask] = {}
+        self._limits = {name.lower(): limits for name, limits in self.parameters.limits.items()}
+
+    @property
+    def accelerator_names(self) -> Sequence[str]:
+        return tuple(self.parameters.limits)
+
+    def filter(self, request: Request, candidates: Candidates) -> Mask:
+        order, ranks = candidates.snapshot.records(ACCELERATOR).derive(self._ranked)
+        groups = ranks[candidates.slots]
+        present = np.flatnonzero(np.bincount(groups, minlength=len(order)))
+        if len(present) <= 1:
+            return np.ones(len(candidates), dtype=np.bool_)
+        saturation = _means(self._fullness_by_group(candidates, groups), groups, len(order))[present]
+        bound = _means(self._limit(candidates, "bound"), groups, len(order))[present]
+        full = self._now_full(tuple(order[rank] for rank in present), saturation, bound, keep=not request.dry_run)
+        last = present[-1] if full.all() else present[np.argmin(full)]
+        opened: Mask = groups <= last
+        return opened
+
+    def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
+        prices = [self._price(tag) for tag in dropped.records(ACCELERATOR)]
+        return [f"costs ${price:.2f} an hour, and cheaper ones have room" if price < inf else "" for price in prices]
+
+    def _fullness_by_group(self, candidates: Candidates, groups: Positions) -> Floats:
+        """Return the fullness of each candidate, estimated in groups without any metric."""
+        found = self.fullness(candidates)
+        silent = np.bincount(groups, weights=~np.isnan(found))[groups] == 0
+        return np.where(silent, self.fullness(candidates, expected_load), found) if silent.any() else found
+
+    def fullness(
+        self, candidates: Candidates, load: Callable[[Candidates, Column], Floats] = Candidates.values
+    ) -> Floats:
+        """Return the fullness of each candidate, 1 for full; NaN without any metric."""
+        waiting, running = load(candidates, WAITING), load(candidates, RUNNING)
+        under_way = np.fmax(candidates.values(IN_FLIGHT), np.fmax(waiting, 0.0) + np.fmax(running, 0.0))
+        concurrency = self._limit(candidates, "max_concurrency")
+        limited = np.divide(under_way, concurrency, out=np.full(len(candidates), np.nan), where=concurrency > 0)
+        queued = waiting / self._limit(candidates, "queue_threshold")
+        cached = load(candidates, KV_USAGE) / self._limit(candidates, "kv_threshold")
+        fullest: Floats = np.fmax(np.fmax(queued, cached), limited)
+        return fullest
+
+    def _now_full(self, order: tuple[_Group, ...], saturation: Floats, bound: Floats, *, keep: bool) -> Mask:
+        """Return which groups are full, with hysteresis from the last result, which `keep` replaces."""
+        before = self._full.get(order)
+        if before is None:
+            before = np.zeros(len(order), dtype=np.bool_)
+        threshold = np.where(before, bound - self.parameters.hysteresis, bound)
+        full: Mask = saturation >= threshold
+        if not keep:
+            return full
+        self._full.pop(order, None)
+        if len(self._full) >= _ORDERS_REMEMBERED:
+            del self._full[next(iter(self._full))]  # the least recently seen
+        self._full[order] = full
+        return full
+
+    def _ranked(self, tags: tuple[AcceleratorTag, ...]) -> tuple[list[_Group], Positions]:
+        """Return the groups of the whole pool, cheapest first, and the group number of each slot."""
+        by_class = self.parameters.group_by == "class"
+        groups = [_Group(self._price(tag), _class_of(tag) if by_class else "") for tag in tags]
+        if by_class:
+            cheapest = {group.name: group.price for group in sorted(groups, reverse=True)}
+            groups = [_Group(cheapest[group.name], group.name) for group in groups]
+        order = sorted(set(groups))
+        rank = {group: number for number, group in enumerate(order)}
+        return order, np.array([rank[group] for group in groups], dtype=np.intp)
+
+    def _price(self, tag: AcceleratorTag) -> float:
+        price = tag.cost_per_hour(self.parameters.spot_preference)
+        return inf if price is None else round(price, 6)  # sums of prices are not exact
+
+    def _limit(self, candidates: Candidates, name: str) -> Floats:
+        """Return the limit of each candidate, by its class."""
+        return tag_numbers(candidates, self._limit_of, name)
+
+    def _limit_of(self, tag: AcceleratorTag, name: str) -> float | None:
+        return limit_for(tag, name, self._limits, self.parameters)
+
+
+def _class_of(tag: AcceleratorTag) -> str:
+    return next(iter(names_of(tag)), "")
+
+
+def _means(values: Floats, groups: Positions, count: int) -> Floats:
+    """Return the mean of each group's known values; 0 without any."""
+    known = ~np.isnan(values)
+    sums = np.bincount(groups, weights=np.where(known, values, 0.0), minlength=count)
+    numbers = np.bincount(groups, weights=known, minlength=count)
+    means: Floats = np.divide(sums, numbers, out=np.zeros(count), where=numbers > 0)
+    return means

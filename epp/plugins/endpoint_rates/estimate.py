@@ -1,17 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combine profiles and learned ratios into the rates of every slot."""
+"""Rates of every slot, from profiles, learned ratios, and the hardware and engine of the slot."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework import Floats, Mask
+from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Floats, Mask, Records, Snapshot
+from epp.framework.accelerators.tag import BOOT_ID, POD_UID
 from epp.framework.arrays import any_true
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.plugins.endpoint_rates.learning import FREE, like_the_others, median
-from epp.plugins.endpoint_rates.profiles import KindRates
+from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, hardware_of, plain_key
+
+EMPTY = Hardware()
+_MOST_FORMER = 8
+"""Kinds without endpoints that are kept, in addition to twice the number of kinds in use."""
+
+
+class _Pod(NamedTuple):
+    """Identity of a pod; empty if unknown."""
+
+    boot: str
+    pod: str
+
+
+class RateFleet:
+    """Numbers the kinds of endpoints; free slots have number 0."""
+
+    __slots__ = (
+        "_default_engine", "_endpoints", "_engines", "_hardware", "_label", "_numbers", "_pods", "_tags", "kinds",
+    )  # fmt: skip
+
+    def __init__(self, engine_label_key: str, default_engine: str) -> None:
+        self._label = engine_label_key
+        self._default_engine = default_engine
+        self._endpoints: Records[Endpoint | None] = Records(())
+        self._tags: Records[AcceleratorTag] = Records(())
+        self._hardware = self._pods = self._engines = np.zeros(0, dtype=np.object_)
+        """By slot: Hardware without an engine, identity of the pod, and name of the engine."""
+        self._numbers: dict[Hardware, int] = {}
+        """Number of each kind, from 1."""
+        self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        """By slot."""
+
+    @property
+    def hardware(self) -> tuple[Hardware, ...]:
+        """By kind; includes kinds that no endpoint has any more."""
+        return (EMPTY, *self._numbers)
+
+    def is_of(self, snapshot: Snapshot) -> bool:
+        """Return whether it is up to date with the snapshot."""
+        return snapshot.endpoints is self._endpoints and snapshot.records(ACCELERATOR) is self._tags
+
+    def follow(self, snapshot: Snapshot) -> list[int]:
+        """Update to the snapshot; return the slots whose endpoint left, was replaced or has other hardware.
+
+        A new pod of the same name and a reboot of the node count as replacements. Changes of a tag that do not affect
+        rates, such as its price or state, do not count.
+        """
+        endpoints, tags = snapshot.endpoints, snapshot.records(ACCELERATOR)
+        hardware = tags.derive_objects(_hardware_of)
+        pods = tags.derive_objects(_pod_of)
+        engines = endpoints.derive_objects(_engine_of, self._label, self._default_engine)
+        values, inhabitants = endpoints.values, self._endpoints.values
+        capacity, former = len(values), len(inhabitants)
+        touched: Sequence[int] = range(capacity)
+        if former:
+            touched = sorted({*endpoints.changed_since(inhabitants), *tags.changed_since(self._tags.values)})
+        changed = [slot for slot in range(capacity, former) if inhabitants[slot] is not None]
+        changed += [
+            slot
+            for slot in touched
+            if slot < former
+            and (before := inhabitants[slot]) is not None
+            and (
+                (now := values[slot]) is None
+                or now.hostport != before.hostport
+                or now.id != before.id
+                or engines[slot] != self._engines[slot]
+                or _is_another(hardware[slot], self._hardware[slot])
+                or _is_another_pod(pods[slot], self._pods[slot])
+            )
+        ]
+        kinds = np.zeros(capacity, dtype=np.intp)
+        kinds[:former] = self.kinds[:capacity]
+        kinds[touched] = 0
+        taken = [slot for slot in touched if values[slot] is not None]
+        kinds[taken] = self._kinds_of(hardware[taken].tolist(), engines[taken].tolist())
+        self._endpoints, self._tags = endpoints, tags
+        self._hardware, self._pods, self._engines = hardware, pods, engines
+        self.kinds = kinds
+        if len(self._numbers) > _MOST_FORMER and len(self._numbers) > _MOST_FORMER + 2 * len(np.unique(kinds)):
+            self._renumber()
+        return changed
+
+    def _kinds_of(self, fleet: Iterable[Hardware], engines: Iterable[str]) -> list[int]:
+        """Return the number for each hardware and its engine."""
+        numbers: dict[tuple[int, str], int] = {}
+        found = []
+        for hardware, engine in zip(fleet, engines, strict=True):
+            kind = numbers.get((id(hardware), engine))
+            if kind is None:
+                kind = self._numbers.setdefault(hardware._replace(engine=engine), len(self._numbers) + 1)
+                numbers[id(hardware), engine] = kind
+            found.append(kind)
+        return found
+
+    def _renumber(self) -> None:
+        """Drop kinds without endpoints."""
+        hardware, used = self.hardware, np.unique(self.kinds[self.kinds > 0])
+        self._numbers = {hardware[kind]: number for number, kind in enumerate(used.tolist(), 1)}
+        self.kinds = np.where(self.kinds > 0, np.searchsorted(used, self.kinds) + 1, 0)
+
+
+def _engine_of(endpoint: Endpoint | None, label: str, default: str) -> str:
+    return "" if endpoint is None else plain_key(endpoint.labels.get(label, default))
+
+
+def _hardware_of(tag: AcceleratorTag) -> Hardware:
+    return _shared(hardware_of(tag, ""))
+
+
+def _pod_of(tag: AcceleratorTag) -> _Pod:
+    return _Pod(str(tag.attributes.get(BOOT_ID, "")), str(tag.attributes.get(POD_UID, "")))
+
+
+@lru_cache
+def _shared(hardware: Hardware) -> Hardware:
+    """Return one object for all equal ones: many endpoints share a few kinds."""
+    return hardware
+
+
+def _is_another(now: Hardware, before: Hardware) -> bool:
+    return now is not before and now != before
+
+
+def _is_another_pod(now: _Pod, before: _Pod) -> bool:
+    """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
+    return (now.boot != before.boot and "" not in {now.boot, before.boot}) or (
+        now.pod != before.pod and "" not in {now.pod, before.pod}
+    )
+
 
 Learned = tuple[Floats, NDArray[np.intp]]
 """Logarithms of ratios and numbers of samples, as `RateLearner.learned` returns them."""

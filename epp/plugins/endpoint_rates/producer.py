@@ -37,12 +37,9 @@ from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.framework.sharing import Shareable
-from epp.plugins.endpoint_rates.estimate import InitialRates, estimate
-from epp.plugins.endpoint_rates.fleet import RateFleet
-from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner
-from epp.plugins.endpoint_rates.measured import ServerProfile
-from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, model_key
-from epp.plugins.endpoint_rates.shared_rates import SharedRates
+from epp.plugins.endpoint_rates.estimate import InitialRates, RateFleet, estimate
+from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner, SharedRates
+from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, ServerProfile, model_key
 
 
 class EndpointRatesParameters(Parameters, frozen=True):

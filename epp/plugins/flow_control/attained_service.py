@@ -1,15 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recent service of flows, and the order of flows by it."""
+"""Fairness by recent service of flows: the order of flows, and the policy that counts turns of sessions too."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from heapq import nlargest
 from math import log2
+from typing import Annotated, Literal, TypeAlias
 from weakref import WeakSet
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
+from epp.framework import (
+    DataKey,
+    Metadata,
+    NonNegative,
+    Parameters,
+    Positive,
+    PreRequest,
+    Request,
+    Response,
+    ResponseReporter,
+    SchedulingResult,
+    Snapshot,
+)
 from epp.framework.arrays import Floats, highest, lowest
-from epp.framework.flow_control import FlowOrder, Queued
+from epp.framework.flow_control import FairnessPolicy, FlowOrder, Queued
+from epp.framework.heap import Heap
+from epp.framework.limits import Weight
+from epp.framework.messages import printable
+from epp.framework.plugin_status import PluginMetric, Sample
 
 _MOST_PROGRAMS = 16_384
 _LARGEST_EXPONENT = 256
@@ -201,3 +222,202 @@ def _shares(values: Floats, weight: float) -> Floats:
     shares: Floats = values - least
     shares *= weight / span if span > _SMALL else 0.0
     return shares
+
+
+_MOST_SHOWN = 100
+_MOST_LABEL = 128
+_SHORTEST_HALF_LIFE = 1e-3
+_OUTPUT_WEIGHT = 2
+
+_FAIRNESS = PluginMetric(
+    "program_aware_jains_fairness_index",
+    "Jain's index of the mean waits of the programs remembered: 1 for equal waits, 1 / programs if a single one waits.",
+)
+_WAIT = PluginMetric(
+    "program_aware_avg_wait_time_milliseconds",
+    f"Mean time from a whole request to its routing, of the {_MOST_SHOWN} programs with the most service.",
+    ("program_id",),
+)
+_SERVICE = PluginMetric(
+    "program_aware_attained_service_tokens",
+    "Decayed service, prompt tokens and twice the generated ones, of the same programs.",
+    ("program_id",),
+)
+
+
+class ProgramAwareParameters(Parameters, frozen=True):
+    """Weights and decay of the service of programs."""
+
+    strategy: Literal["las", "turn-priority"] = "las"
+    """`las` for least attained service; `turn-priority` for the session with the most turns."""
+    las_weight_service: Weight = 0.8
+    """Weight of the service of a program, as a share of the range over the waiting programs."""
+    las_weight_head_wait: Weight = 0.2
+    """Weight of the wait of its first request, as a share of the range."""
+    las_half_life_seconds: NonNegative = 60.0
+    """Half-life of service; 0 to use `lasDecayFactor`."""
+    las_decay_factor: Annotated[float, Meta(gt=0, le=1)] = 0.99997
+    """Factor by which service shrinks with each dispatched request, without a half-life."""
+    turn_priority_time_weight: Weight = 0.05
+    """With `turn-priority`: turns that a second of wait counts for."""
+    turn_priority_inactivity_seconds: NonNegative = 120.0
+    """With `turn-priority`: time without a request or the end of a response after which a session begins with turn 1
+    again; 0 for never."""
+    eviction_ttl_seconds: NonNegative = 3600.0
+    """Time after which a program without requests is forgotten."""
+    eviction_sweep_seconds: Positive = 300.0
+    """Interval between two searches for such programs."""
+
+    def __post_init__(self) -> None:
+        if 0 < self.las_half_life_seconds < _SHORTEST_HALF_LIFE:
+            raise ValueError("lasHalfLifeSeconds must be 0, or at least 0.001")
+
+
+class ProgramAwareFairness(
+    FairnessPolicy[ProgramAwareParameters], PreRequest[ProgramAwareParameters], ResponseReporter[ProgramAwareParameters]
+):
+    """The flow with the least service: prompt tokens plus twice the generated tokens, decaying over time.
+
+    The estimated tokens of a prompt count when its request is routed, so that a flow with many running requests does
+    not look idle; the tokens that the endpoint reports replace them at the end. Among flows with equal service, the one
+    whose first request waits longest goes first. The 16384 most recently used flows are remembered.
+
+    With `turn-priority`, the flow with the largest `turn + turnPriorityTimeWeight * wait_seconds` goes first, by the
+    turn of its first request: one more than its requests so far. A session with many turns probably has its prefix in
+    the KV cache still. This needs one fairness id for each session.
+    """
+
+    plugin_type = "program-aware-fairness"
+    namespaces = ()
+    metrics = (_FAIRNESS, _WAIT, _SERVICE)
+
+    def setup(self) -> None:
+        given = self.parameters
+        now = self.clock.now()
+        self._ledger = ServiceLedger(
+            half_life_seconds=given.las_half_life_seconds, factor=given.las_decay_factor, now=now
+        )
+        self._swept_at = now
+        self._turn_orders: WeakSet[_TurnPriority] = WeakSet()
+        self._charge: DataKey[tuple[int, float]] = DataKey("attained-service", producer=self.name)
+        """Tokens charged for a request, and the half-lives at that time."""
+
+    def order(self) -> FlowOrder:
+        given = self.parameters
+        if given.strategy == "turn-priority":
+            order = _TurnPriority(self._turn, given.turn_priority_time_weight)
+            self._turn_orders.add(order)
+            return order
+        return self._ledger.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
+
+    def pre_request(self, request: Request, result: SchedulingResult) -> None:
+        now = self.clock.now()
+        self._sweep(now)
+        tokens = max(1, request.prompt_tokens)
+        turn = self._turn(request.fairness_id, request.received_at)
+        half_lives = self._ledger.charge(request.fairness_id, tokens, now)
+        request.put(self._charge, (tokens, half_lives))
+        program = self._ledger.use(request.fairness_id, now)
+        program.requests += 1
+        program.turns = turn
+        self._turns_changed(request.fairness_id)
+        program.waited_seconds += max(0.0, now - request.received_at)
+
+    def report(self, request: Request, response: Response) -> Metadata:
+        usage, charge = response.usage, request.get(self._charge)
+        if usage is not None and charge is not None:
+            tokens = usage.prompt_tokens + _OUTPUT_WEIGHT * usage.completion_tokens
+            self._ledger.correct(request.fairness_id, tokens, self.clock.now(), instead_of=charge)
+        elif request.fairness_id in self._ledger.programs:
+            self._ledger.use(request.fairness_id, self.clock.now())
+        self._turns_changed(request.fairness_id)
+        return {}
+
+    def _turn(self, flow: str, arrived_at: float) -> int:
+        """Return the turn of a request of a flow."""
+        program = self._ledger.programs.get(flow)
+        most = self.parameters.turn_priority_inactivity_seconds
+        if program is None or 0 < most < arrived_at - program.used_at:
+            return 1
+        return program.turns + 1
+
+    def _turns_changed(self, flow: str) -> None:
+        for order in self._turn_orders:
+            order.changed(flow)
+
+    @property
+    def samples(self) -> Sequence[Sample]:
+        now = self.clock.now()
+        programs = [each for each in list(self._ledger.programs.items()) if each[1].requests]
+        waits = [program.waited_seconds / program.requests for _, program in programs]
+        squares = sum(wait * wait for wait in waits)
+        found = [Sample(_FAIRNESS, sum(waits) ** 2 / (len(waits) * squares) if squares else 1.0)]
+        programs.sort(key=lambda each: -each[1].service)
+        for label, program in {printable(flow, _MOST_LABEL): each for flow, each in programs[:_MOST_SHOWN]}.items():
+            found.append(Sample(_WAIT, 1e3 * program.waited_seconds / program.requests, (label,)))
+            found.append(Sample(_SERVICE, self._ledger.tokens(program, now), (label,)))
+        return found
+
+    def dump_state(self, snapshot: Snapshot) -> object | None:
+        now, programs = self.clock.now(), self._ledger.programs
+        shown = nlargest(_MOST_SHOWN, programs.items(), key=lambda each: each[1].service)
+        return {
+            "programs": [
+                {
+                    "name": printable(flow, _MOST_LABEL),
+                    "requests": program.requests,
+                    "waitedSeconds": round(program.waited_seconds, 6),
+                    "attainedServiceTokens": self._ledger.tokens(program, now),
+                }
+                for flow, program in shown
+            ],
+            "totalPrograms": len(programs),
+            "maxPrograms": _MOST_SHOWN,
+            "truncated": len(programs) > _MOST_SHOWN,
+        }
+
+    def _sweep(self, now: float) -> None:
+        if now - self._swept_at >= self.parameters.eviction_sweep_seconds:
+            self._swept_at = now
+            self._ledger.forget(now - self.parameters.eviction_ttl_seconds)
+
+
+_Turn: TypeAlias = Callable[[str, float], int]
+"""Returns the turn of a request of a flow that arrived at this time: 1 for the first one."""
+
+
+class _TurnPriority(FlowOrder):
+    """Order by `turn + weight * wait_seconds` of the first request, highest first.
+
+    All waits grow alike, so the order only changes with arrivals and with turns: `weight * arrival - turn` is the key.
+    """
+
+    def __init__(self, turn: _Turn, weight: float) -> None:
+        self._turn = turn
+        self._weight = weight
+        self._heads: dict[str, Queued] = {}
+        self._flows: Heap[str, tuple[float, ...], str] = Heap()
+
+    def head(self, flow: str, key: float, queued: Queued) -> None:
+        self._heads[flow] = queued
+        self.changed(flow)
+
+    def empty(self, flow: str) -> None:
+        self._heads.pop(flow, None)
+        self._flows.discard(flow)
+
+    def first(self) -> str:
+        first = self._flows.first()
+        assert first is not None  # noqa: S101  it is called only while there is one
+        return first[1]
+
+    def dispatched(self, flow: str) -> None:
+        """Do nothing: turns are counted as requests are routed, queued or not."""
+
+    def changed(self, flow: str) -> None:
+        """Update the turn of a flow, if it waits here."""
+        queued = self._heads.get(flow)
+        if queued is not None:
+            turn = self._turn(flow, queued.enqueued_at)
+            key = self._weight * queued.enqueued_at - turn
+            self._flows.push((key, queued.number), flow, flow)

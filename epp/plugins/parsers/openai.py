@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parser of the OpenAI API."""
+"""Parsers of the OpenAI API and of the Anthropic Messages API."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -10,8 +10,7 @@ import xxhash
 
 from epp.framework import Parameters, RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.json_errors import empty, within
-from epp.plugins.parsers.json_parser import ABSENT, ApiBody, JsonParser, Limit, TokenId
+from epp.plugins.parsers.json_parser import ABSENT, ApiBody, JsonParser, Limit, TokenId, empty, within
 from epp.plugins.parsers.prompt import Content, PromptWriter, Written, decode_object, pack, packed_json, packed_lists
 
 
@@ -24,7 +23,7 @@ class _Item(msgspec.Struct, gc=False):
 
 
 _decode_item = msgspec.json.Decoder(_Item).decode
-_UNKNOWN = _Item()
+_NO_ITEM = _Item()
 
 
 class _Responses(Written, gc=False):
@@ -61,7 +60,7 @@ class _Conversations(Written, gc=False):
 def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:
     """Write messages as in a chat, results of tools under the name of the call, other items as JSON."""
     for raw in items:
-        item = decode_object(_decode_item, raw) or _UNKNOWN
+        item = decode_object(_decode_item, raw) or _NO_ITEM
         if item.role is not None:
             prompt.message(item.role, item.content)
         elif item.output is not None:
@@ -224,3 +223,92 @@ class OpenAIParser(JsonParser[OpenAIParameters]):
     def propagates_priority(self) -> bool:
         """By the parameter."""
         return self.parameters.propagate_priority
+
+
+_BILLING = "x-anthropic-billing-header"
+
+
+class _Block(msgspec.Struct, gc=False):
+    """A content block."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = ABSENT
+    tool_use_id: str | None = None
+    content: Content = None
+
+
+class _AnthropicMessage(msgspec.Struct, gc=False):
+    role: str = ""
+    content: Content = None
+
+
+_decode_block = msgspec.json.Decoder(_Block).decode
+_NO_BLOCK = _Block()
+
+
+class _Messages(Written, gc=False):
+    tools: msgspec.Raw = ABSENT
+    max_tokens: Limit = None
+    messages: list[_AnthropicMessage] | None = None
+    system: Content = None
+
+    @property
+    def output_limit(self) -> Limit:
+        return self.max_tokens
+
+    def write(self, prompt: PromptWriter) -> None:
+        if not self.messages:
+            raise empty("messages", "send at least one message")
+        prompt.tools(self.tools)
+        if self.system:
+            _write_message(prompt, "system", self.system, without_billing=True)
+        for message in self.messages:
+            _write_message(prompt, message.role, message.content)
+
+
+def _write_message(prompt: PromptWriter, role: str, content: Content, *, without_billing: bool = False) -> None:
+    """Write a message, or the system prompt without the billing block of coding agents.
+
+    Engines drop this block, which changes with every request and would make every prefix unique.
+    """
+    if isinstance(content, str):
+        prompt.message(role, content)
+        return
+    prompt.text(role + "\n")
+    for raw in content or ():
+        block = decode_object(_decode_block, raw) or _NO_BLOCK
+        if not (without_billing and (block.text or "").startswith(_BILLING)):
+            _write_block(prompt, raw, block)
+    prompt.text("\n")
+
+
+def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
+    """Write the part of a block that the model sees: no signatures, and no `cache_control`, which moves each turn."""
+    if block.type == "text" and block.text is not None:
+        prompt.text(block.text)
+    elif block.type == "thinking" and block.thinking is not None:
+        prompt.text(block.thinking)
+    elif block.type == "tool_use":
+        prompt.text(f"tool_use {block.id or ''} {block.name or ''}\n")
+        prompt.json(block.input)
+        prompt.text("\n")
+    elif block.type == "tool_result":
+        prompt.message(f"tool_result {block.tool_use_id or ''}", block.content)
+    elif block.type != "redacted_thinking":  # encrypted, unreadable for other engines
+        prompt.part(raw)
+
+
+class AnthropicParser(JsonParser):
+    """Parses the messages API: the canonical prompt is the tools, the system prompt and the messages, in that order.
+
+    The prompt of a conversation is a prefix of the prompt of its next turn. Counting tokens does not run the model, so
+    its prompt is empty.
+    """
+
+    plugin_type = "anthropic-parser"
+    bodies: ClassVar[Mapping[str, type[ApiBody]]] = {"messages": _Messages, "messages/count_tokens": _Messages}
+    not_run = frozenset({"messages/count_tokens"})

@@ -17,8 +17,18 @@ import xxhash
 
 from epp.framework import RequestBody
 from epp.framework.request import BYTES_PER_TOKEN, Media
-from epp.plugins.parsers.json_errors import empty, within
-from epp.plugins.parsers.json_parser import ABSENT, MOST_TEXT, Common, Limit, TokenId, beyond, count_of, request_body
+from epp.plugins.parsers.json_parser import (
+    ABSENT,
+    MOST_TEXT,
+    Common,
+    Limit,
+    TokenId,
+    beyond,
+    count_of,
+    empty,
+    request_body,
+    within,
+)
 
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Samp
 from epp.framework.request import BYTES_PER_TOKEN
 from epp.framework.sharing import Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
-from epp.plugins.prefix_cache.shared_placements import PlacementNews, placements_in
+from epp.plugins.prefix_cache.joint_placement import PlacementNews, placements_in
 
 
 def chain_seed(model: str, cache_salt: str) -> int:

@@ -17,7 +17,7 @@ from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, Report, Ta
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import described
 from epp.framework.records import Derivation
-from epp.plugins.data_sources import EndpointNotificationSource
+from epp.plugins.request_control import EndpointNotificationSource
 from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.routing.datastore import Change, Datastore, Staging
 from epp.runtime.process import SWEEPS

@@ -27,7 +27,7 @@ from epp.framework import (
 from epp.framework.datalayer import Follower
 from epp.framework.plugin_status import InputProblem, InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
-from epp.plugins.media_sizes import VideoEstimate, describes_videos, with_sizes
+from epp.plugins.encoder_cache import VideoEstimate, describes_videos, with_sizes
 from epp.pool.breaker import Breaker
 from epp.pool.tokens.local_tokenizer import LocalTokenizer
 from epp.pool.tokens.source import (

@@ -36,8 +36,7 @@ from epp.framework.snapshot import (
     Snapshot,
 )
 from epp.routing.datastore.ledger import Inheritance, Ledger
-from epp.routing.datastore.slots import Change, ColumnTable, Slots, by_id
-from epp.routing.datastore.staging import Staging, Tagged
+from epp.routing.datastore.slots import Change, ColumnTable, Slots, Staging, Tagged, by_id
 
 T = TypeVar("T")
 

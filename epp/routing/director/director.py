@@ -23,7 +23,6 @@ from epp.routing.datastore import Change
 from epp.routing.director.incoming_request import IncomingRequest, Seeds
 from epp.routing.director.observers import TRACE, FlowReports, Refusal, RequestTrace
 from epp.routing.director.open_requests import RESERVATION_SECONDS, Attempts, Reservations
-from epp.routing.director.overload import Dispatcher, QueueStatus, UsualDetector, shed
 from epp.routing.director.pipeline import NO_POLICIES, Pipeline, PoolPolicies
 from epp.routing.director.router import (
     BlockedError,
@@ -35,7 +34,7 @@ from epp.routing.director.router import (
 )
 from epp.routing.director.routing import Cause, Routing
 from epp.routing.director.simulation import InFlight, Simulation
-from epp.routing.director.waiting import PendingRequest, WaitingRequest
+from epp.routing.director.waiting import Dispatcher, PendingRequest, QueueStatus, UsualDetector, WaitingRequest, shed
 from epp.routing.outliers import OutlierDetector
 from epp.routing.settings import OutlierSettings
 

@@ -16,8 +16,7 @@ from epp.framework.quotas import Tenant
 from epp.framework.request import Headers, Request
 from epp.framework.roles import Parser, Producer, ResponseHeaders, ResponseReporter, ResponseTiming
 from epp.routing.scheduling import Profile
-from epp.routing.scheduling.scheduler import Scheduler
-from epp.routing.scheduling.shortlist import Shortlist
+from epp.routing.scheduling.scheduler import Scheduler, Shortlist
 
 _MOST_PATHS = 16
 _REWRITE_DRAW = "model-rewrite"

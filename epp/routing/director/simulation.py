@@ -27,9 +27,9 @@ from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, RUNNING, Snapsho
 from epp.routing.director.incoming_request import IncomingRequest, path_of
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.open_requests import Attempts, Reservations
-from epp.routing.director.overload import UsualDetector, shed
 from epp.routing.director.pipeline import Pipeline, PoolPolicies
 from epp.routing.director.router import PERHAPS_ELSEWHERE, BlockedError, QueueDirective, Router, Runtime, none_eligible
+from epp.routing.director.waiting import UsualDetector, shed
 from epp.routing.outliers import OutlierDetector
 
 _MOST_PROBLEMS = 20

@@ -1,16 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop over profiles: choose, run, aggregate."""
+"""The loop over profiles: choose, shortlist, run one cycle for each, aggregate."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
-from epp.framework.arrays import ResultError
+from epp.framework.arrays import (
+    ROUNDING,
+    Floats,
+    Positions,
+    ResultError,
+    all_true,
+    are_scores,
+    as_positions,
+    as_scores,
+)
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, RequestError
 from epp.framework.guard import Failure, Guard, SchedulingObserver
+from epp.framework.plugin import Datum
 from epp.framework.refusals import (
     AllBusyError,
     NoEndpointsError,
@@ -18,11 +32,145 @@ from epp.framework.refusals import (
     UnavailableError,
     UnmetConstraintError,
 )
-from epp.framework.request import Request
-from epp.framework.result import Destination, FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
-from epp.framework.roles import Aggregator, ProfilePicker
-from epp.routing.scheduling.cycle import Cycle
-from epp.routing.scheduling.profile import Profile
+from epp.framework.request import DataKey, Request
+from epp.framework.result import (
+    Destination,
+    FailedScheduling,
+    FilterTrace,
+    ProfileAttempt,
+    ProfileResult,
+    SchedulingResult,
+    ScoreTrace,
+)
+from epp.framework.roles import Aggregator, Draw, Picker, ProfilePicker
+from epp.routing.scheduling.profile import Narrowing, Profile, ProfileFilter, WeightedScorer, seen
+
+
+class Cycle:
+    """Runs one profile, each time for another request."""
+
+    __slots__ = ("_guard", "_narrowing", "_narrows", "_observer", "_profile", "_scorers")
+
+    def __init__(self, profile: Profile, guard: Guard, observer: SchedulingObserver) -> None:
+        self._profile = profile
+        self._guard = guard
+        self._observer = observer
+        self._narrowing = Narrowing(profile, guard)
+        self._narrows = bool(profile.filters) or profile.drop_stale_after_seconds is not None
+        self._scorers = [
+            (weighted, None if weighted.weight == 1.0 else np.array(weighted.weight)) for weighted in profile.scorers
+        ]
+        """With weights as arrays of no dimension, as NumPy multiplies with at half the cost of a float; None for 1."""
+
+    def run(self, request: Request, candidates: Candidates) -> ProfileResult:
+        """Return the result of the profile.
+
+        Raises the RequestError of the cause when its filters drop all candidates, PluginFailedError when a plugin fails
+        that may not be skipped; `attempt` of either is what had been done. A scorer that fails and is skipped adds
+        nothing to the totals.
+        """
+        steps: list[FilterTrace] = []
+        traces: list[ScoreTrace] = []
+        try:
+            return self._run(request, candidates, steps, traces)
+        except RequestError as error:
+            error.attempt = ProfileAttempt(candidates, tuple(steps), tuple(traces))
+            raise
+
+    def _run(
+        self, request: Request, candidates: Candidates, steps: list[FilterTrace], traces: list[ScoreTrace]
+    ) -> ProfileResult:
+        profile = self._profile
+        left = self._narrowing.run(request, candidates, steps) if self._narrows else candidates
+        count = len(left)
+        totals: Floats | None = None
+        staleness, shown = None, left
+        for weighted, weight in self._scorers:
+            scorer, problem = weighted.scorer, ""
+            if weighted.staleness != staleness:
+                staleness, shown = weighted.staleness, seen(left, weighted.staleness)
+            scores = self._guard.call(weighted.role, scorer, scorer.score, request, shown)
+            if not are_scores(scores, count):
+                scores, problem = self._repaired(weighted, scores, count)
+            trace = scores.view()
+            trace.setflags(write=False)
+            traces.append(ScoreTrace(scorer.name, weighted.weight, trace, problem))
+            if totals is None:
+                totals = scores.copy() if weight is None else weight * scores
+            else:
+                totals += scores if weight is None else weight * scores
+        totals = np.zeros(count) if totals is None else totals
+        totals.setflags(write=False)
+        picker = profile.picker
+        picked = self._guard.call(
+            Picker.role, picker, _picked, picker, request, left, totals, partial(request.generator, profile.name)
+        )
+        assert not isinstance(picked, Failure)  # noqa: S101  a picker is never skipped
+        return ProfileResult(
+            profile.name, left, totals, picked, tuple(steps), tuple(traces), picker.name, candidates.slots
+        )
+
+    def _repaired(self, weighted: WeightedScorer, found: object, count: int) -> tuple[Floats, str]:
+        """Return usable scores in place of those found, and the problem of a scorer without any."""
+        scorer = weighted.scorer
+        scores = (
+            found if isinstance(found, Failure) else self._guard.check(weighted.role, scorer, as_scores, found, count)
+        )
+        if isinstance(scores, Failure):
+            return np.zeros(count), scores.problem
+        finite = np.isfinite(scores)
+        if not all_true(finite):
+            self._observer.scores_rejected(scorer.name, int((~finite).sum()))
+            scores = np.where(finite, scores, 0.0)
+        clamped = np.clip(scores, 0.0, 1.0)
+        outside = int((np.abs(scores - clamped) > ROUNDING).sum())
+        if outside:
+            self._observer.scores_clamped(scorer.name, outside)
+        return clamped, ""
+
+
+def _picked(picker: Picker[Any], request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+    return as_positions(picker.pick(request, candidates, totals, draw), len(candidates))
+
+
+_FEWEST = 64
+"""Number of candidates from which it pays to run filters twice."""
+
+
+class Shortlist:
+    """Runs the filters of each profile that read no data of producers; without traces and metrics."""
+
+    def __init__(self, profiles: Iterable[Profile], produced: AbstractSet[Datum]) -> None:
+        """Find such filters; `produced` are the data that producers write."""
+        guard = Guard(SchedulingObserver())
+        reduced = [dataclasses.replace(each, filters=tuple(_independent(each, produced))) for each in profiles]
+        self._narrows = bool(reduced) and all(each.filters and not each.fail_open for each in reduced)
+        self._narrowings = [(each.name, Narrowing(each, guard)) for each in reduced]
+
+    def of(self, request: Request, candidates: Candidates) -> Candidates:
+        """Return the candidates that any profile may keep; all of them if there are few, or if a filter fails."""
+        if not self._narrows or len(candidates) < _FEWEST:
+            return candidates
+        kept = np.zeros(candidates.snapshot.capacity, dtype=np.bool_)
+        try:
+            for name, narrowing in self._narrowings:
+                kept[narrowing.kept(request, candidates.within(name, None)).slots] = True
+        except RequestError:
+            return candidates
+        return candidates.keep(kept[candidates.slots])
+
+
+def _independent(profile: Profile, produced: AbstractSet[Datum]) -> Iterator[ProfileFilter]:
+    """Yield the filters that drop what they drop here whatever the other filters and the peer are.
+
+    A filter that falls back, or never drops all candidates, compares candidates: it counts as the first filter only.
+    """
+    for index, member in enumerate(profile.filters):
+        keys = {each for each in (*member.filter.reads, *member.filter.may_read) if isinstance(each, DataKey)}
+        judges_each = member.may_empty and not member.filter.parameters.fallback_on_empty
+        if not keys & produced and (index == 0 or judges_each):
+            yield member
+
 
 MAX_ITERATIONS = 16
 """Default number of times that a profile picker is asked for one request."""

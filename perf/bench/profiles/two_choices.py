@@ -4,7 +4,7 @@
 import numpy as np
 
 from epp.framework import Candidates, Draw, Floats, Picker, Positions, Request
-from epp.plugins.pickers import RandomPickerParameters
+from epp.plugins.profile_handlers import RandomPickerParameters
 
 
 class TwoChoices(Picker[RandomPickerParameters]):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from epp.framework import Request
 from epp.framework.refusals import SheddableDroppedError
 from epp.framework.testing import candidates
-from epp.routing.director.overload import UsualDetector, shed
+from epp.routing.director.waiting import UsualDetector, shed
 
 FULL = candidates(waiting=[5], kv_usage=[0])
 USUAL = UsualDetector()

@@ -7,8 +7,8 @@ import pytest
 from epp.framework import MEDIA_MATCH, MediaMatch, Request
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.encoder_cache import MMEmbeddingsCacheParameters, MMEmbeddingsCacheProducer
-from epp_scorers.prefix_cache import MMEmbeddingsCacheParameters as ScorerParameters
-from epp_scorers.prefix_cache import MMEmbeddingsCacheScorer
+from epp_scorers.affinity import MMEmbeddingsCacheParameters as ScorerParameters
+from epp_scorers.affinity import MMEmbeddingsCacheScorer
 from tests.support.apis import parse
 
 POOL = candidates(waiting=[0, 0, 0])

@@ -12,7 +12,12 @@ from epp.framework import ConfigurationError, Request
 from epp.framework.clock import ManualClock
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates, run_scheduling
-from epp.plugins.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker, WeightedRandomPickerParameters
+from epp.plugins.profile_handlers import (
+    MaxScorePicker,
+    RandomPicker,
+    WeightedRandomPicker,
+    WeightedRandomPickerParameters,
+)
 from tests.support.plugins import built
 
 REQUEST = Request("r")

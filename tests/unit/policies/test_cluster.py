@@ -9,8 +9,7 @@ from epp.kube import watched
 from epp.kube.cluster import Cluster
 from epp.kube.watched import WatchState
 from epp.routing.director.pipeline import PoolPolicies
-from epp.routing.policies import PoolIdentity
-from epp.routing.policies.sources import ClusterPolicies
+from epp.routing.policies import ClusterPolicies, PoolIdentity
 from epp.runtime.supervisor import Supervisor
 from tests.support.kube.fake_api import FakeApi
 from tests.support.waiting import until

@@ -8,10 +8,10 @@ from epp.framework import Candidates, Filter, Request
 from epp.framework.request import DataKey
 from epp.framework.result import DropCause
 from epp.framework.testing import candidates
-from epp.plugins.pickers import MaxScorePicker
+from epp.plugins.profile_handlers import MaxScorePicker
 from epp.routing.scheduling import Profile
 from epp.routing.scheduling.profile import ProfileFilter
-from epp.routing.scheduling.shortlist import Shortlist
+from epp.routing.scheduling.scheduler import Shortlist
 
 MATCH: DataKey[int] = DataKey("match", "some-producer")
 COUNT = 100

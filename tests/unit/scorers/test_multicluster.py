@@ -8,7 +8,7 @@ import pytest
 from epp.framework import Request
 from epp.framework.snapshot import CLUSTER_KV_USAGE, CLUSTER_QUEUE
 from epp.framework.testing import candidates
-from epp_scorers.multicluster import MultiClusterKvCacheUtilizationScorer, MultiClusterQueueScorer
+from epp_scorers.load import MultiClusterKvCacheUtilizationScorer, MultiClusterQueueScorer
 
 
 def scores(scorer, column, values):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp_scorers.prefix_cache import NoHitLRUParameters, NoHitLRUScorer
+from epp_scorers.affinity import NoHitLRUParameters, NoHitLRUScorer
 
 POOL = candidates(waiting=[0, 0, 0, 0])
 COLD = Request("cold")

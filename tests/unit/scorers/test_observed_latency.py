@@ -6,7 +6,7 @@ import pytest
 
 from epp.framework import OBSERVED_LATENCY, ObservedLatency, Request
 from epp.framework.testing import candidates
-from epp_scorers.observed_latency import ObservedLatencyScorer
+from epp_scorers.latency import ObservedLatencyScorer
 from tests.support.plugins import built
 
 STEEP = (0.1, 0.2, 0.6, 2, 6, 1)  # 0.1 s, 0.2 s with 2 in flight, 0.6 s with 6

@@ -7,7 +7,7 @@ import pytest
 from epp.framework import ConfigurationError, PrefixMatch, Request
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp_scorers.prefix_cache import PrefixCacheParameters, PrefixCacheScorer
+from epp_scorers.affinity import PrefixCacheParameters, PrefixCacheScorer
 
 POOL = candidates(waiting=[0, 0, 0])
 

@@ -13,7 +13,7 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Devic
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
-from epp_scorers.topology import GpuTopologyScorer, TopologyAffinityScorer
+from epp_scorers.gpu_packing import GpuTopologyScorer, TopologyAffinityScorer
 
 POOL = candidates(
     records={

@@ -5,8 +5,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.framework import Endpoint, ManualClock
-from epp.plugins.inflight_load import InflightLoadProducer
-from epp.plugins.pickers import RandomPicker
+from epp.plugins.latency_observer import InflightLoadProducer
+from epp.plugins.profile_handlers import RandomPicker
 from epp.routing.datastore import Datastore, Flow
 from epp.telemetry.flow_series import show_inflight
 

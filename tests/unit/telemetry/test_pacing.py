@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
-from epp.plugins.inflight_load import InflightLoadProducer
+from epp.plugins.latency_observer import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
 from epp.telemetry.flow_series import show_inflight
 from epp.telemetry.metrics import Metrics

@@ -12,7 +12,7 @@ from epp.framework.guard import Guard
 from epp.framework.roles import Producer
 from epp.framework.testing import candidates
 from epp.hardware.selection import AcceleratorSelectionProducer
-from epp.plugins.pickers import RandomPicker
+from epp.plugins.profile_handlers import RandomPicker
 from tests.support.metric_page import RESULT
 
 

@@ -10,8 +10,8 @@ from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Devi
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_profile
 from epp.plugins.accelerators.availability import AcceleratorAvailabilityFilter
-from epp.plugins.pickers import MaxScorePicker
-from epp.plugins.sessions import SessionAffinityFilter
+from epp.plugins.profile_handlers import MaxScorePicker
+from epp.plugins.request_control import SessionAffinityFilter
 from tests.support.plugins import built
 
 GPU = AcceleratorTag(kind=AcceleratorKind.GPU, state=Routability.ROUTABLE)

@@ -10,7 +10,7 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Sh
 from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.accelerators.served_class import ServedClassProducer
+from epp.plugins.accelerators.availability import ServedClassProducer
 from tests.support.plugins import built
 
 H100 = AcceleratorTag(model="h100", classes=("nvidia-H100", "any"))

@@ -16,9 +16,9 @@ from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.joint_aggregator import JointAggregator, LocalityBands
 from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler, StageDeciders
-from epp.plugins.disaggregation.roles import AlwaysDisaggPDDecider
+from epp.plugins.disaggregation.rollout import AlwaysDisaggPDDecider
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.pickers import MaxScorePicker, RandomPicker
+from epp.plugins.profile_handlers import MaxScorePicker, RandomPicker
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 from tests.support.plugins import built
 

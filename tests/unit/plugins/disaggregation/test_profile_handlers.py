@@ -21,14 +21,14 @@ from epp.framework.refusals import UnmetConstraintError
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler, leg_headers
-from epp.plugins.disaggregation.roles import (
+from epp.plugins.disaggregation.rollout import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
     PrefixBasedPDDecider,
     PrefixBasedPDParameters,
 )
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.pickers import MaxScorePicker, PickerParameters
+from epp.plugins.profile_handlers import MaxScorePicker, PickerParameters
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 from tests.support.plugins import built
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epp.framework import AcceleratorTag, Endpoint, Records, Snapshot
 from epp.framework.accelerators.tag import NO_TAG, POD_UID
 from epp.framework.snapshot import ACCELERATOR
-from epp.plugins.endpoint_rates.fleet import EMPTY, RateFleet
+from epp.plugins.endpoint_rates.estimate import EMPTY, RateFleet
 from epp.plugins.endpoint_rates.profiles import hardware_of
 
 ENGINE = "vllm"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from epp.framework import Endpoint, ManualClock
-from epp.plugins.endpoint_rates.learning import RateLearner
-from epp.plugins.endpoint_rates.shared_rates import SharedRates
+from epp.plugins.endpoint_rates.learning import RateLearner, SharedRates
 from epp.routing.datastore import Datastore
 
 POOL = [Endpoint(f"e{number}", f"10.0.0.{number + 1}", 8000) for number in range(3)]

@@ -11,8 +11,7 @@ from epp.framework import ManualClock, Request, RequestBody, Response
 from epp.framework.flow_control import Queued
 from epp.framework.request import Usage
 from epp.framework.testing import candidates
-from epp.plugins.flow_control.attained_service import ServiceLedger
-from epp.plugins.flow_control.program_aware import ProgramAwareFairness, ProgramAwareParameters
+from epp.plugins.flow_control.attained_service import ProgramAwareFairness, ProgramAwareParameters, ServiceLedger
 
 HALF_LIFE = 60.0
 

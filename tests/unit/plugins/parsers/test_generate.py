@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from epp.framework import Headers, RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.generate import SGLangHTTPParser
+from epp.plugins.parsers.grpc import SGLangHTTPParser
 from epp.plugins.parsers.json_parser import PassthroughParser
 from epp.plugins.parsers.prompt import pack, packed_json, packed_lists
 from tests.support.apis import parse

@@ -9,7 +9,7 @@ import pytest
 from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
 from epp.framework.request import COPY_SOURCE, PREFIX_MATCH, PULLED_TOKENS
 from epp.framework.testing import candidates
-from epp.plugins.prefix_cache.p2p_source import P2PSourceParameters, P2PSourceProducer, fnv1a_32
+from epp.plugins.prefix_cache.affinity import P2PSourceParameters, P2PSourceProducer, fnv1a_32
 
 BLOCK = 16
 

@@ -9,8 +9,13 @@ from epp.framework.errors import BadRequestError, InternalError
 from epp.framework.refusals import UnmetConstraintError
 from epp.framework.testing import candidates
 from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.pickers import MaxScorePicker, PickerParameters
-from epp.plugins.profile_handlers import DataParallelProfileHandler, HeaderProfileHandler, SingleProfileHandler
+from epp.plugins.profile_handlers import (
+    DataParallelProfileHandler,
+    HeaderProfileHandler,
+    MaxScorePicker,
+    PickerParameters,
+    SingleProfileHandler,
+)
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler
 from tests.support.plugins import built
 

@@ -9,7 +9,7 @@ import pytest
 from epp.framework import Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
-from epp.plugins.sessions import SessionAffinityFilter
+from epp.plugins.request_control import SessionAffinityFilter
 from tests.support.plugins import built
 
 POOL = candidates(waiting=[0, 0, 0])

@@ -9,7 +9,7 @@ from epp.framework import Request
 from epp.framework.errors import ConfigurationError
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
-from epp.plugins.sessions import AgentIdentity, SessionIdProducer, cookie
+from epp.plugins.request_control import AgentIdentity, SessionIdProducer, cookie
 from tests.support.plugins import built
 
 POOL = candidates(waiting=[0])

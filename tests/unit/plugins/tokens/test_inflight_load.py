@@ -7,7 +7,7 @@ import pytest
 from epp.framework import PrefixMatch, Request, RequestBody
 from epp.framework.request import IN_FLIGHT_COST, PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.inflight_load import InflightLoadParameters, InflightLoadProducer
+from epp.plugins.latency_observer import InflightLoadParameters, InflightLoadProducer
 
 ENDPOINTS = candidates(waiting=[0, 0])
 
