@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_as, read_object, read_switch
 from epp.admission.quotas import Adjustment, Quotas
-from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantName, written
+from epp.admission.tenant_quota_objects import QuotaParameters, TenantName, written
 from epp.framework.errors import ConfigurationError
 from epp.framework.messages import printable, quoted
 from epp.framework.plugin import Parameters

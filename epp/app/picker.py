@@ -40,9 +40,8 @@ from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
-from epp.framework.guard import SchedulingObserver
 from epp.framework.messages import quoted
-from epp.framework.plugin import Plugin
+from epp.framework.plugin import Plugin, SchedulingObserver
 from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
 from epp.framework.roles import Shadowing

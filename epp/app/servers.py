@@ -48,7 +48,7 @@ from epp.telemetry.scheduling_metrics import LoopLag
 from epp.telemetry.settings import PageSettings
 
 if TYPE_CHECKING:  # only one of two carriers is imported
-    from epp.extproc.http2_carrier import Acceptor
+    from epp.extproc.carriers import Acceptor
 
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.01

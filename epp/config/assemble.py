@@ -27,10 +27,9 @@ from epp.config.wiring import (
 from epp.framework.cluster import Reading
 from epp.framework.datalayer import Discovery, EndpointSource, Feed, Tagger
 from epp.framework.errors import ConfigurationError
-from epp.framework.guard import SchedulingObserver
 from epp.framework.headers import RESERVED
 from epp.framework.messages import hint_at
-from epp.framework.plugin import Plugin, all_roles
+from epp.framework.plugin import Plugin, SchedulingObserver, all_roles
 from epp.framework.quotas import QuotaSource
 from epp.framework.records import Derivation
 from epp.framework.roles import Admitter, Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming

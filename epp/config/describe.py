@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from epp.admission.flow_control import BandSettings, FlowControlSettings
-from epp.admission.tenant_quotas.parameters import written
+from epp.admission.tenant_quota_objects import written
 from epp.config.assemble import Assembly
 from epp.config.flow_control import fixed_ceilings
 from epp.config.model import POOL_SOURCE

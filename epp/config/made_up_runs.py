@@ -11,8 +11,7 @@ from epp.config.profiles import DEFAULT_PICKER
 from epp.framework.arrays import Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.guard import Guard, SchedulingObserver
-from epp.framework.plugin import Plugin
+from epp.framework.plugin import Guard, Plugin, SchedulingObserver
 from epp.framework.registry import Registry
 from epp.framework.request import Request
 from epp.framework.result import ProfileResult, SchedulingResult

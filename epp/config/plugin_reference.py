@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 import epp.framework
-from epp.framework import latency, limits, quotas, rates, request, snapshot
-from epp.framework.accelerators import arrays, selection, served_class
+from epp.framework import limits, quotas, rates, request, scoring, snapshot
+from epp.framework.accelerators import arrays, selection
 from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.limits import Corrected, Tunable
@@ -33,7 +33,7 @@ _ATOMS: Mapping[object, str] = types.MappingProxyType(
     {bool: "bool", int: "int", float: "float", str: "string", Any: "any", object: "any"}
 )
 _HEADINGS = {cls.__name__: cls.role.title for cls in all_roles()} | {OTHER: "Others"}
-_MODULES = (snapshot, arrays, request, quotas, rates, latency, selection, served_class)
+_MODULES = (snapshot, arrays, request, quotas, rates, scoring, selection)
 _OWN = "the picker"
 _KINDS = (
     (

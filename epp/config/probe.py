@@ -16,9 +16,8 @@ from epp.framework.arrays import Floats, ResultError
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import InternalError, PluginFailedError, RequestError
-from epp.framework.guard import SchedulingObserver
 from epp.framework.messages import described
-from epp.framework.plugin import Plugin
+from epp.framework.plugin import Plugin, SchedulingObserver
 from epp.framework.records import ENDPOINTS, Derivation, Records
 from epp.framework.request import (
     AGENT_IDENTITY,

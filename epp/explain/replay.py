@@ -18,9 +18,8 @@ from epp.framework.arrays import Floats, Mask, read_only
 from epp.framework.candidates import Candidates
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import RequestError
-from epp.framework.guard import Guard, SchedulingObserver
 from epp.framework.headers import OBJECTIVE, PATHS
-from epp.framework.plugin import Plugin
+from epp.framework.plugin import Guard, Plugin, SchedulingObserver
 from epp.framework.quotas import TENANT, Tenant
 from epp.framework.records import Records
 from epp.framework.request import (

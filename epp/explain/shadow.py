@@ -18,9 +18,8 @@ from epp.explain.record import ShadowRun
 from epp.explain.runs import accelerator_of, cost_of, name_of, number
 from epp.framework.candidates import Candidates
 from epp.framework.errors import PluginFailedError, RequestError
-from epp.framework.guard import Failure, Guard, SchedulingObserver
 from epp.framework.messages import printable
-from epp.framework.plugin import Plugin, Role
+from epp.framework.plugin import Failure, Guard, Plugin, Role, SchedulingObserver
 from epp.framework.request import Request
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from epp.extproc.http2.capacity import Account, BufferedBytes, Capacity
-from epp.extproc.http2.limits import RateLimitedLog
+from epp.extproc.http2.limits import Account, BufferedBytes, Capacity, RateLimitedLog
 from epp.extproc.settings import BudgetSettings
 from epp.runtime.process import gateway_connections
 

@@ -11,9 +11,8 @@ from typing import TypeAlias
 from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.codec import decode
 from epp.extproc.exchange import Fault, Faults, GatewayTraits, NotReadyError, ProtocolError
-from epp.extproc.http2.capacity import Account
-from epp.extproc.http2.service import Answers, Call, Methods, Outlet
-from epp.extproc.http2.status import RpcError, Status
+from epp.extproc.http2.limits import Account
+from epp.extproc.http2.service import Answers, Call, Methods, Outlet, RpcError, Status
 from epp.extproc.session import Session
 from epp.extproc.wire import METHOD, SERVICE
 from epp.framework.refusals import BodyTimeoutError, TooManyBytesError

@@ -20,8 +20,8 @@ from epp.extproc.exchange import (
     expect,
     response_mode,
 )
-from epp.extproc.grpc_status import GRPC_STATUS, http_status, is_grpc
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
+from epp.extproc.replies import GRPC_STATUS, http_status, is_grpc
 from epp.extproc.settings import ResponseUsage
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock

@@ -7,15 +7,13 @@ from epp.framework import request as _request
 from epp.framework import roles as _roles
 from epp.framework import snapshot as _snapshot
 from epp.framework.accelerators.arrays import PLACEMENT, tag_mask, tag_numbers
-from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
-from epp.framework.accelerators.served_class import SERVED_CLASS
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, SERVED_CLASS
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, ManualClock, SystemClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
-from epp.framework.latency import LATENCY_PREDICTION, OBSERVED_LATENCY, LatencyPrediction, ObservedLatency
 from epp.framework.limits import *  # noqa: F403  the types of parameters
 from epp.framework.load import LOAD_INPUTS, comparable_load, expected_load, fill_unknown
 from epp.framework.plugin import Datum, Parameters, Plugin, Stability
@@ -25,7 +23,13 @@ from epp.framework.records import Records
 from epp.framework.request import *  # noqa: F403  requests and their data
 from epp.framework.result import Destination, DropCause, ProfileResult, SchedulingResult
 from epp.framework.roles import *  # noqa: F403  a new role is exported by its own module
-from epp.framework.scoring import lower_is_better
+from epp.framework.scoring import (
+    LATENCY_PREDICTION,
+    OBSERVED_LATENCY,
+    LatencyPrediction,
+    ObservedLatency,
+    lower_is_better,
+)
 from epp.framework.snapshot import *  # noqa: F403  columns and attributes
 
 __all__ = [

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of all plugins: parameters, declared data, and the role that an abstract class adds."""
+"""Base of all plugins: parameters, declared data and roles; the guard that applies the error policy of a role."""
 
 from abc import ABC
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Generic, TypeAlias, cast, get_args
+from time import perf_counter
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVarTuple, cast, get_args
 
 import msgspec
 from typing_extensions import TypeVar
 
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock, SystemClock
+from epp.framework.errors import PluginFailedError, RequestError
+from epp.framework.messages import described
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.request import DataKey, Request
 from epp.framework.snapshot import Attribute, Column, Snapshot
@@ -229,3 +232,88 @@ def _roles_below(cls: type[Plugin[Any]]) -> Iterator[type[Plugin[Any]]]:
         if "role" in sub.__dict__:
             yield sub
         yield from _roles_below(sub)
+
+
+T = TypeVar("T")
+A = TypeVarTuple("A")
+
+
+class PluginObserver:
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
+        """Record that a plugin raised; `problem` describes the error and where the plugin raised it."""
+
+    def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
+        """Record the duration of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The result of a plugin that raised and may be skipped."""
+
+    problem: str
+
+
+class Guard:
+    """The only place where an error of a plugin is caught while a request is served."""
+
+    __slots__ = ("_called", "_observer", "_timer")
+
+    def __init__(self, observer: PluginObserver, *, timer: Callable[[], float] = perf_counter) -> None:
+        self._observer = observer
+        self._called = observer.plugin_called
+        self._timer = timer
+
+    def call(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
+        """Return the method's result, or Failure where the role is skipped on errors.
+
+        Raises PluginFailedError where it is not, and the plugin's own RequestError where the role may refuse.
+        """
+        started = self._timer()
+        try:
+            return method(*arguments)
+        except Exception as error:  # noqa: BLE001  a plugin may raise anything
+            return self._judge(role, plugin, error)
+        finally:
+            self._called(role, plugin, self._timer() - started)
+
+    def check(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
+        """Do the same for a check of a result; its time does not count for the plugin."""
+        try:
+            return method(*arguments)
+        except Exception as error:  # noqa: BLE001  the same
+            return self._judge(role, plugin, error)
+
+    async def wait(self, role: Role, plugin: Plugin[Any], awaited: Awaitable[T]) -> T | Failure:
+        """Do the same for an awaitable that a plugin returned."""
+        try:
+            return await awaited
+        except Exception as error:  # noqa: BLE001  the same
+            return self._judge(role, plugin, error)
+
+    def _judge(self, role: Role, plugin: Plugin[Any], error: Exception) -> Failure:
+        if role.may_refuse and isinstance(error, RequestError):
+            raise error
+        problem = described(error, type(plugin))
+        self._observer.plugin_failed(plugin.name, error, problem)
+        if role.on_error is OnError.FAIL:
+            raise PluginFailedError(plugin.name, problem) from error
+        return Failure(problem)
+
+
+class SchedulingObserver(PluginObserver):
+    """No-op callbacks; override those of interest."""
+
+    __slots__ = ()
+
+    def profile_started(self, profile: str) -> None:
+        """Record that the plugins of a profile are called from now on."""
+
+    def scores_rejected(self, plugin: str, count: int) -> None:
+        """Record scores that were NaN or infinite and counted as 0."""
+
+    def scores_clamped(self, plugin: str, count: int) -> None:
+        """Record scores that were below 0 or above 1 and counted as these."""

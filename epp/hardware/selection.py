@@ -23,8 +23,16 @@ from epp.framework import (
     Request,
 )
 from epp.framework.accelerators.requirements import SelectionParameters
-from epp.framework.accelerators.selection import ANY, Refusal, Selection, Selections, Tightened, combined, tightened
-from epp.framework.accelerators.served_class import SERVED_CLASS
+from epp.framework.accelerators.selection import (
+    ANY,
+    SERVED_CLASS,
+    Refusal,
+    Selection,
+    Selections,
+    Tightened,
+    combined,
+    tightened,
+)
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
 from epp.framework.input_errors import read_parameters

@@ -10,7 +10,7 @@ from epp.admission.quotas import Quotas
 from epp.config import ConfigObserver
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
-from epp.framework.guard import SchedulingObserver
+from epp.framework.plugin import SchedulingObserver
 from epp.framework.snapshot import Snapshot
 from epp.pool.collectors import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing

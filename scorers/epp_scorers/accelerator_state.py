@@ -36,8 +36,7 @@ from epp.framework.accelerators.arrays import (
     WakeUpCost,
     estimated_share,
 )
-from epp.framework.accelerators.selection import ANY, Selection
-from epp.framework.accelerators.served_class import SERVED_CLASS, of_served_class
+from epp.framework.accelerators.selection import ANY, SERVED_CLASS, Selection, of_served_class
 from epp.framework.accelerators.tag import PHASE, Device
 from epp.framework.limits import Weight, require_weights
 from epp.framework.plugin import Datum

@@ -33,7 +33,7 @@ from epp.framework import (
     comparable_load,
 )
 from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
-from epp.framework.accelerators.served_class import SERVED_CLASS, of_served_class
+from epp.framework.accelerators.selection import SERVED_CLASS, of_served_class
 from epp.framework.arrays import highest, read_only
 from epp.framework.clusters import CLUSTER, NetworkSeconds
 from epp.framework.load import is_known

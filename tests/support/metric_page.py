@@ -11,7 +11,7 @@ from epp.framework import (
     RequestBody,
     SchedulingResult,
 )
-from epp.framework.guard import Guard
+from epp.framework.plugin import Guard
 from epp.framework.snapshot import WAITING
 from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler

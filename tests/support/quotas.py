@@ -5,7 +5,7 @@ from epp.admission.quotas import Quotas
 from epp.admission.quotas.reservation import QuotaObserver
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Performance
 from epp.framework.clock import Clock
-from epp.framework.guard import Guard, PluginObserver
+from epp.framework.plugin import Guard, PluginObserver
 from epp.framework.quotas import Quota, QuotaSource, SingleLimits, TotalLimits
 from epp.framework.request import Request, RequestBody, Usage
 from epp.framework.testing import candidates

@@ -3,7 +3,7 @@
 
 import hashlib
 
-from epp.admission.tenants.plugin import Tenants
+from epp.admission.tenants import Tenants
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
 

@@ -10,15 +10,18 @@ from epp.admission.flow_control.eviction import (
     EvictionSettings,
 )
 from epp.admission.flow_control.guarded import GuardedDetector, guarded
-from epp.admission.flow_control.queued_request import (
+from epp.admission.flow_control.settings import (
     AT_ONCE,
+    NO_LIMITS,
     QUEUEING_OUTCOME,
     WAITING,
+    BandSettings,
+    FlowControlSettings,
+    Limits,
     Outcome,
     QueuedRequest,
     QueueingOutcome,
 )
-from epp.admission.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits
 
 __all__ = [
     "AT_ONCE",

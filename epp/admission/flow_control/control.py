@@ -8,10 +8,9 @@ from time import perf_counter
 import numpy as np
 
 from epp.admission.flow_control.eviction import Evictions
-from epp.admission.flow_control.queued_request import Outcome, QueuedRequest
 from epp.admission.flow_control.queues import Queues
 from epp.admission.flow_control.retry_after import DrainRate, Refusals
-from epp.admission.flow_control.settings import FlowControlSettings, QueueTtl, due_at
+from epp.admission.flow_control.settings import FlowControlSettings, Outcome, QueuedRequest, QueueTtl, due_at
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock

@@ -30,8 +30,7 @@ from epp.framework.flow_control import (
     as_number,
     as_numbers,
 )
-from epp.framework.guard import Failure, Guard
-from epp.framework.plugin import Plugin
+from epp.framework.plugin import Failure, Guard, Plugin
 from epp.framework.request import Request
 
 T = TypeVar("T")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from epp.admission.flow_control.band import Band
-from epp.admission.flow_control.queued_request import QueuedRequest
-from epp.admission.flow_control.settings import BandSettings, Limits
+from epp.admission.flow_control.settings import BandSettings, Limits, QueuedRequest
 from epp.framework.quotas import Blocked
 
 SettingsOf: TypeAlias = Callable[[int], BandSettings]

@@ -4,8 +4,8 @@
 from collections import Counter, deque
 from math import ceil
 
-from epp.admission.flow_control.queued_request import Outcome, QueuedRequest
 from epp.admission.flow_control.queues import Queues
+from epp.admission.flow_control.settings import Outcome, QueuedRequest
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
 from epp.framework.refusals import (

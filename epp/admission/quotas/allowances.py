@@ -11,8 +11,8 @@ import msgspec
 
 from epp.framework.arrays import ResultError
 from epp.framework.errors import ConfigurationError
-from epp.framework.guard import Failure, Guard
 from epp.framework.messages import quoted
+from epp.framework.plugin import Failure, Guard
 from epp.framework.quotas import Quota, QuotaSource
 
 MOST_SET = 10_000

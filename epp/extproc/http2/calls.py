@@ -12,8 +12,20 @@ import structlog
 from epp.extproc.http2.frames import DATA, END_STREAM, frame, rst_stream_frame
 from epp.extproc.http2.heads import Head
 from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.service import HEALTH, Answers, Call, Host, Methods, Outlet
-from epp.extproc.http2.status import HEADERS_BLOCK, ErrorCode, RpcError, Status, not_grpc, trailers_block
+from epp.extproc.http2.service import (
+    HEADERS_BLOCK,
+    HEALTH,
+    Answers,
+    Call,
+    ErrorCode,
+    Host,
+    Methods,
+    Outlet,
+    RpcError,
+    Status,
+    not_grpc,
+    trailers_block,
+)
 from epp.extproc.http2.streams import Stream
 from epp.extproc.http2.windows import Windows
 

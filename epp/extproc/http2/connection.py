@@ -7,7 +7,6 @@ from struct import Struct
 from typing import Final
 
 from epp.extproc.http2.calls import Calls
-from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
 from epp.extproc.http2.frames import (
     DATA,
@@ -26,9 +25,8 @@ from epp.extproc.http2.frames import (
     window_update_frame,
 )
 from epp.extproc.http2.incoming import Incoming
-from epp.extproc.http2.limits import Budget, Limits, RateLimitedLog
-from epp.extproc.http2.service import Host, Methods
-from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError, Status
+from epp.extproc.http2.limits import Budget, BufferedBytes, Limits, RateLimitedLog
+from epp.extproc.http2.service import ErrorCode, GoawayError, Host, Methods, ResetError, Status
 from epp.extproc.http2.streams import PREFIX_BYTES, Stream
 from epp.extproc.http2.windows import Windows
 

@@ -5,7 +5,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-from epp.extproc.http2.status import ErrorCode, GoawayError
+from epp.extproc.http2.service import ErrorCode, GoawayError
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-from epp.extproc.http2.status import ErrorCode, GoawayError
+from epp.extproc.http2.service import ErrorCode, GoawayError
 
 _MOST_CACHED = 32
 _MOST_VALUE_BYTES = 2048

@@ -5,11 +5,10 @@ from typing import ClassVar, Final, NamedTuple
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.calls import Calls
-from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.frames import Setting, frame, unpadded
 from epp.extproc.http2.heads import Head, HeadReader, MalformedError
-from epp.extproc.http2.limits import Budget, Limits
-from epp.extproc.http2.status import ErrorCode, GoawayError, ResetError
+from epp.extproc.http2.limits import Budget, BufferedBytes, Limits
+from epp.extproc.http2.service import ErrorCode, GoawayError, ResetError
 from epp.extproc.http2.streams import Inbox, Stream
 from epp.extproc.http2.windows import LARGEST_FRAME, Windows
 

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import structlog
 
-from epp.extproc.http2.capacity import BufferedBytes, Capacity
 from epp.extproc.http2.fair_scheduler import FairScheduler, Pace
-from epp.extproc.http2.limits import Limits, RateLimitedLog
+from epp.extproc.http2.limits import BufferedBytes, Capacity, Limits, RateLimitedLog
 from epp.extproc.http2.protocol import GrpcProtocol
 from epp.extproc.http2.service import Methods
 from epp.extproc.http2.tls_session import TlsSession

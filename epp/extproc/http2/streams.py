@@ -8,9 +8,8 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Final
 
-from epp.extproc.http2.capacity import Account
-from epp.extproc.http2.service import Call, Cancellable
-from epp.extproc.http2.status import RpcError, Status
+from epp.extproc.http2.limits import Account
+from epp.extproc.http2.service import Call, Cancellable, RpcError, Status
 
 PREFIX: Final = Struct(">BL")
 PREFIX_BYTES: Final = 5

@@ -18,7 +18,7 @@ from epp.extproc.http2.frames import (
     window_update_frame,
 )
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.status import HEADERS_BLOCK, ErrorCode, GoawayError, ResetError, RpcError, Status
+from epp.extproc.http2.service import HEADERS_BLOCK, ErrorCode, GoawayError, ResetError, RpcError, Status
 from epp.extproc.http2.streams import PREFIX_BYTES, Stream
 
 _PREFIX: Final = Struct(">BL")

@@ -9,9 +9,8 @@ from epp.app.running import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly, Builder, LoadedConfig, assemble
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectReader
-from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report
+from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report, Shareable
 from epp.framework.registry import Registry
-from epp.framework.sharing import Shareable
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.hardware.tagger import AcceleratorTagger
 from epp.hardware.topology import TopologyExtractor

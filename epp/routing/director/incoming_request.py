@@ -11,8 +11,8 @@ import msgspec
 
 from epp.framework.candidates import Subset
 from epp.framework.errors import BadRequestError, BodyMissingError, ModelMissingError
-from epp.framework.guard import Guard
 from epp.framework.headers import FAIRNESS_ID, METHOD, PATHS, REQUEST_ID
+from epp.framework.plugin import Guard
 from epp.framework.quotas import TENANT
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request, RequestBody
 from epp.framework.roles import Admitter, RequestHeaders

@@ -17,8 +17,8 @@ from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.clock import Clock
 from epp.framework.errors import AdmissionDeniedError, PreconditionFailedError, RequestError
-from epp.framework.guard import Failure, Guard
 from epp.framework.headers import ATTEMPT_COUNT, PREFER
+from epp.framework.plugin import Failure, Guard
 from epp.framework.quotas import Blocked
 from epp.framework.refusals import (
     LATER_SECONDS,

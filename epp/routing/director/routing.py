@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from epp.admission.quotas import Reservation
 from epp.framework.endpoint import Endpoint
 from epp.framework.errors import PluginFailedError, RequestError
-from epp.framework.guard import Failure, Guard, PluginObserver
+from epp.framework.plugin import Failure, Guard, PluginObserver
 from epp.framework.refusals import SupersededError
 from epp.framework.request import Headers, Request, Response, Usage
 from epp.framework.result import SchedulingResult

@@ -17,8 +17,8 @@ from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import RequestError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.guard import SchedulingObserver
 from epp.framework.messages import printable
+from epp.framework.plugin import SchedulingObserver
 from epp.framework.quotas import Blocked, QuotaSource
 from epp.framework.refusals import StartingError
 from epp.framework.request import Headers, Request

@@ -13,8 +13,7 @@ import numpy as np
 from epp.framework.arrays import Mask, all_true, as_mask
 from epp.framework.candidates import Candidates
 from epp.framework.errors import RequestError
-from epp.framework.guard import Failure, Guard
-from epp.framework.plugin import OnError, Role
+from epp.framework.plugin import Failure, Guard, OnError, Role
 from epp.framework.refusals import AllBusyError, SaturatedError, StaleDataError, UnavailableError, UnmetConstraintError
 from epp.framework.request import Request
 from epp.framework.result import DropCause, FilterTrace, lasting_cause

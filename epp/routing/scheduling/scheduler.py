@@ -23,8 +23,7 @@ from epp.framework.arrays import (
 )
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, RequestError
-from epp.framework.guard import Failure, Guard, SchedulingObserver
-from epp.framework.plugin import Datum
+from epp.framework.plugin import Datum, Failure, Guard, SchedulingObserver
 from epp.framework.refusals import (
     AllBusyError,
     NoEndpointsError,

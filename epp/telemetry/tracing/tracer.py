@@ -11,8 +11,7 @@ from opentelemetry.trace import SpanKind, Tracer, set_span_in_context
 from typing_extensions import override
 
 from epp.admission.flow_control import Outcome
-from epp.framework.guard import SchedulingObserver
-from epp.framework.plugin import Plugin, Role
+from epp.framework.plugin import Plugin, Role, SchedulingObserver
 from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot

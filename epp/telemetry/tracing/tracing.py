@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
-from epp.framework.guard import SchedulingObserver
+from epp.framework.plugin import SchedulingObserver
 from epp.telemetry.tracing.environment import TracingError, TracingSettings
 from epp.telemetry.tracing.exporting import ExportThread, SpanCounts
 from epp.telemetry.tracing.spans import SpanMaker

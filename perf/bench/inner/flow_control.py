@@ -17,7 +17,7 @@ from epp.config import Builder, assemble, load_text
 from epp.framework import Candidates, Endpoint, Request, SystemClock
 from epp.framework.arrays import Mask
 from epp.framework.errors import RequestError
-from epp.framework.guard import Guard, SchedulingObserver
+from epp.framework.plugin import Guard, SchedulingObserver
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.runtime.process import collect_rarely

@@ -17,7 +17,7 @@ from timing import SAMPLES, quick, tell
 from epp.config import Builder, assemble
 from epp.framework import Endpoint, Headers, SystemClock
 from epp.framework.datalayer import Report
-from epp.framework.guard import SchedulingObserver
+from epp.framework.plugin import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.routing.datastore import Datastore

@@ -9,7 +9,7 @@ from epp.admission.quotas import Blocked, Quotas
 from epp.framework import Request
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Performance
 from epp.framework.clock import SystemClock
-from epp.framework.guard import Guard, PluginObserver
+from epp.framework.plugin import Guard, PluginObserver
 from epp.framework.quotas import Quota, QuotaSource, TotalLimits
 from epp.framework.request import RequestBody, Usage
 from epp.framework.testing import candidates

@@ -28,7 +28,7 @@ from epp.extproc.wire import (
     ProtocolConfiguration,
 )
 from epp.framework import Endpoint, Headers, SystemClock
-from epp.framework.guard import Guard
+from epp.framework.plugin import Guard
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Routing, Runtime

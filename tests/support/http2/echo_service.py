@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import Limits, Rate
-from epp.extproc.http2.service import Outlet, PendingAnswer
-from epp.extproc.http2.status import RpcError, Status
+from epp.extproc.http2.service import Outlet, PendingAnswer, RpcError, Status
 from tests.support.http2.http2_peer import Peer
 
 PATH = "/test.Echo/Echo"

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from hpack import Decoder, Encoder
 
 from epp.extproc.http2 import frames
-from epp.extproc.http2.capacity import BufferedBytes
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.status import ErrorCode, RpcError, Status
+from epp.extproc.http2.limits import BufferedBytes, Limits
+from epp.extproc.http2.service import ErrorCode, RpcError, Status
 
 ECHO = "/test.Echo/Talk"
 HEAD = (

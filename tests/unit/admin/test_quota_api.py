@@ -10,7 +10,7 @@ from epp.admin.quotas import quota_routes
 from epp.admission.quotas import Quotas, Reservation
 from epp.admission.quotas import allowances as engine_limits
 from epp.framework import ManualClock, Request, RequestBody
-from epp.framework.guard import Guard, PluginObserver
+from epp.framework.plugin import Guard, PluginObserver
 from epp.framework.quotas import Blocked
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates

@@ -15,7 +15,7 @@ from epp.framework import (
     SchedulingResult,
     Usage,
 )
-from epp.framework.guard import Guard
+from epp.framework.plugin import Guard
 from epp.framework.refusals import EvictedError
 from epp.framework.snapshot import IN_FLIGHT
 from epp.framework.testing import candidates

@@ -19,8 +19,7 @@ from epp.framework import Admitter, Endpoint, Headers, ManualClock, Request
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, RequestError
-from epp.framework.guard import SchedulingObserver
-from epp.framework.plugin import roles_of
+from epp.framework.plugin import SchedulingObserver, roles_of
 from epp.framework.refusals import AllBusyError, NoEndpointsError, OverQuotaError, QuotaExceededError, StartingError
 from epp.framework.registry import Registry
 from epp.framework.result import SchedulingResult

@@ -14,7 +14,7 @@ from epp.explain.record import DecisionRecord
 from epp.framework import Candidates, Headers, ManualClock, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.errors import RequestError
-from epp.framework.guard import Guard, PluginObserver
+from epp.framework.plugin import Guard, PluginObserver
 from epp.framework.registry import Registry
 from epp.framework.roles import Producer, RequestHeaders
 from epp.framework.testing import candidates

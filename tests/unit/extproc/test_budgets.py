@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from epp.extproc.budgets import Budgets, Claim, PendingStreams
 from epp.extproc.exchange import ExchangeSettings
-from epp.extproc.http2.capacity import GRACE_SECONDS, Account
+from epp.extproc.http2.limits import GRACE_SECONDS, Account
 from epp.extproc.open_streams import SessionSource
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings

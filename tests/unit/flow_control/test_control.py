@@ -8,7 +8,7 @@ import pytest
 from epp.admission.flow_control import FlowObserver, Limits, Outcome, guarded
 from epp.framework import Headers, Request
 from epp.framework.flow_control import Queued
-from epp.framework.guard import Guard, SchedulingObserver
+from epp.framework.plugin import Guard, SchedulingObserver
 from epp.framework.refusals import (
     EvictedError,
     QueueFullError,

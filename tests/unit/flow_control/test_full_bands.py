@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.admission.flow_control import NO_LIMITS, FlowObserver, Limits, Outcome
-from epp.admission.flow_control.flows import Shares
+from epp.admission.flow_control.band import Shares
 from epp.framework import Request
 from epp.framework.refusals import EvictedError, QueueFullError, QueueFullNoEndpointsError
 from epp.plugins.flow_control.policies import RoundRobinFairness

@@ -20,7 +20,7 @@ from epp.framework.flow_control import (
     SaturationDetector,
     UsageLimitPolicy,
 )
-from epp.framework.guard import Guard, PluginObserver
+from epp.framework.plugin import Guard, PluginObserver
 from epp.plugins.flow_control.policies import RoundRobinFairness
 from tests.support.queued_requests import Front, waiting
 

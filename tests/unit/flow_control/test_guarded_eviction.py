@@ -8,7 +8,7 @@ import pytest
 from epp.admission.flow_control.guarded import GuardedEvictionFilter, GuardedEvictionOrder
 from epp.framework import Parameters, Request
 from epp.framework.flow_control import EvictionFilter, EvictionOrder, UnderWay
-from epp.framework.guard import Guard, PluginObserver
+from epp.framework.plugin import Guard, PluginObserver
 
 
 class Counted(PluginObserver):

@@ -8,7 +8,7 @@ import pytest
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.status import ErrorCode
+from epp.extproc.http2.service import ErrorCode
 from tests.support.http2.frame_client import ECHO, HEAD, Client, data, message, messages, rst
 
 GRPC = {":status": "200", "content-type": "application/grpc"}

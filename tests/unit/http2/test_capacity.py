@@ -4,7 +4,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from epp.extproc.http2.capacity import GRACE_SECONDS, Account, BufferedBytes, Capacity
+from epp.extproc.http2.limits import GRACE_SECONDS, Account, BufferedBytes, Capacity
 
 MIB = 1024 * 1024
 LIMIT = 8 * MIB

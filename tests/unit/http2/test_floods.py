@@ -6,7 +6,7 @@ import pytest
 from epp.extproc.http2 import frames
 from epp.extproc.http2.frames import frame
 from epp.extproc.http2.limits import Budget, GoawayError, Limits, Rate
-from epp.extproc.http2.status import ErrorCode
+from epp.extproc.http2.service import ErrorCode
 from tests.support.http2.frame_client import Client, data, goaway, message, rst
 
 LIMITS = Limits(

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.extproc.http2 import frames
-from epp.extproc.http2.capacity import GRACE_SECONDS, BufferedBytes
 from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
-from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.status import ErrorCode, Status
+from epp.extproc.http2.limits import GRACE_SECONDS, BufferedBytes, Limits
+from epp.extproc.http2.service import ErrorCode, Status
 from tests.support.http2.frame_client import Client, data, message, parse
 
 MIB = 1024 * 1024

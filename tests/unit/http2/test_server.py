@@ -16,7 +16,7 @@ from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import GrpcServer, accepted
-from epp.extproc.http2.status import ErrorCode
+from epp.extproc.http2.service import ErrorCode
 from epp.extproc.tls import self_signed, server_context
 from epp.runtime.addresses import listener
 from tests.support.http2.frame_client import ECHO, HEAD, data, message, parse

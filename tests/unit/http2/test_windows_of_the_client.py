@@ -8,7 +8,7 @@ import pytest
 from epp.extproc.http2 import frames
 from epp.extproc.http2.frames import Setting
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.status import ErrorCode
+from epp.extproc.http2.service import ErrorCode
 from tests.support.http2.frame_client import Client, Frame, data, goaway, message
 
 BIG = b"x" * 100_000

@@ -7,7 +7,7 @@ import pytest
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.status import ErrorCode
+from epp.extproc.http2.service import ErrorCode
 from tests.support.http2.frame_client import Client, data, goaway, message, rst
 
 SMALL = Limits(stream_window=100_000, connection_window=200_000)

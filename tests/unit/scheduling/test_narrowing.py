@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epp.framework import WAITING, Candidates, DropCause, Filter, FilterParameters, Mask, Request
 from epp.framework.errors import RequestError
-from epp.framework.guard import Guard, SchedulingObserver
+from epp.framework.plugin import Guard, SchedulingObserver
 from epp.framework.refusals import AllBusyError, SaturatedError, StaleDataError, UnavailableError, UnmetConstraintError
 from epp.framework.result import FilterTrace, lasting_cause
 from epp.framework.testing import candidates

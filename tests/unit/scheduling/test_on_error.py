@@ -23,8 +23,7 @@ from epp.framework import (
     Scorer,
 )
 from epp.framework.errors import BadRequestError, PluginFailedError
-from epp.framework.guard import SchedulingObserver
-from epp.framework.plugin import OnError
+from epp.framework.plugin import OnError, SchedulingObserver
 from epp.framework.refusals import SaturatedError
 from epp.framework.testing import candidates
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer

@@ -23,8 +23,7 @@ from epp.framework import (
     Scorer,
 )
 from epp.framework.errors import InternalError, PluginFailedError
-from epp.framework.guard import Guard, SchedulingObserver
-from epp.framework.plugin import Role
+from epp.framework.plugin import Guard, Role, SchedulingObserver
 from epp.framework.refusals import NoEndpointsError, SaturatedError
 from epp.framework.result import ProfileAttempt
 from epp.framework.testing import candidates

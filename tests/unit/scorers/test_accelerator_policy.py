@@ -7,8 +7,7 @@ import pytest
 
 from epp.framework import Request, RequestBody
 from epp.framework.accelerators.requirements import SelectionParameters, preferences
-from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators.served_class import SERVED_CLASS
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, SERVED_CLASS, Selection, Selections
 from epp.framework.quantities import GIB
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.request_conditions import Condition, Preference

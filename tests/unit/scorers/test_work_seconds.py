@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
-from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
-from epp.framework.accelerators.served_class import SERVED_CLASS
+from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, SERVED_CLASS, Selection, Selections
 from epp.framework.accelerators.tag import AcceleratorTag, Performance
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry

@@ -6,7 +6,7 @@ import pytest
 
 from epp.admission.quotas import WhenAlone
 from epp.admission.quotas.elsewhere import GRACE_SECONDS
-from epp.framework.sharing import MOST_PAYLOAD_BYTES
+from epp.framework.datalayer import MOST_PAYLOAD_BYTES
 from epp.sharing.exchange import SILENCE_SECONDS, Batch, Exchange
 from epp.sharing.settings import SharingSettings
 from tests.support.quotas import TwoClocks, quota, tag, usage

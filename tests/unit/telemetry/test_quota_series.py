@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from epp.admission.quotas import Quotas, Reservation
 from epp.framework import ManualClock, Request, RequestBody
-from epp.framework.guard import Guard, PluginObserver
+from epp.framework.plugin import Guard, PluginObserver
 from epp.framework.refusals import Breach, NoEndpointsError, OverQuotaError, QuotaExceededError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates

@@ -8,7 +8,7 @@ from epp.framework import (
     Request,
     RequestBody,
 )
-from epp.framework.guard import Guard
+from epp.framework.plugin import Guard
 from epp.framework.roles import Producer
 from epp.framework.testing import candidates
 from epp.hardware.selection import AcceleratorSelectionProducer

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 import yaml
 
-from epp.admission.tenant_quotas.plugin import TenantQuotas, TenantQuotasParameters
+from epp.admission.tenant_quotas import TenantQuotas, TenantQuotasParameters
 from epp.framework.clock import ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.errors import ConfigurationError

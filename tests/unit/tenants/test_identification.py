@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.admission.tenants.plugin import Tenants
+from epp.admission.tenants import Tenants
 from epp.framework import Request
 from epp.framework.errors import UnauthorizedError
 from epp.framework.quotas import TENANT, Tenant

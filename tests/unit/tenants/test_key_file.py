@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from epp.admission.tenants.api_keys import read_key_file
-from epp.admission.tenants.plugin import Tenants
+from epp.admission.tenant_parameters import read_key_file
+from epp.admission.tenants import Tenants
 from epp.framework import Request
 from epp.framework.errors import ConfigurationError
 from epp.framework.quotas import TENANT

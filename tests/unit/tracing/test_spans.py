@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 from epp.admission.flow_control import Outcome
 from epp.config import Builder, assemble, load_text
 from epp.framework import Endpoint, Headers, Request, RequestBody, RequestError, SystemClock
-from epp.framework.guard import SchedulingObserver
+from epp.framework.plugin import SchedulingObserver
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime

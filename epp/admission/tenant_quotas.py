@@ -8,8 +8,7 @@ from functools import partial
 
 import structlog
 
-from epp.admission.tenant_quotas.objects import quotas_by_namespace
-from epp.admission.tenant_quotas.parameters import QuotaParameters, TenantQuotaParameters
+from epp.admission.tenant_quota_objects import QuotaParameters, TenantQuotaParameters, quotas_by_namespace
 from epp.framework import Parameters
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint

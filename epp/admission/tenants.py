@@ -9,8 +9,15 @@ from types import MappingProxyType
 
 import structlog
 
-from epp.admission.tenants.api_keys import KeyTable, digest_of, key_in, read_digest, read_key_file
-from epp.admission.tenants.parameters import StandingParameters, TenantsParameters
+from epp.admission.tenant_parameters import (
+    KeyTable,
+    StandingParameters,
+    TenantsParameters,
+    digest_of,
+    key_in,
+    read_digest,
+    read_key_file,
+)
 from epp.framework import RequestHeaders, headers
 from epp.framework.datalayer import Follower
 from epp.framework.errors import UnknownApiKeyError, UnknownClientError, WithoutApiKeyError
