@@ -122,7 +122,6 @@ class BurstPrefixCacheProducer(Producer[BurstPrefixCacheParameters], Admitter[Bu
     metrics = (_REQUESTS,)
 
     def setup(self) -> None:
-        """Prepare for the first batch."""
         given = self.parameters
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._chain_key: DataKey[array[int]] = DataKey("burst-block-hashes", self.plugin_type, self.name)
@@ -139,11 +138,9 @@ class BurstPrefixCacheProducer(Producer[BurstPrefixCacheParameters], Admitter[Bu
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Requests by result."""
         return [Sample(_REQUESTS, count, (result,)) for result, count in list(self._results.items())]
 
     def dump_state(self, snapshot: Snapshot) -> object | None:  # noqa: ARG002  as the role calls it
-        """Return how many requests wait for the end of the window."""
         return {"waiting": 0 if self._batch is None else len(self._batch.requests)}
 
     def produce(self, request: Request, candidates: Candidates) -> None:

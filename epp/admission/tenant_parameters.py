@@ -158,7 +158,6 @@ class QosPriorities(Parameters, frozen=True):
     """Before all others: never refused or evicted for one of them."""
 
     def __post_init__(self) -> None:
-        """Refuse a class that is not below the next one."""
         for lower, higher in pairwise(_CLASSES):
             if self.of(lower) >= self.of(higher):
                 raise ValueError(
@@ -166,7 +165,6 @@ class QosPriorities(Parameters, frozen=True):
                 )
 
     def of(self, qos: Qos) -> int:
-        """Return the priority of a class."""
         return {"low": self.low, "medium": self.medium, "high": self.high, "critical": self.critical}[qos]
 
 
@@ -233,11 +231,9 @@ class TenantsParameters(Parameters, frozen=True):
 
     @property
     def uses_keys(self) -> bool:
-        """Whether tenants have API keys."""
         return bool(self.api_key_file) or any(tenant.api_keys for tenant in self.tenants)
 
     def __post_init__(self) -> None:
-        """Refuse keys that are not digests, and values that identify two tenants; raises ValueError."""
         names = [tenant.name for tenant in self.tenants]
         self._refuse_repeated((f"tenants[{index}].name", name) for index, name in enumerate(names))
         for kind in ("namespaces", "fairnessIds"):
@@ -260,7 +256,6 @@ class TenantsParameters(Parameters, frozen=True):
             self._check_standing(place, each)
 
     def priority_of(self, standing: StandingParameters) -> int | None:
-        """Return the configured priority of a tenant; None without one."""
         if standing.priority is not None or standing.qos is None:
             return standing.priority
         return self.qos_priorities.of(standing.qos)
@@ -272,7 +267,6 @@ class TenantsParameters(Parameters, frozen=True):
             raise ValueError(f"{place}.highestPriority is {most}, below its {source} {priority}: raise it")
 
     def _check_headers(self) -> None:
-        """Refuse invalid header names, and headers that cannot be removed."""
         named = [(f"apiKeyHeaders[{index}]", name) for index, name in enumerate(self.api_key_headers)]
         for place, name in (*named, *([("namespaceHeader", self.namespace_header)] if self.namespace_header else ())):
             if not _HEADER_NAME.fullmatch(name):
@@ -282,7 +276,6 @@ class TenantsParameters(Parameters, frozen=True):
                 raise ValueError(f"{place} is {name!r}, which cannot be removed: leave it out, or removeApiKey")
 
     def _check_keys(self) -> None:
-        """Refuse keys that are not digests, without showing them."""
         owners: dict[bytes, str] = {}
         for index, tenant in enumerate(self.tenants):
             for position, text in enumerate(tenant.api_keys):

@@ -46,7 +46,6 @@ def quotas_by_namespace(objects: ObjectsByKind) -> Mapping[str, Quota]:
 
 
 def _queue_quotas(objects: ObjectsByKind) -> Mapping[str, Quota]:
-    """Return the quotas of the namespaces with LocalQueues."""
     queues = {name: each for name, each in objects.of(ClusterQueue).items() if not each.metadata.is_terminating}
     names: defaultdict[str, set[str]] = defaultdict(set)
     for local in objects.of(LocalQueue).values():
@@ -183,7 +182,6 @@ class SingleParameters(Parameters, frozen=True):
     """Highest expected price, in US dollars."""
 
     def __post_init__(self) -> None:
-        """Refuse an invalid size; raises ValueError."""
         _memory_bytes(self.accelerator_memory)
 
 
@@ -207,7 +205,6 @@ class TotalParameters(Parameters, frozen=True):
     """Highest price of these device seconds, in US dollars."""
 
     def __post_init__(self) -> None:
-        """Refuse an invalid size; raises ValueError."""
         _memory_bytes(self.accelerator_memory)
 
 

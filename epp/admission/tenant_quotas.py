@@ -50,7 +50,6 @@ class TenantQuotasParameters(Parameters, frozen=True):
     """Concurrent requests of an endpoint: each of them uses an equal part of its memory and TFLOPS."""
 
     def __post_init__(self) -> None:
-        """Refuse two quotas for one tenant, and files that would not be read; raises ValueError."""
         counts = Counter(each.tenant for each in self.quotas)
         for index, each in enumerate(self.quotas):
             if counts[each.tenant] > 1:
@@ -65,7 +64,6 @@ class TenantQuotasParameters(Parameters, frozen=True):
 
     @property
     def kinds(self) -> Kinds:
-        """Kinds of the objects that are applied."""
         return (_GPU_QUOTAS if self.gpu_resource_quotas else frozenset()) | (
             MEMORY_QUOTA_KINDS if self.accelerator_memory_quotas else frozenset()
         )
@@ -87,7 +85,6 @@ class TenantQuotas(
     is_for_any_pool = True
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.requests_per_endpoint = self.parameters.requests_per_endpoint
         default = self.parameters.default
         self._default = None if default is None else default.quota(f"default of {self.name}")
@@ -101,42 +98,34 @@ class TenantQuotas(
         )
 
     def quota_of(self, tenant: str) -> Quota | None:
-        """Return the quota of the configuration, of objects, or the default."""
         return self._quotas.get(tenant, self._default)
 
     @property
     def named_quotas(self) -> Mapping[str, Quota]:
-        """Quotas by tenant, without the default."""
         return self._quotas
 
     @property
     def default_quota(self) -> Quota | None:
-        """The quota of all other tenants."""
         return self._default
 
     @property
     def asks_to_wait(self) -> bool:
-        """Whether a quota says `Wait`."""
         given: Iterable[QuotaParameters | None] = (*self.parameters.quotas, self.parameters.default)
         return any(each is not None and each.when_exceeded == "Wait" for each in given)
 
     @property
     def without_prices(self) -> str:
-        """The effect of missing prices; empty without limits on dollars."""
         return "its limits in dollars let everything through" if self.limits_dollars else ""
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects that are not in effect, and ignored values of objects."""
         return replace(self._objects.inputs, ignored=self._found.ignored, remarks=self._found.problems)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """Kinds that `gpuResourceQuotas` and `acceleratorMemoryQuotas` name."""
         return tuple(ObjectKind(*kind) for kind in sorted(self.parameters.kinds))
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether objects of the kind are applied."""
         return (kind.group, kind.kind) in self.parameters.kinds
 
     def read_files(self, paths: Sequence[str]) -> None:
@@ -145,13 +134,11 @@ class TenantQuotas(
             super().read_files(paths)
 
     async def follow(self) -> None:
-        """Apply new versions of the files until cancelled."""
         if self._objects.paths:
             async for _ in self._objects.changes():
                 await self.look()
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
-        """Return the quotas of these objects, which do not change tags."""
         objects = ObjectsByKind(change.files)
         return partial(self._apply, change, objects, quotas_by_namespace(objects))
 

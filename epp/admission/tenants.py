@@ -43,7 +43,6 @@ class Directory:
     """All tenants of the configuration and of a file of keys; immutable."""
 
     def __init__(self, parameters: TenantsParameters, keys: KeyTable = NO_KEYS) -> None:
-        """Index the tenants of the configuration, and those of the file."""
         self._parameters = parameters
         listed = {each.name: self._tenant(each.name, each) for each in parameters.tenants}
         unlisted = {name: self._tenant(name, parameters.default) for name in keys.lines if name not in listed}
@@ -67,11 +66,9 @@ class Directory:
 
     @property
     def keys(self) -> int:
-        """Number of API keys."""
         return len(self._by_digest)
 
     def of_key(self, key: str) -> Tenant | None:
-        """Return the tenant with this API key."""
         digest = digest_of(key)
         return None if digest is None else self._by_digest.get(digest)
 
@@ -154,7 +151,6 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
     metrics = (_REQUESTS, _UNKNOWN_KEYS)
 
     def setup(self) -> None:
-        """Read the file for the first time; raises ValueError for an invalid file."""
         given = self.parameters
         self._key_headers = tuple(map(str.lower, given.api_key_headers))
         self._namespace_header = given.namespace_header.lower()
@@ -171,7 +167,6 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
 
     @property
     def inputs(self) -> InputState:
-        """The file of keys, and its problems."""
         if self._file is None:
             return InputState()
         path = str(self._file.path)
@@ -180,7 +175,6 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Tenants that cannot be identified, and parameters without effect."""
         given = self.parameters
         found = []
         if not given.namespace_header and any(tenant.namespaces for tenant in given.tenants):
@@ -197,7 +191,6 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Requests so far."""
         return (
             *(Sample(_REQUESTS, count, (by.value,)) for by, count in self._counts.items()),
             Sample(_UNKNOWN_KEYS, self._unknown_keys),
@@ -239,7 +232,6 @@ class Tenants(RequestHeaders[TenantsParameters], Follower[TenantsParameters]):
         return directory.none(fairness_id), By.NOTHING
 
     async def follow(self) -> None:
-        """Apply new versions of the file until cancelled."""
         if self._file is None:
             return
         async for _ in changes(Path(self.parameters.api_key_file)):

@@ -52,13 +52,11 @@ class PendingStreams(Capacity):
         return True
 
     def moved(self, claim: "Claim", gateway: str) -> None:
-        """Record progress of a stream's request."""
         streams = self._moved_at[gateway]
         del streams[claim]
         streams[claim] = self._clock()
 
     def remove(self, claim: "Claim", gateway: str) -> None:
-        """Stop counting a stream."""
         self.give_back()
         streams = self._moved_at[gateway]
         del streams[claim]
@@ -96,7 +94,6 @@ class Budgets:
         """Requests that timed out before their body was complete."""
 
     def __iter__(self) -> Iterator[Capacity]:
-        """Yield each budget."""
         return iter((self.connections, self.streams, self.pending, self.gathered))
 
     def _warn(self, capacity: Capacity) -> None:
@@ -141,20 +138,17 @@ class Claim:
             self._budgets.pending.remove(self, self._gateway)
 
     def progressed(self, size: int) -> None:
-        """Record that `size` bytes of the request arrived."""
         self._new_bytes += size
         if self._new_bytes >= _PROGRESS_BYTES and self._is_pending:
             self._new_bytes = 0
             self._budgets.pending.moved(self, self._gateway)
 
     def evict(self) -> None:
-        """End the stream to make room for another."""
         self.evicted = True
         self.complete()
         self.account.evict()
 
     def timed_out(self) -> None:
-        """Count a request that timed out."""
         self._budgets.timeouts += 1
 
     def close(self) -> None:

@@ -293,17 +293,14 @@ class _CarriedCall(Outlet):
         self._writing = asyncio.Lock()
 
     def send(self, message: bytes) -> None:
-        """Send one more message soon."""
         self._unsent.append(message)
         self._flush_soon()
 
     def finish(self) -> None:
-        """End the call with OK after the messages so far."""
         self._is_finished = True
         self._flush_soon()
 
     async def run(self, open_call: Callable[[Outlet], Call]) -> None:
-        """Open the call, and carry it to its end."""
         call: Call | None = None
         try:
             call = open_call(self)
@@ -324,7 +321,6 @@ class _CarriedCall(Outlet):
             self.account.close()
 
     async def _step(self, call: Call) -> None:
-        """Answer the next message, or its absence."""
         silence = call.silence_timeout
         message = await self._next(silence or (self._body_timeout if call.awaits_more else math.inf))
         if isinstance(message, bytes):

@@ -40,7 +40,6 @@ def expiry(certificate: bytes) -> str:
 
 
 def self_signed() -> tuple[bytes, bytes]:
-    """Return a new key and its certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "inference-epp")])
     now = dt.datetime.now(dt.UTC)

@@ -129,7 +129,6 @@ class ProtocolError(Exception):
     """The gateway sent a message that the protocol does not allow, or that this picker cannot answer."""
 
     def __init__(self, problem: str, fault: Fault = Fault.OUT_OF_ORDER) -> None:
-        """Take a problem in words, without content of the message."""
         super().__init__(problem)
         self.fault = fault
 

@@ -48,14 +48,12 @@ class OpenStreams:
         self._arrival = asyncio.Event()
 
     def opened(self) -> None:
-        """Count a stream."""
         self.count += 1
         if self.count == 1:
             self._idle.clear()
         self._arrival.set()
 
     def closed(self) -> None:
-        """Stop counting a stream."""
         self.count -= 1
         if self.count == 0:
             self._idle.set()
@@ -168,51 +166,41 @@ class SessionCall(Call):
 
     @property
     def done(self) -> bool:
-        """Whether the exchange is complete, or the gateway ended the stream."""
         return self._session.done or self._ended
 
     @property
     def silence_timeout(self) -> float | None:
-        """That of the session."""
         return self._session.silence_timeout
 
     def receive(self, message: bytes) -> Answers:
-        """Decode a message for the session."""
         return self._answered(lambda: self._session.receive(decode(message)))
 
     def resume(self) -> Answers:
-        """Resume after a pending request."""
         return self._answered(self._session.resume)
 
     def on_silence(self) -> Answers:
-        """Return the answers after a silence of the gateway."""
         return self._answered(self._session.on_silence)
 
     def half_close(self) -> Answers:
-        """End the exchange: there are no more messages to answer."""
         self._ended = True
         self._code = _OK
         return ()
 
     @property
     def awaits_more(self) -> bool:
-        """Whether the request is incomplete."""
         return self._session.is_incomplete
 
     def end_early(self, status: Status) -> Answers:
-        """Refuse an incomplete request."""
         self._cause = Cause.ERROR
         return self._session.give_up(TooManyBytesError() if status is Status.RESOURCE_EXHAUSTED else BodyTimeoutError())
 
     def unreadable(self, error: RpcError) -> None:
-        """Count and log an unreadable message."""
         self._cause = Cause.ERROR
         self._code = error.status.name.title().replace("_", "")
         fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
         self._sessions.warn_of(ProtocolError(str(error), fault), self._peer)
 
     def close(self) -> None:
-        """Close the session."""
         self._sessions.close(self._session, self._cause, self._code)
 
     def _evict(self) -> None:

@@ -51,7 +51,6 @@ _GRPC_BY_HTTP = {400: 3, 401: 16, 403: 7, 404: 12, 408: 4, 412: 9, 413: 8, 429: 
 
 
 def is_grpc(headers: Headers) -> bool:
-    """Return whether a request is a gRPC call."""
     return headers.get("content-type", "").startswith(_CONTENT_TYPE)
 
 
@@ -213,7 +212,6 @@ def modes_field(request: BodyMode, response: BodyMode) -> bytes:
 
 
 def response_body_replaced(changed: bytes) -> bytes:
-    """Replace a piece of the response body."""
     return _RESPONSE_BODY_REPLACED(changed) if changed else _RESPONSE_BODY_CLEARED
 
 

@@ -161,7 +161,6 @@ class RequestHalf:
         return self._refuse(error)
 
     def fail(self, error: RequestError) -> None:
-        """Record an internal error, unless the request is routed."""
         if self.routing is None:
             self._refuse(error)
 
@@ -227,7 +226,6 @@ class RequestHalf:
         return self._route(body, partial(self._with_pieces, body, trailers=True))
 
     def resume(self) -> Sequence[bytes]:
-        """Return the answers of a pending request that is settled."""
         if self._held is None:
             return ()
         (held, answer), self._held = self._held, None

@@ -328,6 +328,5 @@ def slice_bytes(piece: bytes) -> int:
 
 
 def slices(piece: bytes, size: int) -> Iterator[bytes]:
-    """Yield the slices of a piece."""
     for start in range(0, len(piece), size):
         yield piece[start : start + size]

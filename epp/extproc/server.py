@@ -248,12 +248,10 @@ class ExtProcServer:
 
     @property
     def open_streams(self) -> int:
-        """Number of open streams."""
         return self._streams.count
 
     @property
     def http2(self) -> "GrpcServer":
-        """The started server of ext_proc."""
         assert self._carrier.server is not None  # noqa: S101  not for an acceptor or grpcio
         return self._carrier.server
 
@@ -268,7 +266,6 @@ class ExtProcServer:
         return self._sessions.faults.counts
 
     def set_ready(self, *, ready: bool) -> None:
-        """Set the answer to health checks."""
         self._health.set_ready(ready=ready)
 
     def stand_by(self) -> None:
@@ -284,7 +281,6 @@ class ExtProcServer:
         await first_of(self._streams.quiet(quiet_seconds), enough.wait(), most_seconds=most_seconds)
 
     async def stop(self) -> None:
-        """Stop listening and end open streams."""
         self._health.set_ready(ready=False)
         self._health.close()
         cut = self._sessions.streams.count

@@ -84,7 +84,6 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether the exchange is complete."""
         return self._response is not None and self._response.progress is _ENDED
 
     @property
@@ -121,7 +120,6 @@ class Session:
         return answers
 
     def resume(self) -> Sequence[Answer]:
-        """Return the answers after a PendingRequest is settled."""
         request, response = self._request, self._response
         if request is None or response is None:
             return ()

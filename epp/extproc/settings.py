@@ -66,7 +66,6 @@ class BudgetSettings:
 
     @property
     def gathered_bytes(self) -> int:
-        """The limit of gathered bytes."""
         given = self.max_gathered_bytes
         return max(DEFAULT_GATHERED_BYTES, self.least_gathered_bytes) if given is None else given
 

@@ -133,7 +133,6 @@ class TlsContexts:
         self._context = self._new(self_signed() if self._files is None else self._files.pair)
 
     async def __call__(self) -> ssl.SSLContext:
-        """Return the context for a new connection."""
         if self._files is not None and (self._reload or self._reloads != RELOADS.count):
             self._reloads = RELOADS.count
             await asyncio.to_thread(self._renew)  # file systems may be slow

@@ -37,7 +37,6 @@ class ManualClock(Clock):
         self._now = start_seconds
 
     def now(self) -> float:
-        """Seconds as last set."""
         return self._now
 
     def utc(self) -> float:

@@ -39,7 +39,6 @@ class ObjectKind(NamedTuple):
         return "cluster" if self.hub is None else "hub"
 
     def __str__(self) -> str:
-        """Return kind and group."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
 

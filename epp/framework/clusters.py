@@ -251,14 +251,12 @@ class ClusterToleration(Parameters, frozen=True):
     Without effect on `NoSelectIfNew`."""
 
     def __post_init__(self) -> None:
-        """Refuse what would tolerate nothing; raises ValueError."""
         if not self.key and self.operator == "Equal":
             raise ValueError("key is empty: write the key of a taint, or operator: Exists to tolerate all taints")
         if self.value and self.operator == "Exists":
             raise ValueError(f"value is {self.value!r}, and operator Exists takes any value: remove one of them")
 
     def tolerates(self, taint: ClusterTaint) -> bool:
-        """Return whether it is for this taint."""
         return (
             self.key in {"", taint.key}
             and (self.operator == "Exists" or self.value == taint.value)

@@ -305,7 +305,6 @@ class EveryEndpoint:
     """Those that are to be tagged before the others: new ones, say."""
 
     def __call__(self, _endpoint: Endpoint, /) -> bool:
-        """Return True."""
         return True
 
 
@@ -341,5 +340,4 @@ class Feed:
     extractors: tuple[Extractor[Any], ...]
 
     def asks(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint itself answers."""
         return self.source.asks(endpoint)

@@ -34,7 +34,6 @@ class PagePlace(NamedTuple):
     """The name that `address` was resolved from; empty when a literal was given."""
 
     def __str__(self) -> str:
-        """Return host and port."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{self.host or address}:{self.port}"
 
@@ -97,7 +96,6 @@ class Endpoint:
     identity: Identity = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the address, derive `hostport`, `id` and `identity`, and copy the labels; raises ValueError."""
         try:
             ip = ipaddress.ip_address(self.address)
         except ValueError:
@@ -138,11 +136,9 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether these labels meet it."""
         return _TESTS[self.operator](labels.get(self.key), self.values)
 
     def __str__(self) -> str:
-        """Return the text of the Kubernetes API."""
         if self.operator in {"in", "notin"}:
             return f"{self.key} {self.operator} ({','.join(self.values)})"
         return f"{self.key}{self.operator}{self.values[0]}" if self.values else f"{self.operator}{self.key}"
@@ -190,11 +186,9 @@ class LabelSelector:
         return cls(tuple(Requirement(key, "=", (value,)) for key, value in sorted(labels.items())))
 
     def __str__(self) -> str:
-        """Return the text of the Kubernetes API."""
         return ",".join(map(str, self.requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether these labels meet all requirements."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 

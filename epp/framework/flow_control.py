@@ -225,18 +225,15 @@ class HeadOrder(FlowOrder):
         self._numbers: dict[str, int] = {}
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
-        """Note the first request of a flow."""
         self._forget(flow)
         self._numbers[flow] = queued.number
         self._heads.push(key, queued.number, flow)
 
     def empty(self, flow: str) -> None:
-        """Forget a flow."""
         self._forget(flow)
         self._numbers.pop(flow, None)
 
     def first(self) -> str:
-        """Return the flow that is next; raises LookupError for none."""
         found = self._heads.first()
         if found is None:
             raise LookupError("no flow waits")

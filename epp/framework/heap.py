@@ -30,11 +30,9 @@ class Heap(Generic[T, K, N]):
         return len(self._entries)
 
     def __contains__(self, name: N) -> bool:
-        """Return whether the entry of this name is there."""
         return name in self._places
 
     def __iter__(self) -> Iterator[T]:
-        """Yield the entries, in no order."""
         return (each[2] for each in self._entries)
 
     def push(self, key: K, name: N, entry: T) -> None:

@@ -48,7 +48,6 @@ class Corrected:
     """The limit in words, such as `an absolute path`; by default told from the limits."""
 
     def applies_to(self, value: object) -> bool:
-        """Return whether such a value may be replaced."""
         return not self.only or value in self.only
 
     @property

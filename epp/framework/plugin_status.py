@@ -29,7 +29,6 @@ class InputProblem:
     """Objects that are in effect in an earlier version."""
 
     def __str__(self) -> str:
-        """Return one sentence for the log."""
         what = f"{self.file}: {self.object}" if self.object else self.file
         if not self.kept:
             return f"{what} is skipped: {self.reason}"
@@ -50,7 +49,6 @@ class IgnoredValue:
     """Field, value and remedy."""
 
     def __str__(self) -> str:
-        """Return one sentence for the log."""
         return f"{self.file}: {self.kind} {self.object}: {self.reason}; it is ignored"
 
 
@@ -93,12 +91,10 @@ class Distribution:
         self.created = time.time()
 
     def observe(self, value: float) -> None:
-        """Count a value."""
         self.counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
     def add(self, other: "Distribution") -> None:
-        """Count all that another one with the same bounds has counted."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 

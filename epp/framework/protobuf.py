@@ -15,7 +15,6 @@ _FIXED = {_FIXED64: 8, _FIXED32: 4}
 
 
 def varint(number: int) -> bytes:
-    """Return a number as a varint."""
     if number < _CONTINUES:
         return number.to_bytes()
     found = bytearray()
@@ -83,7 +82,6 @@ def read_varint(view: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def count_varints(packed: bytes) -> int:
-    """Return the number of varints."""
     return int(np.count_nonzero(np.frombuffer(packed, np.uint8) < _CONTINUES))
 
 

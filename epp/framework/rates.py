@@ -214,7 +214,6 @@ class EndpointRates:
     _ages: Reported[_Ages] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Keep readers from writing to the arrays."""
         assign = object.__setattr__
         for name in _ARRAYS:
             assign(self, name, read_only(getattr(self, name).view()))

@@ -31,7 +31,6 @@ class Breach:
     limit: float
 
     def __str__(self) -> str:
-        """Return a sentence for the client."""
         limit, requested = self._shown(self.limit), self._shown(self.requested)
         return f"quota {self.key} of {quoted(self.tenant)} is {limit}, and with this request {requested}"
 

@@ -78,7 +78,6 @@ class Headers(Mapping[str, str]):
     @overload
     def get(self, name: str, default: str | T, /) -> str | T: ...
     def get(self, name: str, default: str | T | None = None, /) -> str | T | None:
-        """Return the value of a name, or the default."""
         return self._first.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
@@ -183,7 +182,6 @@ class DataKey(Generic[T]):
     """Name and producer in one."""
 
     def __post_init__(self) -> None:
-        """Derive the id."""
         object.__setattr__(self, "id", self.name + "@" + self.producer)
 
     def produced_by(self, producer: str) -> "DataKey[T]":
@@ -207,7 +205,6 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
     """By tier below the accelerator's memory: those of these tokens whose best tier it is, one number for each slot."""
 
     def __post_init__(self) -> None:
-        """Keep others from writing to the array."""
         msgspec.structs.force_setattr(self, "matched_blocks", read_only(self.matched_blocks.view()))
 
     def matched_tokens(self, candidates: Candidates) -> NDArray[np.float64]:
@@ -254,7 +251,6 @@ class MediaMatch(msgspec.Struct, frozen=True, eq=False):
     """Different media in the request."""
 
     def __post_init__(self) -> None:
-        """Keep others from writing to the array."""
         msgspec.structs.force_setattr(self, "matched", read_only(self.matched.view()))
 
 

@@ -77,7 +77,6 @@ class Condition(Parameters, frozen=True):
     """Time of the request in UTC: `08:00..18:00`, end excluded; `22:00..06:00` spans midnight."""
 
     def __post_init__(self) -> None:
-        """Refuse empty and unreadable conditions."""
         if all(getattr(self, field) is None for field in self.__struct_fields__):
             raise ValueError(f"a condition is empty; give one of {', '.join(self.__struct_encode_fields__)}")
         compile_condition(self)

@@ -126,7 +126,6 @@ class Destination(msgspec.Struct, frozen=True, eq=False):
     """The target endpoint, then its fallbacks in order: always those of `primary`."""
 
     def __post_init__(self) -> None:
-        """Look the targets up, and copy the mappings."""
         assign = msgspec.structs.force_setattr
         targets = self.primary.targets
         assign(self, "targets", targets)

@@ -56,7 +56,6 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
     """Requests in flight."""
 
     def __post_init__(self) -> None:
-        """Keep readers from writing to the arrays."""
         for name in self.__struct_fields__[1:]:
             read_only(getattr(self, name))
 
@@ -176,7 +175,6 @@ class LoadScorer(Scorer[L]):
     parameters_type: ClassVar[type[Parameters]] = LoadParameters
 
     def setup(self) -> None:
-        """Add the data for `normalizeBy` to the inputs."""
         self.reads = (*self.reads, *_CAPACITY_DATA[self.parameters.normalize_by])
 
     def in_proportion(self, load: Floats, request: Request, candidates: Candidates) -> Floats:

@@ -54,7 +54,6 @@ class SessionIdSource(Parameters, frozen=True):
     `agent-identity`."""
 
     def __post_init__(self) -> None:
-        """Refuse an entry that names no source, or two."""
         if bool(self.header) == bool(self.attribute):
             raise ValueError("an entry of sessionIdConfig.sources takes either a header or an attribute")
         if self.producer and not self.attribute:
@@ -94,7 +93,6 @@ class SessionIds(Parameters, frozen=True):
         return tuple(source.key for source in self.sources if source.key is not None)
 
     def session(self, request: Request) -> str:
-        """Return the session id of a request; empty for none."""
         return next(filter(None, (source.find(request) for source in self.sources)), "")
 
 
@@ -158,18 +156,15 @@ class Bindings(Generic[B]):
         return bound
 
     def bind(self, session: str, to: B, now: float) -> None:
-        """Bind the session."""
         self.bind_digest(session_digest(session), to, now)
 
     def bind_digest(self, digest: bytes, to: B, now: float) -> None:
-        """Bind the session with this digest."""
         self._sweep(now)
         self._use(digest, to, now)
         if len(self._bound) > self._limit:
             self._bound.popitem(last=False)
 
     def unbind(self, session: str, to: B) -> None:
-        """Forget the session if it is bound to this."""
         key = session_digest(session)
         found = self._bound.get(key)
         if found is not None and found[0] == to:
@@ -198,7 +193,6 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
     """Base of the filter and the scorer of session affinity."""
 
     def setup(self) -> None:
-        """Make the memory that the strategy needs."""
         ids = self.parameters.session_id_config
         self._header = self.parameters.encoded_endpoint_header_config.header.lower()
         self._target_key: DataKey[str] = DataKey("session-target", producer=self.name)
@@ -216,7 +210,6 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
         return mask
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Record the target of the profile; nothing where the profile did not run."""
         profile = self._profile(result)
         target = None if profile is None else profile.targets[0]
         if self._bindings is None:
@@ -226,7 +219,6 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
             self._bindings.bind(session, target.identity, self.clock.now())
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:
-        """Forget the session: the endpoint has nothing of it."""
         profile = self._profile(result)
         if self._bindings is not None and profile is not None and (session := self._session(request)):
             self._bindings.unbind(session, profile.targets[0].identity)

@@ -32,7 +32,6 @@ def matching_term(selector: NodeSelector, labels: Mapping[str, str], node: str =
 
 
 def term_size(term: NodeSelectorTerm) -> int:
-    """Return the number of tests."""
     return len(term.match_expressions) + len(term.match_fields)
 
 

@@ -48,7 +48,6 @@ class Allocated:
 
     @property
     def driver(self) -> str:
-        """Name of the driver."""
         return self.result.driver
 
     def attribute(self, name: str) -> AttributeValue | None:
@@ -62,7 +61,6 @@ class Allocated:
 
     @property
     def is_slice(self) -> bool:
-        """Whether it is a MIG device."""
         return self.text("type") == "mig"
 
     @property

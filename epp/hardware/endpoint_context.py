@@ -37,7 +37,6 @@ class AffectedPlaces:
     nodes: frozenset[str] = frozenset()
 
     def __contains__(self, endpoint: Endpoint) -> bool:
-        """Return whether the endpoint is affected."""
         return (endpoint.uid in self.pods and endpoint.uid != "") or endpoint.node in self.nodes
 
 
@@ -97,14 +96,12 @@ def _of_claim(claim: ResourceClaim, inventories: Iterable[Inventory]) -> Affecte
 
 
 def _users(claims: Iterable[ResourceClaim], inventory: Inventory) -> Iterator[str]:
-    """Yield the UIDs of pods that use or name the claims."""
     for each in claims:
         yield from (user.uid for user in each.reserved_for)
         yield from (pod.metadata.uid for pod in inventory.pods_by_claim.get(each.id, ()))
 
 
 def _versions(changes: Iterable[ObjectsOfKind], before: ClusterObjects, after: ClusterObjects) -> Iterator[Object]:
-    """Yield the old and the new version of each changed object."""
     for change in changes:
         for name in change.changed:
             versions = (before.find(change.kind, name), after.find(change.kind, name))
@@ -173,7 +170,6 @@ class EndpointContext:
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Annotations of the pod."""
         return {} if self.pod is None else self.pod.metadata.annotations
 
     @property

@@ -55,7 +55,6 @@ class Difference(Generic[O]):
     new: tuple[O, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything changed."""
         return bool(self.gone or self.new)
 
 
@@ -361,7 +360,6 @@ def _pool_problems(pools: Iterable[DevicePool]) -> Iterator[str]:
 
 
 def _expressions(classes: Iterable[AcceleratorClass]) -> dict[str, DeviceExpression]:
-    """Return the valid CEL device selectors of the classes."""
     found: dict[str, DeviceExpression] = {}
     for each in classes:
         with contextlib.suppress(ValueError):  # reported by `issues_of`

@@ -56,7 +56,6 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Whether its profile is valid."""
         return parse_mig_profile(self.profile) is not None
 
     @property
@@ -66,7 +65,6 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def occupies(self) -> bool:
-        """Whether it occupies memory slots."""
         return not self.tentative and not (self.state == "deleted" or self.state.endswith("+deleted"))
 
     def routability(self, *, pod_ready: bool) -> Routability:
@@ -94,7 +92,6 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
     """Canonical MIG profiles for which the node reports placements."""
 
     def gpu(self, uuid: str) -> NodeGpu | None:
-        """Return the GPU with this UUID."""
         return next((gpu for gpu in self.gpus if gpu.gpu_uuid == uuid), None)
 
 

@@ -182,7 +182,6 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
     """Keeps `objectives` up to date; an object with an invalid value does not replace a valid one."""
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.objectives = Objectives()
         self.start_following(
             FollowedObjects(
@@ -196,26 +195,21 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
 
     @property
     def inputs(self) -> InputState:
-        """Rejected versions of files and objects, and ignored values."""
         return replace(self._objects.inputs, ignored=self.objectives.ignored)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """All kinds that bound accelerators."""
         return tuple(ObjectKind(*kind) for kind in sorted(KINDS)) if self.parameters.read_cluster else ()
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether the plugin supports the kind."""
         return (kind.group, kind.kind) in KINDS
 
     async def follow(self) -> None:
-        """Apply new versions of the files until cancelled."""
         if self._objects.paths:
             async for _ in self._objects.changes():
                 await self.look()
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
-        """Return the new bounds, which affect requests, not tags."""
         objectives = objectives_of(change.files, self.parameters.pool_name)
         return lambda: self._apply(change, objectives)
 

@@ -133,7 +133,6 @@ class PriceList:
         """Messages about valid entries that may be a mistake."""
 
     def __bool__(self) -> bool:
-        """Whether there is any entry."""
         return bool(self._index)
 
     def quote(self, query: PriceQuery) -> Facts:

@@ -110,7 +110,6 @@ class ClassTotals:
         self._nodes: dict[str, _NodeDevices] = {}
 
     def of(self, inventory: Inventory) -> Mapping[str, ClassTotal]:
-        """Return the totals of an inventory."""
         if inventory is not self._inventory:
             before = self._inventory or Inventory()
             classes_differ = bool(

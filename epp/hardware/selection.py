@@ -152,7 +152,6 @@ class SelectionLayer(SelectionParameters, frozen=True):
     """One layer of bounds and preferences: the parameters of `accelerator-filter` without `onUnknown` and `cel`."""
 
     def __post_init__(self) -> None:
-        """Reject a parameter that is only valid for filters."""
         super().__post_init__()
         if self.fallback_on_empty:
             raise ValueError("fallbackOnEmpty is for filters: set it on accelerator-filter")
@@ -227,7 +226,6 @@ class AcceleratorSelectionProducer(
     writes = (ACCELERATOR_SELECTION,)
 
     def setup(self) -> None:
-        """Read the objects in files for the first time, and combine the configured layers."""
         super().setup()
         self._problems_key: DataKey[tuple[str, ...]] = DataKey("accelerator-override-problems", producer=self.name)
         defaults = self.parameters.defaults.selection()
@@ -252,20 +250,17 @@ class AcceleratorSelectionProducer(
 
     @property
     def accelerator_names(self) -> Sequence[str]:
-        """Accelerator classes and models in configuration and objects."""
         named = (name for selection in self._selections for name in (*class_names(selection), *selection.models))
         return tuple(dict.fromkeys((*named, *self.objectives.classes)))
 
     @property
     def without_prices(self) -> str:
-        """Consequence of missing prices; empty if prices are not needed."""
         if any(selection.caps_cost for selection in self._selections):
             return "filters drop all endpoints where these bounds cap the price, unless onUnknown keeps them"
         by_price = any(selection.policy == "cheapest" for selection in self._selections)
         return "the policy Cheapest is no preference" if by_price else ""
 
     def produce(self, request: Request, candidates: Candidates) -> None:
-        """Publish the selections of the request."""
         layers = self._layers(request, candidates)
         asked = any(name.startswith(ACCELERATOR_PREFIX) for name in request.headers)
         if not (asked and self.parameters.allow_request_overrides):

@@ -163,12 +163,10 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Paths of the files."""
         return tuple(file.path for file in (self.products, self.price_file) if file is not None)
 
     @property
     def has_prices(self) -> bool:
-        """Whether a file has a price."""
         parsed = None if self.products is None else self.products.parsed
         return bool(self.prices) or (
             parsed is not None and any(each.cost_per_hour is not None for each in parsed.value)
@@ -176,7 +174,6 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
-        """Rejected parts of the files."""
         files = [file for file in (self.products, self.price_file) if file is not None]
         return InputState(
             tuple(problem for file in files for problem in file.problems),
@@ -185,7 +182,6 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Messages about entries in effect."""
         if self.price_file is None:
             return ()
         return tuple(f"{self.price_file.path}: {each}" for each in self.prices.remarks)

@@ -63,7 +63,6 @@ class TagBuilder:
         self._node_labels: dict[str, Mapping[str, str]] = {}
 
     def build(self, endpoint: Endpoint) -> Merged:
-        """Return the tag of the endpoint, and the problems of its sources."""
         context = self.context(endpoint)
         declared = [*self._declared(context)]
         requested = () if context.pod is None else resource_requests(context.pod, self._resource_names)

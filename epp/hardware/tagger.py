@@ -79,7 +79,6 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     """Accelerator of endpoints with unknown hardware."""
 
     def __post_init__(self) -> None:
-        """Check the duration; raises ValueError."""
         try:
             parse_duration(self.missing_file_grace_period)
         except ValueError as error:
@@ -118,7 +117,6 @@ class AcceleratorTagger(
     metrics = (_DEVICES, _AVAILABLE, *QUOTA_METRICS, *IDLE_METRICS)
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self.inventory = Inventory()
         """Objects in effect."""
         self._totals = ClassTotals()
@@ -154,7 +152,6 @@ class AcceleratorTagger(
 
     @property
     def inputs(self) -> InputState:
-        """Rejected versions of files and objects, and ignored values; the file name of the cluster is `cluster`."""
         parts = (self._objects.inputs, self._tables.inputs)
         return InputState(
             tuple(problem for part in parts for problem in part.problems),
@@ -165,16 +162,13 @@ class AcceleratorTagger(
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """All kinds that describe hardware."""
         return _KINDS if self.parameters.read_cluster else ()
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether the tagger supports the kind."""
         return kind._replace(version="") in _KINDS
 
     @property
     def selectors(self) -> Sequence[str]:
-        """Services and runtimes of OME that select accelerators."""
         return self.inventory.selectors
 
     @property
@@ -206,7 +200,6 @@ class AcceleratorTagger(
         return self._report(endpoint, merged)
 
     def untag(self, endpoint: Endpoint) -> None:
-        """Forget the node of an endpoint."""
         self._nodes_of.pop(endpoint.id, None)
 
     def idle_nodes(self) -> Sequence[IdleNode]:
@@ -215,7 +208,6 @@ class AcceleratorTagger(
             return self._idle.of(self.inventory, self._builder, self._tables, frozenset(list(self._nodes_of.values())))
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
-        """Return the tag without logging problems."""
         return self._report(endpoint, self.merged(endpoint))
 
     def _report(self, endpoint: Endpoint, merged: Merged) -> Report:
@@ -231,7 +223,6 @@ class AcceleratorTagger(
         )
 
     def merged(self, endpoint: Endpoint) -> Merged:
-        """Return the tag, and the problems of its sources."""
         merged = self._builder.build(endpoint)
         defaults = self.parameters.defaults
         if merged.tag.kind is not AcceleratorKind.UNKNOWN or defaults is None or endpoint.accelerator is not None:
@@ -244,17 +235,14 @@ class AcceleratorTagger(
         return msgspec.structs.replace(assumed, tag=msgspec.structs.replace(assumed.tag, provenance=provenance))
 
     def knows(self, name: str) -> bool:
-        """Return whether there is an AcceleratorClass, or a product of the catalogue, with this name."""
         classes = {known.lower() for known in self.inventory.classes}
         return name.lower() in classes or self._tables.catalogue.find(name) is not None
 
     @property
     def placement_templates(self) -> Collection[str]:
-        """Names of the SchedulingConfigTemplates."""
         return self.inventory.scheduling_templates.keys()
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Apply new versions of the files until cancelled."""
         files = (*self._objects.paths, *self._tables.paths)
         if not (files and self.parameters.watch_files):
             return

@@ -53,7 +53,6 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
     writes = (TOPOLOGY,)
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError or ValueError for an invalid path."""
         self._nodes: Mapping[str, Node] = {}
         self._warned: set[str] = set()
         self.start_following(
@@ -78,7 +77,6 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
         return Report(attributes={TOPOLOGY: found})
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
-        """Return the location without logging."""
         return Report(attributes={TOPOLOGY: self._place(endpoint)})
 
     def _place(self, endpoint: Endpoint) -> Topology:
@@ -98,20 +96,16 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
 
     @property
     def inputs(self) -> InputState:
-        """Versions of files and nodes that are not in effect."""
         return self._objects.inputs
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """Nodes."""
         return (ObjectKind(*_NODE),)
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether the kind is Node."""
         return (kind.group, kind.kind) == _NODE
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Apply new versions of the files until cancelled."""
         if self._objects.paths:
             async for _ in self._objects.changes():
                 if (affected := await self.look()) is not None:

@@ -182,12 +182,10 @@ class PolicyFiles:
 
     @property
     def policies(self) -> PoolPolicies:
-        """Policies in effect."""
         return self._policies
 
     @property
     def inputs(self) -> InputState:
-        """Files, and the versions of them that are not in effect."""
         state = self._source.inputs
         return replace(state, problems=(*state.problems, *_idle_rules(self._source.present.files)))
 

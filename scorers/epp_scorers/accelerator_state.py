@@ -99,7 +99,6 @@ class StrategyParameters(Parameters, frozen=True):
     """Weight of the share of the GPUs that is not in use, in place of the strategy's."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that are all 0."""
         weights = self.weights()
         require_weights({f"{name.replace('first_token', 'firstToken')}Weight": one for name, one in weights.items()})
 
@@ -187,7 +186,6 @@ class AcceleratorPolicyParameters(Parameters, frozen=True):
     """Number of parameters by model, such as `70B`, for conditions; takes precedence over the model's name."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that cannot be read."""
         for size in self.model_sizes.values():
             parse_size(size)
 
@@ -249,7 +247,6 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
         return (scores + same) / 2
 
     def _made_for(self, selection: Selection) -> tuple[tuple[float, Scorer[Any]], ...]:
-        """Return the scorers with their weights."""
         policy, order = selection.policy or self.parameters.default_policy, selection.preference_order
         if not order or policy == "first-available":
             return ((1.0, self._of_policy(policy, selection)),) if policy else ()

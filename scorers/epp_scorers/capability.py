@@ -46,7 +46,6 @@ class BestFitParameters(Parameters, frozen=True):
     """Weight of the compute term `C`."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that are all 0, and check the amount of memory."""
         require_weights({"memoryWeight": self.memory_weight, "computeWeight": self.compute_weight})
         read_memory("minMemory", self.min_memory)
 
@@ -127,7 +126,6 @@ class MostCapableParameters(Parameters, frozen=True):
     """Weight of the TFLOPS."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that are all 0."""
         require_weights(
             {
                 "memoryWeight": self.memory_weight,
@@ -191,7 +189,6 @@ class SliceFitParameters(Parameters, frozen=True):
     """Compute slices; most devices have 7, a whole device counts as 8."""
 
     def __post_init__(self) -> None:
-        """Check the amount of memory."""
         read_memory("minMemory", self.min_memory)
 
 

@@ -175,7 +175,6 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
         return 1.0 - of_candidates / most if most > _LEAST else np.ones(len(candidates))
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Count the request for the cluster of its target."""
         clusters = self._clusters.of(result.primary.candidates.snapshot)
         name, now = clusters.names[clusters.numbers[result.primary.slot]], self.clock.now()
         count = self._left(name, now) + 1.0
@@ -244,7 +243,6 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
         return scores
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Bind the session to the cluster of the target."""
         session = self.parameters.session_id_config.session(request)
         if session:
             clusters = self._clusters.of(result.primary.candidates.snapshot)

@@ -162,7 +162,6 @@ class PlacementTemplateScorer(Scorer[PlacementTemplateParameters]):
 
     @property
     def placement_template(self) -> str:
-        """Name of the template."""
         return self.parameters.template
 
     def score(self, request: Request, candidates: Candidates) -> Floats:

@@ -55,7 +55,6 @@ class PreferenceOrderParameters(FilterParameters, frozen=True, kw_only=True):
     """Precision by model, such as `fp8`; takes precedence over the model's name."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that cannot be read."""
         for size in self.model_sizes.values():
             parse_size(size)
 

@@ -43,7 +43,6 @@ class ThrottledFlows:
         return None if found is None else found[1]
 
     def add(self, flow: str, blocked: Blocked) -> None:
-        """Throttle a flow that is not throttled."""
         self._numbers += 1
         self._blocked[flow] = self._numbers, blocked
         if blocked.until is not None:
@@ -85,12 +84,10 @@ class Shares:
         """Flows by bytes, then requests, likewise."""
 
     def add(self, queued: QueuedRequest) -> None:
-        """Add a request."""
         self._flows.setdefault(queued.flow, OrderedDict())[queued.number] = queued
         self._resize(queued.flow, queued.size_bytes)
 
     def remove(self, queued: QueuedRequest) -> None:
-        """Remove a request."""
         del self._flows[queued.flow][queued.number]
         self._resize(queued.flow, -queued.size_bytes)
 
@@ -153,7 +150,6 @@ class Shares:
 
 
 def _first_of(flows: Heap[str, tuple[float, ...], str]) -> str:
-    """Return the first flow; empty without one."""
     found = flows.first()
     return "" if found is None else found[1]
 
@@ -190,11 +186,9 @@ class Band:
         """None if requests are dispatched in order of arrival, so that flows have no shares."""
 
     def __len__(self) -> int:
-        """Return the number of requests."""
         return len(self._arrivals)
 
     def __contains__(self, number: object) -> bool:
-        """Return whether the request of this number is queued here."""
         return number in self._arrivals
 
     def __iter__(self) -> Iterator[QueuedRequest]:
@@ -203,16 +197,13 @@ class Band:
 
     @property
     def flows(self) -> int:
-        """Number of flows with a queue."""
         return len(self._flows)
 
     @property
     def numbers(self) -> Iterable[int]:
-        """Numbers of all requests, oldest first."""
         return self._arrivals.keys()
 
     def numbered(self, number: int) -> QueuedRequest | None:
-        """Return the request of this number; None if it is not queued here."""
         return self._arrivals.get(number)
 
     @property
@@ -229,7 +220,6 @@ class Band:
         return None if found is None else found[1]
 
     def add(self, queued: QueuedRequest) -> None:
-        """Add a request."""
         self._arrivals[queued.number] = queued
         self.size_bytes += queued.size_bytes
         if self._shares is not None:
@@ -267,7 +257,6 @@ class Band:
 
     @property
     def throttled_flows(self) -> int:
-        """Number of throttled flows."""
         return len(self._throttled)
 
     @property
@@ -276,11 +265,9 @@ class Band:
         return self._throttled.next_end
 
     def is_throttled(self, flow: str) -> bool:
-        """Return whether a flow is throttled."""
         return flow in self._throttled
 
     def throttled_by(self, queued: QueuedRequest) -> Blocked | None:
-        """Return the quota that throttles the flow of a request; None without one."""
         return None if queued.is_set_aside else self._throttled.why(queued.flow)
 
     def some_throttled(self, most: int) -> list[QueuedRequest]:
@@ -289,7 +276,6 @@ class Band:
         return [head[1] for head in heads if head is not None]
 
     def throttle(self, flow: str, blocked: Blocked) -> None:
-        """Throttle a flow until it is resumed."""
         self._throttled.add(flow, blocked)
         self.throttled_requests += len(self._flows[flow])
         self._order.empty(flow)

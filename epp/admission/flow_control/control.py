@@ -133,7 +133,6 @@ class FlowControl:
             self._remove(queued, Outcome.EVICTED_CONTEXT_CANCELLED)
 
     def room(self, candidates: Candidates, priority: int) -> Mask:
-        """Mark the candidates that have room for a request of a priority."""
         room: Mask = self.settings.detector.fullness(candidates) < self.settings.ceiling(priority, candidates)
         return room
 
@@ -180,11 +179,9 @@ class FlowControl:
         return min(*ends, *resumes, inf if due is None else due[0]) if ends else None
 
     def resume(self, flow: str) -> None:
-        """Resume a throttled flow, whose tenant has quota again."""
         self.queues.resume(flow)
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
-        """Record whether the pool has endpoints."""
         self._ttl.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
 
     def use(self, settings: FlowControlSettings) -> None:

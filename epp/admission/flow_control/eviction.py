@@ -137,7 +137,6 @@ class Evictions:
         return True
 
     def ended(self, evictable: Evictable) -> None:
-        """Record the end of a request."""
         entry = self._entries.pop(evictable, None)
         if entry is None:
             return
@@ -277,7 +276,6 @@ class Evictions:
         self._by_priority[entry.priority] += 1
 
     def _discard(self, entry: _Entry) -> None:
-        """Remove a request that is no longer evictable, if it is there."""
         band = self._band(entry.slot, entry.priority)
         if entry.number not in band:
             return

@@ -56,7 +56,6 @@ class _Guarded(Plugin[Parameters]):
             setattr(self, name, getattr(policy, name))
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both guard the same policy."""
         return isinstance(other, _Guarded) and other._policy is self._policy
 
     def __hash__(self) -> int:
@@ -72,7 +71,6 @@ class GuardedEvictionFilter(_Guarded, EvictionFilter[Parameters]):
     copied = ("after_first_token",)
 
     def evictable(self, request: Request) -> bool:
-        """Return the result of the filter; false if it fails."""
         found = self._call(lambda: as_bool(self._policy.evictable(request)))
         return not isinstance(found, Failure) and found
 
@@ -81,7 +79,6 @@ class GuardedEvictionOrder(_Guarded, EvictionOrder[Parameters]):
     """An order; on failure, requests are ordered by priority, then the most recently dispatched first."""
 
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
-        """Return the key of the order, or the default key if it fails."""
         found = self._call(lambda: as_numbers(self._policy.key(under_way)))
         return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
 
@@ -115,18 +112,15 @@ class GuardedDetector(_Guarded, SaturationDetector[Parameters]):
 
     @property
     def oldest_metrics_seconds(self) -> float:
-        """Age limit of the detector."""
         limit: float = self._policy.oldest_metrics_seconds
         return limit
 
     def fullness(self, candidates: Candidates) -> Floats:
-        """Return the result of the detector; 0 if it fails."""
         count = len(candidates)
         found = self._call(lambda: as_fullness(self._policy.fullness(candidates), count))
         return np.zeros(count) if isinstance(found, Failure) else found
 
     def saturation(self, candidates: Candidates) -> float:
-        """Return the result of the detector; 0 if it fails."""
         found = self._call(lambda: as_number(self._policy.saturation(candidates)))
         return 0.0 if isinstance(found, Failure) else found
 
@@ -137,7 +131,6 @@ class GuardedUsageLimits(_Guarded, UsageLimitPolicy[Parameters]):
     copied = ("reads_saturation",)
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
-        """Return the ceilings of the policy; 1 if it fails."""
         count = len(priorities)
         found = self._call(lambda: as_ceilings(self._policy.ceilings(priorities, saturation), count))
         return [_MOST_CEILING] * count if isinstance(found, Failure) else found
@@ -149,7 +142,6 @@ class GuardedOrdering(_Guarded, OrderingPolicy[Parameters]):
     copied = ("in_order_of_arrival",)
 
     def key(self, queued: Queued) -> float:
-        """Return the key of the policy, or the time of arrival if it fails."""
         found = self._call(lambda: as_number(self._policy.key(queued)))
         return queued.enqueued_at if isinstance(found, Failure) else found
 
@@ -160,7 +152,6 @@ class GuardedFairness(_Guarded, FairnessPolicy[Parameters]):
     copied = ("in_order_of_arrival",)
 
     def order(self) -> FlowOrder:
-        """Return an order of the policy that falls back to the order of arrival."""
         found = self._call(self._order)
         return HeadOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
 

@@ -35,11 +35,9 @@ class _Migration:
         return done
 
     def added(self, queued: QueuedRequest) -> None:
-        """Record a request that was added to the source."""
         self.left.append(queued.number)
 
     def removed(self, queued: QueuedRequest) -> None:
-        """Record a request that was removed from the source."""
         if queued.number in self._to:
             self._to.remove(queued)
 
@@ -80,7 +78,6 @@ class Queues:
             yield from self.bands[priority]
 
     def settings(self, priority: int) -> BandSettings:
-        """Return the settings of the band of a priority."""
         band = self.bands.get(priority)
         return self._settings_of(priority) if band is None or priority in self._migrations else band.settings
 
@@ -90,11 +87,9 @@ class Queues:
         return self.requests == sum(band.throttled_requests for band in self.bands.values())
 
     def is_throttled(self, flow: str) -> bool:
-        """Return whether a flow is throttled at any priority."""
         return any(band.is_throttled(flow) for band in self.bands.values())
 
     def throttled_by(self, queued: QueuedRequest) -> Blocked | None:
-        """Return the quota that throttles the flow of a request; None without one."""
         return self.bands[queued.priority].throttled_by(queued)
 
     def resume_due(self, now: float, most: int) -> bool:
@@ -104,7 +99,6 @@ class Queues:
         return not most
 
     def resume(self, flow: str) -> None:
-        """Resume a flow at every priority."""
         for band in self.bands.values():
             band.resume(flow)
 

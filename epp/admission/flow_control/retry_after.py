@@ -48,11 +48,9 @@ class _Events:
 
     @property
     def oldest(self) -> float:
-        """Time of the oldest event."""
         return self._events[0][0]
 
     def add(self, at: float, priority: int, flow: str = "") -> None:
-        """Add the latest event."""
         self._events.append((at, priority, flow))
         self._by_priority[priority] += 1
         self._by_flow[priority, flow] += 1
@@ -65,11 +63,9 @@ class _Events:
             self._drop()
 
     def above(self, priority: int) -> int:
-        """Return the number of events of higher priorities."""
         return sum(count for each, count in self._by_priority.items() if each > priority)
 
     def of(self, priority: int, flow: str) -> int:
-        """Return the number of events of a flow."""
         return self._by_flow[priority, flow]
 
     def _drop(self) -> None:
@@ -111,11 +107,9 @@ class DrainRate:
         self._since = None
 
     def arrived(self, now: float, priority: int) -> None:
-        """Record a request that was queued."""
         self._arrivals.add(self._at(now), priority)
 
     def dispatched(self, now: float, priority: int, flow: str = "") -> None:
-        """Record a dispatch."""
         self._dispatches.add(self._at(now), priority)
         self._by_flow.add(self._at(now), priority, flow)
 
@@ -175,18 +169,15 @@ class Refusals:
         self._clock = clock
 
     def full(self, priority: int, flow: str, *, has_endpoints: bool) -> RequestError:
-        """Return the error of a request that exceeds the limits of the queues."""
         if not has_endpoints:
             return QueueFullNoEndpointsError(f"{self._queues.requests} requests wait")
         error = QueueFullError("the queue for a model server is full: retry later")
         return self._after_queue(error, priority, flow)
 
     def evicted(self, queued: QueuedRequest) -> RequestError:
-        """Return the error of a queued request that is replaced by one of higher priority."""
         return self._after_queue(EvictedError("evicted-queue-pressure"), queued.priority, queued.flow, LATER_SECONDS)
 
     def expired(self, queued: QueuedRequest, *, has_endpoints: bool) -> tuple[RequestError, Outcome]:
-        """Return the error and outcome of a request whose time to live ended."""
         waited = f"{self._clock.now() - queued.queued.enqueued_at:.0f} s"
         blocked = self._queues.throttled_by(queued)
         if blocked is not None:
@@ -197,7 +188,6 @@ class Refusals:
         return self._after_queue(QueueTimeoutError(waited), queued.priority, queued.flow), Outcome.EVICTED_TTL
 
     def missed(self, queued: QueuedRequest, *, has_endpoints: bool) -> tuple[RequestError, Outcome]:
-        """Return the error and outcome of a request whose first token is overdue."""
         waited = f"{self._clock.now() - queued.queued.enqueued_at:.1f} s"
         if not has_endpoints:
             return QueueTimeoutNoEndpointsError(waited), Outcome.EVICTED_NO_ENDPOINTS

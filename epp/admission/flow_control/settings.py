@@ -93,7 +93,6 @@ class QueuedRequest(ABC):
 
     @property
     def number(self) -> int:
-        """Number in the order of arrival."""
         return self.queued.number
 
     @property
@@ -103,12 +102,10 @@ class QueuedRequest(ABC):
 
     @property
     def priority(self) -> int:
-        """Priority of the request."""
         return self.request.priority
 
     @property
     def size_bytes(self) -> int:
-        """Size of the body."""
         return self.request.size_bytes
 
     @abstractmethod
@@ -190,7 +187,6 @@ class FlowControlSettings:
     """None if no request in flight may be evicted."""
 
     def of(self, priority: int) -> BandSettings:
-        """Return the settings of a priority."""
         found = self.bands.get(priority)
         if found is not None:
             return found
@@ -228,7 +224,6 @@ class QueueTtl:
         self._since = -inf
 
     def pool_changed(self, now: float, *, has_endpoints: bool) -> None:
-        """Record whether the pool has endpoints."""
         if has_endpoints != self.has_endpoints:
             self.has_endpoints = has_endpoints
             self._since = now

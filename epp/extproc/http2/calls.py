@@ -128,7 +128,6 @@ class Calls:
             self._windows.consumed(stream)
 
     def request_ended(self, stream: Stream) -> None:
-        """Handle the end of the client's side of a stream."""
         stream.remote_ended = True
         stream.ready = False
         if stream.refusal is None:

@@ -141,7 +141,6 @@ class Connection:
         return later
 
     def settled(self, stream_id: int, error: Exception | None) -> None:
-        """Resume the stream whose answer is settled or cancelled."""
         self._calls.settled(stream_id, error)
 
     def go_away(self) -> None:
@@ -161,7 +160,6 @@ class Connection:
         self.lose()
 
     def fail(self, code: ErrorCode, problem: str) -> None:
-        """End the connection with GOAWAY."""
         if self.closed:
             return
         if code is not ErrorCode.NO_ERROR:

@@ -79,7 +79,6 @@ class PacedProtocol(asyncio.Protocol):
         """Whether reading and writing have ended."""
 
     def data_received(self, data: bytes) -> None:
-        """Handle one read within the time of this iteration."""
         if self.is_closing:
             return
         if self._later or self._is_paused:

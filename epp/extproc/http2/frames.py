@@ -55,18 +55,15 @@ class Setting(IntEnum):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return any frame."""
     size = len(payload)
     return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id) + payload
 
 
 def settings_frame(values: dict[Setting, int]) -> bytes:
-    """Return a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(key, value) for key, value in values.items()))
 
 
 def rst_stream_frame(stream_id: int, code: ErrorCode) -> bytes:
-    """Return an RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream_id, _WORD.pack(code))
 
 

@@ -62,7 +62,6 @@ class Incoming:
         return self.settings_seen and self._block is None
 
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview, now: float) -> None:
-        """Handle one frame."""
         if self._block is not None and kind != frames.CONTINUATION:
             raise GoawayError(ErrorCode.PROTOCOL_ERROR, "another frame within a header block")
         if not self.settings_seen and (kind != frames.SETTINGS or flags & frames.ACK):

@@ -183,11 +183,9 @@ class Capacity:
         return True
 
     def give_back(self, amount: int = 1) -> None:
-        """Release `amount`."""
         self.used -= amount
 
     def refuse(self) -> None:
-        """Count a refusal."""
         self.refusals += 1
         self._refused(self)
 

@@ -47,7 +47,6 @@ class GrpcProtocol(PacedProtocol):
     # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the client."""
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
@@ -80,7 +79,6 @@ class GrpcProtocol(PacedProtocol):
         return self._is_ending  # over TLS it closes in any case
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close all calls."""
         del exc  # calls do not depend on the reason
         for timer in (self._checking, self._stalled):
             if timer is not None:
@@ -160,12 +158,10 @@ class GrpcProtocol(PacedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no stream."""
         return self._connection is not None and not self._connection.open_streams
 
     @property
     def has_served(self) -> bool:
-        """Whether it ever had a stream."""
         return self._connection is not None and self._connection.has_served
 
     def sweep(self, now: float) -> bool:
@@ -195,7 +191,6 @@ class GrpcProtocol(PacedProtocol):
         self._forget_if_settled()
 
     def _take(self, data: bytes) -> None:
-        """Handle input within the time of this iteration; keep the rest."""
         connection = self._connection
         if connection is None:
             return

@@ -90,7 +90,6 @@ class GrpcServer:
 
     @property
     def handshakes(self) -> int:
-        """Unfinished TLS handshakes."""
         return len(self._handshakes)
 
     async def start(self, sock: socket.socket | None) -> None:
@@ -125,7 +124,6 @@ class GrpcServer:
             self._secure(connection, contexts)
 
     def _secure(self, connection: socket.socket, contexts: Contexts) -> None:
-        """Start TLS on a connection with the current context."""
         loop = asyncio.get_running_loop()
         most = self._limits.max_handshakes
         if len(self._handshakes) >= most:  # an honest client finishes quickly
@@ -205,7 +203,6 @@ class GrpcServer:
         return spare
 
     def connection_closed(self, protocol: GrpcProtocol) -> None:
-        """Forget a connection."""
         if protocol in self._connections:
             del self._connections[protocol]
             self._room.give_back()

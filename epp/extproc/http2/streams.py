@@ -89,7 +89,6 @@ class Inbox:
         return self._length is not None or self.size > 0
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Append bytes."""
         self.size += len(piece)
         append_piece(self._pieces, piece)
 
@@ -117,7 +116,6 @@ class Inbox:
         return decompressed(message, self._encoding, self._max_bytes) if self._compressed else message
 
     def clear(self) -> None:
-        """Drop the buffered bytes."""
         self._pieces.clear()
         self._start = 0
         self.size = 0

@@ -65,7 +65,6 @@ class TlsSession(PacedProtocol):
         warnings: RateLimitedLog,
         scheduler: FairScheduler,
     ) -> None:
-        """Start the timeout of the handshake."""
         super().__init__(asyncio.get_running_loop(), scheduler)
         self._protocol = protocol
         self._warnings = warnings
@@ -82,7 +81,6 @@ class TlsSession(PacedProtocol):
     # called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
         if self.is_closing:
             self._transport.abort()
@@ -96,7 +94,6 @@ class TlsSession(PacedProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forward to the upper protocol."""
         self._transport = None
         self._later = b""
         self.is_closing = True
@@ -107,19 +104,16 @@ class TlsSession(PacedProtocol):
             upper.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Forward to the upper protocol."""
         if self._upper is not None:
             self._upper.pause_writing()
 
     def resume_writing(self) -> None:
-        """Forward to the upper protocol."""
         if self._upper is not None:
             self._upper.resume_writing()
 
     # called by the transport above
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt and send."""
         if self.is_closing:
             return
         left = memoryview(data)
@@ -132,7 +126,6 @@ class TlsSession(PacedProtocol):
             self._send()
 
     def pause(self) -> None:
-        """Pause reading."""
         self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
@@ -169,13 +162,11 @@ class TlsSession(PacedProtocol):
             self._loop.call_later(_LINGER_SECONDS, raw.close)
 
     def abort(self) -> None:
-        """Close without writing the rest."""
         self.is_closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def _take(self, data: bytes) -> None:
-        """Decrypt input, a few records at a time, within the time of this iteration; keep the rest."""
         at = 0
         ends: float | None = None
         while at < len(data) and not self.is_closing:
@@ -280,15 +271,12 @@ class TlsTransport(asyncio.Transport):
         return self._raw.get_extra_info(name, default) if own is None else own
 
     def is_closing(self) -> bool:
-        """Whether it is closing or closed."""
         return self._session.is_closing or self._raw.is_closing()
 
     def close(self) -> None:
-        """Close after everything is written."""
         self._session.close()
 
     def abort(self) -> None:
-        """Close without writing the rest."""
         self._session.abort()
 
     def can_write_eof(self) -> bool:
@@ -296,11 +284,9 @@ class TlsTransport(asyncio.Transport):
         return False
 
     def pause_reading(self) -> None:
-        """Pause reading."""
         self._session.pause()
 
     def resume_reading(self) -> None:
-        """Resume reading."""
         self._session.resume()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -308,5 +294,4 @@ class TlsTransport(asyncio.Transport):
         self._raw.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of unwritten encrypted bytes."""
         return self._raw.get_write_buffer_size()

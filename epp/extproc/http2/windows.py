@@ -99,7 +99,6 @@ class Windows:
         stream.count()
 
     def send_headers(self, stream_id: int, block: bytes, flags: int = 0) -> None:
-        """Send a HEADERS frame."""
         self.out.append(frame(HEADERS, flags | END_HEADERS, stream_id, self._table_update + block))
         self._table_update = b""
 
@@ -108,7 +107,6 @@ class Windows:
         self._table_update = _EMPTY_TABLE
 
     def forget(self, stream: Stream) -> None:
-        """Drop the outbox of a closed stream."""
         stream.outbox.clear()
         stream.unsent = 0
         self._short.pop(stream, None)
@@ -128,7 +126,6 @@ class Windows:
         return pushed
 
     def update_stream(self, stream: Stream, increment: int) -> None:
-        """Widen the window of a stream."""
         if increment == 0:
             raise ResetError(stream.id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         if stream.send_window + increment > MAX_WINDOW:

@@ -169,7 +169,6 @@ class GpuUsageParameters(Parameters, frozen=True):
     slow each other down; by default what these nodes have."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that are all 0."""
         require_weights({"vramWeight": self.vram_weight, "tflopsWeight": self.tflops_weight})
 
 

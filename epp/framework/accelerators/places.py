@@ -25,7 +25,6 @@ def node_numbers(snapshot: Snapshot) -> Positions:
 
 
 def known_nodes(snapshot: Snapshot) -> Mask:
-    """Mark the slots whose node is known."""
     return snapshot.records(ACCELERATOR).derive_mask(_is_known)
 
 
@@ -104,7 +103,6 @@ def closeness_of(tier: int, intra: float = 0.0) -> float:
 
 
 def tiers_of(closeness: Floats) -> Floats:
-    """Return the tiers."""
     return UNKNOWN_TIER - np.floor(closeness / _PER_TIER)
 
 

@@ -113,7 +113,6 @@ class SelectionParameters(FilterParameters, frozen=True):
     no preference for this class. `served-class-producer` remembers the classes."""
 
     def __post_init__(self) -> None:
-        """Refuse malformed bounds, and bounds that no accelerator can be within."""
         bounds = self.selection()
         refuse_empty_range(bounds)
         names = [

@@ -188,7 +188,6 @@ class Selections(msgspec.Struct, frozen=True):
     """Requested selections that were not granted."""
 
     def of(self, profile: str) -> Selection:
-        """Return the selection for the profile of this name."""
         return self.by_profile.get(profile, self.default)
 
 

@@ -40,7 +40,6 @@ class Sites(NamedTuple):
 
 
 def sites_of(tag: "AcceleratorTag") -> Sites:
-    """Return the sites of a tag."""
     cluster, rows = tag.cluster, array("q")
     clique, domain = _key(tag.attributes.get(CLIQUE)), _key(tag.attributes.get(COMPUTE_DOMAIN))
     for device in tag.devices:

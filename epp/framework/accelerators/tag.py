@@ -273,7 +273,6 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     the endpoint."""
 
     def __post_init__(self) -> None:
-        """Refuse a memory size that no device has, and a text that is no MIG profile; raises ValueError."""
         if self.memory:
             _check_memory(self.memory)
         if self.profile and canonical_mig_name(self.profile) is None:

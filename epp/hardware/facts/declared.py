@@ -132,12 +132,10 @@ class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Pattern for the name of the node."""
 
     def __post_init__(self) -> None:
-        """Check that there is a condition; raises ValueError."""
         if not (self.endpoint or self.labels or self.node):
             raise ValueError("an override has no condition: write endpoint ('*' for all), labels or node")
 
     def fits(self, endpoint: Endpoint, node: str) -> bool:
-        """Return whether the override applies to an endpoint."""
         name = endpoint.id if "/" in self.endpoint else endpoint.name
         return (
             (not self.endpoint or fnmatchcase(name, self.endpoint))

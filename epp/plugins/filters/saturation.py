@@ -140,7 +140,6 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
 
     @property
     def oldest_metrics_seconds(self) -> float:
-        """The age up to which metrics count."""
         return self._oldest_seconds
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:

@@ -66,7 +66,6 @@ class NodeTerm(Parameters, frozen=True, kw_only=True):
                 raise ValueError(f"matchFields has {test.key!r}: write {NODE_NAME}, the only field of nodes")
 
     def selector(self) -> LabelSelector:
-        """Return the term as a label selector."""
         tests = (*self.match_expressions, *self.match_fields)
         return LabelSelector(tuple(Requirement(test.key, OPERATORS[test.operator], test.values) for test in tests))
 

@@ -75,7 +75,6 @@ class ServiceLedger:
         self._orders: WeakSet[LeastAttained] = WeakSet()
 
     def order(self, *, service_weight: float, wait_weight: float) -> "LeastAttained":
-        """Return an order of flows by their service."""
         order = LeastAttained(self, service_weight, wait_weight)
         self._orders.add(order)
         return order

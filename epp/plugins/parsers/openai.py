@@ -221,7 +221,6 @@ class OpenAIParser(JsonParser[OpenAIParameters]):
 
     @property
     def propagates_priority(self) -> bool:
-        """By the parameter."""
         return self.parameters.propagate_priority
 
 

@@ -90,7 +90,6 @@ class PrefixIndex:
         return self._runs.blocks
 
     def entries(self, slot: int) -> int:
-        """Blocks recorded for one slot."""
         lane = self._lanes.get(slot)
         return 0 if lane is None else lane.blocks
 

@@ -48,7 +48,6 @@ class Placement:
     """Prompts by index in `_order`."""
 
     def __post_init__(self) -> None:
-        """Order the candidates."""
         running = np.nan_to_num(self.candidates.values(RUNNING)).tolist()
         names = [endpoint.name for endpoint in self.candidates.endpoints]
         self._order = sorted(range(len(names)), key=lambda at: (running[at], names[at]))
@@ -138,7 +137,6 @@ class Placed(NamedTuple):
 
     @property
     def hashes(self) -> "array[int]":
-        """The hashes of its blocks."""
         return array("Q", self.chain)
 
 

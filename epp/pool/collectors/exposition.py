@@ -73,7 +73,6 @@ class Selector:
     """Line feed and name; a longer name may start with it too."""
 
     def __post_init__(self) -> None:
-        """Encode the name for the search."""
         object.__setattr__(self, "needle", b"\n" + self.name.encode())
         object.__setattr__(self, "key", repr((self.name, sorted(self.labels.items()))).encode())
 

@@ -106,7 +106,6 @@ class MetricFilter:
         self.begin()
 
     def begin(self) -> None:
-        """Start a new page."""
         self.cut: frozenset[Limit] = frozenset()
         """Limits that the page exceeds."""
         self._buffered: list[bytes] = []
@@ -119,7 +118,6 @@ class MetricFilter:
         self._newest_found: dict[bytes, tuple[float, bytes]] = {}
 
     def feed(self, piece: bytes) -> None:
-        """Add the next piece."""
         self._buffered.append(piece)
         self._buffered_bytes += len(piece)
         if self._buffered_bytes >= (_SLICE_BYTES if self._filtering else LARGE_BYTES):

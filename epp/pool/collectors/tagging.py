@@ -73,7 +73,6 @@ class Retagging:
         self.want_these(tagger, filter(concerns, self._store.endpoints))
 
     def want_these(self, tagger: Tagger[Any], endpoints: Iterable[Endpoint]) -> None:
-        """Queue these endpoints."""
         for endpoint in endpoints:
             self._some.setdefault(endpoint.id, {})[tagger] = None
         if self._some:

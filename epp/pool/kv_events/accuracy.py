@@ -143,7 +143,6 @@ class Accuracy:
         return self._distrusted
 
     def forget(self, endpoint: int) -> None:
-        """Forget the predictions for an endpoint."""
         self._records.pop(endpoint, None)
         self._distrusted.discard(endpoint)
         self._uncertain.pop(endpoint, None)

@@ -69,7 +69,6 @@ class CentralSocket:
     """
 
     def __init__(self, context: Context, address: str, topic: bytes) -> None:
-        """Prepare to listen."""
         self.problem = ""
         """Why it does not listen; empty if it does."""
         self._engines: dict[int, _Connected] = {}
@@ -214,7 +213,6 @@ class CentralSocket:
         return found
 
     def close(self) -> None:
-        """Stop listening."""
         for each in self._engines.values():
             each.replays.end_attempt()
         self.socket.disable_monitor()

@@ -128,7 +128,6 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
     reads_response_body = False
 
     def setup(self) -> None:
-        """Prepare the index; raises ValueError for blocks without tokens."""
         given = self.parameters
         if given.indexer_config.tokenizers_pool_config is not None and not self.has_tokenizers:
             raise ValueError(f"indexerConfig.{_TOKENIZERS}")
@@ -173,7 +172,6 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         return SharedIndex(index.redis_config, self.clock, block_tokens=self._block_tokens, weights=self._weights)
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Subscribe to the events of an endpoint, at the ports in its labels."""
         lane = self._lanes.get(endpoint.identity)
         if lane is None:
             lane = self._lanes[endpoint.identity] = self._index.add()
@@ -186,11 +184,9 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         return Report({LANE: lane.id})
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:  # noqa: ARG002  as the role calls it
-        """Return nothing: there is no engine."""
         return Report()
 
     def untag(self, endpoint: Endpoint) -> None:
-        """End the subscription of an endpoint that left, and forget its blocks."""
         lane = self._lanes.pop(endpoint.identity, None)
         if lane is not None:
             del self._by_id[lane.id]
@@ -354,7 +350,6 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
 
     @property
     def degraded(self) -> Sequence[str]:
-        """The endpoints whose predictions are not used."""
         found = self._subscriptions.addresses(self._accuracy.distrusted)
         if not found:
             return ()
@@ -396,7 +391,6 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Size and use of the index, and numbers of messages."""
         return [
             *index_samples(self._index),
             Sample(LOOKUPS, self._lookups),

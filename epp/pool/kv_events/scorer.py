@@ -78,7 +78,6 @@ class PrecisePrefixCacheScorer(
         return msgspec.structs.replace(parameters, prefix_match_info_producer_name=chosen or next(iter(names), ""))
 
     def setup(self) -> None:
-        """Prepare an index of its own, if there is no producer."""
         super().setup()
         self._is_bound = bool(self.parameters.prefix_match_info_producer_name)
         self._tokens: TokenProducer | None = None
@@ -94,16 +93,13 @@ class PrecisePrefixCacheScorer(
             self.may_read = (*self.may_read, self._match_key)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        """Return the share of the prompt that each candidate holds."""
         match = request.get(self._match_key)
         return np.zeros(len(candidates)) if match is None or not match.total_blocks else match.shares(candidates)
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Subscribe to the events of an endpoint that is new, if there is no producer."""
         return Report() if self._is_bound else super().tag(endpoint)
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Receive events until cancelled, if there is no producer."""
         if not self._is_bound:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(super().follow(changed))
@@ -111,7 +107,6 @@ class PrecisePrefixCacheScorer(
                     tasks.create_task(self._tokens.follow())
 
     def produce(self, request: Request, candidates: Candidates) -> None:
-        """Publish the match, if there is no producer."""
         if not self._is_bound:
             counted = request.get(PROMPT_TOKENS)
             if self._tokens is not None and (counted is None or counted.ids is None):
@@ -145,7 +140,6 @@ class PrecisePrefixCacheScorer(
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Parameters without effect."""
         used = self.parameters.prefix_match_info_producer_name
         plain = type(self.parameters)(prefix_match_info_producer_name=used)
         pool = self.parameters.indexer_config.tokenizers_pool_config
@@ -159,11 +153,9 @@ class PrecisePrefixCacheScorer(
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Metrics of its own index."""
         if self._is_bound:
             return ()
         return (*super().samples, *(() if self._tokens is None else self._tokens.samples))
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
-        """Return the state of its own index."""
         return None if self._is_bound else super().dump_state(snapshot)

@@ -75,7 +75,6 @@ class _Subscription:
 
     @property
     def order(self) -> EventOrder:
-        """The order of its messages."""
         return self.replays.order
 
     @property

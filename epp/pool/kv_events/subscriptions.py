@@ -124,7 +124,6 @@ class _Engine:
 
     @property
     def addresses(self) -> Addresses:
-        """Where it publishes events."""
         return self.ports.addresses_at(self.endpoint)
 
 
@@ -160,7 +159,6 @@ class Subscriptions:
             self._connect(engine)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """End the subscription of an endpoint."""
         engine = self._by_identity.pop(endpoint.identity)
         self.trust(engine.number)
         del self._engines[engine.number]
@@ -200,7 +198,6 @@ class Subscriptions:
             self._connect(engine)
 
     async def close(self) -> None:
-        """End all subscriptions."""
         subscriber, self._subscriber = self._subscriber, None
         self._doubted[:] = False
         for engine in self._engines.values():

@@ -165,12 +165,10 @@ class PredictedLatencyProducer(
 
     @property
     def inputs(self) -> InputState:
-        """The prediction servers that are not asked."""
         return InputState() if self._client is None else InputState(self._client.problems)
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Latencies, sources of predictions, and the state of the servers."""
         sources = [Sample(_PREDICTIONS, count, (source,)) for source, count in self._sources.items()]
         return [*self._metrics.samples, *sources, *(() if self._client is None else self._client.samples)]
 
@@ -194,12 +192,10 @@ class PredictedLatencyProducer(
         return self._ask(client, request, candidates) if client.takes(len(candidates)) else None
 
     async def follow(self) -> None:
-        """Keep in touch with the servers until cancelled."""
         if self._client is not None:
             await self._client.run()
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        """Record the endpoint, its features and its predictions."""
         primary, prefill = result.primary, result.profiles.get(_PREFILL)
         snapshot = primary.candidates.snapshot
         first = primary.slot if prefill is None else prefill.slot
@@ -226,7 +222,6 @@ class PredictedLatencyProducer(
         request.put(self._sent_key, sent)
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:  # noqa: ARG002  as the role has it
-        """Forget the request."""
         sent = request.get(self._sent_key)
         if sent is not None:
             self._running.remove(sent.slot, sent.number)
@@ -238,7 +233,6 @@ class PredictedLatencyProducer(
             self._running.remove(sent.slot, sent.number)
 
     def first_token(self, request: Request, response: Response, seconds: float) -> None:
-        """Record the time to the first token of a streamed response."""
         sent = request.get(self._sent_key)
         if sent is None:
             return
@@ -262,7 +256,6 @@ class PredictedLatencyProducer(
             self._measured("tpot", request, response, sent, seconds / (tokens - 1))
 
     def slots_removed(self, slots: Sequence[int]) -> None:
-        """Forget the requests that run there."""
         self._running.forget(slots)
         self._learner.forget(slots)
 

@@ -149,7 +149,6 @@ class LatencyQuantiles:
             self.errors[index] += (1.0 - _ERRORS_KEPT) * (abs(measured - predicted) - self.errors[index])
 
     def forget(self, slots: Sequence[int]) -> None:
-        """Drop the samples of endpoints that left."""
         self._update()
         rows = [_FIRST_SLOT + slot for slot in slots if _FIRST_SLOT + slot < len(self._cells)]
         dropped = self._cells[rows]
@@ -339,7 +338,6 @@ class LatencyLearner:
         )
 
     def learn(self, kind: Kind, lesson: Lesson, seconds: float) -> None:
-        """Add a measured time."""
         if self._epochs[lesson.place.slot] != lesson.epoch or not isfinite(lesson.base) or lesson.base <= 0:
             return
         model = self._models.get(lesson.model)
@@ -350,7 +348,6 @@ class LatencyLearner:
             model[kind].compare(seconds, lesson.expected, lesson.learned)
 
     def forget(self, slots: Sequence[int]) -> None:
-        """Drop the samples of endpoints that left."""
         self._epochs.update(slots)
         for model in self._models.values():
             for quantiles in model.values():

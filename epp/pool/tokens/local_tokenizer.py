@@ -165,7 +165,6 @@ class LocalTokenizer(TokenSource):
             self._jobs.put(None)
 
     async def fetch(self, prompt: Prompt) -> Tokens:
-        """Tokenize in the thread."""
         found: asyncio.Future[Tokens | None] = asyncio.get_running_loop().create_future()
         self._jobs.put((prompt, found))
         async with asyncio.timeout(_TIMEOUT_SECONDS):

@@ -97,7 +97,6 @@ class Cache:
         return self._found.get(key)
 
     def put(self, key: bytes, tokens: Tokens) -> None:
-        """Add tokens."""
         self.drop(key)
         self._found[key] = tokens
         self.bytes += _size(tokens)
@@ -105,7 +104,6 @@ class Cache:
             self.drop(next(iter(self._found)))
 
     def drop(self, key: bytes) -> None:
-        """Forget tokens, if they are there."""
         if (tokens := self._found.pop(key, None)) is not None:
             self.bytes -= _size(tokens)
 
@@ -266,7 +264,6 @@ class TokenProducer(
         return (warning,)
 
     def setup(self) -> None:
-        """Prepare the source; raises ValueError for a file that cannot be read."""
         # A plugin named like its type is the default producer.
         self._key = PROMPT_TOKENS.produced_by("" if self.name == self.plugin_type else self.name)
         self._lookup_key: DataKey[Lookup] = DataKey("token-lookup", self.plugin_type, self.name)
@@ -296,7 +293,6 @@ class TokenProducer(
         )
 
     async def follow(self) -> None:
-        """Keep connections to the source until cancelled."""
         if self._fetches is not None:
             await self._fetches.run()
 
@@ -326,14 +322,12 @@ class TokenProducer(
 
     @property
     def inputs(self) -> InputState:
-        """The source, while it is not asked."""
         if self._fetches is None or not (problem := self._fetches.breaker.problem):
             return InputState()
         return InputState((InputProblem(self._fetches.source.name, reason=f"no token ids of prompts: {problem}"),))
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Results of lookups, and the state of cache and source."""
         if self._fetches is None:
             return ()
         return (

@@ -90,7 +90,6 @@ class RenderService(TokenSource):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Keep connections."""
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -100,7 +99,6 @@ class RenderService(TokenSource):
             yield
 
     async def fetch(self, prompt: Prompt) -> Tokens:
-        """Ask the server."""
         assert self._session is not None  # noqa: S101  opened
         timeout = self._media_timeout if prompt.has_media else self._timeout
         try:
@@ -245,13 +243,11 @@ class UdsTokenizer(TokenSource):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Keep a connection."""
         async with grpc.aio.insecure_channel(self.name, options=_OPTIONS) as self._channel:
             self._is_ready = False
             yield
 
     async def prepare(self) -> None:
-        """Have the tokenizer loaded."""
         try:
             answer = await self._call("InitializeTokenizer", self._model + number(3, 1), _START_SECONDS)
             found = dict(FieldReader(_MOST_FIELDS).fields(answer))

@@ -84,7 +84,6 @@ class MemberScanner:
     _is_within: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Expect the object."""
         self._state = MemberScanner._before_object
 
     @property

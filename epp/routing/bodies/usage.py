@@ -318,7 +318,6 @@ class GrpcUsageReader:
     _json: UsageReader = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare to read JSON in messages."""
         self._json = UsageReader(event_stream=self.event_stream)
 
     @property
@@ -327,7 +326,6 @@ class GrpcUsageReader:
         return self._json.has_content if self.response.json_body else self.events > 0
 
     def feed(self, piece: bytes, *, last: bool) -> None:
-        """Read a piece."""
         at = 0
         while at < len(piece) and not self._is_lost:
             if not self._left:

@@ -101,7 +101,6 @@ class SharedWork(Shareable):
         return _encode(_Work(whole, entries))
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  the store has the present
-        """Add the work of another picker to the columns."""
         work = _decode(payload)
         theirs = self._peers.setdefault(peer, {})
         if work.is_whole:
@@ -112,7 +111,6 @@ class SharedWork(Shareable):
         return len(work.entries)
 
     def forget(self, peer: str) -> None:
-        """Subtract all work of another picker."""
         self._end_all(self._peers.pop(peer, {}))
 
     def _end_all(self, theirs: dict[str, _Entry], but: AbstractSet[str] = frozenset()) -> None:

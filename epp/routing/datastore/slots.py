@@ -47,11 +47,9 @@ class Slots:
 
     @property
     def has_room(self) -> bool:
-        """Whether a slot is free."""
         return bool(self._free)
 
     def grow(self, extra: int) -> None:
-        """Add free slots."""
         before = len(self.endpoints)
         self.endpoints.extend([None] * extra)
         self.identities.extend([_NOBODY] * extra)
@@ -67,7 +65,6 @@ class Slots:
         return slot is not None and not endpoint.identity.is_another_than(self.identities[slot])
 
     def put(self, endpoint: Endpoint) -> int:
-        """Put an endpoint into a free slot."""
         slot = heapq.heappop(self._free)
         self.put_at(slot, endpoint, endpoint.identity)
         return slot
@@ -78,7 +75,6 @@ class Slots:
         self.identities[slot] = endpoint.identity.after(self.identities[slot])
 
     def clear(self, slot: int) -> Endpoint:
-        """Remove the endpoint of a slot in use."""
         endpoint = self.endpoints[slot]
         assert endpoint is not None  # noqa: S101  of a slot in use
         self.endpoints[slot] = None
@@ -149,7 +145,6 @@ class ColumnTable:
         return column.name in self._dirty
 
     def get(self, column: Column, slot: int) -> float:
-        """Return the working value."""
         return self._cells[column.name][slot]
 
     def above(self, column: Column, value: float) -> list[int]:
@@ -175,7 +170,6 @@ class ColumnTable:
         self._dirty.add(column.name)
 
     def add(self, column: Column, slot: int, amount: float) -> None:
-        """Add to one value."""
         name = column.name
         self._cells[name][slot] += amount
         self._dirty.add(name)

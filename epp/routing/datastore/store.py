@@ -74,12 +74,10 @@ class Datastore:
 
     @property
     def count(self) -> int:
-        """The number of endpoints."""
         return len(self._places.slots)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of the pool, by slot."""
         return tuple(e for e in self._places.endpoints if e is not None)
 
     @property
@@ -480,7 +478,6 @@ class Datastore:
                 self._changed(attribute.name)
 
     def _vacate(self, slot: int) -> Endpoint:
-        """Remove the endpoint of a slot in use."""
         endpoint = self._places.clear(slot)
         self._reports[slot] = None
         self.ledger.forget(slot)

@@ -31,7 +31,6 @@ class Decision:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint picked."""
         return self.result.targets[0]
 
     @property
@@ -58,7 +57,6 @@ class Decision:
 
     @property
     def tag(self) -> AcceleratorTag:
-        """The accelerator of the endpoint."""
         primary = self.result.primary
         return primary.candidates.snapshot.records(ACCELERATOR).values[primary.slot]
 

@@ -147,12 +147,10 @@ class FlowReports(FlowObserver):
         self.enqueued = observer.enqueued  # type: ignore[method-assign]
 
     def queued(self, request: Request) -> None:
-        """Note it, and pass it on."""
         request.put(QUEUEING_OUTCOME, WAITING)
         self._observer.queued(request)
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Note it, and pass it on."""
         at_once = outcome is Outcome.DISPATCHED and request.get(QUEUEING_OUTCOME) is not WAITING
         request.put(QUEUEING_OUTCOME, AT_ONCE if at_once else QueueingOutcome(outcome, seconds))
         self._observer.left(request, outcome, seconds)

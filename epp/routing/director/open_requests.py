@@ -56,7 +56,6 @@ class Attempts:
         attempts.append(attempt)
 
     def ended(self, attempt: Routing) -> None:
-        """Remove an ended request."""
         attempts = self._open.get(attempt.request.id)
         if attempts is None:
             return

@@ -123,7 +123,6 @@ class Pipeline:
     _kept_back: Spellings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Prepare the search for headers that must not reach an endpoint."""
         object.__setattr__(self, "reads_content", any(producer.reads_content for producer in self.of(Producer)))
         producers = self.of(Producer)
         shortlist = None
@@ -169,7 +168,6 @@ class Rewrite:
     """Sums of the weights up to each model."""
 
     def __post_init__(self) -> None:
-        """Derive the limits."""
         object.__setattr__(self, "_limits", tuple(accumulate(self.weights)))
 
     def model_at(self, share: float) -> str:
@@ -192,7 +190,6 @@ class PoolPolicies:
     """The rule for all other models, and for requests that name none."""
 
     def rewrite_of(self, model: str) -> Rewrite | None:
-        """Return the rule for requests for a model; None for none."""
         return self.exact.get(model, self.generic)
 
 

@@ -60,7 +60,6 @@ class Runtime:
     """Calls plugins, and reports their failures to the observer."""
 
     def __post_init__(self) -> None:
-        """Let the guard report to the observer."""
         object.__setattr__(self, "guard", Guard(self.observer))
 
 

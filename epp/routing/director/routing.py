@@ -122,14 +122,12 @@ class Routing:
     _eviction: tuple[RequestError, bool] | None = None
 
     def __post_init__(self) -> None:
-        """Expect the first target to serve it."""
         self.served = self.result.targets[0]
         self._response_headers = _NO_HEADERS
         self.is_stream = self.request.body.streaming
 
     @property
     def slot(self) -> int:
-        """Slot of the endpoint that is credited."""
         return self.credit.slot
 
     @property
@@ -192,7 +190,6 @@ class Routing:
 
     @property
     def decision(self) -> Decision:
-        """Explanation of the pick."""
         return Decision(self.request, self.result)
 
     @property

@@ -74,11 +74,9 @@ class _Trace(SchedulingObserver, DirectorObserver):
         self.problems: list[str] = []
 
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:  # noqa: ARG002
-        """Note how many there were."""
         self.screened = left
 
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:  # noqa: ARG002
-        """Note the problem."""
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems.append(printable(f"{plugin}: {problem}", _MOST_PROBLEM))
 
@@ -106,7 +104,6 @@ class Simulation:
     """Requests that are taken as ended: endpoints and quotas have their room."""
 
     def __post_init__(self) -> None:
-        """Replace what has side effects by copies without."""
         self._trace = trace = _Trace()
         clock = self.runtime.clock
         dry = Runtime(self.runtime.store, clock, trace)

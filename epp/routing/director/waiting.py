@@ -53,7 +53,6 @@ class UsualDetector(SaturationDetector[Parameters]):
         return fullest
 
     def saturation(self, candidates: Candidates) -> float:
-        """Return the mean."""
         with np.errstate(over="ignore"):
             return super().saturation(candidates)
 
@@ -150,11 +149,9 @@ class WaitingRequest(QueuedRequest):
         self._settled: asyncio.Future[None] | None = None
 
     def candidates(self) -> Candidates:
-        """Return the endpoints that the gateway allows for it."""
         return self._router.candidates(self.incoming)
 
     def fitting(self) -> Candidates:
-        """Return the endpoints that could serve it if they had room."""
         return self._router.fitting(self.incoming)
 
     def blocked(self) -> Blocked | None:
@@ -183,7 +180,6 @@ class WaitingRequest(QueuedRequest):
         return True
 
     def refuse(self, error: RequestError) -> None:
-        """Settle it with the error."""
         self._settle(error)
 
     async def end(self) -> Routing | QueueDirective:

@@ -126,7 +126,6 @@ class OutlierDetector:
 
     @property
     def is_clean(self) -> bool:
-        """Whether no endpoint has failures."""
         return not self._records
 
     @property
@@ -154,7 +153,6 @@ class OutlierDetector:
 
     @property
     def now(self) -> float:
-        """The time on the clock."""
         return self._clock.now()
 
     def inquire(self, endpoint: Endpoint, tell: Told) -> bool:

@@ -114,7 +114,6 @@ class RequestCounts:
         return self._now[1] + self._past[1]
 
     def add(self, now: float, *, success: bool) -> None:
-        """Count a request."""
         self.age(now)
         self._now[success] += 1
 
@@ -158,12 +157,10 @@ class Record:
     """Whether another picker found it to fail, not this one."""
 
     def __post_init__(self) -> None:
-        """Begin to count its requests."""
         self.requests = RequestCounts(self.failed_at)
 
     @property
     def is_clean(self) -> bool:
-        """Whether the endpoint has no failures."""
         held = self.connections or self.errors or self.ejections or self.requests.failures
         return self.state is State.IN and not held
 

@@ -39,11 +39,9 @@ class SharedFailures(Shareable):
         self._renews = False
 
     def renew(self) -> None:
-        """Tell all endpoints again."""
         self._renews = True
 
     def changes(self, snapshot: Snapshot) -> bytes | None:  # noqa: ARG002  the detector has the present
-        """Return the endpoints whose state changed."""
         found, told = dict(self._detector.own_failures), self._told
         renews, self._renews = self._renews, False
         entries = [

@@ -86,7 +86,6 @@ class WeightedScorer:
     staleness: Staleness | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a weight that is not finite; raises ValueError."""
         if not isfinite(self.weight):
             raise ValueError(f"scorer {self.scorer.name!r}: weight {self.weight} is not a finite number")
 

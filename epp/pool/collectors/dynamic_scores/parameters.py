@@ -72,7 +72,6 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
     """`Full`: fetch the configuration of the scorer every 30 seconds and use it, but keep hosts and tokens."""
 
     def request(self) -> ScorerRequest:
-        """Return the requests; raises ValueError."""
         source = Source(type="None")
         if self.source is not None:
             params = SourceParams(
@@ -119,7 +118,6 @@ class PageParameters(Parameters, frozen=True, kw_only=True):
     """File with a bearer token, read again for each request."""
 
     def request(self) -> ScorerRequest:
-        """Return the requests; raises ValueError."""
         params = ScoringParams(interval=_seconds("interval", self.interval))
         config = ScorerConfig(scoring=Scoring(params=params))
         check_config(config)
@@ -165,7 +163,6 @@ class DynamicScoreSourceParameters(Parameters, frozen=True):
     """File with the certificate authorities of the servers; by default those of the system."""
 
     def __post_init__(self) -> None:
-        """Check durations and scorers; raises ValueError."""
         for name, text in (("timeout", self.timeout), ("validity", self.validity or "1s")):
             _seconds(name, text)
         requests: list[tuple[str, Callable[[], ScorerRequest]]] = [

@@ -77,7 +77,6 @@ class ScorerRequest:
 
     @property
     def interval_seconds(self) -> float:
-        """Time between two requests."""
         return self.config.scoring.params.interval
 
     @property

@@ -47,7 +47,6 @@ class Fetcher(Client):
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the client."""
         context = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_cert_path or None)
         self._session = aiohttp.ClientSession(
             timeout=self._timeout,
@@ -61,16 +60,13 @@ class Fetcher(Client):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close its connections."""
         if self._session is not None:
             await self._session.close()
 
     async def get(self, url: str, *, query: Mapping[str, str] | None = None, token_file: str = "") -> bytes:
-        """Return the body of the response; raises FetchError."""
         return await self._fetch("GET", url, query, None, token_file)
 
     async def post(self, url: str, body: bytes, *, token_file: str = "") -> bytes:
-        """Send JSON and return the body of the response; raises FetchError."""
         return await self._fetch("POST", url, None, body, token_file)
 
     async def _fetch(
@@ -146,7 +142,6 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
     decode = staticmethod(decode_object)
 
     def setup(self) -> None:
-        """Read the files for the first time; raises ConfigurationError for an invalid path."""
         parameters = self.parameters
         self._objects = FollowedObjects(
             parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=SCORER_KINDS
@@ -161,7 +156,6 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         self._apply(self._objects.read(self.clock.now()))
 
     def read_files(self, paths: Sequence[str]) -> None:
-        """Read these files after those of the parameters."""
         if paths:
             self._objects.read_also(paths, "--objects")
             self._apply(self._objects.read(self.clock.now()))
@@ -176,21 +170,17 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect."""
         return self._objects.inputs
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """DynamicScorer and DynamicScoringConfig."""
         return _KINDS if self.parameters.read_cluster else ()
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether it is one of these kinds."""
         return kind[:2] in SCORER_KINDS
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Health, age and counts of each scorer."""
         found: list[Sample] = []
         for each in self._pollers:
             name = each.request.name
@@ -204,7 +194,6 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         return found
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the scores of the endpoint."""
         cluster = cluster_of(endpoint, self.parameters.cluster_labels, self.parameters.cluster)
         found: dict[str, DynamicScore] = {}
         for poller in self._pollers:
@@ -217,7 +206,6 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         return Report(attributes={DYNAMIC_SCORES: DynamicScores(by_name=found)})
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Request scores, and apply new versions of the files, until cancelled."""
         from epp.pool.collectors.dynamic_scores.source import Fetcher  # noqa: PLC0415  `epp check` uses no network
 
         timeout = parse_duration(self.parameters.timeout)
@@ -230,7 +218,6 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
                 tasks.create_task(self._follow_files(changed))
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        """Apply objects of the cluster."""
         async with self._changing:
             self._apply(await asyncio.to_thread(self._objects.take, kinds))
         return every_endpoint

@@ -110,7 +110,6 @@ class CacheInfo:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the labels."""
         return tuple(signal.column for _, signal in self.signals)
 
     def read(self, page: bytes, layout: PageLayout) -> Mapping[Column, float]:
@@ -155,7 +154,6 @@ class Engine:
 
     @property
     def series_names(self) -> tuple[str, ...]:
-        """Names of all series."""
         names = [selector.name for signal in self.signals for selector in signal.selectors]
         names += [selector.name for selector in self.cache_info.selectors] if self.cache_info else []
         return (*names, *([self.lora.selector.name] if self.lora else []))
@@ -170,7 +168,6 @@ class Engine:
 
     @property
     def fills(self) -> tuple[Column | Attribute[Any], ...]:
-        """Columns and attributes of all series."""
         columns = [signal.column for signal in self.signals]
         columns += self.cache_info.columns if self.cache_info else ()
         return (*dict.fromkeys(columns), *([LORA] if self.lora else []))

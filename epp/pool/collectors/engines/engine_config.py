@@ -46,7 +46,6 @@ class CustomMetric(Parameters, frozen=True):
     select one of them."""
 
     def __post_init__(self) -> None:
-        """Check name and spec; raises ValueError."""
         if not self.attribute_key:
             raise ValueError(
                 f"customMetrics has an entry for {self.metric_spec!r} without an attributeKey: give a name"
@@ -92,7 +91,6 @@ class EngineConfig(Parameters, frozen=True):
     """Further series."""
 
     def __post_init__(self) -> None:
-        """Check every spec; raises ValueError."""
         if not self.name:
             raise ValueError("an engine without a name: write the value of the engine label, such as name: vllm")
         keys = [metric.attribute_key for metric in self.custom_metrics]

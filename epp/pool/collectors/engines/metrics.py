@@ -49,7 +49,6 @@ class CoreMetricsParameters(Parameters, frozen=True):
     """Further engines, and other names of series for built-in ones."""
 
     def __post_init__(self) -> None:
-        """Check that names are unique and known; raises ValueError."""
         names = [config.name for config in self.engine_configs]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -83,7 +82,6 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
     plugin_type = "core-metrics-extractor"
 
     def setup(self) -> None:
-        """Compile the selectors of all engines."""
         configs = {**BUILT_IN, **{config.name: config for config in self.parameters.engine_configs}}
         self._engines = {engine: compile_engine(config) for engine, config in configs.items()}
         self._default = self._engines[self.parameters.default_engine]
@@ -93,7 +91,6 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
 
     @property
     def series(self) -> Collection[str]:
-        """Names of the series of all engines."""
         return {name for engine in self._engines.values() for name in engine.series_names}
 
     @property
@@ -106,7 +103,6 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
         }
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return the metrics; raises PageError for an unreadable page or an unknown engine."""
         name = endpoint.labels.get(self.parameters.engine_label_key)
         engine = self._recognised.get(endpoint.identity, self._default) if name is None else self._named(name, endpoint)
         last = self._last.get(endpoint.identity)
@@ -201,7 +197,6 @@ class MultiClusterMetricsDataSource(HttpSource[MultiClusterSourceParameters]):
     most_bytes = _MOST_BYTES
 
     def place(self, endpoint: Endpoint) -> PagePlace:
-        """Return where the router's page is."""
         return endpoint.metrics or super().place(endpoint)
 
     def asks(self, endpoint: Endpoint) -> bool:
@@ -218,7 +213,6 @@ class MultiClusterExtractorParameters(Parameters, frozen=True):
     """Mean number of requests that wait at an endpoint of the cluster."""
 
     def __post_init__(self) -> None:
-        """Check the names; raises ValueError."""
         for key, spec in (
             ("kvCacheUtilizationMetric", self.kv_cache_utilization_metric),
             ("queueSizeMetric", self.queue_size_metric),
@@ -240,18 +234,15 @@ class MultiClusterMetricsExtractor(Extractor[MultiClusterExtractorParameters]):
     writes = (CLUSTER_KV_USAGE, CLUSTER_QUEUE)
 
     def setup(self) -> None:
-        """Compile the selectors."""
         given = self.parameters
         specs = {CLUSTER_KV_USAGE: given.kv_cache_utilization_metric, CLUSTER_QUEUE: given.queue_size_metric}
         self._signals = [Signal(column, (Selector.parse(spec),), max) for column, spec in specs.items()]
 
     @property
     def series(self) -> Collection[str]:
-        """Names of the two series."""
         return [selector.name for signal in self._signals for selector in signal.selectors]
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return the two numbers; raises PageError for a page without them."""
         problems: list[str] = []
         found: dict[Column, float] = {}
         missing = 0

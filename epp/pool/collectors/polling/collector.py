@@ -68,7 +68,6 @@ class Capacity:
             self.check()
 
     def check(self) -> None:
-        """Log new problems."""
         self._check_descriptors()
         self._check_interval()
 

@@ -40,7 +40,6 @@ class Conditions:
 
     @property
     def all(self) -> tuple[tuple[Endpoint, Condition], ...]:
-        """All endpoints and their conditions."""
         return tuple(self._by_id.values())
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -48,7 +47,6 @@ class Conditions:
         self._listeners.append(listener)
 
     def put(self, endpoint: Endpoint, condition: Condition) -> None:
-        """Set the condition of an endpoint."""
         before = self._by_id.get(endpoint.id)
         if before is not None and before[1] is condition:
             return
@@ -57,7 +55,6 @@ class Conditions:
             self._notify()
 
     def remove(self, identity: str) -> None:
-        """Remove an endpoint that left."""
         if self._by_id.pop(identity, None) is not None:
             self._notify()
 

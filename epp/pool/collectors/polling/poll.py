@@ -59,7 +59,6 @@ class Problems:
         self._logged_at: deque[float] = deque(maxlen=_MOST_LOGGED)
 
     def __bool__(self) -> bool:
-        """Whether there is a problem."""
         return bool(self._present)
 
     def occurred(self, kind: str, endpoint: Endpoint, error: Exception) -> None:
@@ -166,7 +165,6 @@ class Poll:
 
     @property
     def source(self) -> DataSource[Any]:
-        """The source of the pages."""
         return self._feed.source
 
     def tells_reachability(self, endpoint: Endpoint) -> bool:

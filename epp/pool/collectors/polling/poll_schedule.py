@@ -72,7 +72,6 @@ class Cadence:
         self._last_event = now
 
     def event(self, now: float) -> None:
-        """Record an event."""
         self._last_event = now
 
     def limit(self, slowest: float) -> None:
@@ -123,13 +122,11 @@ class Timetable(Generic[T]):
         return heap[0][0] if heap else math.inf
 
     def put(self, entry: T, due: float) -> None:
-        """Set the due time of an entry."""
         number = next(self._number)
         self._due[entry] = due, number
         heapq.heappush(self._heap, (due, number, entry))
 
     def remove(self, entry: T) -> None:
-        """Remove an entry, if it is there."""
         self._due.pop(entry, None)
 
     def due_of(self, entry: T) -> float:

@@ -290,7 +290,6 @@ class Poller:
         self._poll_urgently(polled, now)
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:

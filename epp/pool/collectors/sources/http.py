@@ -63,7 +63,6 @@ class HttpSourceParameters(TlsParameters, frozen=True):
     """Time limit for a page, from connecting to its last byte."""
 
     def __post_init__(self) -> None:
-        """Check durations; raises ValueError."""
         super().__post_init__()
         for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
             try:
@@ -106,16 +105,13 @@ class HttpSource(DataSource[HP]):
 
     @property
     def port(self) -> int | None:
-        """Port to poll; None for that of the endpoint."""
         return self.parameters.port
 
     @property
     def interval_seconds(self) -> float | None:
-        """Time between two polls of an endpoint; None for that of the collector."""
         return parse_duration(self.parameters.interval) if self.parameters.interval else None
 
     def place(self, endpoint: Endpoint) -> PagePlace:
-        """Return where the page of an endpoint is."""
         return PagePlace(endpoint.address, self.port or endpoint.port, endpoint.host)
 
     def client_for(self, endpoint: Endpoint, page_buffer: PageBuffer | None = None) -> PageClient:

@@ -136,7 +136,6 @@ class PageClient:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection is open."""
         return self._connection is not None and self._connection.open
 
     def take_round_trip(self) -> float | None:

@@ -68,11 +68,9 @@ class DcgmExtractor(Extractor):
 
     @property
     def series(self) -> Collection[str]:
-        """Names of the two series."""
         return [selector.name for selector, _ in _SERIES]
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return the utilization; raises PageError for a page without these series."""
         silent = True
         for selector, full in _SERIES:
             series = selector.read(page)
@@ -147,7 +145,6 @@ class ModelsDataExtractor(Extractor):
     _decoder = msgspec.json.Decoder(_ModelList)
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
-        """Return the names; raises PageError for any other page."""
         if len(page) > MOST_BYTES or np.count_nonzero(np.frombuffer(page, np.uint8) == ord("{")) > MOST_OBJECTS:
             raise PageError(
                 f"endpoint {endpoint.id}: the list of models has more than {MOST_BYTES} bytes, or more than "

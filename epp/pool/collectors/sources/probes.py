@@ -115,7 +115,6 @@ class TlsParameters(Parameters, frozen=True):
     """File with the key of the client certificate."""
 
     def __post_init__(self) -> None:
-        """Check that certificate and key are set together; raises ValueError."""
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise ValueError("clientCertPath and clientKeyPath belong together: write both or neither")
 
@@ -180,11 +179,9 @@ class ConnectionProbe(DataSource[Parameters]):
 
     @property
     def interval_seconds(self) -> float:
-        """Time between two connections to an endpoint."""
         return 1.0
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
-        """Return an empty page; raises UnreachableError or NotAskedError."""
         place = PagePlace(endpoint.address, endpoint.port, endpoint.host)
         attempt = Attempt(endpoint, f"port {endpoint.port}", place, self.name, own_tls=True, as_gateway=self._verifies)
         context = self._endpoint_tls.context if endpoint.tls else None

@@ -116,7 +116,6 @@ class WholePage:
         self._pieces.append(piece)
 
     def end(self) -> bytes:
-        """Return the page."""
         pieces = self._pieces
         self.begin()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -142,7 +141,6 @@ class ResponseParser:
         self.next()
 
     def next(self) -> None:
-        """Start the next response."""
         self._page_buffer.begin()
         self._excerpt = b""
         self._is_page = False
@@ -164,7 +162,6 @@ class ResponseParser:
         """Content-Encoding, in lower case; empty for none."""
 
     def drop(self) -> None:
-        """Drop the response."""
         self._page_buffer.begin()
 
     @property
@@ -211,7 +208,6 @@ class ResponseParser:
             self.excess = True
 
     def on_status(self, text: bytes) -> None:
-        """Keep the text of the status line."""
         if not self.done:
             self._reason += text
 
@@ -249,7 +245,6 @@ class ResponseParser:
             self._excerpt += piece[:_EXCERPT_BYTES]
 
     def on_message_complete(self) -> None:
-        """Record the end of the response."""
         if self.done:
             return
         if self._final:
