@@ -62,7 +62,6 @@ class Directory:
             *_disputed_remarks(owners, keys),
             *_unknown_remarks(parameters, keys),
         )
-        """Remarks on the file."""
 
     @property
     def keys(self) -> int:

@@ -174,13 +174,10 @@ GROUPS: Mapping[str, Group] = {
         "Name the endpoint that serves it, where `header-based-testing-filter` is used, which is for tests.",
     ),
 }
-"""Groups by name."""
 
 
 class IgnoredHeaders:
     """Client headers to remove from requests, unless a trusted gateway sends them."""
-
-    __slots__ = ("_spellings", "_trusted", "_trusts")
 
     def __init__(self, spellings: Spellings, trusted: Sequence[Network] = ()) -> None:
         self._spellings = spellings

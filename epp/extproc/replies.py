@@ -165,7 +165,6 @@ class Forwarding:
     setting: dict[str, str]
     """Headers to set beside the destination."""
     remove: list[str]
-    """Headers to remove, unless they are set."""
     metadata: Mapping[str, MetadataValue] | None = None
     """Dynamic metadata beside the destination; None for none."""
 

@@ -48,7 +48,6 @@ class Health:
     def __init__(self) -> None:
         waiting = dict.fromkeys((PROBED_FOR_BOTH, *_READY_NAMES), _status(ready=False))
         self.statuses: dict[str, int] = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
-        """The status of each name."""
         self._watchers: dict[object, Callable[[], None]] = {}
         self.open = True
         """Whether watches continue; False once the server closes."""

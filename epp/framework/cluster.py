@@ -116,4 +116,3 @@ class Reading:
 
     reader: ObjectReader[Any]
     kinds: tuple[ObjectKind, ...]
-    """Empty for one that reads none at present."""

@@ -84,7 +84,6 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = ""
     """Its name; empty if nothing is known of it."""
     local: bool = False
-    """Whether it is the local one."""
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By `resourceName/scoreName`, -100..100, without missing and expired scores."""
     expired: frozenset[str] = frozenset()
@@ -140,7 +139,6 @@ class Clusters(NamedTuple):
     names: tuple[str, ...]
     """In order of their numbers; empty for endpoints whose cluster is not said: those of the local one."""
     numbers: Positions
-    """Number of the cluster of each slot."""
 
     def named(self, name: str) -> int:
         """Return the number of a cluster; -1 for one without endpoints."""
@@ -149,8 +147,6 @@ class Clusters(NamedTuple):
 
 class ClusterIndex:
     """The clusters of the pool of one plugin, numbered again only when endpoints or their statuses change."""
-
-    __slots__ = ("_clusters", "_of")
 
     def __init__(self) -> None:
         self._of: tuple[Records[Endpoint | None], object] | None = None
@@ -178,8 +174,6 @@ def _numbered(endpoints: Sequence[Endpoint | None], statuses: Sequence[Any]) -> 
 class _Numbers:
     """Numbers of clusters by name; 0 for endpoints whose cluster is not said: those of the local one."""
 
-    __slots__ = ("names",)
-
     def __init__(self) -> None:
         self.names = {"": 0}
 
@@ -192,8 +186,6 @@ class _Numbers:
 
 class NetworkSeconds:
     """Round trips to the clusters of a pool, computed again only when endpoints, statuses or measurements change."""
-
-    __slots__ = ("_known", "_numbers")
 
     def __init__(self) -> None:
         self._numbers = _Numbers()

@@ -99,7 +99,6 @@ class Unresolved:
     """An endpoint that is not in the pool, as its host name has no address."""
 
     id: str
-    """`namespace/name`."""
     host: str
     reason: str
     tls: bool = False
@@ -309,7 +308,6 @@ class EveryEndpoint:
 
 
 every_endpoint = EveryEndpoint()
-"""Any endpoint may be tagged otherwise than before."""
 
 
 class FollowingTagger(Tagger[P]):

@@ -42,7 +42,6 @@ class Identity(NamedTuple):
     """What makes an endpoint the same as before; whatever is learned of an endpoint ends with it."""
 
     id: str
-    """`namespace/name`."""
     hostport: str
     uid: str = ""
     boot_id: str = ""
@@ -92,7 +91,6 @@ class Endpoint:
     hostport: str = field(init=False, compare=False)
     """`ip:port`, IPv6 in brackets: the form of the destination header."""
     id: str = field(init=False, compare=False)
-    """`namespace/name`."""
     identity: Identity = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

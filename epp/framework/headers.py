@@ -16,8 +16,6 @@ _NOT_IN_WORDS = re.compile("[^a-z0-9]")
 class Spellings:
     """Some names, and beginnings of names, whatever stands between their words."""
 
-    __slots__ = ("_search", "beginnings", "has", "names")
-
     def __init__(self, names: Iterable[str] = (), beginnings: Iterable[str] = ()) -> None:
         """Take lower-case names, and `beginnings` as prefixes of further names."""
         self.names = frozenset(names)

@@ -15,25 +15,18 @@ __all__ = ["Count", "Name", "Natural", "NonNegative", "Port", "Positive", "Posit
 
 _LARGEST = sys.float_info.max
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
-"""A whole number of at least 1."""
 Natural: TypeAlias = Annotated[int, Meta(ge=0)]
-"""A whole number of at least 0."""
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
-"""A TCP port."""
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-"""A number between 0 and 1, both included."""
 PositiveShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 """A number above 0 and up to 1."""
 NonNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST)]
-"""A finite number of at least 0."""
 Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST)]
-"""A finite number above 0."""
 Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
 """A number above 0, or infinity for one that is never reached."""
 Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
 """A weight relative to others."""
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
-"""A text that is not empty."""
 
 
 @dataclass(frozen=True, slots=True)

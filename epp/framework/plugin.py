@@ -113,7 +113,6 @@ class Plugin(ABC, Generic[P]):
     Headers that are not listed count as a failure of the plugin; those of an aggregator are dropped.
     """
     metrics: ClassVar[tuple[PluginMetric, ...]] = ()
-    """Metrics of its own."""
 
     def __init_subclass__(cls, role: Role | None = None, **kwargs: object) -> None:
         """Register the role; find the parameter struct among the brackets of the bases."""
@@ -259,8 +258,6 @@ class Failure:
 
 class Guard:
     """The only place where an error of a plugin is caught while a request is served."""
-
-    __slots__ = ("_called", "_observer", "_timer")
 
     def __init__(self, observer: PluginObserver, *, timer: Callable[[], float] = perf_counter) -> None:
         self._observer = observer

@@ -42,9 +42,7 @@ class IgnoredValue:
 
     file: str
     kind: str
-    """Kind of the object."""
     object: str
-    """Name of the object."""
     reason: str
     """Field, value and remedy."""
 
@@ -117,12 +115,10 @@ class PluginMetric:
     """Without the prefix `llm_d_epp_`, and for a counter without `_total`."""
     text: str
     labels: tuple[str, ...] = ()
-    """Further labels."""
     is_counter: bool = False
     bounds: tuple[float, ...] = ()
     """Upper bounds of the buckets of a histogram; empty for other kinds."""
     legacy: Legacy | None = None
-    """Its older name, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +129,6 @@ class Sample:
     value: float | Distribution
     """A Distribution for a histogram."""
     labels: tuple[str, ...] = ()
-    """Values of the further labels."""
 
 
 def endpoint_state(snapshot: Snapshot, numbers: Mapping[str, NDArray[np.generic]]) -> dict[str, object]:

@@ -56,8 +56,6 @@ class Reported(Generic[T]):
     arrays each time. Pass the same function at each call; it reads only these columns and constants.
     """
 
-    __slots__ = ("_arrays", "_available", "_by_slot", "_names", "_of_available")
-
     def __init__(self, *columns: Column) -> None:
         self._names = tuple(column.name for column in columns)
         self._arrays: tuple[Floats | None, ...] = ()

@@ -112,7 +112,6 @@ class Media(msgspec.Struct, frozen=True, gc=False):
     width: int = 0
     """Pixels of an image that the request itself carries; 0 for unknown."""
     height: int = 0
-    """Likewise."""
 
 
 class GrpcCounts(NamedTuple):
@@ -248,7 +247,6 @@ class MediaMatch(msgspec.Struct, frozen=True, eq=False):
     matched: NDArray[np.int32]
     """Different media held, one number for each slot."""
     total: int
-    """Different media in the request."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "matched", read_only(self.matched.view()))
@@ -262,7 +260,6 @@ class MediaTokens(msgspec.Struct, frozen=True):
     offset: int
     """Number of tokens before it."""
     length: int
-    """Number of tokens."""
 
 
 class PromptTokens(msgspec.Struct, frozen=True):
@@ -403,7 +400,6 @@ class Response:
     served_address: str = ""
     """`ip:port` that the gateway says it used; empty where it does not say."""
     status: int = 0
-    """HTTP status."""
     headers: Headers = field(default_factory=Headers)
     usage: Usage | None = None
     """Tokens as the endpoint counted them, once the body is over."""

@@ -153,7 +153,6 @@ class SchedulingResult(msgspec.Struct, frozen=True, eq=False):
     profiles: Mapping[str, ProfileResult | None]
     """Every profile that ran; None for one that failed."""
     errors: Mapping[str, RequestError]
-    """Why those failed, by profile."""
     aggregator: str = ""
 
     @property

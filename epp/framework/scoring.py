@@ -222,13 +222,10 @@ class DynamicScores(msgspec.Struct, frozen=True, kw_only=True):
 NO_DYNAMIC_SCORES = DynamicScores()
 
 DYNAMIC_SCORES: Attribute[DynamicScores] = Attribute("dynamic_scores", NO_DYNAMIC_SCORES, "dynamic-score-source")
-"""Scores that outside scorers give an endpoint."""
 
 
 class DynamicScoreColumn:
     """The values of one score for each slot, joined again only when scores or hardware change."""
-
-    __slots__ = ("_name", "_of", "_values")
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -122,8 +122,6 @@ class Bindings(Generic[B]):
     Session ids are stored as 128-bit hashes: memory does not depend on their length.
     """
 
-    __slots__ = ("_bound", "_limit", "_sweep_seconds", "_swept_at", "_ttl_seconds")
-
     def __init__(self, *, ttl_seconds: float, sweep_seconds: float, limit: int) -> None:
         self._ttl_seconds = ttl_seconds
         self._sweep_seconds = sweep_seconds

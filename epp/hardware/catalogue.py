@@ -201,7 +201,6 @@ def _is_variant(product: Product, words: str) -> bool:
 
 
 CATALOGUE = Catalogue()
-"""The built-in products."""
 
 
 def devices_of_mode(mode: str, product: Product | None) -> int | None:

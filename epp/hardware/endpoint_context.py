@@ -33,7 +33,6 @@ class AffectedPlaces:
     """Pods and nodes that an object affects."""
 
     pods: frozenset[str] = frozenset()
-    """UIDs."""
     nodes: frozenset[str] = frozenset()
 
     def __contains__(self, endpoint: Endpoint) -> bool:
@@ -145,14 +144,12 @@ class EndpointContext:
 
     endpoint: Endpoint
     inventory: Inventory
-    """Objects of its cluster."""
     catalogue: Catalogue
     options: TaggerOptions
     pod: Pod | None = None
     node: Node | None = None
     node_name: str = ""
     node_labels: Mapping[str, str]
-    """Labels of the node; those of the endpoint for an unknown node."""
 
     @property
     def pod_keys(self) -> tuple[str, ...]:

@@ -100,7 +100,6 @@ class Inventory:
     """All objects in effect; the mappings are immutable, too."""
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
-    """By `namespace/name`."""
     pods_by_uid: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """One pod for each UID, unless a file has the same UID under another name."""
     pods_by_ip: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
@@ -114,7 +113,6 @@ class Inventory:
     """By the label `kubernetes.io/hostname`, which may differ from the name of the node."""
     classes: Mapping[str, AcceleratorClass] = field(default_factory=dict)
     expressions: Mapping[str, DeviceExpression] = field(default_factory=dict)
-    """Valid CEL device selectors by class name."""
     flavors: Mapping[str, ResourceFlavor] = field(default_factory=dict)
     instaslices: Mapping[str, Instaslice] = field(default_factory=dict)
     allocation_claims: Mapping[str, AllocationClaim] = field(default_factory=dict)
@@ -128,7 +126,6 @@ class Inventory:
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
     resource_claims: Mapping[str, ResourceClaim] = field(default_factory=dict)
-    """By `namespace/name`."""
     resource_claims_by_pod: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
     claims_by_device: Mapping[str, tuple[ResourceClaim, ...]] = field(default_factory=dict)
     """By `driver/pool/device`, without admin access."""
@@ -138,7 +135,6 @@ class Inventory:
     device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     taint_rules: tuple[DeviceTaintRule, ...] = ()
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
-    """GPUs of TensorFusion, by name."""
     gpus_by_pod: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
     """By the pods that use the GPU."""
     gpus_by_uuid: Mapping[str, tuple[Gpu, ...]] = field(default_factory=dict)
@@ -149,7 +145,6 @@ class Inventory:
     gpu_quotas: Mapping[str, GpuResourceQuota] = field(default_factory=dict)
     """By `namespace/name`."""
     unit_costs: Mapping[str, UnitCost] = field(default_factory=dict)
-    """By name of the accelerator."""
     variants: tuple[VariantAutoscaling, ...] = ()
     pods_with_slices: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
     """By node: pods that request slices or have annotations for parts of GPUs."""

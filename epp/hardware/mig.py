@@ -98,7 +98,6 @@ class Placed(msgspec.Struct, frozen=True):
     """An existing slice."""
 
     profile: str
-    """Profile in any spelling."""
     start: int
     """First memory slot."""
     size: int | None = None

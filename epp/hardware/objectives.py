@@ -56,7 +56,6 @@ class Objectives(msgspec.Struct, frozen=True):
     """Bounds of all objects."""
 
     services: Mapping[str, ServiceSelections] = MappingProxyType({})
-    """By `namespace/name`."""
     by_model: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Services by model name in requests: the name of the base model or of the service."""
     by_label: Mapping[str, tuple[str, ...]] = MappingProxyType({})

@@ -35,7 +35,6 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: str = ""
     """Product or model in any spelling of the catalogue: `h100`, `NVIDIA-A100-SXM4-80GB`."""
     accelerator_class: str = ""
-    """Name of an AcceleratorClass."""
     instance_type: str = ""
     """Machine type, such as `p5.48xlarge`."""
     region: str = ""
@@ -59,7 +58,6 @@ class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Properties of an endpoint that determine its price."""
 
     product: Product | None = None
-    """Product of the catalogue."""
     names: tuple[str, ...] = ()
     """Product and model in the spelling of their sources."""
     classes: tuple[str, ...] = ()

@@ -33,7 +33,6 @@ class Checked(NamedTuple):
 
     of: tuple[object, ...]
     issues: tuple[Issue, ...]
-    """Issues with the names of their objects."""
 
 
 class Validation(msgspec.Struct, frozen=True):

@@ -321,8 +321,6 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
 class _LastUses:
     """Sequence number of each slot's last use, for the `limit` most recently used slots; 0 for the others."""
 
-    __slots__ = ("_limit", "_numbers", "_order", "_uses")
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._uses = 0

@@ -17,8 +17,6 @@ _MOST_VICTIMS = 32
 class ThrottledFlows:
     """Flows that are not dispatched, since the quota of their tenant is used up; and the time when each resumes."""
 
-    __slots__ = ("_blocked", "_ends", "_numbers")
-
     def __init__(self) -> None:
         self._blocked: dict[str, tuple[int, Blocked]] = {}
         self._ends: Heap[str] = Heap()
@@ -71,8 +69,6 @@ class ThrottledFlows:
 
 class Shares:
     """Queued requests of one band by flow; their numbers are unique and ascending."""
-
-    __slots__ = ("_flows", "_largest", "_longest", "_size_bytes")
 
     def __init__(self) -> None:
         self._flows: dict[str, OrderedDict[int, QueuedRequest]] = {}
@@ -161,11 +157,6 @@ class Band:
     limits and its time to live, and does not block its queue. A flow is throttled while its first request does not fit
     into the quota of its tenant.
     """
-
-    __slots__ = (
-        "_arrivals", "_flows", "_order", "_set_aside", "_shares", "_throttled", "settings", "size_bytes",
-        "throttled_requests",
-    )  # fmt: skip
 
     def __init__(self, settings: BandSettings) -> None:
         self.settings = settings

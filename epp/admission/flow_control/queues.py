@@ -16,8 +16,6 @@ SettingsOf: TypeAlias = Callable[[int], BandSettings]
 class _Migration:
     """Queues the requests of a band in another order, in steps; the source band stays in use until all are done."""
 
-    __slots__ = ("_source", "_to", "left")
-
     def __init__(self, source: Band, settings: BandSettings) -> None:
         self._source = source
         self._to = Band(settings)
@@ -50,23 +48,15 @@ class _Migration:
 class Queues:
     """Bands by priority; a band exists while it has requests."""
 
-    __slots__ = (
-        "_migrations", "_resuming", "_retired", "_settings_of", "bands", "limits", "priorities", "requests",
-        "size_bytes",
-    )  # fmt: skip
-
     def __init__(self, settings_of: SettingsOf, limits: Limits) -> None:
         self.limits = limits
         self.requests = 0
-        """Number of queued requests."""
         self.size_bytes = 0
-        """Bytes of all bodies."""
         self.priorities: tuple[int, ...] = ()
         """Priorities with queued requests, highest first."""
         self._settings_of = settings_of
         self.bands: dict[int, Band] = {}
         self._migrations: dict[int, _Migration] = {}
-        """By priority."""
         self._retired: list[Band] = []
         """Bands that are no longer used; freed in steps, since to free 100,000 requests takes 30 ms."""
         self._resuming: dict[int, int] = {}

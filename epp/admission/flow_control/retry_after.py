@@ -84,8 +84,6 @@ class DrainRate:
     Time with empty queues is left out, since the rate is then that of arrivals.
     """
 
-    __slots__ = ("_arrivals", "_before", "_by_flow", "_dispatches", "_since")
-
     def __init__(self) -> None:
         self._since: float | None = None
         """When the queues stopped being empty; None while they are empty."""
@@ -160,8 +158,6 @@ def retry_after(seconds: float | None, *, otherwise: int) -> int:
 
 class Refusals:
     """Errors of refused requests, with `retry-after` by the length of the queues and their drain rate."""
-
-    __slots__ = ("_clock", "_drain", "_queues")
 
     def __init__(self, queues: Queues, drain: DrainRate, clock: Clock) -> None:
         self._queues = queues

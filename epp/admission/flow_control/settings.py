@@ -71,9 +71,7 @@ _WITHOUT_QUEUE = frozenset(
     }
 )
 AT_ONCE = QueueingOutcome(Outcome.DISPATCHED, 0.0)
-"""The outcome of a request that was not queued."""
 WAITING = QueueingOutcome(Outcome.NOT_YET_FINALIZED, 0.0)
-"""The outcome of a request while it is in a queue."""
 QUEUEING_OUTCOME: DataKey[QueueingOutcome] = DataKey("queue-stay")
 
 
@@ -178,7 +176,6 @@ class FlowControlSettings:
     negative_band: BandSettings
     """For priorities below 0, likewise."""
     bands: Mapping[int, BandSettings] = field(default_factory=lambda: MappingProxyType({}))
-    """By priority."""
     limits: Limits = NO_LIMITS
     """For all priorities together."""
     no_endpoint_ttl_seconds: float = inf
@@ -215,8 +212,6 @@ class FlowControlSettings:
 
 class QueueTtl:
     """Time to live in a queue; it starts again when the pool becomes empty, or has endpoints again."""
-
-    __slots__ = ("_since", "has_endpoints")
 
     def __init__(self) -> None:
         self.has_endpoints = True

@@ -164,14 +164,11 @@ GRACE_SECONDS: Final = 10.0
 class Capacity:
     """A counter with a limit."""
 
-    __slots__ = ("_refused", "limit", "name", "refusals", "used")
-
     def __init__(self, name: str, limit: int, refused: Callable[["Capacity"], None] = lambda _: None) -> None:
         self.name = name
         self.limit = limit
         self.used = 0
         self.refusals = 0
-        """Number of refusals."""
         self._refused = refused
 
     def take(self, amount: int = 1) -> bool:
@@ -196,8 +193,6 @@ class BufferedBytes(Capacity):
     Without room, the oldest large holder is evicted if it is older than `GRACE_SECONDS`: slow senders and readers lose
     to others. A part of the room is for small holders only.
     """
-
-    __slots__ = ("_clock", "_holders", "room_for_all")
 
     def __init__(
         self,

@@ -75,7 +75,6 @@ class GrpcServer:
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._connections: dict[GrpcProtocol, None] = {}
         self.warnings = RateLimitedLog()
-        """Warnings about clients."""
         self.pace = Pace()
         """Spreads the ends of calls over iterations of the event loop."""
         self.scheduler = FairScheduler()

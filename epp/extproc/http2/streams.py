@@ -81,7 +81,6 @@ class Inbox:
         self._start = 0  # of the remaining bytes in the first piece
         self._length: int | None = None  # of the current message; None before its prefix
         self.size = 0
-        """Buffered bytes."""
 
     @property
     def in_message(self) -> bool:

@@ -38,7 +38,6 @@ class Windows:
         self._limits = limits
         self._most_sent = limits.max_sent_message_bytes
         self.out: list[bytes | memoryview] = []
-        """Bytes to write, in order."""
         self.send_window = self.initial_window = DEFAULT_WINDOW
         self.max_frame = MIN_MAX_FRAME
         # Streams that wait for the connection's window, in order; in a plain dict the first may be slow to find.

@@ -79,8 +79,6 @@ class WakeUpCost:
     An endpoint with requests in flight or running is awake, or about to be.
     """
 
-    __slots__ = ("_costs", "_disk", "_memory", "_tags")
-
     def __init__(self, memory: float, disk: float) -> None:
         self._memory = memory
         self._disk = disk
@@ -134,9 +132,7 @@ class EndpointPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """Templates, as seen from an endpoint."""
 
     own: str = ""
-    """Name of the template of its GPUPool; empty for none."""
     templates: Mapping[str, PlacementTemplate] = MappingProxyType({})
-    """All templates by name."""
     is_local: bool = False
     """Whether it runs on the node of its GPUs."""
 
@@ -152,7 +148,6 @@ PLACEMENT: Attribute[EndpointPlacement] = Attribute("placement", NO_PLACEMENT, "
 
 UNKNOWN_SCORE = 0.5
 USAGE_INPUTS = (KV_USAGE, GPU_UTILIZATION, *LOAD_INPUTS)
-"""Columns that the usage is read or estimated from."""
 
 
 class GpuUsageParameters(Parameters, frozen=True):

@@ -117,7 +117,6 @@ class Refusal(msgspec.Struct, frozen=True):
     """A request of a client that the bounds do not allow."""
 
     field: str
-    """Of Selection."""
     wished: tuple[str, ...]
     allowed: tuple[str, ...]
 

@@ -186,7 +186,6 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     cost: Cost = Cost()
     state: Routability = Routability.UNKNOWN
     reason: str = ""
-    """Reason for the state."""
     resources: frozenset[str] = frozenset()
     """Names of the extended resources that the pod requests: nvidia.com/gpu, nvidia.com/mig-3g.20gb."""
     node: str = ""
@@ -194,7 +193,6 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     attributes: Mapping[str, AttributeValue] = msgspec.field(default_factory=dict)
     """Further properties by `domain/name`, such as `gpu.nvidia.com/driverVersion` of DRA devices."""
     provenance: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Source of each field."""
 
     @cached_property
     def sites(self) -> Sites:

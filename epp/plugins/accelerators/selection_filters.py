@@ -64,7 +64,6 @@ class SelectionFilter(Filter[FP]):
     reads = (ACCELERATOR,)
     may_read = (ACCELERATOR_SELECTION, NODE_LABELS)
     bounds: Selection = ANY
-    """Bounds of this filter."""
     unknown_passes: frozenset[str] = frozenset()
     """Bounds that an unknown value passes."""
 

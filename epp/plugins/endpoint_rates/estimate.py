@@ -30,10 +30,6 @@ class _Pod(NamedTuple):
 class RateFleet:
     """Numbers the kinds of endpoints; free slots have number 0."""
 
-    __slots__ = (
-        "_default_engine", "_endpoints", "_engines", "_hardware", "_label", "_numbers", "_pods", "_tags", "kinds",
-    )  # fmt: skip
-
     def __init__(self, engine_label_key: str, default_engine: str) -> None:
         self._label = engine_label_key
         self._default_engine = default_engine
@@ -44,7 +40,6 @@ class RateFleet:
         self._numbers: dict[Hardware, int] = {}
         """Number of each kind, from 1."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        """By slot."""
 
     @property
     def hardware(self) -> tuple[Hardware, ...]:
@@ -154,16 +149,13 @@ class InitialRates(NamedTuple):
 
     by_kind: Sequence[KindRates]
     kinds: NDArray[np.intp]
-    """By slot."""
     prefill_tokens_per_second: Floats
     itl_base_seconds: Floats
     itl_seconds_per_request: Floats
     ttft_base_seconds: Floats
     ttft_seconds_per_token: Floats
     prefill_known: Mask
-    """By kind."""
     itl_known: Mask
-    """By kind."""
 
     @classmethod
     def of(cls, by_kind: Sequence[KindRates], kinds: NDArray[np.intp]) -> Self:

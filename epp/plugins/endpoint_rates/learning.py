@@ -18,7 +18,6 @@ _LEAST_TRUST = 0.25
 _LONGEST_PAUSE = 2.0
 """Half-lives after which trust falls to `_LEAST_TRUST`."""
 FREE = 0
-"""Kind of free slots."""
 
 
 class RateLearner:
@@ -27,11 +26,6 @@ class RateLearner:
     The logarithm of the ratio is multiplied by a trust of `0.5 ** (age / half_life_seconds)`, with the age of the last
     sample. Slots with fewer than `min_samples`, or a trust below 1/4, count as not learned.
     """
-
-    __slots__ = (
-        "_counts", "_epochs", "_half_life", "_last", "_logs", "_min_samples", "_new", "_peers", "_recent", "_window",
-        "version",
-    )  # fmt: skip
 
     def __init__(self, *, half_life_seconds: float, min_samples: int, window: int) -> None:
         self._half_life = half_life_seconds
@@ -167,8 +161,6 @@ an engine with free places also queues briefly while it computes a prompt."""
 class PlacesLearner:
     """Learns the places in the batch of each slot: the largest batch, once several reports show a queue behind it."""
 
-    __slots__ = ("_largest", "_reported_at", "_sightings", "version")
-
     def __init__(self) -> None:
         self._largest: Floats = np.zeros(0)
         self._sightings: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -236,8 +228,6 @@ _decode = msgspec.msgpack.Decoder(list[_Learned]).decode
 
 class SharedRates:
     """Payloads of a pair of learners, of prefill and of ITL, and for them."""
-
-    __slots__ = ("_learners", "_told", "_told_at")
 
     def __init__(self, prefill: RateLearner, itl: RateLearner) -> None:
         self._learners = prefill, itl

@@ -62,10 +62,6 @@ class PrefixIndex:
     following run.
     """
 
-    __slots__ = (
-        "_extra", "_forgotten", "_free", "_lanes", "_live", "_members", "_runs", "_scan", "_seen", "_slots", "_to_scan",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self._runs = Runs()
         self._lanes: dict[int, _Lane] = {}

@@ -154,8 +154,6 @@ _decode = msgspec.msgpack.Decoder(_Payload).decode
 class PlacementNews:
     """Chains to publish, oldest first."""
 
-    __slots__ = ("_bytes", "_recent", "_waiting", "dropped")
-
     def __init__(self) -> None:
         self.dropped = 0
         """Chains that were never told."""

@@ -102,8 +102,6 @@ class Runs:
     the beginning.
     """
 
-    __slots__ = ("_by_first", "_first", "_free", "_masks", "_parents", "_rest", "_shared", "blocks")
-
     def __init__(self) -> None:
         self.blocks = 0
         """Blocks in all runs."""

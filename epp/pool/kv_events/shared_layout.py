@@ -57,7 +57,6 @@ class Found(NamedTuple):
     """An answer of `FIND`."""
 
     read: int
-    """Number of keys that were read."""
     has_more: bool
     """Whether the next key was not read for lack of time."""
     runs: list[tuple[str, str, list[int]]]

@@ -82,7 +82,6 @@ class _Sent:
         self.slot = slot
         self.target = target
         self.waited = waited
-        """Seconds from its arrival to the pick."""
         self.predicted: dict[Kind, tuple[float, float]] = {}
         """Seconds, and how long their prediction took."""
         self.lessons: dict[Kind, Lesson] = {}

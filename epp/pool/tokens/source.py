@@ -186,7 +186,6 @@ class Tokens(NamedTuple):
     ends: tuple[int, ...] = ()
     """Where each prompt of a list ends; empty for a single prompt."""
     media: tuple[MediaTokens, ...] = ()
-    """Placeholders of media, in their order."""
 
     @classmethod
     def joined(cls, prompts: Sequence[NDArray[np.uint32]], media: tuple[MediaTokens, ...] = ()) -> "Tokens":

@@ -43,7 +43,6 @@ class Work:
     place: Place
     requests: int = 0
     tokens: int = 0
-    """Uncached tokens of prompts."""
 
 
 NO_FLOW = Flow("", 0)
@@ -51,8 +50,6 @@ NO_FLOW = Flow("", 0)
 
 class Ledger:
     """Counts requests and uncached tokens under way by slot, in the datastore's working columns."""
-
-    __slots__ = ("_by_place", "_epochs", "_on_next", "_on_release", "_table", "on_open", "sequence")
 
     def __init__(self, table: ColumnTable, *, on_release: Callable[[], None]) -> None:
         self.sequence = 0

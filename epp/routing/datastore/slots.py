@@ -34,8 +34,6 @@ class Change:
 class Slots:
     """Slots from 0 on; the lowest free slot is taken first."""
 
-    __slots__ = ("_by_address", "_free", "endpoints", "identities", "slots")
-
     def __init__(self, capacity: int = 0) -> None:
         self.slots: dict[str, int] = {}
         """By id of the endpoint."""
@@ -111,8 +109,6 @@ def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
 
 class ColumnTable:
     """One array of float64 for each column, indexed by slot; only columns written since the last publish are copied."""
-
-    __slots__ = ("_capacity", "_cells", "_columns", "_dirty", "_published", "_working")
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self._capacity = 0

@@ -73,10 +73,8 @@ class Director:
         self._shedding: SaturationDetector[Any] = UsualDetector()
         self._evictions = Evictions(clock, observer)
         self.quotas = Quotas(clock, guard=self._guard, observer=observer)
-        """Use of quotas by tenants."""
         self.quotas.on_release(self._quota_released)
         self.outliers = OutlierDetector(store, clock, outliers, observer=observer)
-        """Endpoints at which requests failed."""
         self._router = Router(
             runtime,
             pipeline,

@@ -147,8 +147,6 @@ def path_of(headers: Headers) -> str:
 class Seeds:
     """A keyed hash of a counter; the key is secret and drawn once per process."""
 
-    __slots__ = ("_count", "_secret")
-
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = token_bytes(_SECRET_BYTES) if secret is None else secret
         self._count = 0

@@ -28,8 +28,6 @@ class ParserTable:
     The first counts of several parsers of one type, claims to one path, and fallbacks.
     """
 
-    __slots__ = ("_by_path", "_by_suffix", "_fallback", "_found", "_longest", "parsers")
-
     def __init__(self, parsers: Sequence[Parser[Any]]) -> None:
         self._by_path: dict[str, Parser[Any]] = {}
         self._by_suffix: dict[tuple[str, ...], tuple[str, Parser[Any]]] = {}
@@ -157,7 +155,6 @@ class Rewrite:
     """One rule of an InferenceModelRewrite: the models that share the matching requests, by weight."""
 
     name: str
-    """Name of the object."""
     generic: bool = False
     """Whether it matches any model, not one model by name."""
     models: tuple[str, ...] = ()
@@ -183,7 +180,6 @@ class PoolPolicies:
     """All policies of a pool at one moment; immutable, its mappings included."""
 
     priorities: Mapping[str, int] = field(default_factory=dict)
-    """Priority of each objective by name."""
     exact: Mapping[str, Rewrite] = field(default_factory=dict)
     """The rule for each model that a rule names."""
     generic: Rewrite | None = None

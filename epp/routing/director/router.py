@@ -57,7 +57,6 @@ class Runtime:
     clock: Clock
     observer: DirectorObserver = field(default_factory=DirectorObserver)
     guard: Guard = field(init=False)
-    """Calls plugins, and reports their failures to the observer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guard", Guard(self.observer))

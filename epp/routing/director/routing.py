@@ -81,7 +81,6 @@ class Routing:
     result: SchedulingResult
     credit: Ticket
     pipeline: Pipeline
-    """The pipeline that routed it."""
     _: KW_ONLY
     guard: Guard
     observer: RoutingObserver

@@ -91,7 +91,6 @@ class Simulation:
 
     runtime: Runtime
     pipeline: Pipeline
-    """The pipeline that is simulated."""
     _: KW_ONLY
     snapshot: Snapshot | None
     policies: PoolPolicies

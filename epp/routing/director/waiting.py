@@ -68,7 +68,6 @@ class QueueStatus(msgspec.Struct, frozen=True):
 
     requests: int = 0
     size_bytes: int = 0
-    """Of their bodies."""
     since: float | None = None
     """Arrival of the oldest one, in seconds on the clock; None for empty queues."""
 

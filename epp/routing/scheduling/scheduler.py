@@ -48,8 +48,6 @@ from epp.routing.scheduling.profile import Narrowing, Profile, ProfileFilter, We
 class Cycle:
     """Runs one profile, each time for another request."""
 
-    __slots__ = ("_guard", "_narrowing", "_narrows", "_observer", "_profile", "_scorers")
-
     def __init__(self, profile: Profile, guard: Guard, observer: SchedulingObserver) -> None:
         self._profile = profile
         self._guard = guard

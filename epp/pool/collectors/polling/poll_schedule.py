@@ -100,8 +100,6 @@ class Timetable(Generic[T]):
     are due together. The grid starts at `origin`, which differs between processes.
     """
 
-    __slots__ = ("_due", "_heap", "_number", "_origin")
-
     def __init__(self, origin: float) -> None:
         self._origin = origin
         self._heap: list[tuple[float, int, T]] = []
@@ -237,8 +235,6 @@ class PollPriority:
 class UrgentBudget:
     """Rate limit of urgent polls; unlike that of other polls, it does not depend on the load of the machine."""
 
-    __slots__ = ("_at", "_left")
-
     def __init__(self) -> None:
         self._at = 0.0
         self._left = _MOST_URGENT_AT_ONCE
@@ -262,8 +258,6 @@ def verdict_of(outcome: bytes | Exception) -> Verdict:
 
 class PollBudget:
     """Limits the CPU time of all polls together: in a large pool, each endpoint is polled less often."""
-
-    __slots__ = ("_at", "_busy", "_cost_seconds", "_late_seconds", "_left", "_seen", "_share", "_spent_seconds")
 
     def __init__(self, share: float = _SHARE) -> None:
         self._share = share

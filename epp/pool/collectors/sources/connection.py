@@ -56,7 +56,6 @@ class Target:
     """The address of a page, and the bytes of its request."""
 
     address: str
-    """An IP address."""
     port: int
     request: bytes
     tls: ssl.SSLContext | None = None

@@ -53,8 +53,6 @@ class Reading:
     One read buffer is enough, since the event loop requests, fills and delivers it in one call.
     """
 
-    __slots__ = ("_began", "_spent", "buffer", "incomplete_bytes", "limits", "view")
-
     def __init__(self, limits: PageLimits | None = None) -> None:
         self.limits = limits or PageLimits()
         self.incomplete_bytes = 0
