@@ -37,7 +37,7 @@ from epp.lab.gateway import (
     chart_proxy_yaml,
     standalone_yaml,
 )
-from epp.lab.gateway.eds_file import discovery_response
+from epp.lab.gateway.local import discovery_response
 from epp.pool.discovery import StaticDiscovery
 from epp.sharing.settings import SharingSettings
 from epp.telemetry.plugin_metrics import family_of

@@ -2,43 +2,22 @@
 """`epp calibrate`: a server profile from measurements of a model server."""
 
 import asyncio
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import aiohttp
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from epp.cli.commands import Calibrate
+from epp.cli.output import progress_bar, write_text
 from epp.cli.running import run
 from epp.framework import ConfigurationError
 from epp.framework.files import read_regular
-from epp.lab.calibration import (
-    Facts,
-    HttpServer,
-    Measurements,
-    NotEnoughError,
-    ServerError,
-    fit,
-    fit_error,
-    measure,
-    spread,
-)
 from epp.lab.sim import ProfileSource, SimProfile, dump_server_profile
+from epp.lab.sim.fit import NotEnoughError, fit, fit_error, spread
+from epp.lab.sim.measure import Calibration, HttpServer, ServerError
+from epp.runtime.supervisor import first_of
 
 _MOST_KEY_BYTES = 16 * 1024
-
-
-@dataclass(slots=True)
-class _Run:
-    facts: Facts = field(default_factory=Facts)
-    found: Measurements = field(default_factory=Measurements)
-    notes: list[str] = field(default_factory=list)
 
 
 def calibrate(flags: Calibrate) -> None:
@@ -52,59 +31,39 @@ def calibrate(flags: Calibrate) -> None:
         headers["authorization"] = f"Bearer {key}"
 
     async def work(stop: asyncio.Event) -> None:
-        measured = _Run()
+        notes: list[str] = []
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
         async with aiohttp.ClientSession(
             headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)
         ) as session:
             server = HttpServer(session, flags.url, flags.model)
-            with _bar() as progress:
-                tasks = {
-                    asyncio.create_task(_measure(server, measured, flags.budget, progress)),
-                    (stopped := asyncio.create_task(stop.wait())),
-                }
-                done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in pending:
-                    task.cancel()
-                await asyncio.gather(*pending, return_exceptions=True)
-                if stopped in done:
-                    measured.notes.append("the calibration was interrupted")
-                for task in done - {stopped}:
-                    task.result()
-        measured.notes += server.remarks
-        _write(flags, measured)
+            with progress_bar("Calibrating", lambda: 1.0) as progress:
+                measured = Calibration(server, budget=flags.budget, progress=progress)
+                if not await first_of(_measure(measured, flags.budget, notes), stop.wait()):
+                    notes.append("the calibration was interrupted")
+        _write(flags, measured, [*notes, *server.remarks])
 
     run(work, ConfigurationError, ServerError, NotEnoughError)
 
 
-async def _measure(server: HttpServer, measured: _Run, budget: float, progress: Callable[[float], None]) -> None:
+async def _measure(measured: Calibration, budget: float, notes: list[str]) -> None:
     try:
         async with asyncio.timeout(budget):
-            measured.facts = await server.facts()
-            length = measured.facts.max_model_len or SimProfile().max_model_len
-            await measure(
-                server,
-                measured.found,
-                budget=budget,
-                max_model_len=length,
-                clock=time.monotonic,
-                progress=progress,
-            )
+            await measured.run()
     except TimeoutError:
-        measured.notes.append("the budget ended during a batch")
+        notes.append("the budget ended during a batch")
     except ServerError as error:
-        if not measured.found.requests:
+        if not measured.requests:
             raise
-        measured.notes.append(f"the measurement ended early: {error}")
+        notes.append(f"the measurement ended early: {error}")
 
 
-def _write(flags: Calibrate, measured: _Run) -> None:
-    found = measured.found
-    for note in measured.notes:
+def _write(flags: Calibrate, found: Calibration, notes: list[str]) -> None:
+    for note in notes:
         typer.echo(f"note: {note}", err=True)
-    profile = fit(_start(flags.model, measured), found.prefills, found.decodes)
-    notes = measured.notes + _doubts(profile, found)
-    for note in notes[len(measured.notes) :]:
+    profile = fit(_start(flags.model, found, notes), found.prefills, found.decodes)
+    doubts = _doubts(profile, found)
+    for note in doubts:
         typer.echo(f"note: {note}", err=True)
     errors = fit_error(profile, found.held_out)
     if errors is None:
@@ -122,34 +81,31 @@ def _write(flags: Calibrate, measured: _Run) -> None:
         at=datetime.now(UTC).replace(microsecond=0),
         requests=found.requests,
         errors=errors,
-        notes=tuple(notes),
+        notes=(*notes, *doubts),
     )
     text = dump_server_profile(profile, source)
     if flags.output is None:
         typer.echo(text, nl=False)
         return
-    try:
-        flags.output.write_text(text)
-    except OSError as error:
-        raise ConfigurationError(f"--output {str(flags.output)!r} cannot be written: {error.strerror}") from error
+    write_text(flags.output, text)
 
 
-def _start(model: str, measured: _Run) -> SimProfile:
+def _start(model: str, found: Calibration, notes: list[str]) -> SimProfile:
     """Return the profile before the fit, with what the server says of itself; missing figures become notes."""
-    facts, default = measured.facts, SimProfile()
+    facts, default = found.facts, SimProfile()
     length = max(facts.max_model_len or default.max_model_len, 2)
     size = facts.block_size or default.block_size
     blocks = facts.num_gpu_blocks or max(default.num_gpu_blocks, -(-length // size))
     for name, value in facts._asdict().items():
         if value is None:
-            measured.notes.append(f"{name} is the default: the server does not tell it")
+            notes.append(f"{name} is the default: the server does not tell it")
     if size * blocks < length:
-        measured.notes.append(f"max_model_len is lowered from {length} to {size * blocks}, the size of the KV cache")
+        notes.append(f"max_model_len is lowered from {length} to {size * blocks}, the size of the KV cache")
         length = size * blocks
     return SimProfile(name=model, model=model, max_model_len=length, block_size=size, num_gpu_blocks=blocks)
 
 
-def _doubts(profile: SimProfile, found: Measurements) -> list[str]:
+def _doubts(profile: SimProfile, found: Calibration) -> list[str]:
     notes = ["max_num_batched_tokens is the default: no API tells it"]
     if (differences := spread(found.prefills)) is not None:
         half, most = differences
@@ -167,12 +123,3 @@ def _doubts(profile: SimProfile, found: Measurements) -> list[str]:
         for fresh, again in found.hits[:1]
     ]
     return notes
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[float], None]]:
-    """Show progress on a terminal; yields the function that takes the share that is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-        task = progress.add_task("Calibrating", total=1.0)
-        yield lambda share: progress.update(task, completed=share)

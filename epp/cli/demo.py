@@ -27,13 +27,21 @@ from epp.explain.settings import DecisionSettings
 from epp.extproc.settings import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
-from epp.lab.demo.clusters import cluster_config, two_clusters
-from epp.lab.demo.servers import PRESETS, ServerFailedError, ServerSpec, demo_config, discovery, model_servers
+from epp.lab.demo.servers import (
+    PRESETS,
+    ServerFailedError,
+    ServerSpec,
+    cluster_config,
+    demo_config,
+    discovery,
+    model_servers,
+    two_clusters,
+)
 from epp.lab.demo.table import LastRequest, line, table
 from epp.lab.demo.tenants import FLOOD, SERVERS, STEADY, Tenants, TwoTenants, tenant_config
 from epp.lab.demo.traffic import RoundRobin, Traffic
 from epp.lab.gateway import GatewayError, GatewaySettings
-from epp.lab.local import local_gateway
+from epp.lab.gateway.local import local_gateway
 from epp.pool.discovery import StaticDiscovery
 from epp.routing.director import DirectorObserver
 from epp.runtime.addresses import listener

@@ -25,8 +25,8 @@ from epp.lab.gateway import (
     SettingsError,
     bootstrap_yaml,
 )
+from epp.lab.gateway.local import LocalGateway, local_gateway, with_tls
 from epp.lab.gateway.settings import parse_tcp_address
-from epp.lab.local import LocalGateway, local_gateway, with_tls
 from epp.runtime.addresses import HostPort, is_ip
 
 _log = structlog.get_logger()

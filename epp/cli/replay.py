@@ -23,8 +23,8 @@ from epp.lab.replay.comparison import Comparison, compare
 from epp.lab.replay.jobs import Job, JobProgress, TraceFile, run_jobs
 from epp.lab.replay.outcome import merge
 from epp.lab.replay.replicas import check_config
+from epp.lab.replay.report import replay_report
 from epp.lab.replay.summary import Groups, Quantiles, Summary, parse_targets
-from epp.lab.report.replays import replay_report
 from epp.lab.traces.trace import TraceError
 
 _MOST_REPEATED = 20_000

@@ -10,7 +10,7 @@ from epp.cli.commands import SimServer
 from epp.cli.running import run
 from epp.framework import ConfigurationError
 from epp.lab.sim import running
-from epp.lab.sim.server_profile import find_server_profile
+from epp.lab.sim.profile import find_server_profile
 from epp.runtime.addresses import HostPort, refusal
 from epp.telemetry import logs
 

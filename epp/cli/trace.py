@@ -18,11 +18,10 @@ from epp.cli.output import log_of_errors_only, new_console, print_json, print_la
 from epp.cli.running import exit_on
 from epp.framework.messages import printable
 from epp.lab.traces.formats import own_lines
-from epp.lab.traces.lines import zstd
 from epp.lab.traces.making import WORKLOADS, MadeTrace
 from epp.lab.traces.reading import open_trace
 from epp.lab.traces.statistics import RECENT_TOKENS, WINDOW_SECONDS, Lengths, Named, Statistics, statistics_of
-from epp.lab.traces.trace import TraceError
+from epp.lab.traces.trace import TraceError, zstd
 
 _SECONDS_OF_MINUTE, _SECONDS_OF_HOUR = 60, 3600
 _MANY = 100.0

@@ -21,7 +21,7 @@ from epp.lab.replay import ReplayOptions, load_fleet
 from epp.lab.replay.jobs import TraceFile, available_cpus
 from epp.lab.replay.summary import parse_targets
 from epp.lab.traces.trace import TraceError
-from epp.lab.tuning.objective import condition, figure
+from epp.lab.tuning.problem import condition, figure
 
 if TYPE_CHECKING:
     from epp.lab.tuning.recommendation import Candidate, Change, Result
@@ -36,8 +36,11 @@ def tune(flags: Tune) -> None:
     """Run the study, print its result, and write the tuned configuration if it is better."""
     with exit_on(ConfigurationError, TraceError), log_of_errors_only():
         try:
-            from epp.lab.report.tuning import tuning_report, verdict  # noqa: PLC0415  optuna is an extra
-            from epp.lab.tuning.recommendation import recommend  # noqa: PLC0415  the same
+            from epp.lab.tuning.recommendation import (  # noqa: PLC0415  optuna is an extra
+                recommend,
+                tuning_report,
+                verdict,
+            )
             from epp.lab.tuning.study import Tuning  # noqa: PLC0415  the same
         except ImportError as error:
             raise ConfigurationError(
@@ -54,7 +57,7 @@ def tune(flags: Tune) -> None:
                 say("trials")
                 tuning.run(trials=flags.trials, seconds=flags.budget, jobs=jobs, tick=tick)
                 say("trying the best on held-out traffic")
-                result = recommend(tuning, lambda _: None, jobs)
+                result = recommend(tuning, jobs)
         except KeyboardInterrupt:
             typer.echo(f"stopped; the same command continues the study in {study}", err=True)
             raise typer.Exit(_INTERRUPTED) from None

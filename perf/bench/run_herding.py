@@ -12,8 +12,8 @@ import numpy as np
 
 from epp.config import LoadedConfig, load_text
 from epp.config.load import sample_texts
+from epp.lab.replay.fleet import ReplayOptions
 from epp.lab.replay.outcome import Outcome, Status, merge
-from epp.lab.replay.settings import ReplayOptions
 from perf.bench.profiles import two_choices
 from perf.bench.profiles.equal_fleet import WORKLOADS, run
 

@@ -12,7 +12,7 @@ import msgspec
 
 from epp.framework import Endpoint
 from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
-from epp.lab.gateway.eds_file import discovery_response
+from epp.lab.gateway.local import discovery_response
 from perf.hostile.scene import WIDE, Campaign, Scene, scene
 from perf.rig.processes import Program
 from tests.support.world import ANY_PORT, FAST

@@ -12,8 +12,7 @@ from aiohttp import web
 
 from epp.framework.clusters import CLUSTER
 from epp.framework.scoring import DYNAMIC_SCORES
-from epp.lab.demo.clusters import Phase, config_text, two_clusters
-from epp.lab.demo.servers import ModelServer
+from epp.lab.demo.servers import ModelServer, Phase, config_text, two_clusters
 from tests.support.config_files import endpoints_file, replace, with_pool
 from tests.support.echo import listening
 from tests.support.world import ENDLESS, MODEL, World, open_world, until

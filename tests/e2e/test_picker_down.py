@@ -14,7 +14,7 @@ import pytest
 
 from epp.framework import Endpoint
 from epp.lab.gateway import Bodies, ClusterType, EnvoyProcess, FailureMode
-from epp.lab.gateway.eds_file import discovery_response
+from epp.lab.gateway.local import discovery_response
 from tests.support.commands import Command, command
 from tests.support.world import ANY_PORT, ENDLESS, MODEL, until
 

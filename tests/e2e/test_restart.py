@@ -17,7 +17,7 @@ from epp.app import Picker, PickerSettings, running
 from epp.config import load_text
 from epp.framework import Endpoint
 from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
-from epp.lab.gateway.eds_file import discovery_response
+from epp.lab.gateway.local import discovery_response
 from epp.lab.sim import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import command

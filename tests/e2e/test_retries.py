@@ -16,7 +16,7 @@ from epp.config import load_text
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.envoy import find_envoy
-from epp.lab.local import LocalGateway, local_gateway
+from epp.lab.gateway.local import LocalGateway, local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
 from epp.runtime.addresses import parse_host_port

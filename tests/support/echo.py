@@ -13,7 +13,7 @@ from aiohttp import web
 from epp.app import PickerSettings
 from epp.config import load_text
 from epp.lab.gateway import GatewaySettings
-from epp.lab.local import local_gateway
+from epp.lab.gateway.local import local_gateway
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.transports import server_settings
 

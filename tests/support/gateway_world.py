@@ -8,7 +8,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from epp.framework.snapshot import IN_FLIGHT, RUNNING, WAITING, Column
-from epp.lab.local import LocalGateway
+from epp.lab.gateway.local import LocalGateway
 from tests.support.waiting import until
 
 

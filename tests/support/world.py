@@ -17,7 +17,7 @@ from epp.extproc.settings import ResponseSettings
 from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
 from epp.lab.gateway import GatewaySettings
-from epp.lab.local import LocalGateway, local_gateway
+from epp.lab.gateway.local import LocalGateway, local_gateway
 from epp.lab.sim import PRESETS, RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.policies import PolicyFiles

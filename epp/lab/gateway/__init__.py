@@ -3,25 +3,22 @@
 
 from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml, load_types
 from epp.lab.gateway.deploy_files import STANDALONE, chart_proxy_yaml, standalone_yaml
-from epp.lab.gateway.eds_file import EdsFile
 from epp.lab.gateway.envoy import EnvoyProcess
-from epp.lab.gateway.errors import (
-    EnvoyDiedError,
-    EnvoyStartError,
-    GatewayError,
-    ListenAddressError,
-    PackageMissingError,
-    PortTakenError,
-    SettingsError,
-)
 from epp.lab.gateway.settings import (
     Bodies,
     BodyMode,
     ClusterType,
+    EnvoyDiedError,
+    EnvoyStartError,
     FailureMode,
+    GatewayError,
     GatewaySettings,
     HeaderMode,
+    ListenAddressError,
+    PackageMissingError,
     PipeAddress,
+    PortTakenError,
+    SettingsError,
 )
 
 __all__ = [
@@ -29,7 +26,6 @@ __all__ = [
     "Bodies",
     "BodyMode",
     "ClusterType",
-    "EdsFile",
     "EnvoyDiedError",
     "EnvoyProcess",
     "EnvoyStartError",

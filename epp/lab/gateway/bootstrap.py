@@ -17,7 +17,6 @@ from epp.framework.headers import (
     SUBSET_NAMESPACE,
 )
 from epp.lab.gateway.clusters import Fields, endpoint_picker, envoy_address, extension, model_servers, retry_policy
-from epp.lab.gateway.errors import PackageMissingError, SettingsError
 from epp.lab.gateway.settings import (
     ENDPOINT_PICKER,
     LISTENER,
@@ -28,6 +27,8 @@ from epp.lab.gateway.settings import (
     ClusterType,
     FailureMode,
     GatewaySettings,
+    PackageMissingError,
+    SettingsError,
     parse_address,
 )
 

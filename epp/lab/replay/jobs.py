@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays in child processes, so that several use all cores; none outlives its parent."""
+"""Replays in processes of their own: what each is given, its results, and its limits."""
 
 import ctypes
 import multiprocessing
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
-from epp.lab.replay.fleet import Fleet
+from epp.lab.replay.fleet import Fleet, ReplayOptions
 from epp.lab.replay.outcome import Outcome
-from epp.lab.replay.run import Progress, replay
-from epp.lab.replay.settings import ReplayOptions
+from epp.lab.replay.simulation import Simulation
+from epp.lab.replay.traffic import TraceTraffic
 from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import Trace
 
@@ -57,12 +57,30 @@ class JobProgress(NamedTuple):
     requests: int
 
 
+def replay(
+    config: LoadedConfig,
+    fleet: Fleet,
+    trace: Trace,
+    options: ReplayOptions,
+    progress: Callable[[Simulation], bool] | None = None,
+) -> Outcome:
+    """Return the outcome of the requests of a trace; raises ConfigurationError for what cannot be replayed.
+
+    `progress` is called at intervals of virtual time; if it returns False, the replay stops, and the outcome is that
+    of the requests so far. All arguments but `progress` can be pickled, and so can the outcome.
+    """
+    traffic = TraceTraffic(trace, rate_scale=options.rate_scale, limit=options.limit)
+    return Simulation(config, fleet, traffic, options).run(progress)
+
+
 def available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_jobs(jobs: Sequence[Job], report: Callable[[JobProgress], None], *, workers: int = 0) -> list[Outcome]:
+def run_jobs(
+    jobs: Sequence[Job], report: Callable[[JobProgress], None] = lambda _: None, *, workers: int = 0
+) -> list[Outcome]:
     """Return the outcomes of jobs, in their order; by default, as many run at a time as there are CPUs.
 
     Raises the ConfigurationError or TraceError of a job. All processes have ended afterwards.
@@ -124,7 +142,7 @@ def _received(connection: Connection) -> Outcome | Exception | tuple[float, int]
 
 
 def _run(job: Job, report: Callable[[float, int], None]) -> Outcome:
-    def progress(now: Progress) -> bool:
+    def progress(now: Simulation) -> bool:
         report(now.seconds, now.requests)
         return True
 

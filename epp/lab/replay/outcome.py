@@ -65,7 +65,7 @@ class Columns:
     ttft_target: Floats
     tpot_target: Floats
     regret: Floats
-    """See `epp.lab.replay.regret`."""
+    """See `epp.lab.replay.engines`."""
 
     @property
     def tpot(self) -> Floats:

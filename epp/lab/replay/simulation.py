@@ -19,11 +19,9 @@ from epp.framework import Endpoint, Headers
 from epp.framework.errors import RequestError
 from epp.framework.headers import KV_CACHE_SOURCE, PREFILLER, SESSION_TOKEN
 from epp.lab.replay.engines import Engine, Event, Page
-from epp.lab.replay.fleet import Fleet, Server
-from epp.lab.replay.kv_publishing import PUBLISH_SECONDS, Publisher, deliver
+from epp.lab.replay.fleet import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, Fleet, ReplayOptions, Server
 from epp.lab.replay.outcome import Outcome, Recorder, Status
-from epp.lab.replay.replicas import Replica, Watch
-from epp.lab.replay.settings import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, ReplayOptions
+from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, Watch
 from epp.lab.replay.traffic import Arrival, Traffic
 from epp.lab.replay.virtual_time import VirtualClock, VirtualLoop, run_virtual
 from epp.lab.sim import SimRequest
@@ -108,9 +106,9 @@ class Simulation:
         return run_virtual(self._main(report), self._clock)
 
     @property
-    def now(self) -> float:
-        """Seconds since the first request could arrive."""
-        return self._clock.time - _START - LEAD_SECONDS
+    def seconds(self) -> float:
+        """Virtual time since the start of the trace."""
+        return max(0.0, self._clock.time - _START - LEAD_SECONDS)
 
     @property
     def requests(self) -> int:
@@ -182,8 +180,8 @@ class Simulation:
         """Record the load of the servers; the interval grows with the time."""
         for place in self._places:
             self._advance(place)
-        self._recorder.load(self.now, [place.engine.gauges() for place in self._places])
-        self._sample_seconds = max(self._sample_seconds, self.now / TIMELINE_SAMPLES)
+        self._recorder.load(self.seconds, [place.engine.gauges() for place in self._places])
+        self._sample_seconds = max(self._sample_seconds, self.seconds / TIMELINE_SAMPLES)
         self._loop.after(self._sample_seconds, self._sample)
 
     # Polls
@@ -305,7 +303,7 @@ class Simulation:
         return msgspec.structs.replace(request, transferred_tokens=held), seconds
 
     def _regret(self, arrival: Arrival, chosen: _Place, request: SimRequest) -> float:
-        """Return the regret of a choice, as `epp.lab.replay.regret` defines it."""
+        """Return the regret of a choice, as `epp.lab.replay.engines` defines it."""
         profile = chosen.server.profile
         work = {(profile.block_size, profile.lora_adapters): request}
         best, its = math.inf, math.nan
@@ -397,7 +395,7 @@ class Simulation:
         if place.publisher is not None and (changes := place.engine.take_kv_changes()) is not None:
             events = place.publisher.events(changes)
             for replica in self._replicas:
-                self._loop.after(PUBLISH_SECONDS, deliver, replica, place.endpoint, events)
+                self._loop.after(PUBLISH_SECONDS, replica.deliver, place.endpoint, events)
 
     def _set_alarm(self, place: _Place) -> None:
         due = place.engine.next_event_at

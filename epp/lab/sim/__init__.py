@@ -10,9 +10,8 @@ In addition to the API of vLLM, every answer has the header `x-sim-server: <name
 """
 
 from epp.lab.sim.machine import Emission, Machine, Occupation, OccupationError, SimRequest
-from epp.lab.sim.profile import PRESETS, SimProfile
+from epp.lab.sim.profile import PRESETS, FitError, ProfileSource, SimProfile, dump_server_profile, load_server_profile
 from epp.lab.sim.server import RunningSim, running
-from epp.lab.sim.server_profile import FitError, ProfileSource, dump_server_profile, load_server_profile
 
 __all__ = [
     "PRESETS",

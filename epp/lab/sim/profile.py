@@ -1,11 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of simulated model servers: name, model, speed and memory."""
+"""Profiles of servers: speeds and limits, presets, those that follow from hardware, and files of them."""
 
 from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
+
+from epp.framework import ConfigurationError
+from epp.framework.files import read_mapping
+from epp.framework.input_errors import ParameterError, read_struct
+from epp.framework.messages import hint_at
+from epp.framework.quantities import GIB
+from epp.hardware.catalogue import PRODUCTS
 
 
 class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,3 +157,143 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
         ),
     }
 )
+
+
+_PARAMETERS = 8e9
+_COMPUTE_SHARE, _BANDWIDTH_SHARE, _MEMORY_SHARE = 0.4, 0.7, 0.92
+"""Shares of the figures of a data sheet that an engine reaches or uses."""
+_KV_BYTES = 128 * 1024
+"""Of one token."""
+_CONTEXT_TOKENS = 1024
+"""Of each request in a batch."""
+_WEIGHTS_AND_WORKSPACE = ((16e9, 3e9), (8e9, 2e9))
+"""Bytes in 16 bits, and in 8 bits for devices that could not hold the former and a cache."""
+_OTHER_HOST_GBPS = 32.0
+"""Of devices whose link to the host is unknown: 16 lanes of PCIe 4."""
+_BLOCKS_PER_REQUEST = 30
+_BATCH_SIZES = (256, 128, 64, 32, 16)
+
+
+def derive_preset(
+    name: str, *, fp16_tflops: float, bandwidth_gbps: float, memory_gb: float, host_gbps: float | None = None
+) -> SimProfile | None:
+    """Return the profile of one device by the formula beside `PRESETS`; None if its memory is too small."""
+    default = SimProfile()
+    for weights, workspace in _WEIGHTS_AND_WORKSPACE:
+        cache_bytes = _MEMORY_SHARE * memory_gb * 1e9 - weights - workspace
+        blocks = int(cache_bytes / (default.block_size * _KV_BYTES))
+        if blocks * default.block_size >= default.max_model_len:
+            return SimProfile(
+                name=name,
+                prefill_tokens_per_second=_rounded(_COMPUTE_SHARE * fp16_tflops * 1e12 / (2 * _PARAMETERS)),
+                seconds_per_output_token=_rounded(weights / (_BANDWIDTH_SHARE * bandwidth_gbps * 1e9)),
+                batch_slope=_rounded(_CONTEXT_TOKENS * _KV_BYTES / weights),
+                num_gpu_blocks=blocks,
+                host_gbps=host_gbps or _OTHER_HOST_GBPS,
+                max_num_seqs=next(size for size in _BATCH_SIZES if size * _BLOCKS_PER_REQUEST <= blocks),
+            )
+    return None
+
+
+@cache
+def derived_presets() -> Mapping[str, SimProfile]:
+    """Return presets by product, and by model with the figures of its usual product; those of `PRESETS` excepted."""
+    found: dict[str, SimProfile] = {}
+    for product in PRODUCTS:
+        if product.fp16 and product.bandwidth_gbps and product.memory_bytes:
+            for name in dict.fromkeys((product.name, product.model)):
+                if name in found or name in PRESETS:
+                    continue
+                preset = derive_preset(
+                    name,
+                    fp16_tflops=product.fp16,
+                    bandwidth_gbps=product.bandwidth_gbps,
+                    memory_gb=product.memory_bytes / GIB,
+                    host_gbps=product.host_gbps,
+                )
+                found |= {} if preset is None else {name: preset}
+    return MappingProxyType(found)
+
+
+def _rounded(value: float) -> float:
+    """Return the value with three significant digits: a data sheet does not say more."""
+    return float(f"{value:.3g}")
+
+
+_MOST_BYTES = 64 * 1024
+
+
+class FitError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative errors of the model on requests that it was not fitted to: 0.1 is 10 %."""
+
+    requests: int
+    ttft_median: float
+    ttft_p90: float
+    time_per_token_median: float
+    time_per_token_p90: float
+
+
+class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Origin of the figures of a server profile."""
+
+    kind: Literal["measured", "published", "derived"]
+    server: str = ""
+    """URL of the measured server."""
+    at: datetime | None = None
+    requests: int = 0
+    """Requests that were measured."""
+    errors: FitError | None = None
+    notes: tuple[str, ...] = ()
+    """Fields that were not measured, and whatever makes the figures less certain."""
+
+
+def find_preset(name: str) -> SimProfile | None:
+    """Return the preset of an accelerator, one derived from its data sheet if there is no other; None if unknown."""
+    return PRESETS.get(name) or _derived_presets().get(name)
+
+
+def find_server_profile(name: str, setting: str) -> SimProfile:
+    """Return the preset of this name, or the profile in this file; raises ConfigurationError that names the setting."""
+    if (preset := find_preset(name)) is not None:
+        return preset
+    path = Path(name)
+    if not path.exists():
+        known = [*PRESETS, *_derived_presets()]
+        listed = f"the presets are {', '.join(PRESETS)}, and other accelerators such as l40s, b200 and mi300x"
+        raise ConfigurationError(
+            f"{setting}: there is no preset and no file {name!r}",
+            remedy=hint_at(name, known, listed),
+        )
+    return load_server_profile(path)
+
+
+def _derived_presets() -> Mapping[str, SimProfile]:
+    from epp.lab.sim.profile import derived_presets  # noqa: PLC0415  reads the catalogue, which few servers need
+
+    return derived_presets()
+
+
+def load_server_profile(path: Path) -> SimProfile:
+    """Return the profile in a YAML file; raises ConfigurationError that names file, field and remedy."""
+    where = f"server profile {str(path)!r}"
+    try:
+        fields = read_mapping(path, _MOST_BYTES, "epp calibrate")
+    except ValueError as error:
+        raise ConfigurationError(f"{where} {error}") from error
+    source = fields.pop("source", None)
+    try:
+        if source is not None:
+            read_struct(_Sourced, {"source": source})
+        return read_struct(SimProfile, fields)
+    except ParameterError as error:
+        raise ConfigurationError(f"{where}: {error.at('') if error.path else error}") from error
+
+
+def dump_server_profile(profile: SimProfile, source: ProfileSource) -> str:
+    """Return the YAML that `load_server_profile` reads; fields at their defaults are written too."""
+    content = {"source": msgspec.to_builtins(source), **msgspec.to_builtins(profile)}
+    return msgspec.yaml.encode(content).decode()
+
+
+class _Sourced(msgspec.Struct, frozen=True):
+    source: ProfileSource

@@ -10,8 +10,7 @@ import msgspec
 from aiohttp import web
 
 from epp.framework.headers import REQUEST_ID
-from epp.lab.sim.completions import CompletionHandlers
-from epp.lab.sim.driver import Driver
+from epp.lab.sim.completions import CompletionHandlers, Driver
 from epp.lab.sim.machine import Machine, Occupation, OccupationError
 from epp.lab.sim.openai_api import ApiError
 from epp.lab.sim.profile import SimProfile

@@ -8,8 +8,7 @@ from math import ceil, sqrt
 
 import msgspec
 
-from epp.lab.traces.file_trace import FileTrace, Problems
-from epp.lab.traces.trace import Trace
+from epp.lab.traces.trace import FileTrace, Problems, Trace
 
 MOST_BLOCKS = 2_000_000
 """Distinct blocks that are remembered; of a trace with more, a sample of the blocks is."""

@@ -1,19 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recommendation: the best trials, tried on the part of the trace and on random choices that no trial saw."""
+"""What a study recommends: its best trials on held-out traffic, the tuned configuration, and the report."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from optuna.trial import TrialState
 
 from epp.config import LoadedConfig, load_text
 from epp.framework.messages import printable
+from epp.lab.html import (
+    Bar,
+    Series,
+    bars,
+    code,
+    curves,
+    figure,
+    legend,
+    page,
+    paragraph,
+    pareto,
+    points,
+    section,
+    steps_down,
+    table,
+)
 from epp.lab.replay.comparison import Comparison, Verdict, compare
-from epp.lab.replay.jobs import JobProgress, run_jobs
+from epp.lab.replay.fleet import ReplayOptions
+from epp.lab.replay.jobs import run_jobs
 from epp.lab.replay.outcome import Outcome, Timeline, merge
-from epp.lab.replay.settings import ReplayOptions
-from epp.lab.tuning.objective import SIDE_EFFECTS, Figure
-from epp.lab.tuning.space import SearchSpace, Value
+from epp.lab.replay.report import plots
+from epp.lab.tuning.problem import SIDE_EFFECTS, Figure, SearchSpace, Value
 from epp.lab.tuning.study import Problem, Tuning, loaded, written
 
 _SEEDS = 3
@@ -21,6 +39,7 @@ _SEEDS = 3
 _FINALISTS = 3
 """Best trials that are repeated before one of them is chosen."""
 _MOST_ON_FRONT = 6
+_PRESENT = "as it is"
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,7 @@ class Result:
         return [each for each in self.candidates if each.is_better]
 
 
-def recommend(tuning: Tuning, report: Callable[[JobProgress], None], jobs: int) -> Result:
+def recommend(tuning: Tuning, jobs: int) -> Result:
     """Repeat the best trials with other random choices, and try the best of these on held-out traffic."""
     problem, space = tuning.problem, tuning.space
     current = {each.name: each.current for each in space.dimensions}
@@ -92,10 +111,10 @@ def recommend(tuning: Tuning, report: Callable[[JobProgress], None], jobs: int) 
     if len(problem.objectives) > 1:
         chosen: Sequence[Mapping[str, Value]] = found[:_MOST_ON_FRONT]
     else:
-        chosen = _best(problem, space, found[:_FINALISTS], report, jobs)
+        chosen = _best(problem, space, found[:_FINALISTS], jobs)
     present = load_text(problem.text, problem.origin)
     configs = [present, *(loaded(problem, space, values) for values in chosen)]
-    before, *after = _repeated(problem, configs, replace(problem.options, seed=_FINALISTS + 1), report, jobs)
+    before, *after = _repeated(problem, configs, replace(problem.options, seed=_FINALISTS + 1), jobs)
     held_out = [_held_out(problem, outcome) for outcome in (before, *after)]
     compared = compare(held_out, problem.targets)
     candidates = [
@@ -128,14 +147,13 @@ def _best(
     problem: Problem,
     space: SearchSpace,
     finalists: Sequence[Mapping[str, Value]],
-    report: Callable[[JobProgress], None],
     jobs: int,
 ) -> Sequence[Mapping[str, Value]]:
     """Return the values that are best on training traffic in several repetitions."""
     if len(finalists) <= 1:
         return finalists
     configs = [loaded(problem, space, values) for values in finalists]
-    outcomes = _repeated(problem, configs, replace(problem.training, seed=problem.options.seed + 1), report, jobs)
+    outcomes = _repeated(problem, configs, replace(problem.training, seed=problem.options.seed + 1), jobs)
     losses = [problem.figures[0].loss(outcome, problem.targets) for outcome in outcomes]
     return [finalists[int(np.nanargmin(losses))]]
 
@@ -144,12 +162,11 @@ def _repeated(
     problem: Problem,
     configs: Sequence[LoadedConfig],
     options: ReplayOptions,
-    report: Callable[[JobProgress], None],
     jobs: int,
 ) -> list[Outcome]:
     """Return the outcome of each configuration with several seeds."""
     seeds = [replace(options, seed=options.seed + number) for number in range(_SEEDS)]
-    outcomes = run_jobs([problem.job(config, each) for config in configs for each in seeds], report, workers=jobs)
+    outcomes = run_jobs([problem.job(config, each) for config in configs for each in seeds], workers=jobs)
     return [merge(outcomes[start : start + _SEEDS]) for start in range(0, len(outcomes), _SEEDS)]
 
 
@@ -201,3 +218,76 @@ def _comment(problem: Problem, candidate: Candidate, space: SearchSpace) -> Iter
 def shown(value: Value) -> str:
     """Return a value with few digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def tuning_report(tuning: Tuning, result: Result) -> str:
+    """Return the page."""
+    problem, found = tuning.problem, tuning.found
+    several = len(result.candidates) > 1
+    names = [f"tuned {number}" if several else "tuned" for number in range(1, len(result.candidates) + 1)]
+    subtitle = (
+        f"{', '.join(problem.objectives)}; {found.count(TrialState.COMPLETE)} trials and "
+        f"{found.count(TrialState.PRUNED)} that were pruned, on the first two thirds of the trace; all other figures "
+        "are from the last third"
+    )
+    parts = [section("Result", paragraph(verdict(result)))]
+    parts += [_section(tuning, name, each) for name, each in zip(names, result.candidates, strict=True)]
+    parts.append(section("Trials", _trials(tuning), note="Each on the first two thirds of the trace."))
+    if important := tuning.importances():
+        rows = [
+            Bar(name, share, math.nan, math.nan, f"{share:.0%}")
+            for name, share in sorted(important.items(), key=lambda item: -item[1])
+        ]
+        parts.append(section("Importance of parameters", figure(bars(rows, "share of the variation between trials"))))
+    outcomes = [result.before, *(each.outcome for each in result.candidates)]
+    parts += plots([_PRESENT, *names], outcomes, problem.targets)
+    return page(f"Tuning of {problem.origin} on {problem.trace.path.name}", subtitle, parts)
+
+
+def verdict(result: Result) -> str:
+    """Return the recommendation in a sentence."""
+    if not result.candidates:
+        return "Keep what you have: no trial was better."
+    if not result.recommended:
+        return "Keep what you have: held-out traffic does not show that a tuned configuration is better."
+    if len(result.candidates) == 1:
+        return f"Use the tuned configuration: {result.candidates[0].objectives[0].text} on held-out traffic."
+    return f"{len(result.recommended)} of {len(result.candidates)} configurations are better on held-out traffic."
+
+
+def _section(tuning: Tuning, name: str, candidate: Candidate) -> str:
+    rows = [
+        [change.figure.name, change.figure.text(change.before), change.figure.text(change.after), change.verdict]
+        for change in (*candidate.objectives, *candidate.others)
+    ]
+    before = {each.name: each.current for each in tuning.space.dimensions}
+    values = [[key, shown(before[key]), shown(value)] for key, value in candidate.values.items()]
+    return section(
+        f"The {name} configuration",
+        *(paragraph(f"It does not keep {text}.") for text in candidate.broken),
+        table(["held-out traffic", "before", "after", ""], rows),
+        table(["value", "before", "after"], values),
+        code(candidate.text),
+    )
+
+
+def _trials(tuning: Tuning) -> str:
+    """Return the trials in order, or in the plane of two objectives."""
+    figures = tuning.problem.figures
+    complete = [each for each in tuning.found.trials if each.state is TrialState.COMPLETE]
+    signs = [-1 if each.is_better_higher else 1 for each in figures]
+    labels = [each.name for each in figures]
+    if len(figures) > 1:
+        places = [(signs[0] * each.values[0], signs[1] * each.values[1]) for each in complete]
+        front = steps_down(pareto(places)) if signs == [1, 1] else []
+        marks = [Series("", *zip(*places, strict=True))] if places else []
+        return figure(points(marks, labels[0], labels[1], front))
+    best: list[float] = []
+    for trial in complete:
+        best.append(min([trial.values[0], *best[-1:]]))
+    numbers = [float(trial.number) for trial in complete]
+    series = [
+        Series("trial", numbers, [signs[0] * trial.values[0] for trial in complete]),
+        Series("best so far", numbers, [signs[0] * value for value in best]),
+    ]
+    return figure(curves(series, "trial", labels[0]), above=legend([each.label for each in series]))

@@ -24,14 +24,12 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from epp.config import LoadedConfig, load_text
 from epp.framework import ConfigurationError
 from epp.framework.registry import Registry
-from epp.lab.replay.fleet import Fleet
-from epp.lab.replay.jobs import Job, TraceFile
+from epp.lab.replay.fleet import Fleet, ReplayOptions
+from epp.lab.replay.jobs import Job, TraceFile, replay
 from epp.lab.replay.outcome import Outcome
-from epp.lab.replay.run import Progress, replay
-from epp.lab.replay.settings import ReplayOptions
+from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.summary import Targets
-from epp.lab.tuning.objective import Condition, Figure, condition, figure
-from epp.lab.tuning.space import Dimension, SearchSpace, Value
+from epp.lab.tuning.problem import Condition, Dimension, Figure, SearchSpace, Value, condition, figure
 
 TRAINING_SHARE = 2 / 3
 """Part of the trace on which trials run; the rest is held out."""
@@ -176,7 +174,7 @@ class Tuning:
             except (RuntimeError, ValueError):
                 return {}
 
-    def measure_present(self, progress: Callable[[Progress], bool] | None = None) -> None:
+    def measure_present(self, progress: Callable[[Simulation], bool] | None = None) -> None:
         """Add the configuration as it is as the first trial; raises ConfigurationError if it cannot be replayed."""
         if self._study.get_trials(deepcopy=False):
             return
@@ -241,7 +239,7 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
     def losses(trial: Trial) -> Sequence[float]:
         values = {name: _suggest(trial, name, one) for name, one in distributions.items()}
 
-        def report(progress: Progress) -> bool:
+        def report(progress: Simulation) -> bool:
             if len(figures) > 1:
                 return True
             step = round(progress.seconds / problem.training.report_seconds)
@@ -265,7 +263,7 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
     )
 
 
-def _replay(problem: Problem, config: LoadedConfig, progress: Callable[[Progress], bool] | None) -> Outcome:
+def _replay(problem: Problem, config: LoadedConfig, progress: Callable[[Simulation], bool] | None) -> Outcome:
     return replay(config, problem.fleet, problem.trace.open(), problem.training, progress)
 
 

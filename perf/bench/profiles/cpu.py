@@ -8,8 +8,8 @@ from epp.config.load import sample_texts
 from epp.framework import Headers, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
+from epp.lab.replay.fleet import ReplayOptions
 from epp.lab.replay.replicas import Replica
-from epp.lab.replay.settings import ReplayOptions
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
 from perf.bench.profiles.fleets import Fleet

@@ -12,9 +12,8 @@ from epp.config import LoadedConfig, load_text
 from epp.config.load import sample_texts
 from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.lab.replay.fleet import Fleet, Server
+from epp.lab.replay.fleet import Fleet, ReplayOptions, Server
 from epp.lab.replay.outcome import Outcome
-from epp.lab.replay.settings import ReplayOptions
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import TraceTraffic
 from epp.lab.sim import PRESETS, SimProfile

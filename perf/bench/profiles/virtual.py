@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.config import LoadedConfig
+from epp.lab.replay.fleet import TRANSFER_SECONDS_PER_TOKEN, ReplayOptions
 from epp.lab.replay.outcome import Outcome as Replayed
 from epp.lab.replay.outcome import Status
-from epp.lab.replay.settings import TRANSFER_SECONDS_PER_TOKEN, ReplayOptions
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import Arrival
 from epp.lab.sim import SimProfile, SimRequest

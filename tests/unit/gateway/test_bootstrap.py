@@ -21,8 +21,8 @@ from epp.lab.gateway import (
     bootstrap_json,
     bootstrap_yaml,
 )
-from epp.lab.gateway.eds_file import discovery_response
 from epp.lab.gateway.envoy import find_envoy
+from epp.lab.gateway.local import discovery_response
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "deploy"

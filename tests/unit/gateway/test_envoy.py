@@ -31,7 +31,7 @@ from epp.lab.gateway import (
     ListenAddressError,
     PortTakenError,
 )
-from epp.lab.gateway.eds_file import discovery_response
+from epp.lab.gateway.local import discovery_response
 from epp.runtime.addresses import HostPort
 
 REPOSITORY = Path(__file__).parents[3]

@@ -9,8 +9,8 @@ import pytest
 
 from epp.config import load_text
 from epp.lab.replay import Fleet
+from epp.lab.replay.fleet import ReplayOptions
 from epp.lab.replay.outcome import Outcome, Status
-from epp.lab.replay.settings import ReplayOptions
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import TraceTraffic
 from epp.lab.traces.trace import TraceRequest

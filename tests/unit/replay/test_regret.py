@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.lab.replay import ReplayOptions, replay, summarise
-from epp.lab.replay.regret import seconds_to_end
+from epp.lab.replay.engines import seconds_to_end
 from epp.lab.sim import PRESETS, Machine, SimRequest
 from tests.unit.replay.conftest import ListTrace, config, fleet, requests
 

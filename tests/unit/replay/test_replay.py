@@ -13,8 +13,8 @@ import pytest
 from epp.config.load import sample_texts
 from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.lab.replay import Fleet, Progress, ReplayOptions, Server, Status, Targets, groups, replay, summarise
-from epp.lab.replay.settings import JITTER_SECONDS
+from epp.lab.replay import Fleet, ReplayOptions, Server, Status, Targets, groups, replay, summarise
+from epp.lab.replay.fleet import JITTER_SECONDS
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import TraceTraffic
 from epp.lab.sim import PRESETS
@@ -222,7 +222,7 @@ def test_a_faster_trace_takes_longer_to_the_first_token():
 def test_a_report_of_progress_can_stop_a_replay():
     seen: list[tuple[float, int, int]] = []
 
-    def progress(now: Progress) -> bool:
+    def progress(now) -> bool:
         seen.append((now.seconds, now.requests, len(now.outcome())))
         return now.seconds < 9.9
 

@@ -5,8 +5,7 @@ import pytest
 
 from epp.framework import ConfigurationError
 from epp.lab.sim import PRESETS
-from epp.lab.sim.derived import derive_preset, derived_presets
-from epp.lab.sim.server_profile import find_server_profile
+from epp.lab.sim.profile import derive_preset, derived_presets, find_server_profile
 
 FIGURES = {
     "h100": (989, 3350, 80, 64),

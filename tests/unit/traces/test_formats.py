@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from epp.explain.record import Asked, DecisionRecord, Ending, Prefix, Timings
-from epp.lab.traces.file_trace import FileTrace
 from epp.lab.traces.reading import open_trace
-from epp.lab.traces.trace import TraceError, TraceRequest
+from epp.lab.traces.trace import FileTrace, TraceError, TraceRequest
 
 SAMPLES = Path(__file__).parents[2] / "data" / "traces"
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epp.lab.traces.file_trace import FileTrace
 from epp.lab.traces.formats import own_lines
 from epp.lab.traces.reading import FORMAT_NAMES, open_trace
-from epp.lab.traces.trace import TraceError, TraceRequest
+from epp.lab.traces.trace import FileTrace, TraceError, TraceRequest
 
 if sys.version_info >= (3, 14):
     from compression import zstd

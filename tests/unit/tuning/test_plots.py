@@ -7,8 +7,21 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.lab.report.page import figure, page, section, table
-from epp.lab.report.plots import Bar, Series, bars, curves, legend, matrix, pareto, points, steps_down
+from epp.lab.html import (
+    Bar,
+    Series,
+    bars,
+    curves,
+    figure,
+    legend,
+    matrix,
+    page,
+    pareto,
+    points,
+    section,
+    steps_down,
+    table,
+)
 
 numbers = st.floats(-1e6, 1e6) | st.floats(1e-6, 1e9) | st.sampled_from([0.0, nan, inf])
 texts = st.text(st.characters(categories=["L", "N", "P", "S", "Z"]), max_size=12)

@@ -11,7 +11,7 @@ from epp.config import Builder, assemble, load_text
 from epp.config.load import sample_texts
 from epp.framework import ConfigurationError, ManualClock, Tunable
 from epp.framework.registry import Registry
-from epp.lab.tuning.space import SearchSpace
+from epp.lab.tuning.problem import SearchSpace
 
 QUEUES = """
 apiVersion: llm-d.ai/v1

@@ -11,10 +11,9 @@ from epp.config import load_text
 from epp.framework import ConfigurationError
 from epp.lab.replay import ReplayOptions, Targets
 from epp.lab.replay.jobs import TraceFile
-from epp.lab.report.tuning import tuning_report, verdict
 from epp.lab.traces.formats import own_lines
-from epp.lab.tuning.objective import condition, figure
-from epp.lab.tuning.recommendation import recommend
+from epp.lab.tuning.problem import condition, figure
+from epp.lab.tuning.recommendation import recommend, tuning_report, verdict
 from epp.lab.tuning.study import Problem, Tuning
 from tests.unit.replay.conftest import BLOCK, fleet, requests
 
@@ -65,7 +64,7 @@ def test_a_study_finds_better_values_and_writes_them_with_the_gain(problem, tmp_
     first, best = tuning.found.trials[0], tuning.found.best[0]
     assert first.params["queue-scorer.weight"] == 0.1
     assert best.values[0] < first.values[0]
-    result = recommend(tuning, lambda _: None, jobs=1)
+    result = recommend(tuning, jobs=1)
     (candidate,) = result.candidates
     assert candidate.objectives[0].figure.name == "p90-e2e"
     assert yaml.safe_load(candidate.text)["kind"] == "EndpointPickerConfig"
@@ -105,7 +104,7 @@ def test_two_objectives_give_a_front(problem, tmp_path):
 def test_trials_that_break_a_condition_are_not_the_best(problem, tmp_path):
     tuning = run(problem(conditions=("p50 ttft <= 1us",)), tmp_path / "study.db", trials=3)
     assert tuning.found.best == []
-    result = recommend(tuning, lambda _: None, jobs=1)
+    result = recommend(tuning, jobs=1)
     assert verdict(result) == "Keep what you have: no trial was better."
 
 

@@ -1,16 +1,152 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model server with the OpenAI API and vLLM's metrics, as a calibration sees it."""
+"""Measure a model server through its API: which requests to send, and what its answers say."""
 
 import asyncio
+import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
 
-from epp.lab.calibration.fit import Answer, Probe
-from epp.lab.calibration.measure import Facts
+from epp.lab.sim.fit import Answer, Batch, Probe
+from epp.lab.sim.profile import SimProfile
+
+_LENGTHS = (64, 256, 512, 1024, 1536, 2048)
+_SIZES = (1, 2, 4, 8, 16, 32)
+_DECODE_PROMPT = 32
+_DECODE_OUTPUT = 16
+_ROUNDS = 5
+_HELD_OUT = 8
+_FIT_SHARE = 0.7
+"""Share of the budget for requests that the profile is fitted to."""
+_SLOW_PROMPT_SHARE = 0.03
+"""Lengths grow no further once a prompt takes this share of the budget."""
+_SLOW_BATCH_SHARE = 0.15
+"""The same for sizes of batches."""
+_TOKEN_IDS = range(20, 120)
+"""In every vocabulary, and no usual special tokens."""
+
+
+class Facts(NamedTuple):
+    """The facts that a server reports; None for one that it does not report."""
+
+    max_model_len: int | None = None
+    num_gpu_blocks: int | None = None
+    block_size: int | None = None
+
+
+class Calibration:
+    """Measurements of a server, which grow while `run` sends requests."""
+
+    def __init__(
+        self,
+        server: "HttpServer",
+        *,
+        budget: float,
+        clock: Callable[[], float] = time.monotonic,
+        progress: Callable[[float], None] = lambda _: None,
+        seed: int | None = None,
+    ) -> None:
+        """Make one that takes `budget` seconds of the clock at most, and tells `progress` which share is used up."""
+        self.facts = Facts()
+        self.prefills: list[Batch] = []
+        self.decodes: list[Batch] = []
+        self.hits: list[tuple[Answer, Answer]] = []
+        """Answers to a new prompt, and to the same prompt again."""
+        self.held_out: list[Batch] = []
+        self.requests = 0
+        self.busy = 0
+        """Batches before which the server had requests of others."""
+        self._server = server
+        self._budget = budget
+        self._clock = clock
+        self._progress = progress
+        self._chance = random.Random(seed)  # noqa: S311  no secrets
+        self._begin = clock()
+
+    async def run(self) -> None:
+        """Measure until enough is known or the budget is used up; raises ServerError.
+
+        It checks the clock between batches: the caller ends a batch that hangs.
+        """
+        self.facts = await self._server.facts()
+        most = self._most_tokens = self.facts.max_model_len or SimProfile().max_model_len
+        fitting = [length for length in _LENGTHS if length <= 0.9 * most]
+        self._lengths = fitting if len(fitting) > 1 else [max(most // 4, 1), max(most // 2, 1)]
+        self._decode_prompt = min(_DECODE_PROMPT, self._lengths[0])
+        self._output = max(min(_DECODE_OUTPUT, most // 4), 1)
+        await self._send(self._probe(self._lengths[0], self._output))  # the first may load or compile something
+        for _ in range(_ROUNDS):
+            await self._measure_lengths()
+            await self._measure_sizes()
+            await self._measure_hit()
+        await self._hold_out()
+
+    async def _measure_lengths(self) -> None:
+        """Measure the time to the first token of single requests."""
+        for count, length in enumerate(self._lengths, 1):
+            if self._is_over(_FIT_SHARE):
+                return
+            batch, seconds = await self._send(self._probe(length, 1))
+            self.prefills.append(batch)
+            if seconds > _SLOW_PROMPT_SHARE * self._budget:
+                self._lengths = self._lengths[: max(count, 2)]
+                if count > 1:
+                    return
+
+    async def _measure_sizes(self) -> None:
+        """Measure the time between tokens in batches, up to one whose requests do not all run together."""
+        for size in _SIZES:
+            if self._is_over(_FIT_SHARE):
+                return
+            batch, seconds = await self._send(*self._probes(size, lambda: self._decode_prompt))
+            self.decodes.append(batch)
+            end = min(answer.token_seconds[-1] for answer in batch)
+            waited = size > 1 and any(answer.token_seconds[0] >= end for answer in batch)
+            if waited or seconds > _SLOW_BATCH_SHARE * self._budget:
+                return
+
+    async def _measure_hit(self) -> None:
+        """Measure the time to the first token for a prompt, and for the same prompt again."""
+        if self._is_over(_FIT_SHARE):
+            return
+        probe = self._probe(self._lengths[-1], 1)
+        (fresh,), _ = await self._send(probe)
+        (again,), _ = await self._send(probe)
+        self.hits.append((fresh, again))
+
+    async def _hold_out(self) -> None:
+        """Send mixtures of lengths, in batches of sizes that were measured."""
+        sizes = sorted({len(batch) for batch in self.decodes}) or [1]
+        for number in range(_HELD_OUT):
+            if self._is_over(1.0):
+                return
+            size = sizes[number % len(sizes)]
+            low, high = self._lengths[0], max(self._lengths[-1] // max(size // 2, 1), self._lengths[0])
+            batch, _ = await self._send(*self._probes(size, lambda: self._chance.randint(low, high)))  # noqa: B023
+            self.held_out.append(batch)
+
+    def _probe(self, length: int, output: int) -> Probe:
+        length = max(min(length, self._most_tokens - output), 1)
+        return Probe(tuple(self._chance.choices(_TOKEN_IDS, k=length)), output)
+
+    def _probes(self, size: int, length: Callable[[], int]) -> list[Probe]:
+        return [self._probe(length(), self._output) for _ in range(size)]
+
+    def _is_over(self, share: float) -> bool:
+        return self._clock() - self._begin >= share * self._budget
+
+    async def _send(self, *probes: Probe) -> tuple[Batch, float]:
+        self.busy += bool(await self._server.requests())
+        sent = self._clock()
+        batch = await self._server.send(probes)
+        self.requests += len(probes)
+        self._progress(min((self._clock() - self._begin) / self._budget, 1.0))
+        return batch, self._clock() - sent
+
 
 _CONNECT_SECONDS = 5.0
 _PAGE_SECONDS = 10.0

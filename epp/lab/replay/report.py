@@ -7,10 +7,22 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from epp.framework.arrays import Floats
+from epp.lab.html import (
+    COLOURS,
+    Series,
+    curves,
+    figure,
+    legend,
+    matrix,
+    page,
+    pareto,
+    points,
+    section,
+    steps_down,
+    table,
+)
 from epp.lab.replay.outcome import Outcome
 from epp.lab.replay.summary import Targets, latencies, quantile, summarise
-from epp.lab.report.page import figure, page, section, table
-from epp.lab.report.plots import COLOURS, Series, curves, legend, matrix, pareto, points, steps_down
 
 _WINDOWS = 60
 _TIMES = (("ttft", "Time to first token"), ("tpot", "Time between tokens"), ("total", "Whole request"))

@@ -6,18 +6,9 @@ import contextlib
 import msgspec
 import pytest
 
-from epp.lab.calibration import (
-    Answer,
-    Measurements,
-    NotEnoughError,
-    ServerError,
-    fit,
-    fit_error,
-    measure,
-    predict,
-    spread,
-)
 from epp.lab.sim import PRESETS, SimProfile
+from epp.lab.sim.fit import Answer, NotEnoughError, fit, fit_error, predict, spread
+from epp.lab.sim.measure import Calibration, Facts, ServerError
 
 PLAIN = SimProfile(max_num_batched_tokens=2048, max_num_seqs=256)
 
@@ -31,6 +22,9 @@ class VirtualServer:
         self.others = others
         self.now = 0.0
         self.seen = set()
+
+    async def facts(self):
+        return Facts(max_model_len=8192)
 
     async def requests(self):
         return self.others
@@ -54,9 +48,9 @@ class VirtualServer:
 
 
 async def measured(server, budget=600.0):
-    found = Measurements()
+    found = Calibration(server, budget=budget, clock=lambda: server.now, seed=1)
     with contextlib.suppress(ServerError):
-        await measure(server, found, budget=budget, max_model_len=8192, clock=lambda: server.now, seed=1)
+        await found.run()
     return found
 
 

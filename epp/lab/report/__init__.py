@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Reports as HTML pages in one file, with plots."""
