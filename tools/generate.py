@@ -39,13 +39,13 @@ from epp.lab.gateway import (
 )
 from epp.lab.gateway.local import discovery_response
 from epp.pool.discovery import StaticDiscovery
+from epp.sharing.health import Processes
+from epp.sharing.metrics import show_processes
 from epp.sharing.settings import SharingSettings
 from epp.telemetry.plugin_metrics import family_of
 from epp.telemetry.process_series import show_leader, show_watches
 from epp.telemetry.settings import PageSettings
 from epp.telemetry.tracing.exporting import SpanCounts
-from epp.workers.health import Processes
-from epp.workers.metrics import show_processes
 
 sys.path.insert(0, str(Path(__file__).parent))
 

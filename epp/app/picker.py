@@ -53,11 +53,14 @@ from epp.pool.discovery.several import PATIENCE_SECONDS
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
-from epp.telemetry.cluster_scores import cluster_scores
+from epp.sharing.channel import ChannelClosedError, Handler
+from epp.sharing.link import ConfigInEffect, Link
+from epp.sharing.metrics import packed_metrics
+from epp.sharing.stream import show_shared_state
 from epp.telemetry.flow_series import show_inflight
-from epp.telemetry.hardware_series import show_unknown_accelerators
+from epp.telemetry.hardware_series import cluster_scores, show_unknown_accelerators
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.plugin_metrics import PluginMetrics
+from epp.telemetry.plugin_metrics import LoopLag, PluginMetrics
 from epp.telemetry.process_series import (
     ConnectionSeries,
     StreamSeries,
@@ -68,11 +71,6 @@ from epp.telemetry.process_series import (
     show_sources,
     show_watches,
 )
-from epp.telemetry.scheduling_metrics import LoopLag
-from epp.telemetry.shared_series import show_shared_state
-from epp.workers.channel import ChannelClosedError, Handler
-from epp.workers.link import ConfigInEffect, Link
-from epp.workers.metrics import packed_metrics
 
 _NAMES_SHOWN = 10
 _WORKER_SECONDS = 2.0

@@ -36,8 +36,8 @@ from epp.pool.collectors import SharedPages
 from epp.runtime.addresses import parse_host_port, refusal, shown_listening
 from epp.runtime.supervisor import Supervisor, first_of
 from epp.telemetry.families import Families
-from epp.telemetry.pools_page import MetricsOfPools
 from epp.telemetry.process_series import ConnectionSeries, show_watches
+from epp.telemetry.rendering import MetricsOfPools
 
 MOST_POOLS = 100
 _RETRY_SECONDS = 5.0

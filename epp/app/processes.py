@@ -22,17 +22,17 @@ from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director
 from epp.routing.outliers import SharedFailures
 from epp.runtime.followed_files import RELOADS
+from epp.sharing.channel import Channel, Handler
+from epp.sharing.connections import ConnectionReceiver, Connections
 from epp.sharing.exchange import Exchange
+from epp.sharing.health import Processes as Counts
+from epp.sharing.health import WorkersHealth, ask
+from epp.sharing.link import ConfigInEffect
 from epp.sharing.local import Publisher, Relay
+from epp.sharing.metrics import MergedMetrics, show_processes
+from epp.sharing.mirror import EndpointCounter, EndpointCounts
+from epp.sharing.processes import Worker, Workers
 from epp.sharing.stream import SharedStream
-from epp.workers.channel import Channel, Handler
-from epp.workers.connections import ConnectionReceiver, Connections
-from epp.workers.endpoint_counts import EndpointCounter, EndpointCounts
-from epp.workers.health import Processes as Counts
-from epp.workers.health import WorkersHealth, ask
-from epp.workers.link import ConfigInEffect
-from epp.workers.metrics import MergedMetrics, show_processes
-from epp.workers.processes import Worker, Workers
 
 _ALL_WORKERS_SECONDS, _FIRST_WORKER_SECONDS = 20.0, 40.0
 """Longest times for workers to start: for all of them, and from then on for the first."""

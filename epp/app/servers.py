@@ -41,10 +41,9 @@ from epp.runtime.http_connections import ConnectionCounts
 from epp.runtime.http_server import HttpLimits
 from epp.telemetry.endpoints import MAX_ROWS, EndpointState
 from epp.telemetry.families import Families
-from epp.telemetry.page import OperatorPage
-from epp.telemetry.page_tls import PageTls
+from epp.telemetry.page import OperatorPage, PageTls
+from epp.telemetry.plugin_metrics import LoopLag
 from epp.telemetry.process_series import show_build, show_process
-from epp.telemetry.scheduling_metrics import LoopLag
 from epp.telemetry.settings import PageSettings
 
 if TYPE_CHECKING:  # only one of two carriers is imported

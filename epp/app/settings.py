@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from epp.app.kubernetes import KubernetesSettings
 from epp.config import LoadedConfig
-from epp.explain.settings import DecisionSettings
 from epp.extproc.headers import IgnoredHeaders
 from epp.extproc.settings import ResponseSettings, ServerSettings
 from epp.framework.datalayer import Discovery
@@ -22,12 +21,12 @@ from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS
 from epp.routing.policies import PolicyFiles
 from epp.routing.settings import OutlierSettings
+from epp.sharing.link import Link
 from epp.sharing.settings import SharingSettings
-from epp.telemetry.settings import AdminSettings, PageSettings
-from epp.workers.link import Link
+from epp.telemetry.settings import AdminSettings, DecisionSettings, PageSettings
 
 if TYPE_CHECKING:  # the SDK is imported where requests are traced
-    from epp.telemetry.tracing.tracing import Tracing
+    from epp.telemetry.tracing.exporting import Tracing
 
 DEFAULT_POOL_NAME = "default"
 

@@ -23,7 +23,6 @@ from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
 from epp.config import LoadedConfig, load_file
-from epp.explain.settings import DecisionSettings
 from epp.extproc.settings import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
@@ -48,7 +47,7 @@ from epp.runtime.addresses import listener
 from epp.telemetry import logs
 from epp.telemetry.logs import LogWriter
 from epp.telemetry.request_log import request_log
-from epp.telemetry.settings import AdminSettings, PageSettings
+from epp.telemetry.settings import AdminSettings, DecisionSettings, PageSettings
 
 MODEL = "demo-8b"
 _REQUEST_ID = "my-request"

@@ -12,8 +12,7 @@ from epp.app import Picker
 from epp.cli.inputs import read_bind_address, read_targets, read_trust
 from epp.cli.picker_flags import Gateway
 from epp.cli.running import exit_on, run
-from epp.cli.serve import work_for
-from epp.cli.settings import configure_logs, picker_settings
+from epp.cli.serve import configure_logs, picker_settings, work_for
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.lab.gateway import (

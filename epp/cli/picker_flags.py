@@ -19,13 +19,12 @@ from epp.cli.options import (
     drain_timeout_flag,
     experimental_flag,
 )
-from epp.explain.settings import DecisionSettings
 from epp.extproc.settings import BudgetSettings, ResponseSettings, ServerSettings, Transport
 from epp.pool.settings import PageLimits
 from epp.routing.settings import OutlierSettings
 from epp.runtime.flags import DURATION, LOG_LEVEL, PORT, SWITCH, flag
 from epp.sharing.settings import SharingSettings
-from epp.telemetry.settings import AdminSettings, PageSettings
+from epp.telemetry.settings import AdminSettings, DecisionSettings, PageSettings
 
 POOL_GROUP = "inference.networking.k8s.io"
 

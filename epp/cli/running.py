@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import typer
 
 from epp.runtime.followed_files import RELOADS
-from epp.runtime.process import collect_in_quiet_moments, collect_rarely, raise_limit
+from epp.runtime.supervisor import collect_in_quiet_moments, collect_rarely, raise_limit
 
 _SWITCH_SECONDS = 0.001
 

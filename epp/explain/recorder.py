@@ -16,10 +16,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.explain.building import MOST_NAME, record_of
+from epp.explain.building import MOST_NAME, RECORDING, Recording, record_of
 from epp.explain.record import ShadowRun, Timings
-from epp.explain.recording import RECORDING, Recording
-from epp.explain.settings import DecisionSettings
 from epp.explain.storage import DecisionFile, Kept, Ring
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
@@ -31,6 +29,7 @@ from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.routing.director.incoming_request import path_of
 from epp.routing.scheduling import Profile
+from epp.telemetry.settings import DecisionSettings
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"
 SHARE = 0.1

@@ -7,7 +7,7 @@ from typing import Final
 
 from epp.extproc.http2.limits import Account, BufferedBytes, Capacity, RateLimitedLog
 from epp.extproc.settings import BudgetSettings
-from epp.runtime.process import gateway_connections
+from epp.runtime.supervisor import gateway_connections
 
 _STALL_SECONDS: Final = 1.0
 """A request without progress for this time may be evicted; most are complete within milliseconds."""

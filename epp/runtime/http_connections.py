@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import structlog
 
-from epp.runtime.process import NO_DESCRIPTOR
+from epp.runtime.supervisor import NO_DESCRIPTOR
 
 _RETRY_SECONDS: Final = 0.5
 """Time until the next try without a free descriptor."""

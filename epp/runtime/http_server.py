@@ -18,7 +18,7 @@ from aiohttp.payload import Payload
 
 from epp.runtime.addresses import listener
 from epp.runtime.http_connections import Accepting, ConnectionCounts, Contexts, Cut, OpenConnections
-from epp.runtime.process import share_of_limit
+from epp.runtime.supervisor import share_of_limit
 
 _BACKLOG: Final = 1024
 _CLOSE_SECONDS: Final = 1.0

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State that the pickers of one pool share: batches of changes, and the Redis or Valkey that carries them."""
+"""What processes share: the pool, connections, metrics and health of one picker's workers, and the state of pickers."""

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries batches through one stream of Redis or Valkey, which has a bounded length."""
+"""The stream in Redis or Valkey that carries shared state between pickers, and its metrics."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from prometheus_client.registry import CollectorRegistry
 
 from epp.framework.clock import Clock
 from epp.runtime.redis_client import failure_text
 from epp.runtime.supervisor import first_of
-from epp.sharing.exchange import Exchange
+from epp.sharing.exchange import COUNTS, Exchange
 from epp.sharing.settings import SharingSettings
+from epp.telemetry.families import Computed, Row
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -249,3 +251,29 @@ def _place(name: bytes) -> tuple[int, int]:
     """Return the milliseconds and the number of an id of an entry; raises ValueError for another text."""
     milliseconds, _, number = name.partition(b"-")
     return int(milliseconds), int(number)
+
+
+def show_shared_state(registry: CollectorRegistry, stream: SharedStream) -> None:
+    """Add the metrics of the state that pickers of the pool share."""
+    texts = {
+        "llm_d_epp_shared_state_connected": "1 while the server of the shared state answers and takes writes.",
+        "llm_d_epp_shared_state_peers": "Other pickers of the pool that were heard lately.",
+        "llm_d_epp_shared_state_age_seconds": "Time that the last batch of another picker took to be applied.",
+        "llm_d_epp_shared_state_failures_total": "Failures of the server of the shared state.",
+        "llm_d_epp_shared_state_published_batches_total": "Batches that this picker shared.",
+        "llm_d_epp_shared_state_published_bytes_total": "Bytes of these.",
+        "llm_d_epp_shared_state_applied_batches_total": "Batches of other pickers that were applied.",
+        "llm_d_epp_shared_state_applied_bytes_total": "Bytes of these.",
+        "llm_d_epp_shared_state_applied_entries_total": "Endpoints, chains, rates and tenants in these.",
+        "llm_d_epp_shared_state_lost_batches_total": "Batches of other pickers that never came.",
+        "llm_d_epp_shared_state_repeated_batches_total": "Batches that came again or too late, and are not applied.",
+        "llm_d_epp_shared_state_refused_total": "Batches or payloads that are invalid.",
+        "llm_d_epp_shared_state_trimmed_total": "Times that changes were dropped before this picker could read them.",
+    }
+
+    def rows() -> Iterator[Row]:
+        exchange = stream.exchange
+        counts = [exchange.counts[name] for name in COUNTS]
+        yield (), (stream.is_connected, exchange.peers, exchange.last_age, stream.failures, *counts, stream.trimmed)
+
+    Computed(registry, (), texts, rows)

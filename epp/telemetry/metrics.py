@@ -16,10 +16,10 @@ from epp.pool.collectors import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.telemetry.families import Families
 from epp.telemetry.flow_series import FlowSeries, RevocationSeries
+from epp.telemetry.plugin_metrics import SchedulingMetrics
 from epp.telemetry.pool_series import PoolSeries, QuotaSeries, ids_of, served_models, slots_by_name
 from epp.telemetry.request_metrics import RequestMetrics
 from epp.telemetry.request_series import MAX_COMBINATIONS
-from epp.telemetry.scheduling_metrics import SchedulingMetrics
 
 _POLLS, _OLDER_POLLS = "datalayer_", "llm_d_inference_scheduler_"
 _OUTLIERS = "outlier_detection_"

@@ -1,33 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics port: `/metrics`, `/healthz`, scores for a hub, and how placements chose their clusters."""
+"""The metrics port: `/metrics`, `/healthz`, scores for a hub, how placements chose their clusters, and its TLS."""
 
 import asyncio
-import gc
 import json
-import time
-import zlib
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from copy import copy
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from itertools import islice
-from types import SimpleNamespace
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder, gzip_accepted
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
+from epp.extproc.tls import CertificateFiles, server_context
+from epp.framework.errors import ConfigurationError
+from epp.framework.files import read_regular
+from epp.runtime.followed_files import FollowedFile
 from epp.runtime.http_connections import ConnectionCounts, Contexts, Cut
 from epp.runtime.http_server import Handler, HttpLimits, HttpServer, response
-from epp.telemetry.cluster_scores import LOCAL_CLUSTER, SCORES_PATH
-from epp.telemetry.families import Samples
+from epp.telemetry.hardware_series import LOCAL_CLUSTER, SCORES_PATH
+from epp.telemetry.rendering import BusyError, Rendering
 
 _HEALTH_PATH: Final = "/healthz"
 PLACEMENTS_PATH: Final = "/debug/placements"
@@ -35,19 +30,10 @@ PLACEMENTS_PATH: Final = "/debug/placements"
 _LONGEST_NAME: Final = 253
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON: Final = {"Content-Type": "application/json"}
-_MOST_WAITING: Final = 8
-"""Selections of metrics that may wait to be rendered. The whole page waits for no more than these."""
-
 Access: TypeAlias = Callable[[web.Request], Awaitable[web.Response | None]]
 """Returns the refusal of a request; None for a request that may be answered."""
 
 _log = structlog.get_logger()
-
-T = TypeVar("T")
-
-
-class _BusyError(Exception):
-    """Too many selections of metrics wait to be rendered."""
 
 
 class OperatorPage:
@@ -104,7 +90,7 @@ class OperatorPage:
             self._server = None
 
     def _routes(self) -> list[web.RouteDef]:
-        rendering, health = _Rendering(self._registry), _Rendering(self._registry)
+        rendering, health = Rendering(self._registry), Rendering(self._registry)
 
         async def healthz(_request: web.Request) -> web.Response:
             ready, state = await health.shared(_HEALTH_PATH, self._state)
@@ -131,7 +117,7 @@ class OperatorPage:
         except web.HTTPMethodNotAllowed:
             refusal = f"method {request.method} is not allowed: use GET or HEAD"
             return _line(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"Allow": "GET, HEAD"})
-        except _BusyError:
+        except BusyError:
             self._counts.cut(Cut.BUSY)
             text = "busy: too many selections of metrics are asked for at once; ask again, or for the whole page"
             return _line(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": "1"})
@@ -156,62 +142,8 @@ class OperatorPage:
         return bool(state.get("ready")), json.dumps(state).encode() + b"\n"
 
 
-class _Rendering:
-    """Renders one page at a time, in a thread. Concurrent requests for the same page share it.
-
-    Rendering pauses now and then, and after each page for as long as it took: it takes at most a sixth of the
-    interpreter's time from the event loop that routes requests, however often clients ask.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self._lock = asyncio.Lock()
-        self._pause_until = 0.0
-        self._rendering: dict[Hashable, asyncio.Task[object]] = {}
-
-    async def page(self, request: web.Request) -> web.Response:
-        """Return the metrics in a format that the client accepts; only those in `name[]`, if given."""
-        try:
-            encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-        except (TypeError, ValueError):  # an invalid version
-            encoder, content_type = choose_encoder("")
-        names = frozenset(request.query.getall("name[]", ()))
-        compress = gzip_accepted(request.headers.get("accept-encoding", ""))
-
-        def render() -> bytes:
-            registry = self._registry.restricted_registry(names) if names else self._registry
-            with no_collection():
-                return rendered(encoder, registry, compress=compress)
-
-        body = await self.shared((content_type, names, compress), render, chosen=bool(names))
-        return response(body, {"Content-Type": content_type, **({"Content-Encoding": "gzip"} if compress else {})})
-
-    async def shared(self, key: Hashable, render: Callable[[], T], *, chosen: bool = False) -> T:
-        """Return what `render` returns in a thread; requests with the same key that wait for it share one call.
-
-        Raises _BusyError for a selection that the client has `chosen`, where too many wait.
-        """
-        task = self._rendering.get(key)
-        if task is None:
-            if chosen and len(self._rendering) >= _MOST_WAITING:
-                raise _BusyError
-            task = self._rendering[key] = asyncio.create_task(self._render_next(render))
-            task.add_done_callback(lambda _: self._rendering.pop(key))
-        return cast("T", await asyncio.shield(task))  # other clients may wait for it if this one disconnects
-
-    async def _render_next(self, render: Callable[[], object]) -> object:
-        loop = asyncio.get_running_loop()
-        async with self._lock:
-            await asyncio.sleep(self._pause_until - loop.time())
-            started = loop.time()
-            try:
-                return await asyncio.to_thread(render)
-            finally:
-                self._pause_until = 2 * loop.time() - started
-
-
 async def _cluster_scores(
-    rendering: _Rendering, scores: Callable[[str], Mapping[str, object]], request: web.Request
+    rendering: Rendering, scores: Callable[[str], Mapping[str, object]], request: web.Request
 ) -> web.Response:
     """Return the scores of all clusters; `?cluster=NAME` names the local one."""
     local = request.query.get("cluster", LOCAL_CLUSTER)
@@ -223,20 +155,8 @@ async def _cluster_scores(
     return response(body, _JSON)
 
 
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Do not collect garbage: thousands of samples would make Python do it, which stops the event loop."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 async def _placements(
-    rendering: _Rendering, explanations: Callable[[], Mapping[str, object]], request: web.Request
+    rendering: Rendering, explanations: Callable[[], Mapping[str, object]], request: web.Request
 ) -> web.Response:
     """Return the explanation of one placement, or of all by name."""
     name = request.match_info.get("name", "").strip("/")
@@ -252,78 +172,67 @@ def _line(status: HTTPStatus, text: str, headers: Mapping[str, str] | None = Non
     return response(f"{text}\n".encode(), {**_TEXT, **(headers or {})}, status)
 
 
-_WORK_SECONDS = 0.0005
-"""Time after which there is a pause: what a request waits for at most, each time it wants the interpreter back."""
-_PAUSE = 2.0
-"""Length of a pause, as a multiple of the work before it."""
-_SAMPLES = 16
-"""Samples between two looks at the clock."""
+_DIRECTORY_FLAG, _AUTHORITY_FLAG = "--metrics-cert-dir", "--metrics-client-ca-file"
+_MOST_BYTES = 1024 * 1024
 
 
-class Pace:
-    """Gives a thread a third of the time at most."""
+class PageTls:
+    """Returns the context of each new connection. Changed files take effect with the next connection."""
 
-    def __init__(
-        self, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        """Prepare; the work begins now."""
-        self._clock = clock
-        self._sleep = sleep
-        self._began = clock()
+    def __init__(self, directory: Path, client_ca_file: Path | None = None) -> None:
+        """Read the files; raises ConfigurationError. Without `client_ca_file`, clients need no certificate."""
+        self._files = CertificateFiles(directory, _DIRECTORY_FLAG)
+        self._authorities: FollowedFile[str] | None = None
+        if (path := client_ca_file) is not None:
+            try:
+                self._authorities = FollowedFile(partial(_read_authorities, path), path)
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(
+                    f"{_AUTHORITY_FLAG}: {_reason(error, path)}: write certificates of authorities in PEM"
+                ) from error
+        self._path = path
+        self._context = self._new()
 
-    def rest(self) -> None:
-        """Pause if there was enough work since the last pause."""
-        worked = self._clock() - self._began
-        if worked >= _WORK_SECONDS:
-            self._sleep(_PAUSE * worked)
-            self._began = self._clock()
+    async def __call__(self) -> ssl.SSLContext:
+        """Return the context for a connection that is accepted now."""
+        await asyncio.to_thread(self._renew)  # file systems may be slow
+        return self._context
 
+    def _renew(self) -> None:
+        is_new = self._files.renew()
+        if self._authorities is not None and self._authorities.renew(self._reject):
+            is_new = True
+            _log.info("client authorities changed", file=str(self._path))
+        if is_new:
+            self._context = self._new()
 
-def paced(
-    registry: Collector,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Metric]:
-    """Yield the metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
-    metrics = registry.collect()  # a collector that asks others first waits for them, which is no work
-    rest = Pace(clock=clock, sleep=sleep).rest
+    def _reject(self, error: Exception) -> None:
+        _log.warning(
+            "new client authorities rejected, those before stay in effect",
+            flag=_AUTHORITY_FLAG,
+            reason=_reason(error, self._path),
+        )
 
-    def rested(samples: Iterable[Sample]) -> Iterator[Sample]:
-        remaining = iter(samples)
-        while some := tuple(islice(remaining, _SAMPLES)):
-            yield from some
-            rest()
-
-    for metric in metrics:
-        rest()
-        slow = copy(metric)  # a collector may keep its own
-        slow.samples = Samples(partial(rested, metric.samples))
-        yield slow
-
-
-Encoder: TypeAlias = Callable[[Any], bytes]
-"""Writes the metrics of a collector in one format, as prometheus_client chooses it."""
-
-_END = b"# EOF\n"
-_GZIP_LEVEL = 1  # a thirtieth of the size; higher levels take five times as long for little gain
-_GZIP_FORMAT = 31
+    def _new(self) -> ssl.SSLContext:
+        context = server_context(*self._files.pair, ssl.TLSVersion.TLSv1_2, alpn="http/1.1")
+        if self._authorities is not None:
+            context.load_verify_locations(cadata=self._authorities.value)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
-def rendered(encoder: Encoder, metrics: Collector, *, compress: bool) -> bytes:
-    """Return the page of a collector, with pauses in between; gzipped with `compress`."""
-    pieces = _pieces(encoder, metrics)
-    if not compress:
-        return b"".join(pieces)
-    compressor = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_FORMAT)
-    return b"".join([*(compressor.compress(piece) for piece in pieces), compressor.flush()])
+def _read_authorities(path: Path) -> str:
+    content = read_regular(path, _MOST_BYTES).data
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"has more than {_MOST_BYTES} bytes")
+    text = content.decode("ascii", "replace")
+    if "-----BEGIN CERTIFICATE-----" not in text:
+        raise ValueError("has no certificate")
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=text)  # raises SSLError, an OSError
+    return text
 
 
-def _pieces(encoder: Encoder, metrics: Collector) -> Iterator[bytes]:
-    end = b""
-    for metric in paced(metrics):
-        piece = encoder(SimpleNamespace(collect=partial(iter, (metric,))))
-        if piece.endswith(_END):  # of every page in the format of OpenMetrics
-            piece, end = piece[: -len(_END)], _END
-        yield piece
-    yield end
+def _reason(error: Exception, path: Path | None) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"{path} has a certificate that cannot be read"
+    return f"{path} cannot be read: {error.strerror}" if isinstance(error, OSError) else f"{path} {error}"

@@ -5,7 +5,7 @@ import contextlib
 import socket
 
 from epp.framework import ManualClock
-from epp.workers.connections import Connections, Load
+from epp.sharing.connections import Connections, Load
 
 
 def load(*rates: float, received: int = 0, young: int = 0, streams: int = 0, begun: int = 0) -> Load:

@@ -12,8 +12,8 @@ from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.server import ExtProcServer
 from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings
-from epp.workers.channel import Channel
-from epp.workers.connections import ConnectionReceiver, Load
+from epp.sharing.channel import Channel
+from epp.sharing.connections import ConnectionReceiver, Load
 from tests.support.exchanges import new_bench
 
 

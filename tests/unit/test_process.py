@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from epp.app import Picker, PickerSettings
 from epp.extproc.settings import ServerSettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
-from epp.runtime import process
+from epp.runtime import supervisor as process
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_shortage_begins_where_connections_no_longer_fit_and_ends_with_the_limit
 
 FROZEN = """
 import gc
-from epp.runtime import process
+from epp.runtime import supervisor as process
 process.collect_rarely()
 imported = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
@@ -87,7 +87,7 @@ def test_heap_is_frozen_without_its_garbage():
 
 QUIET = """
 import gc
-from epp.runtime import process
+from epp.runtime import supervisor as process
 process.collect_rarely()
 full = process.FullCollections()
 ended = []
@@ -126,7 +126,7 @@ def test_full_collection_waits_until_few_objects_are_left():
 
 PATIENT = """
 import gc
-from epp.runtime import process
+from epp.runtime import supervisor as process
 process.collect_rarely()
 full = process.FullCollections()
 waiting = [[] for _ in range(200_000)]
@@ -145,7 +145,7 @@ def test_full_collection_comes_although_it_is_never_quiet():
 
 SWEPT = """
 import gc
-from epp.runtime import process
+from epp.runtime import supervisor as process
 process.collect_rarely()
 looked_at = []
 def note(phase, about):

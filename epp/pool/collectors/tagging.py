@@ -20,7 +20,7 @@ from epp.framework.records import Derivation
 from epp.plugins.request_control import EndpointNotificationSource
 from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.routing.datastore import Change, Datastore, Staging
-from epp.runtime.process import SWEEPS
+from epp.runtime.supervisor import SWEEPS
 
 _SHARE = 0.2
 """Share of the event loop's time for tagging again: 5,000 endpoints at 0.3 ms each take 8 seconds."""

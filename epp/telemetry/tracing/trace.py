@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a request while it is served: times and references. Spans are made from it later."""
+"""Traces of requests as observers record them, with the context of their spans; nothing here needs the SDK."""
 
 from collections.abc import Callable, Mapping
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple
 
-from opentelemetry.trace import Span, format_span_id, format_trace_id
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import Span, SpanKind, Tracer, format_span_id, format_trace_id, set_span_in_context
 from opentelemetry.util.types import AttributeValue
+from typing_extensions import override
 
+from epp.admission.flow_control import Outcome
 from epp.framework.errors import RequestError
-from epp.framework.plugin import Plugin, Role
-from epp.framework.request import Request
+from epp.framework.plugin import Plugin, Role, SchedulingObserver
+from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
-from epp.routing.director import Cause, Routing
-from epp.routing.director.observers import RequestTrace
+from epp.framework.snapshot import Snapshot
+from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
+from epp.routing.director.observers import TRACE, RequestTrace, RequestTracer
 
 Attributes = dict[str, AttributeValue]
 
@@ -154,3 +159,120 @@ class Trace(Unsampled):
             "llm_d.epp.request.prompt_tokens": request.prompt_tokens,
             "llm_d.epp.request.streaming": body.streaming,
         }
+
+
+REQUEST_SPAN = "gateway.request"
+_MOST_CALLS = 500
+"""Plugin calls of one request that are recorded."""
+_NOTHING = Context()
+
+
+class GatewayTracer(RequestTracer, DirectorObserver):
+    """For one event loop. The calls between an attempt to schedule a request and its outcome are of that request."""
+
+    __slots__ = ("_current", "_finish", "_propagator", "_tracer")
+
+    def __init__(self, tracer: Tracer, propagator: TextMapPropagator, finish: Callable[[Trace], None]) -> None:
+        """`finish` takes each recorded trace as its exchange ends."""
+        self._tracer = tracer
+        self._propagator = propagator
+        self._finish = finish
+        self._current: Trace | None = None
+
+    @property
+    @override
+    def fields(self) -> frozenset[str]:
+        """Those of the propagators."""
+        return frozenset(name.lower() for name in self._propagator.fields)
+
+    @override
+    def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
+        """Return the trace of a request: that of its gateway's call, the one that its headers name, or a new one.
+
+        A gateway that traces requests names its span in the metadata only: the headers have the span of the client.
+        """
+        began = time_ns()
+        context = self._propagator.extract(headers, _NOTHING)
+        if metadata:
+            context = self._propagator.extract(metadata, context)
+        span = self._tracer.start_span(REQUEST_SPAN, context, SpanKind.SERVER, start_time=began)
+        told: dict[str, str] = {}
+        self._propagator.inject(told, set_span_in_context(span, context))
+        return Trace(span, told, began, self._finish) if span.is_recording() else Unsampled(span, told)
+
+    @override
+    def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
+        """Note the calls that follow as those of this request, in place of those of a former attempt."""
+        trace = self._current = _recorded(request)
+        if trace is not None:
+            trace.attempts += 1
+            trace.calls.clear()
+            trace.profiles.clear()
+            trace.found = eligible, left
+
+    def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
+        """Note a call that ended just now."""
+        trace = self._current
+        if trace is not None and len(trace.calls) < _MOST_CALLS:
+            now = trace.now()
+            trace.calls.append(PluginCall(role, plugin, now - int(seconds * 1e9), now))
+
+    def profile_started(self, profile: str) -> None:
+        """Note that the calls that follow are of this profile."""
+        trace = self._current
+        if trace is not None and len(trace.calls) < _MOST_CALLS:
+            trace.profiles.append((profile, len(trace.calls)))
+
+    @override
+    def held(self, request: Request, plugin: str) -> None:
+        """Note no more calls."""
+        self._current = None
+
+    def queued(self, request: Request) -> None:
+        """Note that it waits for room."""
+        self._current = None
+        if (trace := _recorded(request)) is not None:
+            trace.queued_at = trace.now()
+
+    @override
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        """Note that it waits no more."""
+        if (trace := _recorded(request)) is not None and trace.queued_at is not None:
+            trace.waited = trace.queued_at, trace.now(), outcome.value
+
+    @override
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
+        """Note where it goes."""
+        self._current = None
+        if (trace := _recorded(request)) is not None:
+            trace.ask(request)
+            trace.result = result
+            trace.routed_at = trace.now()
+
+    def refused(self, refusal: Refusal) -> None:
+        """Note why it is refused."""
+        self._current = None
+        if refusal.request is not None and (trace := _recorded(refusal.request)) is not None:
+            trace.refused(refusal.error, refusal.request)
+
+
+class TracedScheduling(SchedulingObserver):
+    """Tells the observer of the scheduler everything, and the tracer of the plugins that are called."""
+
+    def __init__(self, observer: SchedulingObserver, tracer: GatewayTracer) -> None:
+        # Methods of the base, each replaced by the one that is to be told: there are many calls for each request.
+        for event in ("plugin_failed", "scores_rejected", "scores_clamped"):
+            setattr(self, event, getattr(observer, event))
+        self.profile_started = tracer.profile_started  # type: ignore[method-assign]  # as said
+        tell, trace = observer.plugin_called, tracer.plugin_called
+
+        def called(role: Role, plugin: Plugin[Any], seconds: float) -> None:
+            trace(role, plugin, seconds)  # first: its end is now
+            tell(role, plugin, seconds)
+
+        self.plugin_called = called  # type: ignore[method-assign]  # as said
+
+
+def _recorded(request: Request) -> Trace | None:
+    trace = request.get(TRACE)
+    return trace if isinstance(trace, Trace) else None

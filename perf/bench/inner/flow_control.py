@@ -20,7 +20,7 @@ from epp.framework.errors import RequestError
 from epp.framework.plugin import Guard, SchedulingObserver
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
-from epp.runtime.process import collect_rarely
+from epp.runtime.supervisor import collect_rarely
 
 WAITING, FLOWS = 100_000, 10_000
 CONFIG = """\

@@ -22,7 +22,7 @@ from epp.extproc.settings import ServerSettings
 from epp.framework import Headers
 from epp.pool.discovery import PoolName
 from epp.routing.director import Cause
-from epp.runtime.process import collect_rarely
+from epp.runtime.supervisor import collect_rarely
 from tests.kube.build_assets import ASSETS
 from tests.support.kube.running import running
 from tests.support.kube.space import Space, space_in

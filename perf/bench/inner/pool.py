@@ -18,7 +18,7 @@ from epp.framework.datalayer import Discovery, Pool, Report
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.routing.director import Cause
-from epp.runtime.process import collect_rarely
+from epp.runtime.supervisor import collect_rarely
 from epp.telemetry.metrics import Metrics
 
 SAMPLES = Path(__file__).parents[3] / "config"

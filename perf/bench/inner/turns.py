@@ -30,7 +30,7 @@ from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, PendingRequest, PoolPolicies, Rewrite, Runtime
 from epp.routing.director.pipeline import NO_POLICIES, Pipeline
-from epp.runtime.process import collect_rarely
+from epp.runtime.supervisor import collect_rarely
 from epp.telemetry.metrics import Metrics
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"

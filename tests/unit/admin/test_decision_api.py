@@ -8,9 +8,9 @@ import pytest
 from epp.admin.port import AdminPort
 from epp.admin.simulate import decision_routes
 from epp.explain.recorder import Recorder, Setup, recorder_of
-from epp.explain.settings import DecisionSettings
 from epp.explain.storage import Kept
 from epp.framework import ManualClock, Snapshot
+from epp.telemetry.settings import DecisionSettings
 from tests.support.admin_client import asked, loop_calls, opened
 
 

@@ -14,7 +14,7 @@ from epp.app import source_pool
 from epp.app.source_pool import SourcePool
 from epp.framework import Endpoint, ManualClock
 from epp.routing.datastore import Datastore
-from epp.runtime.process import SWEEPS
+from epp.runtime.supervisor import SWEEPS
 
 
 class Ticking(ManualClock):

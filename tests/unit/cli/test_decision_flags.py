@@ -8,12 +8,11 @@ import pytest
 
 from epp.cli.options import filled, parameters
 from epp.cli.picker_flags import Gateway, PickerFlags, Serve
-from epp.cli.settings import picker_settings
-from epp.explain.settings import DecisionSettings
+from epp.cli.serve import picker_settings
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.telemetry.logs import LogWriter
-from epp.telemetry.settings import AdminSettings
+from epp.telemetry.settings import AdminSettings, DecisionSettings
 
 ADMIN = AdminSettings(port=0)
 

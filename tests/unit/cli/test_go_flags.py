@@ -15,7 +15,7 @@ from epp.cli.app import application
 from epp.cli.commands import COMMANDS
 from epp.cli.options import go_spelling, is_switch, lists_joined
 from epp.cli.picker_flags import Serve
-from epp.cli.settings import log_style
+from epp.cli.serve import log_style
 from epp.lab.gateway import ClusterType, FailureMode
 from epp.telemetry.logs import LogStyle
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epp.cli.picker_flags import Serve
-from epp.cli.settings import picker_settings
+from epp.cli.serve import picker_settings
 from epp.extproc.settings import ServerSettings
 from epp.telemetry.logs import LogWriter
 from epp.telemetry.settings import PageSettings

@@ -9,17 +9,17 @@ import msgspec
 import pytest
 
 from epp.config import Builder, assemble, load_text
+from epp.explain import building as recording_module
 from epp.explain import recorder as recorder_module
-from epp.explain import recording as recording_module
 from epp.explain.record import DecisionRecord, ShadowRun
 from epp.explain.recorder import Keep, Recorder, SamplingRecorder, Setup, recorder_of
-from epp.explain.settings import DecisionSettings
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
 from epp.lab.traces.reading import open_trace
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, DirectorObserver, Observers, Routing, Runtime, Seeds
+from epp.telemetry.settings import DecisionSettings
 
 BODY = b'{"model":"m","prompt":"hello"}'
 EMPTY = 'plugins: [{type: by-label, parameters: {label: zone, validValues: ["none"]}}]'

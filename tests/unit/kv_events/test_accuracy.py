@@ -9,7 +9,7 @@ import pytest
 
 from epp.app.servers import news
 from epp.config import Builder, assemble, load_text
-from epp.explain.recording import ending_of
+from epp.explain.building import ending_of
 from epp.framework import COPY_SOURCE, PREFIX_MATCH, ConfigurationError, Endpoint, Headers, ManualClock
 from epp.framework.registry import Registry
 from epp.pool.collectors import Tagging

@@ -16,7 +16,7 @@ from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REACHABLE, REFUSES, WA
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.ocm import AddOnPlacementScore
 from epp.routing.datastore import Datastore
-from epp.telemetry.cluster_scores import SCORES_PATH, cluster_scores
+from epp.telemetry.hardware_series import SCORES_PATH, cluster_scores
 from epp.telemetry.page import OperatorPage
 
 NOW = 1767225600.0

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from epp.framework import Candidates, Floats, ManualClock, Request, Scorer
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.scheduling_metrics import LoopLag
+from epp.telemetry.plugin_metrics import LoopLag
 
 
 class Slow(Scorer):

@@ -16,7 +16,7 @@ from epp.plugins.latency_observer import InflightLoadProducer
 from epp.routing.datastore import Datastore, Flow
 from epp.telemetry.flow_series import show_inflight
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.page import paced, rendered
+from epp.telemetry.rendering import paced, rendered
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from epp.telemetry.families import Families
-from epp.telemetry.pools_page import MetricsOfPools
+from epp.telemetry.rendering import MetricsOfPools
 
 
 def pool(requests: dict[str, int]) -> CollectorRegistry:

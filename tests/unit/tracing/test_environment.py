@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.cli.picker_flags import Serve
-from epp.cli.settings import read_tracing
+from epp.cli.serve import read_tracing
 from epp.framework import ConfigurationError
 from epp.telemetry.tracing import TracingError, read_environment
 
@@ -97,7 +97,7 @@ def test_flag_switches_it_off():
 
 def test_picker_without_an_exporter_imports_nothing_of_opentelemetry():
     program = (
-        "import sys; from epp.cli.picker_flags import Serve; from epp.cli import serve; from epp.cli.settings import "
+        "import sys; from epp.cli.picker_flags import Serve; from epp.cli import serve; from epp.cli.serve import "
         "read_tracing; read_tracing(Serve(), {}); print([name for name in sys.modules if 'opentelemetry' in name])"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

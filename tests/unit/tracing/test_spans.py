@@ -20,11 +20,10 @@ from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime
 from epp.routing.director.observers import TRACE
-from epp.telemetry.tracing.environment import TracingSettings
+from epp.telemetry.tracing import TracingSettings
 from epp.telemetry.tracing.exporting import ExportThread, SpanCounts
 from epp.telemetry.tracing.spans import SpanMaker
-from epp.telemetry.tracing.trace import Trace, Unsampled
-from epp.telemetry.tracing.tracer import GatewayTracer, TracedScheduling
+from epp.telemetry.tracing.trace import GatewayTracer, Trace, TracedScheduling, Unsampled
 
 HEADERS = Headers([(":path", "/v1/completions"), (":method", "POST"), ("x-request-id", "r1")])
 BODY = b'{"model": "m", "prompt": "%s"}' % (b"word " * 500)

@@ -25,8 +25,7 @@ from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Change, Datastore
 from epp.routing.outliers import Told
-from epp.runtime.process import shortage
-from epp.runtime.supervisor import Supervisor
+from epp.runtime.supervisor import Supervisor, shortage
 
 _GROWING_SECONDS = 0.5
 """Time in which further endpoints may join before the pool is checked."""

@@ -22,7 +22,7 @@ from epp.pool.collectors.sources.connection import (
     Target,
 )
 from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
-from epp.runtime.process import NO_DESCRIPTOR
+from epp.runtime.supervisor import NO_DESCRIPTOR
 
 if TYPE_CHECKING:
     from epp.pool.collectors.sources.http import HttpSource

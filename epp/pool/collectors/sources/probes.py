@@ -17,7 +17,7 @@ from epp.framework.endpoint import Endpoint, EndpointTrust, PagePlace
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.pool.collectors.sources.page_client import Attempt
-from epp.runtime.process import NO_DESCRIPTOR, polling_bound
+from epp.runtime.supervisor import NO_DESCRIPTOR, polling_bound
 
 _HTTP = b"HTTP/"
 _ALERT = "ALERT"

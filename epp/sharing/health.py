@@ -5,8 +5,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from epp.sharing.channel import Channel, ChannelClosedError
 from epp.telemetry.endpoints import MAX_ROWS
-from epp.workers.channel import Channel, ChannelClosedError
 
 CALL = "health"
 """The call that a worker answers with its own state."""

@@ -18,8 +18,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from epp.extproc.server import ExtProcServer
 from epp.extproc.settings import ServerSettings
 from epp.extproc.wire import METHOD, SERVICE, ProcessingResponse
-from epp.workers.channel import Channel
-from epp.workers.connections import Connections, Load
+from epp.sharing.channel import Channel
+from epp.sharing.connections import Connections, Load
 from tests.support import connection_worker
 from tests.support.connection_worker import adopting_server, serve
 from tests.support.exchanges import BODY, request_body, request_headers
@@ -161,7 +161,7 @@ async def test_half_open_tls_connection_counts_and_ends_with_the_worker():
 
 
 async def test_connection_without_a_descriptor_for_it_is_lost_alone(monkeypatch):
-    monkeypatch.setattr("epp.workers.connections._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("epp.sharing.connections._PAUSE_SECONDS", 0.0)
     async with passing() as main:
         main.gates[1].send(b"c")  # as it arrives where the worker has no descriptor left
         async with channel_to(f"127.0.0.1:{main.server.port}") as channel:

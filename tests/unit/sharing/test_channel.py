@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
-from epp.workers import channel
-from epp.workers.channel import Channel, ChannelClosedError
+from epp.sharing import channel
+from epp.sharing.channel import Channel, ChannelClosedError
 
 
 @asynccontextmanager

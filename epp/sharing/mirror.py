@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pool of the main process, copied to a worker: differences of snapshots, and their application."""
+"""The pool in a worker: differences between two snapshots, who is sent them, and what is counted of each endpoint."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import structlog
 
-from epp.framework.arrays import Mask, Positions
+from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.endpoint import Endpoint
-from epp.framework.snapshot import REQUEST_COLUMNS, Attribute, Column, Snapshot
-from epp.routing.datastore import Datastore
+from epp.framework.snapshot import FAILED, REQUEST_COLUMNS, SERVED, Attribute, Column, Snapshot
+from epp.routing.datastore import Change, Datastore
+from epp.sharing.channel import Channel, packed
 
 _MOST_ENDPOINTS = 32
 """Endpoints that join or leave in one difference: more would hold up the requests of the worker."""
@@ -171,3 +175,143 @@ class PoolMirror:
             found = self._store.slot_named(identity)
             if found is not None:
                 self._slots[slot] = found
+
+
+_COPY_SECONDS = 0.02
+"""Time between two looks at changes of the pool."""
+
+_log = structlog.get_logger()
+
+
+class PoolCopies:
+    """Compares the pool and packs its changes once for all workers."""
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self._source = PoolSource(store)
+        """Compares the pool with what the workers have that are filled."""
+        self._filled: set[Channel] = set()
+        self._filling: set[Channel] = set()
+        self._is_copying = False
+        """Whether the filled workers have only a part of the newest changes."""
+
+    async def give(self, channel: Channel, filled: Callable[[], None]) -> None:
+        """Send the pool as the other workers have it, call `filled`, and send changes until cancelled."""
+        source = PoolSource(self._store)
+        self._filling.add(channel)
+        try:
+            while self._is_copying or source.told.generation != self._source.told.generation:
+                if not channel.is_open:
+                    return
+                for part in source.differences(self._source.told):
+                    channel.send("pool", part)
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            self._filled.add(channel)
+            filled()
+            await asyncio.Event().wait()
+        finally:
+            self._filling.discard(channel)
+            self._filled.discard(channel)
+
+    async def run(self) -> None:
+        """Send changes until cancelled.
+
+        If the pool cannot be compared, it is unknown what the workers have: their channels are closed, so that each is
+        replaced and gets the whole pool.
+        """
+        while True:
+            self._is_copying = True
+            try:
+                for part in self._source.differences():
+                    data = packed("pool", part)
+                    for channel in tuple(self._filled):
+                        channel.send_packed(data)
+                    await asyncio.sleep(0)
+            except Exception:  # noqa: BLE001  as said above
+                _log.exception("the pool cannot be copied to the workers")
+                for channel in tuple(self._filling):
+                    channel.close()
+                self._filled.clear()
+                self._source = PoolSource(self._store)
+            self._is_copying = False
+            await asyncio.sleep(_COPY_SECONDS)
+
+
+_SECONDS = 1.0
+
+
+class Counted(NamedTuple):
+    """The counts of a worker since its last message."""
+
+    picks: Mapping[str, int]
+    """By id of the endpoint."""
+    ended: Sequence[str]
+    """Ids of endpoints."""
+    numbers: Floats
+    """Served and failed requests in two rows, with a column for each of these."""
+
+
+class EndpointCounter:
+    """Tells what one worker counts."""
+
+    def __init__(
+        self, store: Datastore, picks: Callable[[], Mapping[str, int]], send: Callable[[Counted], object]
+    ) -> None:
+        """Prepare; `picks` returns how often each endpoint was picked, by id."""
+        self._store = store
+        self._picks = picks
+        self._send = send
+        self._told_picks: Mapping[str, int] = {}
+        self._told = np.zeros((2, 0))
+        """Served and failed requests by slot."""
+        store.subscribe(self._pool_changed)
+
+    async def run(self) -> None:
+        """Tell each second, until cancelled."""
+        while True:
+            await asyncio.sleep(_SECONDS)
+            self.tell()
+
+    def tell(self) -> None:
+        """Send the counts since the last message, if there are any."""
+        snapshot = self._store.snapshot()
+        now = np.stack((snapshot.column(SERVED), snapshot.column(FAILED)))
+        self._told = np.pad(self._told, ((0, 0), (0, now.shape[1] - self._told.shape[1])))
+        fresh, self._told = now - self._told, now
+        slots = np.flatnonzero(fresh.any(axis=0))
+        ended = [(slot, each.id) for slot in slots.tolist() if (each := snapshot.endpoints.values[slot]) is not None]
+        before, picks = self._told_picks, self._picks()
+        self._told_picks = picks
+        # of an endpoint that left and came back, fewer are counted than were told
+        more = {
+            name: count if count < before.get(name, 0) else count - before.get(name, 0)
+            for name, count in picks.items()
+            if count != before.get(name, 0)
+        }
+        if more or ended:
+            self._send(Counted(more, [name for _, name in ended], fresh[:, [slot for slot, _ in ended]]))
+
+    def _pool_changed(self, change: Change) -> None:
+        self._told[:, [slot for slot, _ in change.removed if slot < self._told.shape[1]]] = 0
+
+
+class EndpointCounts:
+    """The sums of all workers in the main process: ended requests in its datastore, and picks."""
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self.picks: Counter[str] = Counter()
+        """How often each endpoint of the pool was picked, by id."""
+        store.subscribe(self._pool_changed)
+
+    def add(self, counted: Counted) -> None:
+        """Add the counts of a worker; endpoints that have left are ignored."""
+        self._store.count_ended(counted.ended, counted.numbers)
+        self.picks.update(
+            {name: more for name, more in counted.picks.items() if self._store.slot_named(name) is not None}
+        )
+
+    def _pool_changed(self, change: Change) -> None:
+        for _, endpoint in change.removed:
+            self.picks.pop(endpoint.id, None)

@@ -8,9 +8,8 @@ from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, SystemClock
 from epp.routing.datastore import Datastore
-from epp.workers.channel import Channel
-from epp.workers.copies import PoolCopies
-from epp.workers.mirror import PoolMirror
+from epp.sharing.channel import Channel
+from epp.sharing.mirror import PoolCopies, PoolMirror
 from tests.support.waiting import until
 
 A, B = Endpoint("a", "10.0.0.1", 8000), Endpoint("b", "10.0.0.2", 8000)

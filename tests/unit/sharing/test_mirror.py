@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-import epp.workers.channel  # noqa: F401  how mappings are pickled
+import epp.sharing.channel  # noqa: F401  how mappings are pickled
 from epp.framework.clock import ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.endpoint import Endpoint
@@ -24,7 +24,7 @@ from epp.framework.snapshot import (
     LoraState,
 )
 from epp.routing.datastore import Datastore
-from epp.workers.mirror import PoolMirror, PoolSource
+from epp.sharing.mirror import PoolMirror, PoolSource
 
 NAMES = [f"pod-{number}" for number in range(70)]
 
@@ -136,7 +136,7 @@ class Copies(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.main, self.worker, self.source, self.mirror = pair()
-        self.clock = self.main._clock  # noqa: SLF001
+        self.clock = self.main._clock
 
     @rule(names=st.sets(st.sampled_from(NAMES), max_size=70), label=st.sampled_from(["", "a"]))
     def replaced(self, names, label):

@@ -17,10 +17,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry, RestrictedRegistry
 from prometheus_client.samples import Sample
 
+from epp.sharing.channel import Channel
+from epp.sharing.health import Processes, ask
 from epp.telemetry.families import Computed, Samples
-from epp.telemetry.page import Pace, no_collection, paced
-from epp.workers.channel import Channel
-from epp.workers.health import Processes, ask
+from epp.telemetry.rendering import Pace, no_collection, paced
 
 CALL = "metrics"
 """The call that a worker answers with `packed_metrics` of its registry."""

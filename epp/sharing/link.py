@@ -15,8 +15,8 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.routing.datastore import Datastore
 from epp.routing.outliers import Told, Verdict
-from epp.workers.channel import Channel, ChannelClosedError, Handler
-from epp.workers.mirror import PoolMirror
+from epp.sharing.channel import Channel, ChannelClosedError, Handler
+from epp.sharing.mirror import PoolMirror
 
 VARIABLE: Final = "EPP_WORKER"
 """Environment variable of a worker: its number, its descriptors of the channel and for connections, and the key."""

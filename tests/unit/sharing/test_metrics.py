@@ -20,11 +20,11 @@ from epp.app.settings import PickerSettings
 from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint
 from epp.pool.discovery import StaticDiscovery
+from epp.sharing import metrics
+from epp.sharing.channel import Channel, ChannelClosedError
+from epp.sharing.health import Processes
+from epp.sharing.metrics import CALL, MergedMetrics, packed_metrics, show_processes
 from epp.telemetry.families import Counters, Gauges, Histograms
-from epp.workers import metrics
-from epp.workers.channel import Channel, ChannelClosedError
-from epp.workers.health import Processes
-from epp.workers.metrics import CALL, MergedMetrics, packed_metrics, show_processes
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 

@@ -12,12 +12,12 @@ import pytest
 
 from epp.framework.clock import ManualClock
 from epp.routing.datastore import Datastore
+from epp.sharing import processes
+from epp.sharing.channel import packed
 from epp.sharing.exchange import Exchange
+from epp.sharing.link import ConfigInEffect
 from epp.sharing.local import Relay
-from epp.workers import processes
-from epp.workers.channel import packed
-from epp.workers.link import ConfigInEffect
-from epp.workers.processes import Workers
+from epp.sharing.processes import Workers
 from tests.support.waiting import until
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from epp.workers.channel import ChannelClosedError
-from epp.workers.health import CALL, Processes, WorkersHealth, merged
+from epp.sharing.channel import ChannelClosedError
+from epp.sharing.health import CALL, Processes, WorkersHealth, merged
 
 TWO = Processes(serving=2)
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from epp.framework.errors import ConfigurationError
-from epp.workers.link import VARIABLE, ConfigInEffect, link_of_environment, number_of_environment
+from epp.sharing.link import VARIABLE, ConfigInEffect, link_of_environment, number_of_environment
 
 CONFIG = ConfigInEffect("kind: EndpointPickerConfig\n", 3)
 
@@ -29,7 +29,7 @@ def test_worker_has_the_sockets_the_key_and_the_configuration_of_the_main_proces
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(pickle.dumps(CONFIG))))
     link = link_of_environment(variables)
     assert link is not None
-    with link.connections, link._sock:  # noqa: SLF001  a channel would close it
+    with link.connections, link._sock:
         assert (link.number, link.key, link.config) == (2, b"\x0a\xff", CONFIG)
     assert number_of_environment(variables) == "2"
 

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from secrets import token_bytes
-from typing import Protocol
 
 import structlog
 
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import first_of
+from epp.sharing.channel import Channel, Handler
+from epp.sharing.connections import Connections
+from epp.sharing.health import Processes
+from epp.sharing.link import VARIABLE, ConfigInEffect
 from epp.sharing.local import Relay
-from epp.workers.channel import Channel, Handler
-from epp.workers.copies import PoolCopies
-from epp.workers.health import Processes
-from epp.workers.link import VARIABLE, ConfigInEffect
+from epp.sharing.mirror import PoolCopies
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
 """Before a worker that ended is replaced; longer each time it ends before it served."""
@@ -33,16 +33,6 @@ _STOP_SECONDS = 5.0
 """Time to end, after which a worker is killed."""
 
 _log = structlog.get_logger()
-
-
-class Gate(Protocol):
-    """Gives connections to workers."""
-
-    def add(self, worker: int, sock: socket.socket) -> None:
-        """Give connections to this worker from now on, through its socket."""
-
-    def remove(self, worker: int) -> None:
-        """Give it no more."""
 
 
 class Worker:
@@ -67,7 +57,7 @@ class Workers:
         count: int,
         store: Datastore,
         relay: Relay,
-        gate: Gate,
+        gate: Connections,
         *,
         handlers: Callable[[Worker], Mapping[str, Handler]],
         greeting: Callable[[], Iterable[tuple[str, object]]],

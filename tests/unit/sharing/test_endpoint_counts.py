@@ -9,7 +9,7 @@ from epp.framework.clock import ManualClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import FAILED, SERVED
 from epp.routing.datastore import Datastore, SharedWork
-from epp.workers.endpoint_counts import EndpointCounter, EndpointCounts
+from epp.sharing.mirror import EndpointCounter, EndpointCounts
 
 A, B = Endpoint("a", "10.0.0.1", 8000), Endpoint("b", "10.0.0.2", 8000)
 
