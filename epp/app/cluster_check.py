@@ -18,8 +18,6 @@ _ROLE_NAME = "endpoint-picker"
 
 
 class ClusterReport(msgspec.Struct, frozen=True):
-    """The result."""
-
     server: str
     user: str
     """Empty where the API server does not tell."""

@@ -291,7 +291,6 @@ class Picker:
 
     @property
     def plugins(self) -> Mapping[str, Plugin[Any]]:
-        """The plugins of the configuration in effect, by name."""
         return self._running.assembly.instances.by_name
 
     @property

@@ -40,8 +40,6 @@ _MOST_PROBLEMS = 100
 
 
 class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
-    """One endpoint."""
-
     endpoint: str
     address: str
     tag: AcceleratorTag
@@ -74,7 +72,6 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def accelerators(flags: Accelerators) -> None:
-    """Print the report in the requested format."""
     with exit_on(ConfigurationError), log_of_errors_only():
         report = asyncio.run(_report(flags))
     if flags.output is Output.JSON:

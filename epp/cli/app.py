@@ -28,7 +28,6 @@ class Command(TyperCommand):
             self.epilog = _SWITCHES_HELP
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments."""
         spelling = go_spelling(args, self.switches)
         if spelling.without_effect and not ctx.resilient_parsing:
             _warn(spelling.without_effect)
@@ -42,7 +41,6 @@ class Command(TyperCommand):
 
 
 def application() -> typer.Typer:
-    """Return the command line."""
     app = _group("An endpoint picker for LLM inference gateways: which model server, on which accelerator, and why.")
     app.callback()(_global_options)
     groups = {"": app} | {name: _group(summary) for name, summary in GROUPS.items()}
@@ -66,7 +64,6 @@ def _group(summary: str) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line."""
     application()()
 
 

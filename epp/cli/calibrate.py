@@ -21,7 +21,6 @@ _MOST_KEY_BYTES = 16 * 1024
 
 
 def calibrate(flags: Calibrate) -> None:
-    """Measure, and write the profile."""
     headers = {}
     if flags.api_key_file is not None:
         try:

@@ -41,7 +41,6 @@ class Finding(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, problem: Problem) -> "Finding":
-        """Convert a problem."""
         position = problem.position
         return cls(
             problem.origin,
@@ -87,7 +86,6 @@ class FileReport(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, pools=names, errors=(*self.errors, problem), graph=None)
 
     def for_programs(self) -> dict[str, object]:
-        """Return the report as plain data."""
         return {
             "file": self.file,
             "inside": self.inside or None,

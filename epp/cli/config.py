@@ -15,7 +15,6 @@ from epp.framework.registry import Registry
 
 
 def config_list(_: ConfigList) -> None:
-    """Print name and summary of each."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="cyan")
     table.add_column(overflow="fold")
@@ -25,7 +24,6 @@ def config_list(_: ConfigList) -> None:
 
 
 def config_show(flags: ConfigShow) -> None:
-    """Print one."""
     texts = sample_texts()
     with exit_on(ConfigurationError):
         text = texts.get(flags.name.removesuffix(".yaml"))
@@ -35,6 +33,5 @@ def config_show(flags: ConfigShow) -> None:
 
 
 def config_schema(_: ConfigSchema) -> None:
-    """Print the schema."""
     with exit_on(ConfigurationError):
         print_json(json_schema(Registry()))

@@ -34,7 +34,6 @@ _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
 
 
 def show(console: Console, record: DecisionRecord) -> None:
-    """Print a record."""
     console.print(_title(record))
     for label, said in _facts(record):
         console.print(_line(f"{label:<9}", said))

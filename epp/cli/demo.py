@@ -66,8 +66,6 @@ Play = tuple[Work, Callable[[], str]]
 
 @dataclass(frozen=True)
 class Scene:
-    """The content of a demo."""
-
     discovery: StaticDiscovery
     config: LoadedConfig
     says: Sequence[str]
@@ -98,7 +96,6 @@ class Scene:
 
 
 def demo(flags: Demo) -> None:
-    """Run the demo until stopped."""
     writer = logs.configure(flags.v)
 
     async def work(stop: asyncio.Event) -> None:

@@ -170,7 +170,6 @@ def _checked(address: str, status: int, body: bytes) -> bytes:
 
 
 def explain(flags: Explain) -> None:
-    """Print the decision in the format asked for."""
     with exit_on(ConfigurationError):
         wanted = _wanted(flags)
         if flags.file is not None:

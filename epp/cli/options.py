@@ -85,8 +85,6 @@ def lists_joined(arguments: Sequence[str], lists: Collection[str]) -> list[str]:
 
 
 class Output(StrEnum):
-    """Output formats."""
-
     TEXT = "text"
     JSON = "json"
 

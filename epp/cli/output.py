@@ -90,7 +90,6 @@ def indented(markup: str, columns: int) -> Padding:
 
 
 def print_json(value: object) -> None:
-    """Print a value as indented JSON."""
     typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 

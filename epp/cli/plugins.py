@@ -24,7 +24,6 @@ from epp.framework.registry import Registry
 
 
 def plugins(flags: Plugins) -> None:
-    """Print the plugin types in the requested format."""
     registry = Registry()
     reference = plugin_reference(registry)
     with exit_on(ConfigurationError):

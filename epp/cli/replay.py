@@ -48,7 +48,6 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
 
 def replay(flags: Replay) -> None:
-    """Print the figures of all configurations in the requested format."""
     if flags.decisions:
         replay_decisions(flags)
         return

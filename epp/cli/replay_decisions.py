@@ -40,7 +40,6 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def replay_decisions(flags: Replay) -> None:
-    """Print the comparison in the requested format."""
     with exit_on(ConfigurationError), log_of_errors_only():
         if len(flags.config) != _CONFIGS:
             raise ConfigurationError(

@@ -174,7 +174,6 @@ def _tracing(settings: TracingSettings) -> "Tracing":
 
 
 def serve(flags: Serve) -> None:
-    """Run the picker until stopped."""
     writer = configure_logs(flags)
 
     async def work(stop: asyncio.Event) -> None:

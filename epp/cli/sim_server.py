@@ -18,7 +18,6 @@ _DRAIN_SECONDS = 30.0
 
 
 def sim_server(flags: SimServer) -> None:
-    """Serve until stopped."""
     logs.configure(flags.v)
     given = {
         "name": flags.name,

@@ -31,7 +31,6 @@ _MOST_NAME = 24
 
 
 def trace_show(flags: TraceShow) -> None:
-    """Print the statistics in the requested format."""
     with exit_on(TraceError), log_of_errors_only():
         trace = open_trace(flags.trace, format=flags.format or "", rate=flags.rate, seed=flags.seed)
         size = flags.trace.stat().st_size
@@ -47,7 +46,6 @@ def trace_show(flags: TraceShow) -> None:
 
 
 def trace_make(flags: TraceMake) -> None:
-    """Write a trace."""
     with exit_on(TraceError):
         trace = MadeTrace(WORKLOADS[flags.like], flags.rate, flags.duration, flags.seed, name=flags.like)
         lines = own_lines(trace, trace.block_tokens)

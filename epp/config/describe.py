@@ -42,8 +42,6 @@ class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class FilterUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A filter of a profile."""
-
     plugin: PluginUse
     fallback_on_empty: bool
     on_error: str
@@ -52,8 +50,6 @@ class FilterUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
 
 class ScorerUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A scorer of a profile."""
-
     plugin: PluginUse
     weight: float
     share: float
@@ -122,8 +118,6 @@ class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SourceGraph(msgspec.Struct, frozen=True, rename="camel"):
-    """A source of endpoints."""
-
     name: str
     precedence: int
     plugin: PluginUse
@@ -139,8 +133,6 @@ class FeedGraph(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Graph(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole configuration."""
-
     parsers: tuple[PluginUse, ...]
     flow_control: FlowControlGraph | None
     """None if requests do not wait."""
@@ -172,7 +164,6 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def describe(assembly: Assembly) -> Graph:
-    """Return the graph of a configuration."""
 
     def use(plugin: Plugin[Any]) -> PluginUse:
         return PluginUse(

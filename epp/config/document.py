@@ -45,8 +45,6 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error in the text itself."""
-
     message: str
     place: Place
     remedy: str = ""
@@ -62,7 +60,6 @@ class Text:
 
     @property
     def lines(self) -> list[str]:
-        """The lines without line ends."""
         return _LINE_ENDS.split(self.text)
 
     def position(self, index: int) -> Position:
@@ -104,8 +101,6 @@ class Quotation:
 
 
 class NotYamlError(Exception):
-    """The text is not YAML."""
-
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
         self.faults = faults
@@ -297,8 +292,6 @@ class _StrictLoader(yaml.SafeLoader):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: place, message and remedy."""
-
     message: str
     path: Path = ()
     position: Position | None = None
@@ -316,8 +309,6 @@ class Problem:
 
 
 class InvalidConfigError(ConfigurationError):
-    """A configuration with problems."""
-
     def __init__(self, problems: Iterable[Problem], warnings: Iterable[Problem] = ()) -> None:
         self.problems = tuple(problems)
         self.warnings = tuple(warnings)

@@ -81,7 +81,6 @@ class Instances:
         self.problems.append(self._loaded.problem(message, *path, remedy=remedy))
 
     def warn(self, message: str, *path: str | int) -> None:
-        """Record a warning."""
         self.warnings.append(self._loaded.problem(message, *path))
 
     def raise_problems(self) -> None:

@@ -50,7 +50,6 @@ def lint(
     instances: Instances,
     flow_control: FlowControlSettings | None,
 ) -> list[Problem]:
-    """Return the warnings."""
     found = [
         loaded.problem(message, "schedulingProfiles", index)
         for index, profile in enumerate(profiles.values())

@@ -58,8 +58,6 @@ _KINDS = (
 
 
 class ParameterEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """One parameter."""
-
     name: str
     type: str
     default: str
@@ -70,8 +68,6 @@ class ParameterEntry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PluginEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """One plugin type."""
-
     type: str
     roles: tuple[str, ...]
     stability: str
@@ -89,7 +85,6 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 def plugin_reference(registry: Registry) -> Reference:
-    """Describe all registered types."""
     classes, broken = registry.load_all()
     entries: list[PluginEntry] = []
     for name, cls in classes.items():

@@ -42,8 +42,6 @@ class NoConfigError(InvalidConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One configuration."""
-
     document: Document | None
     """None for an unreadable text."""
     inside: str = ""

@@ -22,8 +22,6 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Side(_Part, frozen=True, kw_only=True):
-    """Decisions of one configuration."""
-
     routed: int
     refused: Mapping[str, int]
     """Refused requests by error."""
@@ -57,8 +55,6 @@ class Shift(_Part, frozen=True, kw_only=True):
 
 
 class Comparison(_Part, frozen=True, kw_only=True):
-    """Decisions of both configurations."""
-
     decisions: int
     replayed: int
     skipped: Mapping[str, int]

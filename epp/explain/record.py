@@ -82,8 +82,6 @@ class FilterStep(_Part, frozen=True, kw_only=True):
 
 
 class ScorerStep(_Part, frozen=True, kw_only=True):
-    """One scorer."""
-
     plugin: str
     weight: float
     problem: str = ""

@@ -126,7 +126,6 @@ class Recorder(DirectorObserver):
             self._want(recording)
 
     def refused(self, refusal: Refusal) -> None:
-        """Record a request that is not routed."""
         request = refusal.request
         wanted_for = FAILED if request is None else self._wanted_for(request) or FAILED
         if len(self._waiting) >= _MOST_WAITING:
@@ -261,7 +260,6 @@ class SamplingRecorder(Recorder):
     """A recorder that also records a sample of all requests, and requests that ask for it."""
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Start the record of a request."""
         wanted_for = self._wanted_for(request)
         if not wanted_for:
             return
@@ -275,7 +273,6 @@ class SamplingRecorder(Recorder):
         self._want(recording)
 
     def completed(self, routing: Routing, cause: Cause) -> None:
-        """Complete the record of a request."""
         recording = routing.request.get(RECORDING)
         if recording is None:
             super().completed(routing, cause)
@@ -303,11 +300,9 @@ class DecisionMetrics(Collector):
         self._recorder = recorder
 
     def describe(self) -> Iterable[Metric]:
-        """Return the metrics without samples."""
         return _families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics; none without a recorder."""
         recorder = self._recorder
         if recorder is None:
             return

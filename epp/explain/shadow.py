@@ -203,7 +203,6 @@ class _BoundedGuard(Guard):
         self.begin()
 
     def begin(self) -> None:
-        """Start a run."""
         self._cpu_until = thread_time() + self._seconds
         self._until = perf_counter() + self._seconds * _WAITING
         self.plugin = ""

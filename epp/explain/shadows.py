@@ -110,7 +110,6 @@ class ShadowSeries:
                 self._runs.labels(profile, outcome.value)
 
     def add(self, compared: Compared) -> None:
-        """Count a run."""
         run = compared.run
         name = run.profile
         self._runs.labels(name, compared.outcome.value).inc()
@@ -127,11 +126,9 @@ class ShadowSeries:
             self._priced.labels(name).inc()
 
     def failed(self, profile: str, plugin: str) -> None:
-        """Count a failed call of a plugin."""
         self._failures.labels(profile, plugin).inc()
 
     def disabled(self, profile: str) -> None:
-        """Show that a profile is disabled."""
         self._disabled.labels(profile).set(1)
 
     def _named(self, accelerator: str) -> str:

@@ -51,7 +51,6 @@ class Ring:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all records."""
         return self._bytes
 
     def __len__(self) -> int:
@@ -75,7 +74,6 @@ class Ring:
         self._make_room()
 
     def get(self, record_id: str) -> bytes | None:
-        """Return the record with this id."""
         found = self._kept.get(record_id)
         return None if found is None else found.data
 

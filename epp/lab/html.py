@@ -70,7 +70,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a paragraph."""
     return f"<p>{escape(text)}</p>"
 
 

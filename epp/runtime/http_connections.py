@@ -76,7 +76,6 @@ class OpenConnections(Generic[C]):
 
     @property
     def all(self) -> list[C]:
-        """All of them."""
         return [each for kinds in self._by_host.values() for kind in kinds for each in kind]
 
     def add(self, connection: C) -> None:

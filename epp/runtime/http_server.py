@@ -256,7 +256,6 @@ class _Pieces(Payload):
         self._size = len(value)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the body as text."""
         return self._value.decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
@@ -268,7 +267,6 @@ class _Pieces(Payload):
 
 
 def response(body: bytes, headers: Mapping[str, str], status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    """Return a response."""
     content = _Pieces(body) if len(body) > _PIECE_BYTES else body
     return web.Response(status=status, body=content, headers={"Server": "epp", **headers})
 

@@ -234,7 +234,6 @@ class Supervisor:
 
     @property
     def count(self) -> int:
-        """Tasks that have not ended."""
         return len(self._tasks)
 
     def start(self, kind: str, work: Callable[[], Awaitable[None]], *, name: str = "") -> asyncio.Task[None]:

@@ -61,7 +61,6 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can be sent."""
         return self._writer is not None and not self._writer.is_closing()
 
     async def open(self) -> None:

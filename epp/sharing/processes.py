@@ -119,13 +119,11 @@ class Workers:
         return bool(self.serving)
 
     def send(self, kind: str, content: object = None) -> None:
-        """Send a message to all workers."""
         for worker in self.members:
             if worker.channel is not None:
                 worker.channel.send(kind, content)
 
     def send_to(self, number: int, kind: str, content: object) -> None:
-        """Send a message to one worker."""
         channel = self.members[number - 1].channel
         if channel is not None:
             channel.send(kind, content)

@@ -45,8 +45,6 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class EndpointState:
-    """One endpoint, in words."""
-
     name: str
     address: str
     """As people write it: a URL for HTTPS, the host name where one was given."""
@@ -285,7 +283,6 @@ class PriceWatch:
         self._before = Prices()
 
     def look(self, snapshot: Snapshot, plugins: Iterable[Plugin[Any]]) -> None:
-        """Log the changes for these plugins."""
         effects = {plugin.name: plugin.without_prices for plugin in plugins if plugin.without_prices}
         if tuple(effects) != self._users:
             self._users, self._before = tuple(effects), Prices()

@@ -40,11 +40,9 @@ class _Value:
         self.value: float = 0
 
     def inc(self, by: float = 1) -> None:
-        """Add to the value."""
         self.value += by
 
     def add(self, other: "_Value") -> None:
-        """Add another series."""
         self.value += other.value
 
 
@@ -59,16 +57,12 @@ class Count(_Value):
 
 
 class Level(_Value):
-    """A series of a gauge."""
-
     __slots__ = ()
 
     def set(self, value: float) -> None:
-        """Set the value."""
         self.value = value
 
     def dec(self) -> None:
-        """Take one away."""
         self.value -= 1
 
 
@@ -150,7 +144,6 @@ class Family(Collector, Generic[S]):
         return series
 
     def remove(self, *values: str) -> None:
-        """Remove a series, if there is one."""
         series = self._series.get(values)
         if series is None:
             return
@@ -167,12 +160,10 @@ class Family(Collector, Generic[S]):
         self._version += 1
 
     def clear(self) -> None:
-        """Remove all series."""
         for values in self.values():
             self.remove(*values)
 
     def values(self) -> Sequence[tuple[str, ...]]:
-        """Return the values of the labels of each series."""
         return list(self._series)
 
     def describe(self) -> Iterator[Metric]:
@@ -214,8 +205,6 @@ class Family(Collector, Generic[S]):
 
 
 class Counters(Family[Count]):
-    """A counter."""
-
     kind = CounterMetricFamily
     make = Count
 
@@ -224,21 +213,17 @@ class Counters(Family[Count]):
         self.labels(*values).value += 1
 
     def samples(self, name: str, labels: dict[str, str], series: Count, *, with_created: bool) -> Iterator[Sample]:
-        """Yield the count."""
         yield Sample(f"{name}_total", labels, series.value)
         if with_created:
             yield Sample(f"{name}_created", labels, series.created)
 
 
 class Gauges(Family[Level]):
-    """A gauge."""
-
     kind = GaugeMetricFamily
     make = Level
     keeps_sums = False
 
     def samples(self, name: str, labels: dict[str, str], series: Level, *, with_created: bool) -> Iterator[Sample]:  # noqa: ARG002  a gauge has no beginning
-        """Yield the value."""
         yield Sample(name, labels, series.value)
 
 
@@ -285,17 +270,14 @@ class Families:
         """Whether older names are shown."""
 
     def counters(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | str = "") -> Counters:
-        """Return a new counter."""
         return Counters(f"{PREFIX}{name}", text, labels, self.registry, legacy=self._older(name, labels, legacy))
 
     def gauges(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | str = "") -> Gauges:
-        """Return a new gauge."""
         return Gauges(f"{PREFIX}{name}", text, labels, self.registry, legacy=self._older(name, labels, legacy))
 
     def histograms(
         self, name: str, text: str, bounds: Iterable[float], labels: Sequence[str] = (), legacy: Legacy | str = ""
     ) -> Histograms:
-        """Return a new histogram."""
         older = self._older(name, labels, legacy)
         return Histograms(f"{PREFIX}{name}", text, labels, bounds, self.registry, legacy=older)
 
@@ -330,7 +312,6 @@ class Computed(Collector):
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without samples."""
         for name, text in self._texts.items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield kind(name, text, labels=self._labels)

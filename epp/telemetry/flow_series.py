@@ -111,7 +111,6 @@ class FlowSeries:
         Computed(families.registry, ("inference_pool",), texts, lambda: self._all_bands)
 
     def queued(self, request: Request) -> None:
-        """Count a request that begins to wait."""
         series = self._series(request)
         request.put(_QUEUED, series)
         series.with_more(self._size, self._pool).inc()
@@ -244,7 +243,6 @@ class RevocationSeries:
         deficit: float,
         credit: float,
     ) -> None:
-        """Count a decision."""
         self._issued.labels(self._priorities.shown(str(priority), OTHER), self._pool).inc(issued)
         self._credit = credit
         self._target.set(deficit)

@@ -77,7 +77,6 @@ class SelectionSeries:
         self._known = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
 
     def count(self, request: Request, result: SchedulingResult) -> None:
-        """Count the picks for a request."""
         asked = request.get(ACCELERATOR_SELECTION)
         for profile, leg in result.profiles.items():
             if leg is None:

@@ -92,13 +92,11 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         )
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002  see `scheduled`
-        """Count a routed request."""
         series = self._requests.routed(request)
         self._flow.routed(request, series)
         self._scheduling.routed(request, result, series)
 
     def refused(self, refusal: Refusal) -> None:
-        """Count a request that is not routed."""
         self._requests.refused(refusal)
         self._flow.refused(refusal.request)
         self._quotas.refused(refusal.error)
@@ -108,7 +106,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._expired.count()
 
     def completed(self, routing: Routing, cause: Cause) -> None:
-        """Count the end of a routed request."""
         outcome = self._requests.completed(routing, cause)
         if outcome:
             self._endpoint_responses.count(routing.served.name, outcome)
@@ -121,7 +118,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             self._generation.set(generation)
 
     def config_refused(self, reason: str) -> None:  # noqa: ARG002  it is logged
-        """Record that the configuration file was rejected."""
         self._config_is_good.set(0)
         self._reloads.count("refused")
 

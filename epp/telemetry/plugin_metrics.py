@@ -35,7 +35,6 @@ class PluginMetrics(Collector):
         self._failed: set[str] = set()
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without samples."""
         for metric in dict.fromkeys(metric for plugin in self._plugins() for metric in plugin.metrics):
             yield from family_of(metric, legacy=self._legacy).describe()
 

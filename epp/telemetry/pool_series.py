@@ -73,7 +73,6 @@ class PoolSeries:
         show_hardware(families, pool_name, lambda: self._shown)
 
     def show(self, snapshot: Snapshot, now: float) -> None:
-        """Set all gauges from the snapshot."""
         up = snapshot.column(REACHABLE) == ANSWERS
         self._ready.labels(self._name).set(int(up[snapshot.slots].sum()))
         ages = snapshot.age_seconds(now)[snapshot.available]

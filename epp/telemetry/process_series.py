@@ -224,11 +224,9 @@ class StreamSeries(StreamObserver):
         )
 
     def opened(self) -> None:
-        """Count a stream."""
         self._open.inc()
 
     def ended(self, code: str, seconds: float) -> None:
-        """Count its end."""
         self._open.dec()
         self._seconds.observe(seconds)
         self._ended.labels(code).inc()

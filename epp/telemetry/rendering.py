@@ -187,7 +187,6 @@ class MetricsOfPools(CollectorRegistry):
         self._pools = pools
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, each once."""
         return self._collect(lambda registry: registry)
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:

@@ -71,7 +71,6 @@ class RequestLog(DirectorObserver):
         return count
 
     def completed(self, routing: Routing, cause: Cause) -> None:
-        """Log a request that was routed."""
         if not self._may_log(routing, cause):
             return
         request, decision, usage = routing.request, routing.decision, routing.usage
@@ -102,7 +101,6 @@ class RequestLog(DirectorObserver):
         )
 
     def refused(self, refusal: Refusal) -> None:
-        """Log a request that was not routed."""
         error = refusal.error
         left = isinstance(error, ClientGoneError)
         _log.info(
@@ -211,11 +209,9 @@ class StepLog(DirectorObserver):
         )
 
     def response_started(self, routing: Routing) -> None:
-        """Log the headers of the response."""
         _step(routing.request, "response started", endpoint=routing.served.name, status=routing.status)
 
     def first_piece(self, routing: Routing) -> None:
-        """Log the first piece of the response."""
         _step(routing.request, "first piece", endpoint=routing.served.name, bytes=routing.response_bytes)
 
     def completed(self, routing: Routing, cause: Cause) -> None:

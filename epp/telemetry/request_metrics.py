@@ -143,7 +143,6 @@ class RequestMetrics:
         ).labels()
 
     def routed(self, request: Request) -> Series:
-        """Count a routed request; return its series."""
         series = self.series.begin(request.body.model, request.model, request.fairness_id, str(request.priority))
         request.put(_SERIES, series)
         series.of(self._requests).inc()
@@ -151,7 +150,6 @@ class RequestMetrics:
         return series
 
     def refused(self, refusal: Refusal) -> None:
-        """Count a request that is not routed."""
         request = refusal.request
         if request is None:
             series = self.series.immediate(refusal.model, refusal.model, DEFAULT_FLOW, "0")

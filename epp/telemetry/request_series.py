@@ -83,7 +83,6 @@ class Series:
         return self.rank is not _Rank.UNKNOWN
 
     def of(self, family: Family[S]) -> S:
-        """Return the series of a metric."""
         series: S | None = self._own.get(family)
         if series is None:
             series = self._own[family] = family.labels(*self.labels)
@@ -97,7 +96,6 @@ class Series:
         return series
 
     def remove(self) -> None:
-        """Remove the series from their metrics."""
         for family in self._own:
             family.remove(*self.labels)
         for family, more in self._more:
@@ -134,7 +132,6 @@ class RequestSeries:
         return series
 
     def end(self, series: Series, now: float) -> None:
-        """Count the end of a request."""
         if series.running is not None:
             series.running.value -= 1
         self.release(series, now)

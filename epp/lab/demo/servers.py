@@ -65,8 +65,6 @@ schedulingProfiles:
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """One running server."""
-
     name: str
     address: str
     """`host:port`."""
@@ -76,8 +74,6 @@ class ModelServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """A server to run."""
-
     preset: str
     """The simulated machine."""
     name: str = ""
@@ -86,7 +82,6 @@ class ServerSpec:
 
     @property
     def title(self) -> str:
-        """The name of the server."""
         return self.name or self.preset
 
 
@@ -186,7 +181,6 @@ def cluster_config(objects: Path) -> LoadedConfig:
 
 
 def config_text(objects: Path) -> str:
-    """Return the text of that configuration."""
     found = yaml.safe_load(sample_texts()["multi-cluster"])
     given: dict[str, dict[str, Any]] = {
         "cluster-data-source": {"paths": [str(objects)], "cluster": LOCAL},

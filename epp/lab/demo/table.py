@@ -120,7 +120,6 @@ def table(snapshot: Snapshot, caption: str = "") -> Table:
 
 
 def line(snapshot: Snapshot) -> str:
-    """Return one line about all endpoints."""
     return " | ".join(
         f"{row.title} {row.state}: waiting {row.waiting} running {row.running} KV {row.kv_usage} "
         f"served {row.served} prefix hits {row.prefix_hits}"
@@ -143,11 +142,9 @@ class LastRequest(DirectorObserver):
         self._last: Routing | Refusal | None = None
 
     def completed(self, routing: Routing, cause: Cause) -> None:  # noqa: ARG002
-        """Keep a routed request."""
         self._last = routing
 
     def refused(self, refusal: Refusal) -> None:
-        """Keep a refused request."""
         self._last = refusal
 
     @property

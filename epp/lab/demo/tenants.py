@@ -56,8 +56,6 @@ _HEADINGS = ("sent", "answered", "at\nservers", "waiting", "refused", "time in\n
 
 
 class Phase(Enum):
-    """Behaviour of the tenants."""
-
     CALM = "both tenants send little: the servers have room"
     FLOODED = "flood sends more than the servers can serve: its own requests wait, and get 429 after 3 s"
 
@@ -145,7 +143,6 @@ class TenantRow:
 
     @property
     def sent(self) -> int:
-        """All of its requests."""
         return self.answered + self.refused + self.under_way + len(self.waiting)
 
     def cells(self) -> tuple[str, ...]:
@@ -165,40 +162,33 @@ class Tenants(DirectorObserver):
 
     @property
     def rows(self) -> Sequence[TenantRow]:
-        """The rows of all tenants."""
         return tuple(self._rows.values())
 
     def queued(self, request: Request) -> None:
-        """Count a request that is queued."""
         if (row := self._row(request)) is not None:
             row.waiting.add(id(request))
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Count a request that left the queue."""
         if (row := self._row(request)) is not None:
             row.waiting.discard(id(request))
             if outcome is Outcome.DISPATCHED:
                 row.waits.add(seconds)
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002  where it goes
-        """Count a request that goes to a server."""
         if (row := self._row(request)) is not None:
             row.under_way += 1
 
     def completed(self, routing: Routing, cause: Cause) -> None:  # noqa: ARG002  however it ends
-        """Count a request that a server has answered."""
         if (row := self._row(routing.request)) is not None:
             row.under_way -= 1
             row.answered += 1
             row.answers.add(self._clock.now() - routing.request.received_at)
 
     def refused(self, refusal: Refusal) -> None:
-        """Count a refused request."""
         if refusal.request is not None and (row := self._row(refusal.request)) is not None:
             row.refused += 1
 
     def table(self) -> Table:
-        """Return the table for a terminal."""
         result = Table(title="tenants", title_justify="left", box=None, padding=(0, 2, 0, 0))
         result.add_column("tenant", overflow="fold")
         for heading in _HEADINGS:
@@ -208,7 +198,6 @@ class Tenants(DirectorObserver):
         return result
 
     def line(self) -> str:
-        """Return one line about all tenants."""
         titles = [heading.replace("\n", " ") for heading in _HEADINGS]
         return " | ".join(
             " ".join(

@@ -84,14 +84,12 @@ class RoundRobin:
         self._copies: set[asyncio.Task[object]] = set()
 
     def copy(self, session: aiohttp.ClientSession, body: Mapping[str, object]) -> None:
-        """Send a copy."""
         url = f"http://{next(self._addresses)}/v1/chat/completions"
         task: asyncio.Task[object] = asyncio.create_task(ask(session, url, body, self.in_turn))
         self._copies.add(task)
         task.add_done_callback(self._copies.discard)
 
     async def close(self) -> None:
-        """Cancel unfinished copies."""
         for copy in self._copies:
             copy.cancel()
         await asyncio.gather(*self._copies, return_exceptions=True)
@@ -147,7 +145,6 @@ class Traffic:
         self._pause_seconds = conversations / requests_per_second
 
     async def run(self) -> None:
-        """Send until cancelled."""
         async with aiohttp.ClientSession() as session:
             try:
                 async with asyncio.TaskGroup() as clients:

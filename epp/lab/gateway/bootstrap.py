@@ -106,7 +106,6 @@ def bootstrap_dict(settings: GatewaySettings) -> dict[str, Any]:
 
 
 def bootstrap_json(settings: GatewaySettings) -> str:
-    """Return the bootstrap as JSON text."""
     return json.dumps(bootstrap_dict(settings), indent=2)
 
 

@@ -43,7 +43,6 @@ def extension(name: str, type_name: str, **fields: object) -> Fields:
 
 
 def envoy_address(address: HostPort | PipeAddress) -> Fields:
-    """Return an address in Envoy's form."""
     if isinstance(address, PipeAddress):
         return {"pipe": {"path": address.path}}
     return {"socket_address": {"address": address.host, "port_value": address.port}}
@@ -55,7 +54,6 @@ def one_address(cluster: str, address: Fields) -> Fields:
 
 
 def endpoint_picker(settings: GatewaySettings) -> Fields:
-    """Return the cluster of the one picker."""
     picker = envoy_address(parse_address(settings.picker_address, setting="picker_address"))
     # Its certificate is not verified: pickers serve self-signed ones.
     tls = {"transport_socket": _tls_socket(common_tls_context={"alpn_protocols": ["h2"]})}
@@ -91,7 +89,6 @@ def endpoint_picker(settings: GatewaySettings) -> Fields:
 
 
 def model_servers(settings: GatewaySettings) -> Fields:
-    """Return the cluster of the model servers."""
     return {
         "name": MODEL_SERVERS,
         **(_override_host(settings) if settings.cluster_type is ClusterType.OVERRIDE_HOST else _ORIGINAL_DST),

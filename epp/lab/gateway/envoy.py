@@ -120,7 +120,6 @@ class EnvoyProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of Envoy."""
         return self._process.pid
 
     async def wait(self) -> None:

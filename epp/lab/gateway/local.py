@@ -124,14 +124,11 @@ def _replace(path: Path, text: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LocalGateway:
-    """A running picker and Envoy."""
-
     picker: Picker
     envoy: EnvoyProcess
 
     @property
     def url(self) -> str:
-        """The base URL for clients."""
         return f"http://{self.envoy.address}"
 
     async def wait(self, stop: asyncio.Event) -> None:

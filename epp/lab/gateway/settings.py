@@ -57,8 +57,6 @@ class PackageMissingError(GatewayError):
 
 
 class NoSpaceError(GatewayError):
-    """A temporary file or directory cannot be written."""
-
     def __init__(self, what: str, error: OSError) -> None:
         super().__init__(
             f"cannot write {what}: {error.strerror or error}: make room there, or let TMPDIR name another directory"
@@ -70,8 +68,6 @@ class ListenAddressError(GatewayError):
 
 
 class PortTakenError(ListenAddressError):
-    """Another process listens on the address."""
-
     def __init__(self, address: str) -> None:
         super().__init__(
             f"{address} is taken by another process: stop it (`ss -ltnp` names it), or listen on another port: "
@@ -132,15 +128,11 @@ class HeaderMode(StrEnum):
 
 
 class BodyModes(NamedTuple):
-    """The body modes of both directions."""
-
     request: BodyMode
     response: BodyMode
 
 
 class ClusterType(StrEnum):
-    """The type of the cluster of model servers."""
-
     AUTO = "auto"
     """override-host if an endpoint uses HTTPS at the start, otherwise original-dst."""
     ORIGINAL_DST = "original-dst"
@@ -275,7 +267,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def listen(self) -> HostPort:
-        """The address that clients connect to."""
         text = str(HostPort(self.listen_host, self.listen_port))
         return parse_tcp_address(text, setting="listen_host, listen_port")
 

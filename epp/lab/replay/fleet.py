@@ -68,8 +68,6 @@ _OTHER_ROLES = frozenset({"prefill", "encode", "encode-prefill"})
 
 @dataclass(frozen=True)
 class Server:
-    """One simulated server."""
-
     endpoint: Endpoint
     profile: SimProfile
     dollars_per_hour: float | None = None
@@ -86,8 +84,6 @@ class Server:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The servers of a pool."""
-
     servers: tuple[Server, ...]
 
     @property

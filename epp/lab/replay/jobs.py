@@ -26,8 +26,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 class TraceFile(NamedTuple):
-    """A file with a trace."""
-
     path: Path
     format: str = ""
     """Empty to recognise it."""
@@ -49,8 +47,6 @@ class Job(NamedTuple):
 
 
 class JobProgress(NamedTuple):
-    """Progress of one job."""
-
     job: int
     seconds: float
     """Virtual time since the start of the trace."""
@@ -74,7 +70,6 @@ def replay(
 
 
 def available_cpus() -> int:
-    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -23,8 +23,6 @@ Numbers = NDArray[Any]
 
 
 class Status(IntEnum):
-    """How a request ended."""
-
     UNFINISHED = 0
     """The replay ended before."""
     SERVED = 1
@@ -114,7 +112,6 @@ class Outcome:
     """Whether the replay was stopped early."""
 
     def __len__(self) -> int:
-        """Return the number of requests."""
         return len(self.columns.at)
 
     def take(self, which: Mask | NDArray[np.intp]) -> "Outcome":
@@ -183,7 +180,6 @@ class Recorder:
         self._load: tuple[array[float], array[float], array[float]] = (array("f"), array("f"), array("f"))
 
     def __len__(self) -> int:
-        """Return the number of requests so far."""
         return len(self.at)
 
     def arrived(self, arrival: Arrival) -> int:

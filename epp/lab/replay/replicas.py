@@ -146,11 +146,9 @@ class Publisher:
         self._submitted: dict[int, _Submitted] = {}
 
     def learn(self, request: SimRequest, token_ids: Sequence[int], model: str) -> None:
-        """Remember a request that is submitted to the engine."""
         self._submitted[request.request_id] = _Submitted(request, token_ids, model)
 
     def forget(self, request_id: int) -> None:
-        """Forget a request that the engine has no longer."""
         self._submitted.pop(request_id, None)
 
     def events(self, changes: KVChanges) -> Sequence[Event]:

@@ -42,8 +42,6 @@ TIMELINE_SAMPLES = 500
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A server in the pool."""
-
     number: int
     server: Server
     endpoint: Endpoint

@@ -27,8 +27,6 @@ Ids = NDArray[np.uint64]
 
 
 class Arrival(ABC):
-    """One request."""
-
     at: float
     """Seconds since the start."""
     prompt_tokens: int
@@ -52,8 +50,6 @@ class Arrival(ABC):
 
 
 class Traffic(Protocol):
-    """Requests in order of time."""
-
     def __iter__(self) -> Iterator[Arrival]: ...
 
 

@@ -50,7 +50,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._numbers = count()
 
     def time(self) -> float:
-        """Return the time of the clock."""
         return self.clock.time
 
     def at(self, due: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -64,7 +63,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Call `callback` in the next iteration."""
         self.has_callbacks = True
         return super().call_soon(callback, *args, context=context)
 
@@ -75,7 +73,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call `callback` at a time."""
         self.has_callbacks = True
         return super().call_at(when, callback, *args, context=context)
 

@@ -78,7 +78,6 @@ class Driver:
         self._schedule()
 
     async def idle(self) -> None:
-        """Wait until no request is in flight."""
         await self._idle.wait()
 
     def abort_all(self) -> None:
@@ -91,7 +90,6 @@ class Driver:
         self._schedule()
 
     def close(self) -> None:
-        """Stop the clock."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -255,7 +255,6 @@ class Machine:
 
     @property
     def occupation(self) -> Occupation:
-        """The current synthetic load."""
         return self._occupation
 
     @property

@@ -97,12 +97,10 @@ class SimMetrics(MachineObserver):
         self._generation_tokens.inc()
 
     def further_token(self, seconds: float) -> None:
-        """Count a token of the answer."""
         self._inter_token_latency.observe(seconds)
         self._generation_tokens.inc()
 
     def preempted(self) -> None:
-        """Count a preemption."""
         self._preemptions.inc()
 
     def ended(self, reason: FinishReason, seconds: float) -> None:

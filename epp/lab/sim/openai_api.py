@@ -14,8 +14,6 @@ ToolChoice: TypeAlias = str | dict[str, Raw]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Options of a streamed answer."""
-
     include_usage: bool | None = None
 
 
@@ -39,8 +37,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(Sampling, frozen=True, kw_only=True):
-    """The body of `POST /v1/chat/completions`."""
-
     messages: list[ChatMessage]
     tools: Raw = Raw()
     tool_choice: ToolChoice | None = None
@@ -63,7 +59,6 @@ class ResponsesRequest(Sampling, frozen=True, kw_only=True):
     tool_choice: ToolChoice | None = None
 
     def as_chat(self) -> ChatRequest:
-        """Return the same request as a chat."""
         items = [ChatMessage("user", self.input)] if isinstance(self.input, str) else [_message(i) for i in self.input]
         if self.instructions:
             items.insert(0, ChatMessage("system", self.instructions))
@@ -100,8 +95,6 @@ class ApiError(Exception):
 
 
 class Usage(NamedTuple):
-    """Token counts of one answer."""
-
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int

@@ -43,7 +43,6 @@ class RunningSim:
         return self._driver.machine
 
     async def idle(self) -> None:
-        """Wait until no request is in flight."""
         await self._driver.idle()
 
     async def drain(self, timeout_seconds: float) -> None:

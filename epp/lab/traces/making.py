@@ -30,15 +30,12 @@ class Spread(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Its mean."""
         return self.median * exp(self.sigma**2 / 2)
 
     def draw(self, random: Random) -> float:
-        """Return one number."""
         return random.lognormvariate(log(self.median), self.sigma)
 
     def tokens(self, random: Random) -> int:
-        """Return one number of tokens."""
         return max(round(self.draw(random)), 1)
 
 
@@ -47,8 +44,6 @@ _UNUSED = Spread(1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A kind of traffic."""
-
     first: Spread
     """Tokens of the first prompt of a session, without the shared ones."""
     output: Spread
@@ -178,7 +173,6 @@ class MadeTrace:
         return pause if idle is None else pause + (idle.mean - pause) / _CALLS_UNTIL_IDLE
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        """Yield the requests in order of time."""
         return _Maker(self).requests()
 
 

@@ -33,7 +33,6 @@ def zstd() -> ModuleType:
 
 
 def shown(path: Path) -> str:
-    """Return the path for messages."""
     return printable(str(path), _MOST_NAME)
 
 

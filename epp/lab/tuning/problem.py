@@ -47,11 +47,9 @@ class Figure(NamedTuple):
         return -value if self.is_better_higher else value
 
     def of_loss(self, loss: float) -> float:
-        """Return the value of a loss."""
         return -loss if self.is_better_higher else loss
 
     def text(self, value: float | None) -> str:
-        """Return a value with its unit."""
         if value is None or math.isnan(value):
             return "unknown"
         if self.unit == "%":
@@ -152,8 +150,6 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 class Dimension(NamedTuple):
-    """One value that may vary."""
-
     name: str
     """Unique, such as `work-seconds-scorer.outputTokens`."""
     path: Path

@@ -56,7 +56,6 @@ class Change:
 
     @property
     def text(self) -> str:
-        """The change in words."""
         text = self.figure.text
         known = self.low is not None and self.high is not None
         interval = f" ({self._signed(self.low)} to {self._signed(self.high)})" if known else ""
@@ -90,8 +89,6 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a study."""
-
     before: Outcome
     """The configuration as it is, on held-out traffic."""
     candidates: Sequence[Candidate]
@@ -221,7 +218,6 @@ def shown(value: Value) -> str:
 
 
 def tuning_report(tuning: Tuning, result: Result) -> str:
-    """Return the page."""
     problem, found = tuning.problem, tuning.found
     several = len(result.candidates) > 1
     names = [f"tuned {number}" if several else "tuned" for number in range(1, len(result.candidates) + 1)]

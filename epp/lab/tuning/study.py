@@ -63,17 +63,14 @@ class Problem:
 
     @property
     def figures(self) -> Sequence[Figure]:
-        """The figures to improve."""
         return [figure(name) for name in self.objectives]
 
     @property
     def limits(self) -> Sequence[Condition]:
-        """The conditions to keep."""
         return [condition(text) for text in self.conditions]
 
     @property
     def registry(self) -> Registry:
-        """The plugin types."""
         return Registry(modules=self.options.plugin_modules)
 
     @property
@@ -92,7 +89,6 @@ class Problem:
         return self.seconds * TRAINING_SHARE / self.options.rate_scale
 
     def job(self, config: LoadedConfig, options: ReplayOptions) -> Job:
-        """Return a replay of the trace."""
         return Job(config, self.fleet, self.trace, options)
 
     @property
@@ -115,14 +111,11 @@ def loaded(problem: Problem, space: SearchSpace, values: Mapping[str, Value]) ->
 
 @dataclass(frozen=True)
 class Found:
-    """The state of a study."""
-
     trials: Sequence[FrozenTrial]
     best: Sequence[FrozenTrial]
     """The best trials that keep the conditions, best first; for two objectives, the Pareto front."""
 
     def count(self, state: TrialState) -> int:
-        """Return the number of trials in a state."""
         return sum(trial.state is state for trial in self.trials)
 
 

@@ -71,7 +71,6 @@ class SpanCounts:
         }
 
     def show(self, registry: CollectorRegistry) -> None:
-        """Add the counter to the metrics."""
 
         def rows() -> Iterable[Row]:
             return [(("exported",), (self.exported,)), (("failed",), (self.failed,)), (("dropped",), (self.dropped,))]
@@ -102,7 +101,6 @@ class ExportThread(SpanProcessor):
             self._counts.dropped += 1
 
     def start(self, maker: SpanMaker) -> None:
-        """Start the thread."""
         self._thread = Thread(target=self._run, args=(maker,), name="traces", daemon=True)
         self._thread.start()
 

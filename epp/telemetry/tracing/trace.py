@@ -24,8 +24,6 @@ Attributes = dict[str, AttributeValue]
 
 
 class PluginCall(NamedTuple):
-    """A call of a plugin."""
-
     role: Role
     plugin: Plugin[Any]
     began: int
@@ -107,7 +105,6 @@ class Trace(Unsampled):
         """When it began to wait for room, when it ended, and how."""
 
     def now(self) -> int:
-        """Return the time."""
         return self._base + perf_counter_ns()
 
     def complete(self) -> None:
@@ -147,7 +144,6 @@ class Trace(Unsampled):
         self._end(self)
 
     def ask(self, request: Request) -> None:
-        """Keep the attributes of the request."""
         body = request.body
         self.request = {"gen_ai.request.id": request.id}
         if request.model:
@@ -225,24 +221,20 @@ class GatewayTracer(RequestTracer, DirectorObserver):
 
     @override
     def held(self, request: Request, plugin: str) -> None:
-        """Note no more calls."""
         self._current = None
 
     def queued(self, request: Request) -> None:
-        """Note that it waits for room."""
         self._current = None
         if (trace := _recorded(request)) is not None:
             trace.queued_at = trace.now()
 
     @override
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Note that it waits no more."""
         if (trace := _recorded(request)) is not None and trace.queued_at is not None:
             trace.waited = trace.queued_at, trace.now(), outcome.value
 
     @override
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Note where it goes."""
         self._current = None
         if (trace := _recorded(request)) is not None:
             trace.ask(request)
@@ -250,7 +242,6 @@ class GatewayTracer(RequestTracer, DirectorObserver):
             trace.routed_at = trace.now()
 
     def refused(self, refusal: Refusal) -> None:
-        """Note why it is refused."""
         self._current = None
         if refusal.request is not None and (trace := _recorded(refusal.request)) is not None:
             trace.refused(refusal.error, refusal.request)
