@@ -250,7 +250,7 @@ def check_features(config: EndpointPickerConfig, instances: Instances) -> Mappin
     gates = _gates(config, instances)
     layer = config.data_layer
     for path, value in (
-        (("discovery", "peers"), layer.discovery and layer.discovery.peers),
+        (("discovery", "peers"), getattr(layer.discovery, "peers", None)),
         (("crossReplica",), layer.cross_replica),
         (("peerDiscovery",), layer.peer_discovery),
         (("crossReplicaSyncerPluginRef",), layer.cross_replica_syncer_plugin_ref),

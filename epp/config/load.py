@@ -5,6 +5,7 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -153,17 +154,19 @@ def _explained(errors: list[ErrorDetails]) -> Iterator[tuple[Path, str, str]]:
 def _keys_at(path: Path) -> list[str]:
     """Return the allowed keys of the mapping at this path."""
     model: Any = EndpointPickerConfig
-    for step in path:
+    for step, following in pairwise((*path, "")):
         if isinstance(step, str):
             fields = {one.alias or name: one.annotation for name, one in model.model_fields.items()}
-            model = _model_within(fields.get(step))
+            model = _model_within(fields.get(step), is_listed=isinstance(following, int))
     return [one.alias or name for name, one in model.model_fields.items()]
 
 
-def _model_within(annotation: Any) -> type[BaseModel]:
-    """Return the model in `Model`, `Model | None` or `list[Model]`."""
-    if get_origin(annotation) in {list, Union, types.UnionType, Annotated}:
-        return next(_model_within(inner) for inner in get_args(annotation) if inner is not types.NoneType)
+def _model_within(annotation: Any, *, is_listed: bool) -> type[BaseModel]:
+    """Return the model in `Model`, `Model | None` or `list[Model]`, or one of those in `Model | list[Other]`."""
+    if (origin := get_origin(annotation)) in {list, Union, types.UnionType, Annotated}:
+        inner = [one for one in get_args(annotation) if one is not types.NoneType]
+        is_last = is_listed and origin in {Union, types.UnionType}
+        return _model_within(inner[-1 if is_last else 0], is_listed=is_listed)
     model: type[BaseModel] = annotation
     return model
 

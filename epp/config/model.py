@@ -171,17 +171,17 @@ class NamedSource(PluginRef):
     precedence counts; of equal ones, the first in the list."""
 
 
-_Endpoints: TypeAlias = Annotated[
-    Annotated[NamedSource, Tag(f"{BRANCH}one")]
-    | Annotated[list[NamedSource], Field(min_length=1, max_length=MOST_SOURCES), Tag(f"{BRANCH}several")],
-    Discriminator(lambda content: f"{BRANCH}{'several' if isinstance(content, list) else 'one'}"),
+_ONE = Tag(f"{BRANCH}one")
+_BY_SHAPE = Discriminator(lambda content: f"{BRANCH}{'several' if isinstance(content, list) else 'one'}")
+_Several: TypeAlias = Annotated[
+    list[NamedSource], Field(min_length=1, max_length=MOST_SOURCES), Tag(f"{BRANCH}several")
 ]
 
 
 class DiscoveryRefs(_Model):
     """Sources of endpoints and of other replicas."""
 
-    endpoints: _Endpoints | None = None
+    endpoints: Annotated[Annotated[NamedSource, _ONE] | _Several, _BY_SHAPE] | None = None
     """Source of endpoints, or a list of them: while one cannot be read, its last endpoints stay, and the others count
     as before."""
     peers: PluginRef | None = None
@@ -213,8 +213,8 @@ class DataLayer(_Model):
     """How filters and scorers see stale endpoints: `Ignore`, with their last load; `Neutral` (default), with unknown
     load; `Drop`, not at all: if all endpoints are stale, requests are refused with 503."""
     sources: list[Source] = Field(default_factory=list)
-    discovery: DiscoveryRefs | None = None
-    """Source of endpoints; without it, the command line lists them."""
+    discovery: Annotated[Annotated[DiscoveryRefs, _ONE] | _Several, _BY_SHAPE] | None = None
+    """Source of endpoints, or a list of them as in `endpoints`; without it, the command line lists endpoints."""
     cross_replica: CrossReplica | None = None
     """Exchange of endpoint data between replicas."""
     peer_discovery: PluginRef | None = None

@@ -192,20 +192,21 @@ def choose_sources(loaded: LoadedConfig, instances: Instances) -> tuple[Endpoint
     return tuple(sorted(found, key=lambda source: -source.precedence))
 
 
-def _named_sources(refs: DiscoveryRefs, instances: Instances) -> Iterator[tuple[NamedSource, Path]]:
+def _named_sources(refs: DiscoveryRefs | list[NamedSource], instances: Instances) -> Iterator[tuple[NamedSource, Path]]:
     """Yield each reference to a source of endpoints, and its place."""
     path: Path = ("dataLayer", "discovery")
-    if refs.endpoints is not None and refs.plugin_ref:
-        instances.warn("has no effect beside discovery.endpoints: remove it", *path, "pluginRef")
-    if isinstance(refs.endpoints, list):
-        for index, spec in enumerate(refs.endpoints):
-            yield spec, (*path, "endpoints", index)
-    elif refs.endpoints is not None:
-        yield refs.endpoints, (*path, "endpoints")
-    elif refs.plugin_ref:
-        yield NamedSource.model_validate({"pluginRef": refs.plugin_ref}), path
-    elif refs.peers is None:
-        instances.fail("names no source: write endpoints: {pluginRef: ...}, or leave it out", *path)
+    if isinstance(refs, DiscoveryRefs):
+        if refs.endpoints is not None and refs.plugin_ref:
+            instances.warn("has no effect beside discovery.endpoints: remove it", *path, "pluginRef")
+        elif refs.plugin_ref:
+            yield NamedSource.model_validate({"pluginRef": refs.plugin_ref}), path
+        elif refs.endpoints is None and refs.peers is None:
+            instances.fail("names no source: write endpoints: {pluginRef: ...}, or leave it out", *path)
+    endpoints, path = (refs, path) if isinstance(refs, list) else (refs.endpoints, (*path, "endpoints"))
+    if isinstance(endpoints, list):
+        yield from ((spec, (*path, index)) for index, spec in enumerate(endpoints))
+    elif endpoints is not None:
+        yield endpoints, path
 
 
 def _extractors(

@@ -12,18 +12,21 @@ plugins:
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
 
 
-def listed(*sources: str) -> str:
-    return f"{PLUGINS}dataLayer: {{discovery: {{endpoints: [{', '.join(sources)}]}}}}\n"
+def listed(*sources: str, under: str = ".endpoints") -> str:
+    """Return a configuration with this list under `discovery.endpoints`, or under `discovery` itself."""
+    found = f"[{', '.join(sources)}]"
+    return f"{PLUGINS}dataLayer: {{discovery: {f'{{endpoints: {found}}}' if under else found}}}\n"
 
 
 def named(assembly) -> list[tuple[str, int, str]]:
     return [(each.name, each.precedence, each.plugin.name) for each in assembly.sources]
 
 
-def test_ocm_14_sources_are_in_order_of_precedence_and_of_the_list(build):
-    assembly = build(listed("{pluginRef: one}", "{pluginRef: two, name: far, precedence: 5}"), head=HEAD)
+@pytest.mark.parametrize("under", ["", ".endpoints"])
+def test_ocm_14_sources_are_in_order_of_precedence_and_of_the_list(build, under):
+    assembly = build(listed("{pluginRef: one}", "{pluginRef: two, name: far, precedence: 5}", under=under), head=HEAD)
     assert named(assembly) == [("far", 5, "two"), ("one", 0, "one")]
-    assert named(build(listed("{pluginRef: two}", "{pluginRef: one}"), head=HEAD)) == [
+    assert named(build(listed("{pluginRef: two}", "{pluginRef: one}", under=under), head=HEAD)) == [
         ("two", 0, "two"),
         ("one", 0, "one"),
     ]
@@ -39,17 +42,18 @@ def test_ocm_14_single_source_stays_valid(build, form):
 @pytest.mark.parametrize(
     ("sources", "place", "said"),
     [
-        (["{pluginRef: one}", "{pluginRef: one, name: x}"], ".endpoints[1]", "names the plugin 'one' twice"),
-        (["{pluginRef: one, name: x}", "{pluginRef: two, name: x}"], ".endpoints[1].name", "'x' is the name of two"),
-        (["{pluginRef: one, precedenc: 1}"], ".endpoints[0].precedenc", "unknown key; did you mean 'precedence'?"),
-        (["{pluginRef: one, precedence: high}"], ".endpoints[0].precedence", "is 'high'; write a whole number"),
-        (["{pluginRef: queue-scorer}"], ".endpoints[0].pluginRef", "is no Discovery"),
-        (["{}"], ".endpoints[0].pluginRef", "is missing; add it"),
-        ([], ".endpoints", "at least 1 item"),
-        ([f"{{pluginRef: p{number}}}" for number in range(17)], ".endpoints", "at most 16"),
+        (["{pluginRef: one}", "{pluginRef: one, name: x}"], "[1]", "names the plugin 'one' twice"),
+        (["{pluginRef: one, name: x}", "{pluginRef: two, name: x}"], "[1].name", "'x' is the name of two"),
+        (["{pluginRef: one, precedenc: 1}"], "[0].precedenc", "unknown key; did you mean 'precedence'?"),
+        (["{pluginRef: one, precedence: high}"], "[0].precedence", "is 'high'; write a whole number"),
+        (["{pluginRef: queue-scorer}"], "[0].pluginRef", "is no Discovery"),
+        (["{}"], "[0].pluginRef", "is missing; add it"),
+        ([], "", "at least 1 item"),
+        ([f"{{pluginRef: p{number}}}" for number in range(17)], "", "at most 16"),
     ],
 )
-def test_ocm_14_mistake_is_named_with_its_place(refused, sources, place, said):
-    (problem,) = refused(listed(*sources), head=HEAD)
-    assert f"dataLayer.discovery{place}: " in str(problem)
+@pytest.mark.parametrize("under", ["", ".endpoints"])
+def test_ocm_14_mistake_is_named_with_its_place(refused, sources, place, said, under):
+    (problem,) = refused(listed(*sources, under=under), head=HEAD)
+    assert f"dataLayer.discovery{under}{place}: " in str(problem)
     assert said in str(problem)
