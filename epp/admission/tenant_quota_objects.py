@@ -4,30 +4,34 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain
 from math import ceil
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
-from msgspec.structs import asdict
+from msgspec import Meta, structs
 
 from epp.framework.accelerators.requirements import Memory
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import parse_memory
-from epp.framework.quotas import ALERT_PERCENT, Quota, SingleLimits, TotalLimits
+from epp.framework.quotas import ALERT_PERCENT, Quota, SharedLimit, SingleLimits, TotalLimits
 from epp.kube.objects.last_good import ObjectsByKind
-from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, ResourceQuota, queue_bytes
+from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, Namespace, ResourceQuota, queue_bytes
 from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
 
+_NAME_LABEL = "kubernetes.io/metadata.name"
+_MOST_SHARED = 1_000
+"""Sums of namespaces that are limited, those of the smallest sets first."""
 
-def quotas_by_namespace(objects: ObjectsByKind) -> Mapping[str, Quota]:
-    """Return a quota for each namespace with limits; of several objects the smallest value of each limit counts.
+
+def quotas_by_namespace(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tuple[str, ...]]:
+    """Return a quota for each namespace with limits, and problems; of several objects the smallest limit counts.
 
     Limits on workers of a GPUResourceQuota limit requests in flight. If an object has both requests and limits of an
     amount, the smaller one counts. Amounts of compute percent apply to pods and are ignored.
 
-    ResourceQuota and ClusterQueue limit the memory of accelerators; a ClusterQueue limits each namespace with a
-    LocalQueue that leads to it, and several queues of a namespace add up.
+    ResourceQuota and ClusterQueue limit the memory of accelerators; a ClusterQueue limits all namespaces together that
+    it selects and that have a LocalQueue that leads to it, and several queues of a namespace add up.
     """
     found: defaultdict[str, list[Quota]] = defaultdict(list)
     by_namespace: defaultdict[str, list[GpuResourceQuota]] = defaultdict(list)
@@ -39,28 +43,76 @@ def quotas_by_namespace(objects: ObjectsByKind) -> Mapping[str, Quota]:
     for quota in sorted(objects.of(ResourceQuota).values(), key=lambda quota: quota.id):
         if quota.memory_bytes is not None and not quota.metadata.is_terminating:
             found[quota.metadata.namespace].append(_of_memory(quota.memory_bytes, f"ResourceQuota {quota.id}"))
-    for namespace, quota_of_queues in _queue_quotas(objects).items():
+    of_queues, problems = _queue_quotas(objects)
+    for namespace, quota_of_queues in of_queues.items():
         found[namespace].append(quota_of_queues)
     quotas = {namespace: _smallest(several) for namespace, several in found.items()}
-    return {namespace: quota for namespace, quota in quotas.items() if _limits_anything(quota)}
+    return {namespace: quota for namespace, quota in quotas.items() if _limits_anything(quota)}, problems
 
 
-def _queue_quotas(objects: ObjectsByKind) -> Mapping[str, Quota]:
+def _queue_quotas(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tuple[str, ...]]:
+    """Return the quotas of the namespaces with LocalQueues, and problems with their selection.
+
+    Namespaces may use together what all queues give that any of them may use: the limits are those of each namespace's
+    queues, for all namespaces with no other queues, and those of queues that namespaces or cohorts connect.
+    """
     queues = {name: each for name, each in objects.of(ClusterQueue).items() if not each.metadata.is_terminating}
     names: defaultdict[str, set[str]] = defaultdict(set)
+    problems: dict[str, None] = {}
     for local in objects.of(LocalQueue).values():
-        if not local.metadata.is_terminating:
-            names[local.metadata.namespace].add(local.cluster_queue)
-    found: dict[str, Quota] = {}
-    for namespace, of_namespace in names.items():
-        sizes = {
-            name: size
-            for name in sorted(of_namespace & queues.keys())
-            if (size := queue_bytes(queues[name], queues.values())) is not None
-        }
-        if sizes:
-            found[namespace] = _of_memory(sum(sizes.values()), f"ClusterQueue {', '.join(sizes)}")
-    return found
+        queue = queues.get(local.cluster_queue)
+        if queue is None or local.metadata.is_terminating or not queue.memory:
+            continue
+        is_selected, problem = _selection(queue, local, objects.of(Namespace))
+        if problem:
+            problems[problem] = None
+        if is_selected:
+            names[local.metadata.namespace].add(queue.name)
+    together = _together({frozenset(each) for each in names.values()}, queues)
+    limits = {}
+    for used in sorted(together, key=lambda each: (len(each), sorted(each)))[:_MOST_SHARED]:
+        tenants = frozenset(namespace for namespace, own in names.items() if own <= used)
+        limits[used] = SharedLimit(tenants, float(max(queue_bytes(used, queues.values()) or 0, 1)))
+    found = {}
+    for namespace, own in names.items():
+        shared = tuple(limit for used, limit in limits.items() if own <= used and len(limit.tenants) > 1)
+        size, listed = queue_bytes(own, queues.values()) or 0, ", ".join(sorted(own))
+        others = max((len(each.tenants) for each in shared), default=1) - 1
+        aside = f" (its quota is shared with {others} other namespaces)" if others else ""
+        found[namespace] = structs.replace(_of_memory(size, f"ClusterQueue {listed}{aside}"), shared=shared)
+    return found, tuple(problems)
+
+
+def _together(sets: set[frozenset[str]], queues: Mapping[str, ClusterQueue]) -> set[frozenset[str]]:
+    """Return these sets of queues, and the largest sets of queues that they or cohorts connect."""
+    connected: list[tuple[set[str], set[str]]] = []
+    for each in sets:
+        joined, links = set(each), {f"{queues[name].cohort}/" if queues[name].cohort else name for name in each} | each
+        apart = []
+        for others, theirs in connected:
+            if theirs & links:
+                joined, links = joined | others, links | theirs
+            else:
+                apart.append((others, theirs))
+        connected = [*apart, (joined, links)]
+    return sets.union(frozenset(joined) for joined, _ in connected)
+
+
+def _selection(queue: ClusterQueue, local: LocalQueue, namespaces: Mapping[str, Namespace]) -> tuple[bool, str]:
+    """Return whether the quota of the queue applies to the namespace, and the problem with that; empty for none."""
+    name, selector = local.metadata.namespace, queue.namespaces
+    known = namespaces.get(name)
+    if selector.matches({_NAME_LABEL: name, **(known.metadata.labels if known else {})}):
+        return True, ""
+    if known is None and {*selector.match_labels, *(test.key for test in selector.match_expressions)} != {_NAME_LABEL}:
+        return True, (
+            f"ClusterQueue {queue.name} selects namespaces by labels, and those of namespace {name} are unknown: its "
+            f"quota applies there; allow the picker to list and watch namespaces, or add Namespace {name} to a file"
+        )
+    return False, (
+        f"LocalQueue {local.id} has no effect: namespaceSelector of ClusterQueue {queue.name} does not select its "
+        "namespace; change the labels of the namespace, or the selector"
+    )
 
 
 def _of_memory(size: int, origin: str) -> Quota:
@@ -78,13 +130,14 @@ def _smallest(quotas: list[Quota]) -> Quota:
         single=SingleLimits(**_smallest_limits([each.single for each in quotas])),
         total=TotalLimits(**_smallest_limits([each.total for each in quotas])),
         alert_percent=min(each.alert_percent for each in quotas),
+        shared=tuple(chain.from_iterable(each.shared for each in quotas)),
         origin=", ".join(each.origin for each in quotas),
     )
 
 
 def _smallest_limits(limits: Sequence[SingleLimits | TotalLimits]) -> dict[str, Any]:
     """Return the smallest value other than 0 of each limit; 0 for no limit."""
-    plain = [asdict(each) for each in limits]
+    plain = [structs.asdict(each) for each in limits]
     return {name: min((each[name] for each in plain if each[name]), default=0) for name in plain[0]}
 
 
@@ -241,7 +294,7 @@ class TenantQuotaParameters(QuotaParameters, frozen=True, kw_only=True):
 
 def _limits(given: SingleParameters | TotalParameters) -> dict[str, Any]:
     """Return the limits by their names in `SingleLimits` and `TotalLimits`."""
-    values = asdict(given) | {"accelerator_memory": _memory_bytes(given.accelerator_memory)}
+    values = structs.asdict(given) | {"accelerator_memory": _memory_bytes(given.accelerator_memory)}
     return {_LIMITS.get(name, name): value for name, value in values.items()}
 
 

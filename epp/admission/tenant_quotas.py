@@ -41,8 +41,9 @@ class TenantQuotasParameters(Parameters, frozen=True):
     """Apply quotas of the memory of MIG slices (InstaSlice), `instaslice.redhat.com/accelerator-memory-quota` or
     `gpu.das.openshift.io/mem`, to the tenant with the name of the namespace: those of ResourceQuota objects, and those
     of the ClusterQueues of Kueue that its LocalQueues name, with what such a queue may borrow. They limit the
-    accelerator memory of its requests in flight. A ClusterQueue limits each of its namespaces separately. The smallest
-    limit counts, and a quota of the configuration replaces those of objects as a whole."""
+    accelerator memory of its requests in flight; a ClusterQueue limits that of all namespaces together which its
+    namespaceSelector selects. The smallest limit counts, and a quota of the configuration replaces those of objects as
+    a whole."""
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with these objects, in addition to those of the cluster
     and of `--objects`; new versions apply at once. If two objects have the same name, the one in a file counts."""
@@ -91,6 +92,7 @@ class TenantQuotas(
         self._written = {each.tenant: each.quota(f"quotas of {self.name}") for each in self.parameters.quotas}
         self._quotas: Mapping[str, Quota] = self._written
         self._found = ObjectsByKind(())
+        self._remarks: tuple[str, ...] = ()
         self.start_following(
             FollowedObjects(
                 self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=self.parameters.kinds
@@ -119,7 +121,8 @@ class TenantQuotas(
 
     @property
     def inputs(self) -> InputState:
-        return replace(self._objects.inputs, ignored=self._found.ignored, remarks=self._found.problems)
+        remarks = (*self._found.problems, *self._remarks)
+        return replace(self._objects.inputs, ignored=self._found.ignored, remarks=remarks)
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
@@ -140,10 +143,12 @@ class TenantQuotas(
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         objects = ObjectsByKind(change.files)
-        return partial(self._apply, change, objects, quotas_by_namespace(objects))
+        return partial(self._apply, change, objects, *quotas_by_namespace(objects))
 
-    def _apply(self, change: Change, objects: ObjectsByKind, by_namespace: Mapping[str, Quota]) -> AffectedEndpoints:
-        self._found = objects
+    def _apply(
+        self, change: Change, objects: ObjectsByKind, by_namespace: Mapping[str, Quota], remarks: tuple[str, ...]
+    ) -> AffectedEndpoints:
+        self._found, self._remarks = objects, remarks
         self._objects.apply(change)
         self._quotas = {**by_namespace, **self._written}
         inputs = self.inputs

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from epp.framework.clusters import ClusterTaint, TaintEffect
-from epp.kube.objects.ocm import CLUSTER_SET_LABEL, LabelSelector, ManagedCluster, ManagedClusterSet
+from epp.kube.objects.ocm import CLUSTER_SET_LABEL, ManagedCluster, ManagedClusterSet
 from epp.kube.objects.placement import ClusterSelector, Placement, Toleration
 
 _GLOBAL = "global"
@@ -34,7 +34,7 @@ def in_cluster_sets(
 def _in_set(cluster: ManagedCluster, name: str, sets: Mapping[str, ManagedClusterSet]) -> bool:
     found = sets.get(name)
     if found is not None and found.selector is not None:
-        return labels_match(found.selector, cluster.metadata.labels)
+        return found.selector.matches(cluster.metadata.labels)
     return name == _GLOBAL or cluster.metadata.labels.get(CLUSTER_SET_LABEL) == name
 
 
@@ -42,15 +42,8 @@ def selects(selector: ClusterSelector, cluster: ManagedCluster) -> bool:
     """Return whether labels and claims of the cluster match."""
     return (
         not selector.never
-        and labels_match(selector.labels, cluster.metadata.labels)
+        and selector.labels.matches(cluster.metadata.labels)
         and all(test.holds(cluster.claims) for test in selector.claims)
-    )
-
-
-def labels_match(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether all tests hold."""
-    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        test.holds(labels) for test in selector.match_expressions
     )
 
 

@@ -56,11 +56,20 @@ NO_SINGLE_LIMITS = SingleLimits()
 NO_TOTAL_LIMITS = TotalLimits()
 
 
+class SharedLimit(NamedTuple):
+    """A limit on the accelerator memory of the requests of several tenants together."""
+
+    tenants: frozenset[str]
+    accelerator_bytes: float
+
+
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a tenant."""
 
     single: SingleLimits = NO_SINGLE_LIMITS
     total: TotalLimits = NO_TOTAL_LIMITS
+    shared: tuple[SharedLimit, ...] = ()
+    """Limits that it shares with other tenants, of at least `total.accelerator_bytes`."""
     waits: bool = True
     """Whether requests that fit later wait, where they can, as opposed to being refused."""
     alert_percent: float = ALERT_PERCENT

@@ -96,11 +96,12 @@ ACCELERATORS = (
     Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
 )
 MEMORY_QUOTAS = (
+    Resource("", ("v1",), "namespaces", "Namespace", namespaced=False),
     Resource("", ("v1",), "resourcequotas", "ResourceQuota", everywhere=True),
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "clusterqueues", "ClusterQueue", namespaced=False),
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "localqueues", "LocalQueue", everywhere=True),
 )
-"""Quotas of accelerator memory, which the plugin tenant-quotas applies if it is told to."""
+"""Quotas of accelerator memory, which the plugin tenant-quotas applies if it is told to, and labels of namespaces."""
 
 _SETS = ("v1beta2", "v1beta1")
 _KUEUE = ("v1beta2", "v1beta1", "v1alpha1")

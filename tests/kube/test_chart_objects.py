@@ -59,6 +59,7 @@ NEEDS_IN_THE_CLUSTER = {
     "deviceclasses.resource.k8s.io": READ,
     "devicetaintrules.resource.k8s.io": READ,
     "resourceflavors.kueue.x-k8s.io": READ,
+    "namespaces": READ,
     "resourcequotas": READ,
     "clusterqueues.kueue.x-k8s.io": READ,
     "localqueues.kueue.x-k8s.io": READ,

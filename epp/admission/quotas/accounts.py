@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts of all tenants, and alerts on limits that are almost used up."""
+"""Accounts of all tenants, sums of several of them, and alerts on limits that are almost used up."""
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
@@ -92,6 +92,39 @@ class Accounts:
     def _drop(self, account: Account) -> None:
         self._remove_idle(account.tenant)
         self._forget(account)
+
+
+class JointMemory:
+    """Accelerator memory of the requests of several tenants together; `clear` lets sums be made anew."""
+
+    def __init__(self, accounts: Accounts, today: Callable[[], int]) -> None:
+        self._accounts = accounts
+        self._today = today
+        self._sums: dict[frozenset[str], float] = {}
+        self._sets: defaultdict[str, list[frozenset[str]]] = defaultdict(list)
+        """Summed sets by tenant."""
+
+    def of_others(self, tenants: frozenset[str], tenant: str) -> float:
+        """Return the sum of all of these tenants but one, at all pickers."""
+        if tenants not in self._sums:
+            self._sums[tenants] = sum(map(self._used, tenants))
+            for each in tenants:
+                self._sets[each].append(tenants)
+        return self._sums[tenants] - self._used(tenant)
+
+    def add(self, tenant: str, accelerator_bytes: float) -> None:
+        """Note a change of the use of a tenant at this picker."""
+        for tenants in self._sets.get(tenant, ()):
+            self._sums[tenants] += accelerator_bytes
+
+    def clear(self) -> None:
+        """Drop all sums, whose floats drift."""
+        self._sums.clear()
+        self._sets.clear()
+
+    def _used(self, tenant: str) -> float:
+        account = self._accounts.get(tenant)
+        return 0.0 if account is None else account.accelerator_bytes + account.heard(self._today()).accelerator_bytes
 
 
 class Alerts:

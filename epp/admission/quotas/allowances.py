@@ -130,7 +130,8 @@ def problem_of(quota: object) -> str:
     if not isinstance(quota, Quota):
         return f"is {type(quota).__name__} instead of a Quota"
     limits = {**msgspec.structs.asdict(quota.single), **msgspec.structs.asdict(quota.total)}
-    for name, limit in (*limits.items(), ("alert_percent", quota.alert_percent)):
+    shared = [("shared", each.accelerator_bytes) for each in quota.shared]
+    for name, limit in (*limits.items(), *shared, ("alert_percent", quota.alert_percent)):
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit < inf:
             return f"has a limit {name} of {limit!r:.40}"
     return ""

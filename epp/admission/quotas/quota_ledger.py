@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.accounts import Accounts, Alerts
+from epp.admission.quotas.accounts import Accounts, Alerts, JointMemory
 from epp.admission.quotas.allowances import Allowance, LimitKey
 from epp.admission.quotas.elsewhere import Group
 from epp.admission.quotas.limits import blocked
@@ -51,8 +51,9 @@ class QuotaLedger:
         self.calendar = Calendar(clock)
         self.alerts = Alerts(observer)
         self.accounts = Accounts(self._weigh, self.alerts.forget)
+        self.joint = JointMemory(self.accounts, self.calendar.today)
         self.on_release: Callable[[str], None] | None = None
-        """Called with the name of a tenant when part of its quota is released."""
+        """Called with the name of a tenant when part of its quota is released, or of one shared with others."""
         self._times: dict[str, SharedTime] = {}
         """Clocks of the endpoints with requests, by endpoint id."""
         self._unsettled: OrderedDict[Reservation, None] = OrderedDict()
@@ -85,13 +86,17 @@ class QuotaLedger:
         return _Twin(self, self._clock, ended)
 
     def held(self, account: Account, request: Request, now: float) -> Amounts:
-        """Return the amounts reserved for requests of higher priority of the tenant, and for other pickers."""
+        """Return the amounts reserved for requests of higher priority of the tenant, for other pickers and tenants."""
         nominations, held = account.nominations, NOTHING
         if len(nominations):
             nominations.forget_before(now)
             held = nominations.held_against(request)
         if account.elsewhere is not None:
             held = held.plus(account.beyond(now, self.calendar.today()).in_flight)
+        if account.quota.shared:
+            own = account.quota.total.accelerator_bytes
+            beyond = (self.joint.of_others(every, account.tenant) + own - most for every, most in account.quota.shared)
+            held = held._replace(accelerator_bytes=held.accelerator_bytes + max(0.0, *beyond))
         return held
 
     def assume(
@@ -114,6 +119,7 @@ class QuotaLedger:
         reservation.requests_per_endpoint = sharers
         account.nominations.forget(request)
         account.charge(reservation, need, now)
+        self.joint.add(account.tenant, need.under_way.accelerator_bytes)
         self._note_change(account)
         self.accounts.busy(account)
         if quota.total.device_seconds_per_day > 0 or quota.total.dollars_per_day > 0:
@@ -157,26 +163,30 @@ class QuotaLedger:
         if account is None:
             return
         now = self._clock.now()
+        self.joint.add(account.tenant, -reservation.amounts.accelerator_bytes)
         account.give_back(reservation, usage, now, unserved=unserved)
         if account.counts_over_time:
             self.alerts.look(account, now, self.calendar.today())
         if not account.requests:
             self.accounts.rest(account)
         self._observer.released(reservation)
-        self.notify_release(reservation.tenant)
+        self.notify_release(reservation.tenant, account.quota)
 
     def limits_changed(self, account: Account) -> None:
         """Start alerts of an account whose limits have changed."""
         if account.requests:
             self.alerts.look(account, self._clock.now(), self.calendar.today())
 
-    def notify_release(self, tenant: str) -> None:
-        """Notify the listener that a tenant has more quota again."""
+    def notify_release(self, tenant: str, quota: Quota | None = None) -> None:
+        """Notify the listener that a tenant has more quota again, and those that share a limit with it."""
+        others = (name for limit in (quota.shared if quota else ()) for name in sorted(limit.tenants))
         if self.on_release is not None:
-            self.on_release(tenant)
+            for each in dict.fromkeys((tenant, *others)):
+                self.on_release(each)
 
     def sweep(self) -> None:
         """Charge the time of some long requests, end alerts, and drop idle accounts."""
+        self.joint.clear()
         now, today = self._clock.now(), self.calendar.today()
         for reservation in list(islice(self._unsettled, _MOST_SWEPT)):
             self._unsettled.move_to_end(reservation)
@@ -231,8 +241,9 @@ class QuotaLedger:
             return
         shares = [place.share for place in reservation.places]
         memory, tflops = sum_of_memory(shares), sum_of_tflops(shares)
+        self.joint.add(account.tenant, memory - reservation.amounts.accelerator_bytes)
         account.recharge(reservation, reservation.amounts._replace(accelerator_bytes=memory, tflops=tflops))
-        self.notify_release(reservation.tenant)
+        self.notify_release(reservation.tenant, account.quota)
 
     def _weigh(self, account: Account) -> float:
         now = self._clock.now()
@@ -259,6 +270,7 @@ class _Twin(QuotaLedger):
         self._ledger = ledger
         self._ended = ended
         self.calendar = copy(ledger.calendar)
+        self.joint = ledger.joint
         self.group = ledger.group
 
     def account_of(self, tenant: str, quota: Quota) -> Account | None:

@@ -244,7 +244,7 @@ class SharedUse(Shareable):
         peer.missing.discard(account.tenant)
         if not account.requests:
             accounts.rest(account)
-        self._ledger.notify_release(account.tenant)
+        self._ledger.notify_release(account.tenant, account.quota)
 
     def _drop(self, peer: _Peer, tenants: AbstractSet[str]) -> None:
         """Drop the use of these tenants at another picker, except that of the day."""
@@ -256,6 +256,7 @@ class SharedUse(Shareable):
 
     def _look(self) -> None:
         """Confirm what all others know by now."""
+        self._ledger.joint.clear()
         peers = self._peers.values()
         if not peers:
             self._confirm(self._version)

@@ -34,6 +34,19 @@ class MatchExpression(Part, frozen=True, kw_only=True):
         return False
 
 
+class LabelSelector(Part, frozen=True, kw_only=True):
+    """Tests of labels that must all hold; an empty selector matches everything."""
+
+    match_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    match_expressions: tuple[MatchExpression, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether all tests hold."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            test.holds(labels) for test in self.match_expressions
+        )
+
+
 class NodeSelectorTerm(Part, frozen=True, kw_only=True):
     """Tests that must all hold; an empty term matches no node."""
 

@@ -23,7 +23,7 @@ from epp.kube.objects.inference import (
     read_inference_pool,
 )
 from epp.kube.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
-from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, ResourceQuota
+from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, Namespace, ResourceQuota
 from epp.kube.objects.ocm import (
     OCM,
     AdmissionCheck,
@@ -60,6 +60,7 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     ("", "Node"): _plain(Node),
     ("", "Pod"): read_pod,
     ("", "ConfigMap"): read_config_map,
+    ("", "Namespace"): _plain(Namespace),
     ("", "ResourceQuota"): _plain(ResourceQuota),
     (OME, "AcceleratorClass"): read_accelerator_class,
     (OME, "InferenceService"): read_inference_service,

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas of accelerator memory: ResourceQuota of Kubernetes, ClusterQueue and LocalQueue of Kueue."""
+"""Quotas of accelerator memory: ResourceQuota and Namespace of Kubernetes, ClusterQueue and LocalQueue of Kueue."""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
+from math import inf
 
 import msgspec
 
 from epp.kube.objects.base import ClusterObject, Object, Part
+from epp.kube.objects.core import LabelSelector
 from epp.kube.objects.limits import Amount, OptionalAmount, memory_bytes
 
 MEMORY_RESOURCES = ("instaslice.redhat.com/accelerator-memory-quota", "gpu.das.openshift.io/mem")
@@ -39,6 +42,10 @@ class ResourceQuota(Object, frozen=True, kw_only=True):
         )
 
 
+class Namespace(ClusterObject, frozen=True, kw_only=True):
+    """A namespace, for its labels."""
+
+
 class QueueResource(Part, frozen=True, kw_only=True):
     """Quota of a resource in one flavor."""
 
@@ -67,6 +74,8 @@ class ClusterQueue(ClusterObject, frozen=True, kw_only=True):
     groups: tuple[ResourceGroup, ...] = msgspec.field(default=(), name="spec.resourceGroups")
     cohort_name: str = msgspec.field(default="", name="spec.cohortName")
     old_cohort: str = msgspec.field(default="", name="spec.cohort")
+    namespaces: LabelSelector = msgspec.field(default=LabelSelector(), name="spec.namespaceSelector")
+    """The namespaces that may use it, by their labels."""
 
     @property
     def cohort(self) -> str:
@@ -91,20 +100,24 @@ class LocalQueue(Object, frozen=True, kw_only=True):
     cluster_queue: str = msgspec.field(default="", name="spec.clusterQueue")
 
 
-def queue_bytes(queue: ClusterQueue, queues: Iterable[ClusterQueue]) -> int | None:
-    """Return the most memory that the queue can get, with all that it can borrow; None without a quota of memory.
+def queue_bytes(names: AbstractSet[str], queues: Iterable[ClusterQueue]) -> int | None:
+    """Return the most memory that these queues can get together; None without a quota of memory.
 
-    In each flavor: `nominalQuota`, plus the quota that the other queues of its cohort lend, at most `borrowingLimit`.
+    In each flavor of a cohort: their `nominalQuota`, plus what the other queues of the cohort lend, at most the sum of
+    their `borrowingLimit`.
     """
-    others = [each for each in queues if queue.cohort and each.cohort == queue.cohort and each.name != queue.name]
-    of_queue = queue.memory
-    if not of_queue:
-        return None
-    total = 0
-    for key, own in of_queue.items():
-        lent = sum(_lent(other.memory[key]) for other in others if key in other.memory)
-        limit = _bytes(own.borrowing_limit)
-        total += (_bytes(own.nominal_quota) or 0) + (lent if limit is None else min(lent, limit))
+    total: int | None = None
+    borrowed: dict[tuple[str, tuple[str, str]], float] = {}
+    queues = tuple(queues)
+    for queue in queues:
+        for key, own in queue.memory.items() if queue.name in names else ():
+            total = (total or 0) + (_bytes(own.nominal_quota) or 0)
+            limit = _bytes(own.borrowing_limit)
+            place = queue.cohort, key
+            borrowed[place] = borrowed.get(place, 0) + (inf if limit is None else limit)
+    for (cohort, key), most in borrowed.items():
+        others = (each for each in queues if cohort and each.cohort == cohort and each.name not in names)
+        total = (total or 0) + int(min(most, sum(_lent(each.memory[key]) for each in others if key in each.memory)))
     return total
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
 from epp.kube.objects.base import ClusterObject, Condition, Faults, Object, Part, condition_of, convert, quantity_of
-from epp.kube.objects.core import MatchExpression
+from epp.kube.objects.core import LabelSelector
 
 OCM = "cluster.open-cluster-management.io"
 CLUSTER_SET_LABEL = f"{OCM}/clusterset"
@@ -19,13 +19,6 @@ _GROUP_INDEX_LABEL = f"{OCM}/decision-group-index"
 _MOST_ITEMS = 1000
 _EFFECTS = tuple(str(effect) for effect in TaintEffect)
 _SECRET_PREFIX = "multikueue-"  # noqa: S105  a name
-
-
-class LabelSelector(Part, frozen=True, kw_only=True):
-    """Tests of labels that must all hold; an empty selector matches everything."""
-
-    match_labels: Mapping[str, str] = msgspec.field(default_factory=dict)
-    match_expressions: tuple[MatchExpression, ...] = ()
 
 
 class AddOnPlacementScore(Object, frozen=True, kw_only=True):

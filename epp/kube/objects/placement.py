@@ -9,8 +9,8 @@ import msgspec
 from epp.framework.clusters import MOST_WEIGHT, USAGE_ALIASES, USAGE_SCORE, TaintEffect
 from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Faults, Object, Part, convert
-from epp.kube.objects.core import MatchExpression
-from epp.kube.objects.ocm import OCM, LabelSelector
+from epp.kube.objects.core import LabelSelector, MatchExpression
+from epp.kube.objects.ocm import OCM
 
 BALANCE, STEADY = "Balance", "Steady"
 ALLOCATABLE = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}

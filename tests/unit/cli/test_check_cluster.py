@@ -24,7 +24,7 @@ schedulingconfigtemplates.tensor-fusion.ai, gpuresourcequotas.tensor-fusion.ai, 
 resourceslices.resource.k8s.io, resourceclaims.resource.k8s.io, \
 deviceclasses.resource.k8s.io, devicetaintrules.resource.k8s.io, resourceflavors.kueue.x-k8s.io, \
 variantautoscalings.llmd.ai, inferenceservices.ome.io, servingruntimes.ome.io, clusterservingruntimes.ome.io, \
-resourcequotas, clusterqueues.kueue.x-k8s.io, localqueues.kueue.x-k8s.io, \
+namespaces, resourcequotas, clusterqueues.kueue.x-k8s.io, localqueues.kueue.x-k8s.io, \
 addonplacementscores.cluster.open-cluster-management.io, managedclusters.cluster.open-cluster-management.io, \
 managedclustersets.cluster.open-cluster-management.io, managedclustersetbindings.cluster.open-cluster-management.io, \
 placements.cluster.open-cluster-management.io, placementdecisions.cluster.open-cluster-management.io, \

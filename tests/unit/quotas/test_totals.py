@@ -4,9 +4,12 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from epp.admission.quotas import Blocked, Reservation
-from tests.support.quotas import Desk, Failing, Listed, quota, tag, usage
+from epp.framework.plugin import Guard
+from epp.framework.quotas import SharedLimit
+from tests.support.quotas import GIB, Desk, Failing, Listed, quota, tag, usage
 
 
 async def test_tf_10_two_hundred_requests_on_a_quota_of_fifty_leave_exactly_fifty():
@@ -220,3 +223,51 @@ def test_a_listener_may_begin_the_next_request_at_once():
     desk.take().release()
     assert isinstance(begun[0], Reservation)
     assert desk.used("total.max.workers.limit") == 1
+
+
+def sharing(own: float, together: float, tenants="ab"):
+    """Return quotas of tenants that share `together` GiB, of which each may use `own`."""
+    shared = SharedLimit(frozenset(tenants), together * GIB)
+    return {each: replace(quota(accelerator_bytes=own * GIB), shared=(shared,)) for each in tenants}
+
+
+def test_is_16_tenants_with_a_shared_limit_do_not_exceed_it_together():
+    desk = Desk(sharing(20, 20), endpoints=[tag(gib=10)])
+    first, second = desk.take("a"), desk.take("b")
+    refused = desk.take("a")
+    assert isinstance(refused, Blocked)
+    assert (refused.breach.requested, refused.breach.limit) == (30 * GIB, 20 * GIB)
+    assert not desk.quotas.fitting(desk.request("b"), desk.pool).any()
+    second.release()
+    assert sorted(desk.came_back) == ["a", "b"]  # both may wait for it
+    third = desk.take("a")
+    assert isinstance(third, Reservation)
+    assert isinstance(desk.take("b"), Blocked)
+    desk.quotas.sweep()
+    assert isinstance(desk.take("b"), Blocked)
+    for each in (first, third):
+        each.release()
+    assert isinstance(desk.take("b"), Reservation)
+
+
+def test_is_16_own_limit_below_the_shared_one_counts_too_and_others_are_not_touched():
+    quotas = sharing(10, 30, "abc") | {"d": quota(accelerator_bytes=20 * GIB)}
+    desk = Desk(quotas, endpoints=[tag(gib=10), tag(gib=5)])
+    assert isinstance(desk.take("a"), Reservation)
+    assert isinstance(desk.take("a", slot=1), Blocked)
+    assert isinstance(desk.take("d"), Reservation)
+    assert isinstance(desk.take("b"), Reservation)
+    taken = desk.take("c", slot=1)
+    assert isinstance(taken, Reservation)
+    taken.move(desk.pool.snapshot, 0)  # 10 GiB in place of 5: the limit is used up
+    desk.quotas.adjust("a", None)
+    assert isinstance(desk.take("c", slot=1), Blocked)
+
+
+def test_is_16_dry_run_with_ended_requests_counts_those_of_other_tenants():
+    desk = Desk(sharing(20, 20), endpoints=[tag(gib=10)])
+    own, _ = desk.take("a"), desk.take("b")
+    twin = desk.quotas.twin([desk.source], guard=Guard(desk.told), ended=[own])
+    assert twin.breach(desk.request("a")) is None
+    assert twin.refusal(desk.request("a"), desk.pool.snapshot, [0]) is None
+    assert desk.quotas.refusal(desk.request("a"), desk.pool.snapshot, [0]) is not None

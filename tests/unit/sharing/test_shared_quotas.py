@@ -3,13 +3,15 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from epp.admission.quotas import WhenAlone
 from epp.admission.quotas.elsewhere import GRACE_SECONDS
 from epp.framework.datalayer import MOST_PAYLOAD_BYTES
+from epp.framework.quotas import SharedLimit
 from epp.sharing.exchange import SILENCE_SECONDS, Batch, Exchange
 from epp.sharing.settings import SharingSettings
-from tests.support.quotas import TwoClocks, quota, tag, usage
+from tests.support.quotas import GIB, TwoClocks, quota, tag, usage
 from tests.unit.sharing.quota_pickers import QuotaPicker, meet, tell
 
 REQUESTS, MINUTE, DAY = "total.max.workers.limit", "total.max.tokensPerMinute", "total.max.deviceSecondsPerDay"
@@ -320,3 +322,19 @@ def test_component_that_joins_without_contact_is_told(clock):
 def test_setting_without_shared_state_is_refused():
     with pytest.raises(ValueError, match="--shared-quotas-when-alone needs --shared-state"):
         SharingSettings(quotas_when_alone="refuse")
+
+
+def test_is_16_limit_of_several_tenants_counts_their_requests_at_all_pickers(clock):
+    shared = (SharedLimit(frozenset("ab"), 20 * GIB),)
+    quotas = {each: replace(quota(accelerator_bytes=20 * GIB), shared=shared) for each in "ab"}
+    one, other = (QuotaPicker(clock, quotas, endpoints=[tag(gib=10)]) for _ in range(2))
+    meet(one, other)
+    assert one.send(2, "a") == 1  # the rest is kept for the other
+    meet(one, other)
+    assert one.send(2, "a") == 1
+    meet(one, other)
+    assert other.send(1, "b") == 0
+    one.end()
+    meet(one, other)
+    assert {"a", "b"} <= set(other.came_back)
+    assert other.send(2, "b") == 1

@@ -11,7 +11,7 @@ from epp.framework.clock import ManualClock
 from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import mistakes_in
-from epp.framework.quotas import Quota, SingleLimits, TotalLimits
+from epp.framework.quotas import Quota, SharedLimit, SingleLimits, TotalLimits
 from epp.framework.registry import Registry
 from epp.kube.needs import needs_of_picker
 from tests.support.config_files import replace
@@ -318,7 +318,7 @@ def resource_quota(size: str, namespace="team-a", name="slices", **spec) -> dict
     }
 
 
-def cluster_queue(name: str, cohort: str = "", resource="gpu.das.openshift.io/mem", **quota) -> dict:
+def cluster_queue(name: str, cohort: str = "", resource="gpu.das.openshift.io/mem", selector=None, **quota) -> dict:
     flavor = {"name": "slices", "resources": [{"name": "cpu", "nominalQuota": 9}, {"name": resource, **quota}]}
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -327,6 +327,7 @@ def cluster_queue(name: str, cohort: str = "", resource="gpu.das.openshift.io/me
         "spec": {
             "resourceGroups": [{"coveredResources": ["cpu", resource], "flavors": [flavor]}],
             **({"cohortName": cohort} if cohort else {}),
+            **({} if selector is None else {"namespaceSelector": selector}),
         },
     }
 
@@ -366,7 +367,63 @@ def test_is_16_cluster_queue_limits_the_namespaces_of_its_local_queues(files):
     plugin = build(acceleratorMemoryQuotas=True, paths=[files(old, local_queue("shared"), of_b)])
     quotas = [plugin.quota_of(team) for team in ("team-a", "team-b", "team-c")]
     assert [quota and quota.total.accelerator_bytes for quota in quotas] == [80 * GIB, 80 * GIB, None]
-    assert quotas[0].origin == "ClusterQueue shared"
+    assert quotas[0].origin == "ClusterQueue shared (its quota is shared with 1 other namespaces)"
+    assert quotas[0].shared == quotas[1].shared == (SharedLimit(frozenset({"team-a", "team-b"}), 80 * GIB),)
+
+
+def shared_limits(plugin, *teams: str) -> set[tuple[str, float]]:
+    """Return the tenants and GiB of all shared limits of these teams."""
+    found = {each for team in teams for each in plugin.quota_of(team).shared}
+    return {("".join(sorted(name[-1] for name in each.tenants)), each.accelerator_bytes / GIB) for each in found}
+
+
+def test_is_16_namespaces_with_several_queues_share_each_of_them_and_all(files):
+    queues = [cluster_queue(name, nominalQuota=size) for name, size in (("q1", "10"), ("q2", "20"))]
+    locals_ = [local_queue("q1"), local_queue("q1", "team-b"), local_queue("q1", "team-c"), local_queue("q2", "team-c")]
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(*queues, *locals_)])
+    assert shared_limits(plugin, "team-a", "team-c") == {("ab", 10), ("abc", 30)}
+    assert [plugin.quota_of(f"team-{each}").total.accelerator_bytes for each in "ac"] == [10 * GIB, 30 * GIB]
+
+
+def test_is_16_namespaces_of_a_cohort_do_not_borrow_the_same_quota_twice(files):
+    queues = [cluster_queue(name, "research", nominalQuota=size) for name, size in (("own", "40"), ("other", "30"))]
+    plugin = build(
+        acceleratorMemoryQuotas=True, paths=[files(*queues, local_queue("own"), local_queue("other", "team-b"))]
+    )
+    assert shared_limits(plugin, "team-a", "team-b") == {("ab", 70)}
+    assert plugin.quota_of("team-b").total.accelerator_bytes == 70 * GIB
+
+
+def namespace(name: str, **labels) -> dict:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def test_is_16_queue_limits_the_namespaces_that_it_selects(files):
+    queue = cluster_queue("shared", nominalQuota="80", selector={"matchLabels": {"tier": "gold"}})
+    locals_ = [local_queue("shared", f"team-{each}") for each in "abc"]
+    known = [namespace("team-a", tier="gold"), namespace("team-b", tier="iron"), namespace("team-c", tier="gold")]
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(queue, *locals_, *known)])
+    assert shared_limits(plugin, "team-a") == {("ac", 80)}
+    assert plugin.quota_of("team-b") is None
+    (remark,) = plugin.inputs.remarks
+    assert remark.startswith("LocalQueue team-b/to-shared has no effect: namespaceSelector of ClusterQueue shared does")
+
+
+def test_is_16_queue_limits_namespaces_with_unknown_labels_and_says_how_to_let_it_know(files):
+    queue = cluster_queue("shared", nominalQuota="80", selector={"matchLabels": {"tier": "gold"}})
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(queue, local_queue("shared"))])
+    assert plugin.quota_of("team-a").total.accelerator_bytes == 80 * GIB
+    (remark,) = plugin.inputs.remarks
+    assert "those of namespace team-a are unknown: its quota applies there; allow the picker to list and" in remark
+
+
+@pytest.mark.parametrize(("values", "is_limited"), [(["team-a"], True), (["team-b"], False)])
+def test_is_16_names_of_namespaces_are_known_without_their_labels(files, values, is_limited):
+    test = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": values}
+    queue = cluster_queue("shared", nominalQuota="80", selector={"matchExpressions": [test]})
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(queue, local_queue("shared"))])
+    assert (plugin.quota_of("team-a") is not None) == is_limited
+    assert len(plugin.inputs.remarks) == (not is_limited)
 
 
 @pytest.mark.parametrize(
@@ -410,6 +467,6 @@ def test_is_16_only_the_kinds_that_the_configuration_names_are_read(files):
     plugin = build(gpuResourceQuotas=True, paths=[files(resource_quota("45Gi"))])
     assert plugin.quota_of("team-a") is None
     kinds = build(acceleratorMemoryQuotas=True).kinds
-    assert [each.kind for each in kinds] == ["ResourceQuota", "ClusterQueue", "LocalQueue"]
+    assert [each.kind for each in kinds] == ["Namespace", "ResourceQuota", "ClusterQueue", "LocalQueue"]
     rights = {each.resource.kind: each.namespace for each in needs_of_picker("llm", pool_group=None)}
-    assert [rights[each.kind] for each in kinds] == ["", "", ""]
+    assert [rights[each.kind] for each in kinds] == ["", "", "", ""]
