@@ -32,6 +32,8 @@ class ObjectKind(NamedTuple):
     """Whether the plugin needs the objects of all namespaces."""
     hub: HubAccess | None = None
     """API server that has the objects; None for that of the pool."""
+    names: str = ""
+    """Regular expression of the names of objects; others are skipped before they are decoded. Empty for all."""
 
     @property
     def place(self) -> str:
@@ -71,7 +73,7 @@ class ObjectReader(Plugin[P], role=Role(title="Object readers")):
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """Kinds that are read without a k8s-notification-source."""
+        """Kinds that are read without a k8s-notification-source; after each call, those that are new are read too."""
         return ()
 
     def can_read(self, kind: ObjectKind) -> bool:

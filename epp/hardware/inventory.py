@@ -163,6 +163,11 @@ class Inventory:
     skipped: int = 0
     """Number of rejected versions of files and objects."""
 
+    @property
+    def names_config_maps(self) -> bool:
+        """Whether a slice of InstaSlice has a ConfigMap."""
+        return any(result.config_map for each in self.instaslices.values() for result in each.results.values())
+
     @classmethod
     def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
         """Return the inventory of the files; a later object replaces one with the same name.

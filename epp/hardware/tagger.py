@@ -29,10 +29,12 @@ from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, MEMORY_QUOTA_KINDS, SCORER_KINDS
 from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
-from epp.kube.resources import ACCELERATORS, PODS
+from epp.kube.resources import ACCELERATORS, CONFIG_MAPS, PODS
 from epp.runtime.followed_files import changes
 
-_KINDS = tuple(ObjectKind(*each.key) for each in (PODS, *ACCELERATORS))
+_SLICE_MAPS = ObjectKind(*CONFIG_MAPS.key, names=r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""ConfigMaps of InstaSlice, whose names are UUIDs."""
+_KINDS = tuple(ObjectKind(*each.key) for each in (PODS, *ACCELERATORS) if each != CONFIG_MAPS)
 _MAX_WARNINGS = 100
 """Maximum number of logged warnings about endpoints for one version of the objects."""
 _WARN_AGAIN_SECONDS = 600.0
@@ -58,8 +60,8 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     paths: tuple[str, ...] = ()
     """Files, or directories of files (.yaml, .yml, .json), with objects of a cluster: AcceleratorClass, Node, Pod,
     Instaslice, NodeAccelerator, AllocationClaim, GPU, GPUNode, GPUPool, SchedulingConfigTemplate, GPUResourceQuota,
-    ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling and cost ConfigMaps.
-    A file can have several documents."""
+    ResourceSlice, ResourceClaim, DeviceClass, DeviceTaintRule, ResourceFlavor, VariantAutoscaling, and ConfigMaps with
+    costs or of InstaSlice. A file can have several documents."""
     watch_files: bool = True
     """Apply new versions of all files together, as soon as they are written."""
     missing_file_grace_period: str = "5m"
@@ -162,10 +164,12 @@ class AcceleratorTagger(
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        return _KINDS if self.parameters.read_cluster else ()
+        """All kinds that describe hardware; ConfigMaps only while an Instaslice object names one."""
+        maps = (_SLICE_MAPS,) if self.inventory.names_config_maps else ()
+        return (*_KINDS, *maps) if self.parameters.read_cluster else ()
 
     def can_read(self, kind: ObjectKind) -> bool:
-        return kind._replace(version="") in _KINDS
+        return kind._replace(version="") in (*_KINDS, _SLICE_MAPS)
 
     @property
     def selectors(self) -> Sequence[str]:

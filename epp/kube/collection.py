@@ -18,6 +18,8 @@ _NOT_FOUND = 404
 ABSENT = frozenset({404, 405})
 """Statuses for a kind, or a version of it, that is not installed."""
 _PAGE = 500
+_SMALL_PAGE = 50
+"""For kinds of which some objects are read by their names: the others may be large."""
 
 
 class _Group(Part, frozen=True):
@@ -97,7 +99,7 @@ class ApiCollection:
         self, api: KubeApi, objects: ObjectSet[T], selector: Mapping[str, str]
     ) -> tuple[list[Item[T]], str]:
         """Return all objects, read in pages, and the resourceVersion of the list; `objects` decodes them."""
-        params = {"limit": str(_PAGE), **selector}
+        params = {"limit": str(_SMALL_PAGE if self.resource.names else _PAGE), **selector}
         items: list[Item[T]] = []
         while True:
             content = await api.request("GET", self.path, params=params)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects of one resource, from lists and events as bytes; no I/O."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -118,7 +119,7 @@ class ObjectSet(Generic[T]):
         except _UNREADABLE as error:
             raise ApiError(0, "Malformed", f"the list of {self._resource.title} is unreadable: {error}") from error
         kind = {"apiVersion": api_version, "kind": self._resource.kind}
-        items = [self._read({**_decode_document(raw), **kind}, _decode_head(raw).metadata) for raw in page.items or ()]
+        items = [self._read(raw, _decode_head(raw).metadata, kind) for raw in page.items or ()]
         return items, page.metadata.version, page.metadata.more
 
     def replace(self, items: Iterable[Item[T]], version: str) -> None:
@@ -166,7 +167,7 @@ class ObjectSet(Generic[T]):
             metadata = _decode_head(event.object).metadata
             item: Item[T] = Item(_id(metadata))
             if event.type in _VERSIONS:
-                item = self._read(_decode_document(event.object), metadata)
+                item = self._read(event.object, metadata, {})
         except _UNREADABLE as error:
             self.version = ""
             raise ApiError(EXPIRED, "Malformed", f"an event of the watch is unreadable: {error}") from error
@@ -184,8 +185,11 @@ class ObjectSet(Generic[T]):
             removed.pop(item.id, None)
             changed[item.id] = item.object
 
-    def _read(self, document: Mapping[str, object], metadata: _Metadata) -> Item[T]:
+    def _read(self, raw: msgspec.Raw, metadata: _Metadata, kind: Mapping[str, object]) -> Item[T]:
         name = _id(metadata)
+        if self._resource.names and re.fullmatch(self._resource.names, metadata.name) is None:
+            return Item(name)
+        document = {**_decode_document(raw), **kind}
         try:
             return Item(name, self._decode(document))
         except ValueError as error:

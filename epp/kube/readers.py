@@ -143,6 +143,11 @@ class ReadingTask:
                 self._note(kind, ids)
             raise
         self._reported.set()
+        known = {(kind.group, kind.kind, kind.hub) for kind in self._streams}
+        hubs = {kind.hub for kind in self._streams}
+        for kind in self._reader.kinds:  # some depend on objects
+            if kind.hub in hubs and (kind.group, kind.kind, kind.hub) not in known:
+                self._open(kind)
 
     def _objects(self, kind: ObjectKind, changed: Iterable[str]) -> ObjectsOfKind:
         opened = self._streams.get(kind)

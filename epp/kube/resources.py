@@ -22,6 +22,8 @@ class Resource(NamedTuple):
     namespaced: bool = True
     everywhere: bool = False
     """Whether it is read in all namespaces; in that of the pool if access to all of them is forbidden."""
+    names: str = ""
+    """Regular expression of the names of the objects that are read; empty for all."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -94,6 +96,7 @@ ACCELERATORS = (
     Resource("resource.k8s.io", ("v1", "v1beta2", "v1alpha3"), "devicetaintrules", "DeviceTaintRule", namespaced=False),
     Resource("kueue.x-k8s.io", ("v1beta2", "v1beta1"), "resourceflavors", "ResourceFlavor", namespaced=False),
     Resource("llmd.ai", ("v1alpha1",), "variantautoscalings", "VariantAutoscaling"),
+    CONFIG_MAPS,
 )
 MEMORY_QUOTAS = (
     Resource("", ("v1",), "namespaces", "Namespace", namespaced=False),
@@ -129,5 +132,5 @@ BY_KIND = {each.key: each for each in _ALL}
 def resource_of(kind: ObjectKind) -> Resource:
     """Return the resource of a kind that a plugin reads; an unknown kind is discovered on the API server."""
     known = BY_KIND.get((kind.group, kind.kind), Resource(kind.group, (), "", kind.kind))
-    known = known._replace(everywhere=known.everywhere or kind.everywhere)
+    known = known._replace(everywhere=known.everywhere or kind.everywhere, names=kind.names)
     return known._replace(versions=(kind.version,)) if kind.version else known

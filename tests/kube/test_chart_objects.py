@@ -47,6 +47,7 @@ NEEDS_IN_THE_CLUSTER = {
     "nodes": READ,
     "acceleratorclasses.ome.io": READ,
     "clusterservingruntimes.ome.io": READ,
+    "configmaps": READ,
     "instaslices.inference.redhat.com": READ,
     "nodeaccelerators.inference.redhat.com": READ,
     "allocationclaims.inference.redhat.com": READ,

@@ -45,7 +45,7 @@ from epp.kube.objects.ome_services import (
 )
 from epp.kube.objects.placement import read_placement
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
-from epp.kube.resources import BY_KIND, CLUSTERS, CONFIG_MAPS, MEMORY_QUOTAS, SCORERS
+from epp.kube.resources import BY_KIND, CLUSTERS, MEMORY_QUOTAS, SCORERS
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
 
@@ -100,7 +100,6 @@ _READERS: Mapping[tuple[str, str], _Reader] = {
     (LEGACY_GROUP, "InferenceObjective"): read_inference_objective,
     (LEGACY_GROUP, "InferenceModelRewrite"): read_inference_model_rewrite,
 }
-_RESOURCES = {**BY_KIND, CONFIG_MAPS.key: CONFIG_MAPS}
 _WITHOUT_DEFAULT_NAMESPACE = frozenset({"AddOnPlacementScore", "AllocationClaim", "Instaslice", "NodeAccelerator"})
 _GROUP_ALIASES: Mapping[tuple[str, str], str] = {
     **{("ome.ai", kind): OME for group, kind in _READERS if group == OME},
@@ -217,7 +216,7 @@ def _version(document: object, place: str, kinds: Kinds) -> Version | None:
 
 def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> Object | None:
     """Return the object; None for an irrelevant one, such as a ConfigMap with another name. Raises ValueError."""
-    versions = _RESOURCES[kind].versions
+    versions = BY_KIND[kind].versions
     if level not in versions:
         api = str(document["apiVersion"])
         choices = " or ".join(api.removesuffix(level) + each for each in sorted(versions))
@@ -231,7 +230,7 @@ def _read(document: Mapping[str, object], kind: tuple[str, str], level: str) -> 
 
 
 def _has_default_namespace(kind: tuple[str, str]) -> bool:
-    return kind in _READERS and _RESOURCES[kind].namespaced and kind[1] not in _WITHOUT_DEFAULT_NAMESPACE
+    return kind in _READERS and BY_KIND[kind].namespaced and kind[1] not in _WITHOUT_DEFAULT_NAMESPACE
 
 
 def _broken_list(document: Mapping[str, object], key: ObjectKey, place: str, kinds: Kinds) -> Version | None:

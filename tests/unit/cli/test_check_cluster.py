@@ -23,7 +23,8 @@ gpus.tensor-fusion.ai, gpunodes.tensor-fusion.ai, gpupools.tensor-fusion.ai, \
 schedulingconfigtemplates.tensor-fusion.ai, gpuresourcequotas.tensor-fusion.ai, \
 resourceslices.resource.k8s.io, resourceclaims.resource.k8s.io, \
 deviceclasses.resource.k8s.io, devicetaintrules.resource.k8s.io, resourceflavors.kueue.x-k8s.io, \
-variantautoscalings.llmd.ai, inferenceservices.ome.io, servingruntimes.ome.io, clusterservingruntimes.ome.io, \
+variantautoscalings.llmd.ai, configmaps, inferenceservices.ome.io, servingruntimes.ome.io, \
+clusterservingruntimes.ome.io, \
 namespaces, resourcequotas, clusterqueues.kueue.x-k8s.io, localqueues.kueue.x-k8s.io, \
 addonplacementscores.cluster.open-cluster-management.io, managedclusters.cluster.open-cluster-management.io, \
 managedclustersets.cluster.open-cluster-management.io, managedclustersetbindings.cluster.open-cluster-management.io, \

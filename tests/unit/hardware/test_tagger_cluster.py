@@ -8,17 +8,22 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from epp.framework import Endpoint, ManualClock
+from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster import ObjectKind, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints, every_endpoint
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.plugin_status import InputProblem
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.hardware.tagger import AcceleratorTagger
+from epp.kube.cluster import Cluster
+from epp.kube.readers import ClusterReaders
 from epp.kube.resources import ACCELERATORS, PODS
+from epp.runtime.supervisor import Supervisor
 from tests.support.config_files import replace
+from tests.support.kube.fake_api import FakeApi
+from tests.support.waiting import until
 
 NODE, POD, CLASS = ObjectKind("", "Node"), ObjectKind("", "Pod"), ObjectKind("ome.io", "AcceleratorClass")
 H100, T4 = "NVIDIA-H100-80GB-HBM3", "Tesla-T4"
@@ -82,11 +87,41 @@ def tag(tagger: AcceleratorTagger, endpoint: Endpoint = ENDPOINT) -> Accelerator
 
 def test_every_kind_that_bears_on_hardware_is_read_and_no_other_one(source):
     assert {(kind.group, kind.kind) for kind in source().kinds} == {
-        (resource.group, resource.kind) for resource in (PODS, *ACCELERATORS)
+        (resource.group, resource.kind) for resource in (PODS, *ACCELERATORS) if resource.kind != "ConfigMap"
     }
     assert source(readCluster=False).kinds == ()
     assert source().can_read(ObjectKind("", "Node", "v1"))
     assert not source().can_read(ObjectKind("apps", "Deployment", "v1"))
+
+
+async def test_is_17_config_maps_of_slices_are_read_once_an_object_of_instaslice_names_one(source):
+    maps, slices = "/api/v1/namespaces/llm/configmaps", "/apis/inference.redhat.com/v1alpha1/instaslices"
+    name, uuid = "0b8f0a1e-1111-4222-8333-444444444444", "MIG-5d3bcf21-9b5c-5a5f-8a5e-0b9f6a1c2d3e"
+    api, supervisor, tagger = FakeApi(), Supervisor(), source()
+    api.install(slices)
+    api.put(maps, name, metadata={"namespace": "llm"}, data={"NVIDIA_VISIBLE_DEVICES": uuid})
+    api.put(maps, "accelerator-unit-costs", metadata={"namespace": "llm"}, data={"A100": "no JSON"})
+    cluster = Cluster(api, clock=SystemClock(), supervisor=supervisor)
+    readers = ClusterReaders(cluster, "llm", supervisor=supervisor)
+    try:
+        await readers.connect([Reading(tagger, tuple(tagger.kinds))], lambda *_: None)
+        assert maps not in api.requests
+        result = {"configMapResourceIdentifier": name, "gpuUUID": "GPU-0a", "migPlacement": {"size": 4, "start": 0}}
+        request = {"profile": "3g.20gb", "podRef": {"namespace": "llm", "name": "a"}}
+        of_node = {
+            "apiVersion": "inference.redhat.com/v1alpha1",
+            "kind": "Instaslice",
+            "metadata": {"namespace": "instaslice-system"},
+            "spec": {"podAllocationRequests": {"uid-a": request}},
+            "status": {"podAllocationResults": {"uid-a": result}},
+        }
+        api.put(slices, "n1", **of_node)
+        await until(lambda: [each.id for each in tag(tagger).devices] == [uuid], "the slice has its UUID")
+        assert tagger.inventory.unit_costs == {}  # of a name that is not read
+        assert tagger.inputs.problems == ()
+    finally:
+        await cluster.close()
+        await supervisor.stop()
 
 
 def test_pod_is_joined_by_its_uid_and_the_node_by_its_name(source):
