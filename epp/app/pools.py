@@ -110,7 +110,7 @@ class Pools:
         self._clock = SystemClock()
         self._supervisor = Supervisor()
         self._cluster = Cluster(KubeApi(choice.kubeconfig), clock=self._clock, supervisor=self._supervisor)
-        self._hubs = Hubs(self._clock, self._supervisor)
+        self._hubs = Hubs(self._clock, self._supervisor, self._cluster)
         self._pages = SharedPages(self._clock)
         self._found: Watched[InferencePool] | None = None
         self._members: dict[str, _Member] = {}

@@ -74,6 +74,14 @@ class Network(Parameters, frozen=True):
         return DeclaredNetwork(parse_duration(self.latency) if self.latency else None, self.cost)
 
 
+class HubSecret(Parameters, frozen=True):
+    """A Secret with a kubeconfig."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=253)]
+    namespace: str = ""
+    key: str = ""
+
+
 class ClusterTaggerParameters(Parameters, frozen=True):
     """Sources of objects, and computations on them."""
 
@@ -84,6 +92,10 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     """Read these objects from another API server, the hub: a kubeconfig with its address and credentials, or the
     directory of a mounted Secret with one under the key `kubeconfig` or `value`. An object of the hub replaces one of
     the pool's cluster with the same name."""
+    secret: HubSecret | None = None
+    """In place of `kubeconfig`: a Secret with one on the API server of the pool, `{name, namespace, key}`, by default
+    in the namespace of the pool and under the key `kubeconfig` or `value`. New content is used for new requests. This
+    requires the right to get, list and watch the Secret, by its name. It may not name files or commands."""
     context: str = ""
     """Context of the kubeconfig; by default its current one. Its namespace is read if access to all namespaces of the
     hub is forbidden."""
@@ -118,7 +130,9 @@ class ClusterTaggerParameters(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         """Check the duration and the access to the hub; raises ValueError."""
-        if self.context and not self.kubeconfig:
+        if self.kubeconfig and self.secret:
+            raise ValueError("kubeconfig and secret both name the access to a hub: keep one of them")
+        if self.context and not (self.kubeconfig or self.secret):
             raise ValueError("context has no effect without kubeconfig: write the path of the kubeconfig too")
         try:
             parse_duration(self.missing_file_grace_period)
@@ -182,8 +196,12 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         The kubeconfig of a hub, too; it is read again when the hub refuses the credentials or does not answer.
         """
         given = self.parameters
-        self._hub = HubAccess(given.kubeconfig, given.context) if given.kubeconfig else None
-        if self._hub is not None:
+        self._hub = None
+        if given.secret is not None:
+            namespace, name = given.secret.namespace, given.secret.name
+            self._hub = HubAccess("", given.context, f"{namespace}/{name}" if namespace else name, given.secret.key)
+        elif given.kubeconfig:
+            self._hub = HubAccess(given.kubeconfig, given.context)
             KubeApi(Path(given.kubeconfig), context=given.context, setting="kubeconfig")
         own: Kinds = (
             frozenset((kind.group, kind.kind) for kind in _USAGE_KINDS) if self._computes_usage else frozenset()

@@ -14,10 +14,19 @@ from epp.framework.plugin_status import InputProblem
 class HubAccess(NamedTuple):
     """Access to an API server other than that of the pool."""
 
-    kubeconfig: str
+    kubeconfig: str = ""
     """A kubeconfig, or a directory of a mounted Secret that has one."""
     context: str = ""
     """Context in it; empty for the current one."""
+    secret: str = ""
+    """Secret of the pool's API server with the kubeconfig, in place of a file: `namespace/name`, or `name` for the
+    namespace of the pool."""
+    key: str = ""
+    """Key in the Secret; empty for `kubeconfig` or `value`."""
+
+    def __str__(self) -> str:
+        """Return where the access comes from."""
+        return f"Secret {self.secret}" if self.secret else self.kubeconfig
 
 
 class ObjectKind(NamedTuple):

@@ -2,7 +2,7 @@
 """Requests to an API server, with credentials that may be rotated."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from epp.kube.configuration import SERVICE_ACCOUNT, SETTING, client_of, credenti
 
 if TYPE_CHECKING:
     import httpx2
+    from lightkube.config.kubeconfig import SingleConfig
 
 _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
@@ -74,29 +75,39 @@ class KubeApi:
         setting: str = SETTING,
         as_user: str = "",
         service_account: Path = SERVICE_ACCOUNT,
+        read: "Callable[[], Awaitable[SingleConfig]] | None" = None,
     ) -> None:
         """Read the configuration; raises ConfigurationError if it is missing or unusable.
+
+        `read`, in place of a file, is called before the first request; it returns the configuration or raises
+        ConfigurationError.
 
         `context` is that of the kubeconfig, empty for the current one; `setting` is the flag or parameter with its
         path, for messages. `as_user` is the user to impersonate, as with `kubectl --as`.
         """
-        self._read = partial(read_config, kubeconfig, service_account, context=context, setting=setting)
-        self.trouble = ""
+        from_file = partial(read_config, kubeconfig, service_account, context=context, setting=setting)
+        self._read = read or partial(asyncio.to_thread, from_file)
+        self.trouble = "" if read is None else "the credentials have not been read yet"
         """Why newer credentials are not in use; empty if those in use could be read last."""
         self._headers = {"Impersonate-User": as_user} if as_user else {}
-        self._config = self._read()
-        self._connection = _Connection(client_of(self._config, self._headers))
+        self._setting = setting
+        self._config: SingleConfig | None = None
+        self._connection: _Connection | None = None
+        if read is None:
+            self._config = from_file()
+            self._connection = _Connection(client_of(self._config, self._headers))
+        self._is_outdated = read is not None
         self._opened_at = 0.0
 
     @property
     def server(self) -> str:
-        """URL of the API server."""
-        return self._config.cluster.server
+        """URL of the API server; while it is unknown, the place of its configuration."""
+        return self._setting if self._config is None else self._config.cluster.server
 
     @property
     def namespace(self) -> str:
         """Namespace of the kubeconfig's context or of the service account; empty if neither has one."""
-        return self._config.context.namespace or ""
+        return "" if self._config is None else self._config.context.namespace or ""
 
     async def request(
         self,
@@ -125,7 +136,12 @@ class KubeApi:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._connection.client.aclose()
+        if self._connection is not None:
+            await self._connection.client.aclose()
+
+    def renew(self) -> None:
+        """Read the configuration again before the next request."""
+        self._is_outdated, self._opened_at = True, 0.0
 
     @asynccontextmanager
     async def _answer(
@@ -141,7 +157,11 @@ class KubeApi:
         import httpx2  # noqa: PLC0415  an optional dependency
 
         timeout = httpx2.Timeout(_CONNECT_SECONDS, read=read_seconds)
+        if self._is_outdated:
+            await self._reopen()
         connection = self._connection
+        if connection is None:
+            raise ApiUnreachableError(self.trouble)
         connection.users += 1
         try:
             client = connection.client
@@ -170,17 +190,17 @@ class KubeApi:
         now = asyncio.get_running_loop().time()
         if self._opened_at and now - self._opened_at < _REOPEN_SECONDS:
             return
-        self._opened_at = now
+        self._opened_at, self._is_outdated = now, False
         try:
-            config = await asyncio.to_thread(self._read)
+            config = await self._read()
             client = await asyncio.to_thread(client_of, config, self._headers)
         except ConfigurationError as error:
             _log.warning("Kubernetes credentials not readable, the earlier ones stay in use", reason=str(error))
-            self.trouble = str(error)
+            self.trouble, self._is_outdated = str(error), self._connection is None
             return
         self.trouble = ""
         before, self._config, self._connection = self._connection, config, _Connection(client)
-        if not before.users:
+        if before is not None and not before.users:
             await before.client.aclose()
 
 

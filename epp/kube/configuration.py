@@ -65,15 +65,42 @@ def read_kubeconfig(path: Path, context_name: str = "", setting: str = SETTING) 
     `setting` is the flag or parameter with the path, for messages. In a directory, of a mounted Secret, the file is the
     first one of `SECRET_KEYS`.
     """
-    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
-
     path = path.expanduser()
     if path.is_dir():
         found = next((path / key for key in SECRET_KEYS if (path / key).exists()), None)
         if found is None:
             refuse_access(path, f"it has none of the files {', '.join(SECRET_KEYS)}: name a kubeconfig in {setting}")
         path = found
-    document = _document(path, setting)
+    try:
+        check_allowed(path)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or reason_of(error)
+        in_pod = ", or run in a pod" if setting == SETTING else ""
+        refuse_access(path, f"{reason}; set {setting} to a kubeconfig file{in_pod}")
+    return _read_text(text, path, context_name)
+
+
+def read_secret(data: Mapping[str, str], title: str, key: str = "", context: str = "") -> "SingleConfig":
+    """Return the configuration in the data of a Secret; raises ConfigurationError.
+
+    It may neither name files nor run commands here: who may write the Secret may not read the files of the picker.
+    """
+    name = next((each for each in (key, *([] if key else SECRET_KEYS)) if each in data), None)
+    if name is None:
+        refuse_access(title, f"it has no key {key or ' or '.join(SECRET_KEYS)}: add the kubeconfig, or correct `key`")
+    try:
+        text = b64decode(data[name], validate=True).decode()
+    except ValueError:  # UnicodeDecodeError is one
+        refuse_access(title, f"{name} is no text in base64: create it with `kubectl create secret generic --from-file`")
+    return _with_user(_read_text(text, Path(f"{title}, key {name}"), context, is_file=False))
+
+
+def _read_text(text: str, path: Path, context_name: str, *, is_file: bool = True) -> "KubeConfig":
+    """Return a context of a kubeconfig; `path` is for messages, and for relative paths of a file."""
+    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415  an optional dependency
+
+    document = _document(text, path)
     name = context_name or document.get("current-context")
     if not isinstance(name, str) or not name:
         refuse_access(path, "it has no current-context: `kubectl config use-context` sets it")
@@ -83,6 +110,8 @@ def read_kubeconfig(path: Path, context_name: str = "", setting: str = SETTING) 
     cluster = _named(document, "clusters", cluster_name, f"context {name!r} with cluster {cluster_name!r}", path)
     user = _named(document, "users", user_name, f"context {name!r} with user {user_name!r}", path) if user_name else {}
     _check(cluster, user, path)
+    if not is_file and (named := [each for each in (*_FILES, "exec") if cluster.get(each) or user.get(each)]):
+        refuse_access(path, f"{named[0]} is not allowed here: `kubectl config view --flatten` writes files into it")
     cluster, user = _with_absolute_paths(cluster, path), _with_absolute_paths(user, path)
     try:
         return KubeConfig.from_dict(
@@ -98,16 +127,10 @@ def read_kubeconfig(path: Path, context_name: str = "", setting: str = SETTING) 
         refuse_access(path, f"context {name!r}: {error}; correct it")
 
 
-def _document(path: Path, setting: str) -> Mapping[str, object]:
+def _document(text: str, path: Path) -> Mapping[str, object]:
     try:
-        check_allowed(path)
-        text = path.read_text(encoding="utf-8")
         refuse_unsafe(text, _MOST_DEPTH)
         document = yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or reason_of(error)
-        in_pod = ", or run in a pod" if setting == SETTING else ""
-        refuse_access(path, f"{reason}; set {setting} to a kubeconfig file{in_pod}")
     except (yaml.YAMLError, ValueError) as error:
         refuse_access(path, f"is not YAML: {reason_of(error)}; correct it")
     if not isinstance(document, dict):
@@ -191,17 +214,24 @@ def read_config(
     `context` and `setting` are as in `read_kubeconfig`.
     """
     try:
-        from lightkube.config.models import User  # noqa: PLC0415  an optional dependency
+        import lightkube  # noqa: F401, PLC0415  an optional dependency
     except ImportError as error:
         raise ConfigurationError(
             f"the package {error.name!r} for access to Kubernetes is not installed: {install_command('kubernetes')}"
         ) from error
     path = kubeconfig or _named_config()
     if path is None and (service_account / "token").exists():
-        found = _of_service_account(service_account).get()
+        found = _of_service_account(service_account)
     else:
-        found = read_kubeconfig(path or _default_config(service_account), context, setting).get()
-    assert found is not None  # noqa: S101  both sources have a context
+        found = read_kubeconfig(path or _default_config(service_account), context, setting)
+    return _with_user(found)
+
+
+def _with_user(config: "KubeConfig") -> "SingleConfig":
+    from lightkube.config.models import User  # noqa: PLC0415  an optional dependency
+
+    found = config.get()
+    assert found is not None  # noqa: S101  all sources have a context
     return found if found.user is not None else found._replace(user=User())
 
 

@@ -7,18 +7,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.cluster import HubAccess, ObjectKind, ObjectReader, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints
+from epp.framework.errors import ConfigurationError
 from epp.framework.plugin_status import InputProblem
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
+from epp.kube.configuration import read_secret
 from epp.kube.object_set import Decode, Delta
-from epp.kube.resources import Resource, resource_of
+from epp.kube.resources import SECRETS, Resource, resource_of
 from epp.kube.watched import Watched, WatchState
 from epp.runtime.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from lightkube.config.kubeconfig import SingleConfig
 
 SETTLING_SECONDS = 5.0
 """Longest wait for the first objects of all kinds; later ones are reported as a change."""
@@ -167,10 +172,13 @@ class SharedObjects(NamedTuple):
 class Hubs:
     """Watches of API servers other than that of the pool, which the pools of a process share."""
 
-    def __init__(self, clock: Clock, supervisor: Supervisor) -> None:
+    def __init__(self, clock: Clock, supervisor: Supervisor, pool: Cluster | None = None) -> None:
+        """`pool` is the API server with the Secrets of hubs; None without one."""
         self._clock = clock
         self._supervisor = supervisor
+        self._pool = pool
         self._clusters: dict[HubAccess, Cluster] = {}
+        self._secrets: dict[HubAccess, Watched[Mapping[str, str]]] = {}
 
     @property
     def clusters(self) -> Mapping[HubAccess, Cluster]:
@@ -180,14 +188,48 @@ class Hubs:
     def cluster(self, hub: HubAccess) -> Cluster:
         """Return the watches of a hub; raises ConfigurationError for access that cannot be used."""
         if hub not in self._clusters:
-            api = KubeApi(Path(hub.kubeconfig), context=hub.context, setting="kubeconfig")
+            if hub.secret:
+                api = self._api_of_secret(hub)
+            else:
+                api = KubeApi(Path(hub.kubeconfig), context=hub.context, setting="kubeconfig")
             self._clusters[hub] = Cluster(api, clock=self._clock, supervisor=self._supervisor, place="hub")
         return self._clusters[hub]
+
+    def _api_of_secret(self, hub: HubAccess) -> KubeApi:
+        """Return access with the kubeconfig in a Secret, which is followed."""
+        if self._pool is None:
+            raise ConfigurationError(f"{hub}: no API server of a pool has it: give --pool-name, or use `kubeconfig`")
+        namespace, _, name = hub.secret.partition("/")
+        only = {"fieldSelector": f"metadata.name={name}"}
+        watched = self._pool.watch(SECRETS, secret_data, namespace=namespace, selector=only, optional=True)
+
+        async def read() -> "SingleConfig":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLING_SECONDS):
+                    await watched.settled()
+            data = watched.objects.get(hub.secret)
+            if data is None:
+                reason = watched.reason or "it does not exist"
+                raise ConfigurationError(f"{hub}: {reason}; create it, and allow get, list and watch of it by its name")
+            return await asyncio.to_thread(read_secret, data, str(hub), hub.key, hub.context)
+
+        api = KubeApi(setting=str(hub), read=read)
+        watched.subscribe(lambda _: api.renew())
+        self._secrets[hub] = watched
+        return api
 
     async def close_unused(self) -> None:
         """Close the connections to hubs that no plugin reads any more."""
         for hub in [hub for hub, cluster in self._clusters.items() if not cluster.watches]:
             await self._clusters.pop(hub).close()
+            if self._pool is not None and (secret := self._secrets.pop(hub, None)) is not None:
+                self._pool.release(secret)
+
+
+def secret_data(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the values of a Secret by key, in base64."""
+    data = document.get("data")
+    return {key: value for key, value in data.items() if isinstance(value, str)} if isinstance(data, Mapping) else {}
 
 
 class ClusterReaders:
@@ -204,7 +246,7 @@ class ClusterReaders:
     ) -> None:
         """`cluster` and `namespace` are those of the pool; without a cluster, only objects of hubs are read."""
         self.cluster = cluster
-        self.hubs = hubs or Hubs(SystemClock(), supervisor)
+        self.hubs = hubs or Hubs(SystemClock(), supervisor, cluster)
         self._namespace = namespace
         self._supervisor = supervisor
         self._shared = tuple(shared)
@@ -247,7 +289,9 @@ class ClusterReaders:
     def _open(self, reader: ObjectReader[Any], kind: ObjectKind) -> tuple[ObjectStream, Callable[[], None]]:
         resource = resource_of(kind)
         if kind.hub is not None:
-            hub = self.hubs.cluster(kind.hub)
+            own = kind.hub.secret
+            access = kind.hub._replace(secret=f"{self._namespace}/{own}" if own and "/" not in own else own)
+            hub = self.hubs.cluster(access)
             own = hub.api.namespace or self._namespace
             watched = hub.watch(resource, reader.decode, fallback=own if resource.namespaced else "", optional=True)
             return watched, partial(hub.release, watched)

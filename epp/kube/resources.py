@@ -49,6 +49,7 @@ class Resource(NamedTuple):
 
 PODS = Resource("", ("v1",), "pods", "Pod")
 NODES = Resource("", ("v1",), "nodes", "Node", namespaced=False)
+SECRETS = Resource("", ("v1",), "secrets", "Secret")
 CONFIG_MAPS = Resource("", ("v1",), "configmaps", "ConfigMap")
 
 

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hub beside the API server of the pool: its kubeconfig, what is read from it, and which object counts."""
 
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+import yaml
 
 from epp.clusters.tagger import ClusterTagger
-from epp.framework import ConfigurationError, ManualClock
+from epp.framework import ConfigurationError, ManualClock, SystemClock
 from epp.framework.cluster import HubAccess, ObjectKind, ObjectsOfKind, Reading
 from epp.framework.files import only_files
 from epp.framework.registry import Registry
+from epp.kube.cluster import Cluster
+from epp.kube.configuration import read_secret
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.followed import ClusterObjects
-from epp.kube.readers import ClusterReaders
+from epp.kube.readers import ClusterReaders, Hubs
 from epp.runtime.supervisor import Supervisor
 from tests.support.kube.fake_api import FakeApi
 from tests.support.kube.kube_server import kubeconfig
 from tests.support.kube.manifests import manifest
+from tests.support.kube.scripted_api import Script
 from tests.support.waiting import until
 from tests.unit.kube.test_readers import NODE, NODES, Recorder
 
@@ -110,3 +115,103 @@ async def test_ocm_15_hub_is_read_without_a_cluster_of_the_pool_and_left_when_no
     assert not readers.hubs.clusters
     await until(lambda: not api.watches(NODES), "the hub is left")
     await supervisor.stop()
+
+
+SECRETS, SECRET = "/api/v1/namespaces/llm/secrets", {"name": "hub"}
+OF_SECRET = HubAccess("", "", "llm/hub")
+ONE, TWO = "token-one", "token-two"
+
+
+def encoded(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def flat_kubeconfig(server: str, **user: str) -> str:
+    document = {
+        "current-context": "hub",
+        "clusters": [{"name": "hub", "cluster": {"server": server}}],
+        "users": [{"name": "reader", "user": user}],
+        "contexts": [{"name": "hub", "context": {"cluster": "hub", "user": "reader"}}],
+    }
+    return yaml.safe_dump(document)
+
+
+@pytest.fixture
+async def pool():
+    """The API server of a pool, and the plugin that reads nodes of the hub whose kubeconfig is in a Secret."""
+    api, supervisor = FakeApi(), Supervisor()
+    api.install(SECRETS)
+    cluster = Cluster(api, clock=SystemClock(), supervisor=supervisor)
+    yield api, ClusterReaders(cluster, "llm", supervisor=supervisor)
+    await cluster.close()
+    await supervisor.stop()
+
+
+def tokens(script: Script) -> set[str]:
+    return {headers.get("Authorization", "") for _, path, headers in script.asked if path == NODES}
+
+
+async def test_ocm_15_kubeconfig_in_a_secret_is_read_and_followed(pool, script, capsys):
+    api, readers = pool
+    script.objects[NODES] = [{"metadata": {"name": "n1"}, "data": "one"}]
+    script.allow("nodes")
+    plugin, (*_, kind) = Recorder(), build(secret=SECRET, readCluster=False).kinds
+    of_hub = NODE._replace(hub=kind.hub)
+    api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"value": encoded("a: [")})
+    await readers.connect([Reading(plugin, (of_hub,))], lambda *_: None)
+    (hub,) = readers.hubs.clusters.values()
+    assert "Secret llm/hub, key value: is not YAML" in hub.api.trouble
+    kubeconfig = encoded(flat_kubeconfig(script.url, token=ONE))
+    api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"value": kubeconfig})
+    await until(lambda: plugin.known == {of_hub: {"n1": "one"}}, "the hub is read once the Secret is right")
+    assert (tokens(script), hub.api.trouble, hub.api.server) == ({f"Bearer {ONE}"}, "", script.url)
+    kubeconfig = encoded(flat_kubeconfig(script.url, token=TWO))
+    api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"kubeconfig": kubeconfig})
+    await until(lambda: f"Bearer {TWO}" in tokens(script), "the new token is in use")
+    readers.keep([])
+    await readers.hubs.close_unused()
+    await until(lambda: not api.watches(SECRETS), "the Secret is not followed any more")
+    assert "token-" not in str(capsys.readouterr())
+
+
+async def test_ocm_15_secret_that_is_missing_or_forbidden_is_said_with_the_remedy(pool):
+    api, readers = pool
+    api.forbid(SECRETS)
+    plugin = Recorder()
+    await readers.connect([Reading(plugin, (NODE._replace(hub=OF_SECRET),))], lambda *_: None)
+    (hub,) = readers.hubs.clusters.values()
+    said = f"Secret llm/hub: no list of {SECRETS}; create it, and allow get, list and watch of it by its name"
+    assert hub.api.trouble == said
+    assert [watch.reason for watch in hub.watches] == [said]
+    with pytest.raises(ConfigurationError, match="no API server of a pool has it: give --pool-name, or use"):
+        Hubs(SystemClock(), Supervisor()).cluster(OF_SECRET)
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "said"),
+    [
+        ({}, "", "Secret llm/hub: it has no key kubeconfig or value: add the kubeconfig, or correct `key`"),
+        ({"kubeconfig": ""}, "other", "Secret llm/hub: it has no key other: add"),
+        ({"kubeconfig": "%"}, "", "Secret llm/hub: kubeconfig is no text in base64"),
+        ({"kubeconfig": encoded("[]")}, "", "Secret llm/hub, key kubeconfig: is not a kubeconfig"),
+        ({"x": encoded(flat_kubeconfig(SERVER, tokenFile="/run/token"))}, "x", "key x: tokenFile is not allowed here"),
+    ],
+)
+def test_ocm_15_secret_without_a_usable_kubeconfig_is_refused(data, key, said):
+    with pytest.raises(ConfigurationError) as error:
+        read_secret(data, "Secret llm/hub", key)
+    assert said in str(error.value)
+
+
+def test_ocm_15_commands_in_a_secret_are_not_run():
+    text = flat_kubeconfig(SERVER, exec={"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "true"})
+    with pytest.raises(ConfigurationError, match="exec is not allowed here"):
+        read_secret({"value": encoded(text)}, "Secret llm/hub")
+
+
+def test_ocm_15_access_to_a_hub_has_one_place(access):
+    assert "kubeconfig and secret both name the access to a hub: keep one of them" in refused(
+        kubeconfig=str(access), secret=SECRET
+    )
+    hub = build(secret={"name": "hub", "namespace": "ocm", "key": "k"}, context="c", readCluster=False).kinds[0].hub
+    assert hub == HubAccess("", "c", "ocm/hub", "k")
