@@ -2,17 +2,35 @@
 """Pool and objects that a picker would find in a cluster, its missing rights, and the roles that grant them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from epp.app.pool_check import PoolFindings, PoolReport, check_objects, check_pool, check_pools
 from epp.app.pools import PoolChoice
-from epp.framework.cluster import ObjectReader
-from epp.kube.access import KubeApi
+from epp.framework.cluster import HubAccess, ObjectKind, ObjectReader
+from epp.framework.errors import ConfigurationError
+from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.access_check import Access, AccessState, check_access, user_of
-from epp.kube.needs import Importance, Need, binding, needs_of_hub, needs_of_metrics, needs_of_picker, role
+from epp.kube.configuration import read_secret
+from epp.kube.needs import (
+    Importance,
+    Need,
+    binding,
+    needs_of_access,
+    needs_of_hub,
+    needs_of_metrics,
+    needs_of_picker,
+    role,
+)
+from epp.kube.readers import secret_data
+from epp.kube.resources import SECRETS, resource_of
 from epp.pool.discovery import PodTarget, PoolName
+
+if TYPE_CHECKING:
+    from lightkube.config.kubeconfig import SingleConfig
 
 _ROLE_NAME = "endpoint-picker"
 
@@ -41,6 +59,20 @@ class ClusterReport(msgspec.Struct, frozen=True):
     """The same for objects of a hub, which bear on clusters."""
     metrics_roles: tuple[Mapping[str, Any], ...] = ()
     """The same for reviews of those who read metrics."""
+    hubs: tuple["HubReport", ...] = ()
+
+
+class HubReport(msgspec.Struct, frozen=True):
+    """The rights on a hub that the configuration names."""
+
+    place: str
+    """Where its address and credentials come from."""
+    server: str = ""
+    user: str = ""
+    access: tuple[Access, ...] = ()
+    warnings: tuple[str, ...] = ()
+    roles: tuple[Mapping[str, Any], ...] = ()
+    """The Role and the ClusterRole for the user, where something is forbidden that they grant."""
 
 
 async def check_cluster(
@@ -51,14 +83,18 @@ async def check_cluster(
     pool_group: str,
     lease: str | None = None,
     readers: Iterable[ObjectReader[Any]] = (),
+    hubs: Mapping[HubAccess, Iterable[ObjectKind]] = MappingProxyType({}),
 ) -> ClusterReport:
     """Return the report; `lease` is that of leader election, None without; `readers` are asked about objects.
+
+    `hubs` are those of the configuration, with the kinds that are read there.
 
     Raises ConfigurationError where there is no access at all, and ApiUnreachableError.
     """
     user = await user_of(api)
     group = None if isinstance(source, PodTarget) else pool_group
     needs = (*needs_of_picker(namespace, pool_group=group, lease=lease), *needs_of_metrics(), *needs_of_hub(namespace))
+    needs += tuple(need for hub in hubs for need in needs_of_access(hub, namespace))
     found = await check_access(api, needs)
     pool: PoolReport | None = None
     several = PoolFindings()
@@ -68,6 +104,8 @@ async def check_cluster(
         pool = await check_pool(api, source, namespace)
     one = PoolFindings() if pool is None else PoolFindings((pool,), pool.errors, pool.warnings)
     of_objects = await check_objects(api, readers, namespace)
+    of_hubs = [await check_hub(api, hub, kinds, namespace) for hub, kinds in hubs.items()]
+    on_hubs = [sentence for hub in of_hubs for sentence in hub.warnings]
     required = _problems(found, Importance.REQUIRED)
     names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
 
@@ -86,13 +124,60 @@ async def check_cluster(
         pool=pool,
         pools=several.pools,
         errors=(*required, *one.errors, *several.errors),
-        warnings=(*_problems(found, Importance.RECOMMENDED), *one.warnings, *several.warnings, *of_objects),
+        warnings=(*_problems(found, Importance.RECOMMENDED), *one.warnings, *several.warnings, *of_objects, *on_hubs),
         notes=tuple(_notes(found)),
+        hubs=tuple(of_hubs),
         roles=roles("", lambda need: not (need.is_of_hardware or need.is_of_hub or need.is_of_metrics)),
         hardware_roles=roles("hardware", lambda need: need.is_of_hardware),
         hub_roles=roles("hub", lambda need: need.is_of_hub),
         metrics_roles=roles("metrics", lambda need: need.is_of_metrics),
     )
+
+
+async def check_hub(api: KubeApi, hub: HubAccess, kinds: Iterable[ObjectKind], namespace: str) -> HubReport:
+    """Return the rights on a hub; `api` and `namespace` are those of the pool."""
+    there: KubeApi | None = None
+    try:
+        there = await _api_of(api, hub, namespace)
+        user = await user_of(there, str(hub))
+        own = there.namespace or namespace
+        needs = [
+            Need(
+                resource=resource,
+                purpose="clusters",
+                namespace=own if resource.namespaced and not resource.everywhere else "",
+                importance=Importance.RECOMMENDED,
+            )
+            for resource in map(resource_of, kinds)
+            if resource.plural
+        ]
+        found = await check_access(there, needs)
+    except (ConfigurationError, ApiError, ApiUnreachableError) as error:
+        return HubReport(str(hub), warnings=(f"hub {hub}: not readable: {error}",))
+    finally:
+        if there is not None:
+            await there.close()
+    return HubReport(
+        str(hub),
+        there.server,
+        user,
+        found,
+        tuple(f"hub {there.server}: {problem}" for problem in _problems(found, Importance.RECOMMENDED)),
+        tuple(_roles(found, user, own, _ROLE_NAME, "hub")),
+    )
+
+
+async def _api_of(api: KubeApi, hub: HubAccess, namespace: str) -> KubeApi:
+    """Return access to a hub; raises ConfigurationError, ApiError and ApiUnreachableError."""
+    if not hub.secret:
+        return KubeApi(Path(hub.kubeconfig), context=hub.context, setting="kubeconfig")
+    space, _, name = hub.secret.rpartition("/")
+    content = await api.request("GET", f"{SECRETS.path('v1', space or namespace)}/{name}")
+
+    async def read() -> "SingleConfig":
+        return read_secret(secret_data(msgspec.json.decode(content)), str(hub), hub.key, hub.context)
+
+    return KubeApi(read=read, setting=str(hub))
 
 
 def _problems(found: Iterable[Access], importance: Importance) -> list[str]:

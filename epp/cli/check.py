@@ -67,7 +67,9 @@ def check(flags: Check) -> None:
         from epp.cli import check_cluster  # noqa: PLC0415  imports all of a picker, which files do not need
 
         with exit_on(ConfigurationError):
-            cluster = check_cluster.read_cluster(flags)
+            cluster = check_cluster.read_cluster(
+                flags, {hub: kinds for each in reports for hub, kinds in each.hubs.items()}
+            )
         errors, warnings = errors or bool(cluster.errors), warnings or bool(cluster.warnings)
         if flags.output is Output.JSON:
             print_json({"files": files, "cluster": check_cluster.for_programs(cluster)})

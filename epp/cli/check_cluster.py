@@ -2,12 +2,13 @@
 """`epp check --cluster`: pool, objects and missing rights of a picker in a cluster."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 import typer
 import yaml
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,7 +19,7 @@ from epp.cli.kubernetes import lease_name, read_namespace, read_pool_choice, rea
 from epp.cli.output import log_of_errors_only, new_console, print_labelled, show_findings
 from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError
-from epp.framework.cluster import ObjectReader
+from epp.framework.cluster import HubAccess, ObjectKind, ObjectReader
 from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.access import ApiUnreachableError, KubeApi
@@ -33,8 +34,8 @@ _COLOURS = {
 }
 
 
-def read_cluster(flags: Check) -> ClusterReport:
-    """Check the cluster; raises ConfigurationError without access."""
+def read_cluster(flags: Check, hubs: Mapping[HubAccess, Iterable[ObjectKind]]) -> ClusterReport:
+    """Check the cluster, and the hubs that configurations name; raises ConfigurationError without access."""
     source = read_pool_choice(flags) or read_source(flags)
     namespace, user = read_namespace(flags), flags.as_user or ""
     lease = lease_name(flags, namespace) if flags.ha_enable_leader_election else None
@@ -47,7 +48,7 @@ def read_cluster(flags: Check) -> ClusterReport:
         api = KubeApi(flags.kubeconfig, as_user=user)
         try:
             return await check_cluster(
-                api, source, namespace, pool_group=flags.pool_group, lease=lease, readers=readers
+                api, source, namespace, pool_group=flags.pool_group, lease=lease, readers=readers, hubs=hubs
             )
         except ApiUnreachableError as error:
             raise ConfigurationError(f"the API server does not answer any more: {error}; try again") from error
@@ -61,7 +62,13 @@ def read_cluster(flags: Check) -> ClusterReport:
 def for_programs(report: ClusterReport) -> dict[str, object]:
     """Return the report as plain data."""
     plain: dict[str, object] = msgspec.to_builtins(report)
-    plain["access"] = [
+    plain["access"] = _plain(report.access)
+    plain["hubs"] = [{**msgspec.to_builtins(hub), "access": _plain(hub.access)} for hub in report.hubs]
+    return plain
+
+
+def _plain(access: Iterable[Access]) -> list[dict[str, object]]:
+    return [
         {
             "resource": each.need.resource.title,
             "name": each.need.name or None,
@@ -75,9 +82,8 @@ def for_programs(report: ClusterReport) -> dict[str, object]:
             "untried": each.untried,
             "reason": each.reason or None,
         }
-        for each in report.access
+        for each in access
     ]
-    return plain
 
 
 def show(report: ClusterReport) -> None:
@@ -87,18 +93,22 @@ def show(report: ClusterReport) -> None:
     show_findings(console, f"cluster {report.server}{user}", report.errors, report.warnings)
     for note in report.notes:
         print_labelled(console, "  note    ", escape(note))
-    console.print(_access_table(report.access))
-    absent = [each.need.resource.title for each in report.access if not _is_shown(each)]
-    if absent:
-        print_labelled(console, "  ", f"[dim]not installed, and not needed: {escape(', '.join(absent))}[/]")
+    _show_access(console, report.access)
+    for hub in report.hubs:
+        user = f" as {hub.user}" if hub.user else ""
+        print_labelled(console, "", escape(f"hub {hub.server or 'unknown'} of {hub.place}{user}"))
+        _show_access(console, hub.access)
     for pool in report.pools or ((report.pool,) if report.pool else ()):
         for line in _pool_lines(pool):
             print_labelled(console, "  ", escape(line))
     _show_roles("All that the picker needs in its namespace", report.roles)
     _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)
     _show_roles("Optional, to know clusters and scores from a hub", report.hub_roles)
+    for hub in report.hubs:
+        _show_roles(f"For the hub {hub.server}: apply it there", hub.roles)
     _show_roles("Needed unless --metrics-endpoint-auth=false, to ask who may read metrics", report.metrics_roles)
-    if report.roles or report.hardware_roles or report.hub_roles or report.metrics_roles:
+    of_hubs = any(hub.roles for hub in report.hubs)
+    if report.roles or report.hardware_roles or report.hub_roles or report.metrics_roles or of_hubs:
         console.print()
     console.print(escape(report.summary), soft_wrap=True)
 
@@ -110,6 +120,13 @@ def _show_roles(title: str, roles: tuple[Mapping[str, Any], ...]) -> None:
             yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles
         )
         typer.echo(f"\n# {title}; for kubectl apply -f -\n{text}", nl=False)
+
+
+def _show_access(console: Console, access: tuple[Access, ...]) -> None:
+    console.print(_access_table(access))
+    absent = [each.need.resource.title for each in access if not _is_shown(each)]
+    if absent:
+        print_labelled(console, "  ", f"[dim]not installed, and not needed: {escape(', '.join(absent))}[/]")
 
 
 def _access_table(found: tuple[Access, ...]) -> Table:

@@ -16,6 +16,7 @@ from epp.config.load import load_all, one_too_many
 from epp.config.model import KIND
 from epp.config.sources import NoConfigError, decoded, read_file
 from epp.framework import ConfigurationError, Endpoint, SystemClock
+from epp.framework.cluster import HubAccess, ObjectKind
 from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors import Tagging
 from epp.pool.discovery import FileDiscovery, PodFileDiscovery
@@ -66,6 +67,8 @@ class FileReport(msgspec.Struct, frozen=True):
     graph: Graph | None = None
     skipped: str = ""
     """Why a file of a directory was skipped."""
+    hubs: dict[HubAccess, tuple[ObjectKind, ...]] = {}
+    """Hubs that its plugins read, with the kinds."""
     pools: tuple[str, ...] = ()
     """Names of the pools whose configuration it is, in a picker of several."""
 
@@ -182,11 +185,14 @@ def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
     except ConfigurationError as error:
         return msgspec.structs.replace(report, errors=(loaded.problem(error.problem, remedy=error.remedy),))
     prices = price_findings(assembly)
+    kinds = [kind for reading in assembly.readings for kind in reading.kinds if kind.hub is not None]
+    hubs = {hub: tuple(kind for kind in kinds if kind.hub == hub) for kind in kinds if (hub := kind.hub) is not None}
     return msgspec.structs.replace(
         report,
         warnings=(*assembly.warnings, *_on_inputs(loaded, assembly), *prices.warnings),
         notes=prices.notes,
         graph=describe(assembly),
+        hubs=hubs,
     )
 
 

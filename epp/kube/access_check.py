@@ -11,6 +11,7 @@ import msgspec
 from epp.framework.errors import ConfigurationError
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.collection import ABSENT, ApiCollection, ApiResources, in_first_version
+from epp.kube.configuration import SETTING
 from epp.kube.needs import Importance, Need
 from epp.kube.objects.base import Part, decoded
 from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
@@ -56,9 +57,10 @@ class _List(Part, frozen=True):
     version: str = msgspec.field(default="", name="metadata.resourceVersion")
 
 
-async def user_of(api: KubeApi) -> str:
+async def user_of(api: KubeApi, setting: str = f"a kubeconfig ({SETTING})") -> str:
     """Return the user name according to the API server; empty if the server is older than 1.28.
 
+    `setting` is what names its address and credentials, for messages.
     Raises ConfigurationError if the server does not respond or rejects the credentials.
     """
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -66,14 +68,13 @@ async def user_of(api: KubeApi) -> str:
         return decoded(await api.request("POST", _USER, body=body), _User).name
     except ApiUnreachableError as error:
         raise ConfigurationError(
-            f"no answer from the API server: {error}; start it, or name a kubeconfig with its present address "
-            "(--kubeconfig or KUBECONFIG)"
+            f"no answer from the API server: {error}; start it, or name its present address in {setting}"
         ) from error
     except ApiError as error:
         if error.status == _UNAUTHORIZED:
             raise ConfigurationError(
-                f"the API server {api.server} refuses the credentials: {error}; log in again, or name a kubeconfig "
-                "with a valid token or certificate (--kubeconfig or KUBECONFIG)"
+                f"the API server {api.server} refuses the credentials: {error}; log in again, or name a valid token or "
+                f"certificate in {setting}"
             ) from error
         if "cannot impersonate" in str(error):
             raise ConfigurationError(
@@ -98,6 +99,11 @@ async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...
         else each
         for each in found
     )
+
+
+def _first(need: Need) -> dict[str, str]:
+    """Return the parameters of the list of one object."""
+    return {"limit": "1", **({"fieldSelector": f"metadata.name={need.name}"} if need.name else {})}
 
 
 class _Check:
@@ -155,7 +161,7 @@ class _Check:
         """Return the first API version whose list request succeeds, or the error."""
         collection = ApiCollection(need.resource, need.namespace)
         try:
-            await in_first_version(collection, lambda: self._request("GET", collection.path, params={"limit": "1"}))
+            await in_first_version(collection, lambda: self._request("GET", collection.path, params=_first(need)))
         except ApiError as error:
             return "", error
         return collection.version, None
@@ -164,8 +170,8 @@ class _Check:
         """Open a watch for one second; None for an error other than 403."""
         path = need.resource.path(version, need.namespace)
         try:
-            now = decoded(await self._request("GET", path, params={"limit": "1"}), _List).version
-            params = {"watch": "true", "timeoutSeconds": "1", "resourceVersion": now}
+            now = decoded(await self._request("GET", path, params=_first(need)), _List).version
+            params = {**_first(need), "watch": "true", "timeoutSeconds": "1", "resourceVersion": now}
             await self._request("GET", path, params=params)
         except ApiError as error:
             return False if error.status == _FORBIDDEN else None

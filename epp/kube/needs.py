@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from epp.framework.cluster import HubAccess
 from epp.kube.resources import (
     ACCELERATORS,
     CLUSTERS,
@@ -19,6 +20,7 @@ from epp.kube.resources import (
     REVIEWS,
     REWRITES,
     SCORERS,
+    SECRETS,
     Resource,
     pools,
 )
@@ -115,6 +117,19 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
 def needs_of_hub(namespace: str = "") -> tuple[Need, ...]:
     """Return the additional needs for a hub of Open Cluster Management, in one namespace or in all of them."""
     return tuple(_optional(each, "clusters", namespace) for each in (*CLUSTERS, *SCORERS))
+
+
+def needs_of_access(hub: HubAccess, namespace: str) -> tuple[Need, ...]:
+    """Return the need for the Secret with the kubeconfig of a hub, by default in the namespace of the pool."""
+    space, _, name = hub.secret.rpartition("/")
+    need = Need(
+        resource=SECRETS,
+        purpose="access to a hub",
+        namespace=space or namespace,
+        importance=Importance.RECOMMENDED,
+        name=name,
+    )
+    return (need,) if name else ()
 
 
 def needs_of_metrics() -> tuple[Need, ...]:

@@ -3,12 +3,15 @@
 
 import asyncio
 import json
+from base64 import b64encode
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from epp.cli.app import application
 from epp.kube.resources import REVIEWS
+from tests.support.kube.scripted_api import scripted_api
 
 POOL = {
     "metadata": {"name": "pool", "namespace": "llm"},
@@ -175,6 +178,72 @@ async def test_impossible_value_and_rights_on_a_hub_are_shown(check, cluster, ac
     rows = [" ".join(line.split()) for line in said.splitlines()]
     assert f"managedclusters.{clusters} cluster no get, list, watch optional clusters" in rows
     assert "# Optional, to know clusters and scores from a hub; for kubectl apply -f -" in rows
+
+
+NOBODY = "http://127.0.0.1:9"
+CLUSTERS = "/apis/cluster.open-cluster-management.io/v1/managedclusters"
+
+
+@pytest.fixture
+async def hub():
+    """An API server that lets its user list clusters, and not watch them."""
+    async with scripted_api() as hub:
+        hub.user = "system:serviceaccount:open-cluster-management:hub-reader"
+        hub.install(CLUSTERS)
+        hub.allow("managedclusters", verbs=("get", "list"))
+        yield hub
+
+
+def config_with(path, **access) -> str:
+    plugins = [
+        {"type": "cluster-data-source", "parameters": {**access, "readCluster": False}},
+        {"type": "queue-scorer"},
+    ]
+    document = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig", "plugins": plugins}
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+async def test_ocm_15_rights_on_the_hubs_of_the_configuration_are_checked(check, cluster, hub, tmp_path):
+    kubeconfig = hub.write_kubeconfig(tmp_path / "hub")
+    config = config_with(tmp_path / "c.yaml", kubeconfig=str(kubeconfig))
+    exit_code, said = await check("--pool-name=pool", "--strict", config)
+    assert exit_code == 2
+    problem = "managedclusters.cluster.open-cluster-management.io: watch forbidden in the cluster (clusters): apply the"
+    assert f"  warning hub {hub.url}: {problem} Role below" in said
+    assert f"hub {hub.url} of {kubeconfig} as {hub.user}\n" in said
+    assert f"# For the hub {hub.url}: apply it there; for kubectl apply -f -\n" in said
+    assert "- {kind: ServiceAccount, namespace: open-cluster-management, name: hub-reader}\n" in said
+    hub.allow("managedclusters")
+    exit_code, said = await check("--pool-name=pool", "--strict", "--output=json", config)
+    (report,) = json.loads(said)["cluster"]["hubs"]
+    states = {each["resource"]: each["state"] for each in report["access"]}
+    assert states.pop("managedclusters.cluster.open-cluster-management.io") == "allowed"
+    assert set(states.values()) == {"not installed"}
+    assert (exit_code, report["roles"], report["warnings"]) == (0, [], [])
+
+
+async def test_ocm_15_hub_that_does_not_answer_is_a_warning(check, cluster, tmp_path):
+    (access := tmp_path / "hub").write_text(cluster.write_kubeconfig(access).read_text().replace(cluster.url, NOBODY))
+    exit_code, said = await check("--pool-name=pool", config_with(tmp_path / "c.yaml", kubeconfig=str(access)))
+    assert exit_code == 0
+    assert f"  warning hub {access}: not readable: no answer from the API server: {NOBODY}: " in said
+    assert f"name its present address in {access}" in " ".join(said.split())
+
+
+async def test_ocm_15_secret_with_access_to_a_hub_is_read_and_its_right_is_checked(check, cluster, hub, tmp_path):
+    text = hub.write_kubeconfig(tmp_path / "hub").read_bytes()
+    config = config_with(tmp_path / "c.yaml", secret={"name": "hub", "namespace": "ocm"})
+    path = "/api/v1/namespaces/ocm/secrets/hub"
+    cluster.install("/api/v1/secrets")
+    cluster.answers[path] = (403, {"code": 403, "message": "secrets is forbidden"})
+    _, said = await check("--pool-name=pool", config)
+    assert "  warning secrets hub: list and watch forbidden in namespace ocm (access to a hub): apply the Role" in said
+    assert "  warning hub Secret ocm/hub: not readable: secrets is forbidden" in said
+    cluster.allow("secrets")
+    cluster.answers[path] = (200, {"data": {"kubeconfig": b64encode(text).decode()}})
+    _, said = await check("--pool-name=pool", config)
+    assert f"hub {hub.url} of Secret ocm/hub as {hub.user}\n" in said
 
 
 async def test_no_access_is_one_sentence(check, cluster, script):
