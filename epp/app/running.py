@@ -15,9 +15,10 @@ from epp.app.source_pool import SourcePool
 from epp.config import Assembly
 from epp.config.model import POOL_SOURCE
 from epp.framework.clock import Clock
-from epp.framework.cluster import ObjectNotifications, ObjectReader
+from epp.framework.cluster import ObjectNotifications, ObjectReader, Reading
 from epp.framework.datalayer import (
     AffectedEndpoints,
+    DataSource,
     Discovery,
     EndpointSource,
     Feed,
@@ -27,7 +28,7 @@ from epp.framework.datalayer import (
     TrustsMetrics,
 )
 from epp.framework.errors import ConfigurationError
-from epp.framework.plugin import Plugin
+from epp.framework.plugin import Plugin, roles_of
 from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
@@ -295,7 +296,7 @@ class RunningConfig:
     async def _connect_readers(self, assembly: Assembly) -> None:
         """Let further plugins read objects of the cluster, before endpoints are tagged."""
         if self._readers is not None:
-            await self._readers.connect(assembly.readings, self._retag)
+            await self._readers.connect(self._readings(assembly), self._retag)
             if self._readers.cluster is not None:
                 return
         for plugin in assembly.plugins:
@@ -309,7 +310,7 @@ class RunningConfig:
     async def _disconnect_readers(self) -> None:
         """Let only the plugins of the configuration in effect read objects."""
         if self._readers is not None:
-            self._readers.keep(self.assembly.readings)
+            self._readers.keep(self._readings(self.assembly))
             await self._readers.hubs.close_unused()
 
     def _retag(self, reader: ObjectReader[Any], concerns: AffectedEndpoints) -> None:
@@ -330,6 +331,10 @@ class RunningConfig:
     def _taggers(self, assembly: Assembly) -> Sequence[Tagger[Any]]:
         return assembly.taggers if self._collects else ()
 
+    def _readings(self, assembly: Assembly) -> Sequence[Reading]:
+        """Return what plugins read; without those that only tag, if another process does: it sends the tags."""
+        return [each for each in assembly.readings if self._collects or not _only_tags(each.reader)]
+
     def _sync_tasks(self) -> None:
         """Run one task for each plugin in use that follows files or another source of its own, and no others."""
         wanted: dict[tuple[str, Plugin[Any]], tuple[Callable[[], Awaitable[None]], str]] = {}
@@ -344,6 +349,12 @@ class RunningConfig:
         for key in wanted.keys() - self._plugin_tasks.keys():
             work, name = wanted[key]
             self._plugin_tasks[key] = self._supervisor.start(key[0], work, name=name)
+
+
+def _only_tags(plugin: Plugin[Any]) -> bool:
+    """Whether nothing but the tags of endpoints, and messages of the main process, comes from what it reads."""
+    roles = set(roles_of(type(plugin)))
+    return Tagger in roles and roles <= {Tagger, ObjectReader, Follower, DataSource}
 
 
 def _trusted_seconds(assembly: Assembly) -> float:

@@ -24,10 +24,15 @@ from epp.framework.refusals import StartingError
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import TOPOLOGY, Topology
+from epp.kube.cluster import Cluster
+from epp.kube.readers import ClusterReaders
 from epp.pool.discovery import StaticDiscovery
 from epp.pool.discovery.targets import Target
 from epp.routing.director import Cause
+from epp.runtime.supervisor import Supervisor
 from epp.telemetry.metrics import Metrics
+from tests.support.kube.fake_api import FakeApi
+from tests.support.kube.kube_server import kubeconfig
 from tests.support.waiting import until
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
@@ -227,6 +232,37 @@ async def test_endpoints_that_another_process_polls_are_neither_polled_nor_tagge
         assert asked == ["10.0.0.1"]
         await world.running.switch(world.assembly(SLOW_PAGES))
         assert not pages.asked
+
+
+@pytest.mark.parametrize(
+    ("ask", "watched"),
+    [(None, {"hub", "cluster", "quotas"}), (lambda _endpoint, _tell: None, {"quotas"})],
+    ids=["main process", "worker"],
+)
+async def test_ocm_15_worker_reads_no_hub_and_no_objects_for_tags(ask, watched, tmp_path, monkeypatch):
+    cluster, hub, supervisor = FakeApi(), FakeApi(), Supervisor()
+    hub.namespace = "default"
+    monkeypatch.setattr("epp.kube.readers.KubeApi", lambda *_, **__: hub)
+    access = kubeconfig(tmp_path / "hub", "https://10.0.0.1:6443", token="t")  # noqa: S106  of nobody
+    plugins = [
+        f"{{type: cluster-data-source, parameters: {{kubeconfig: {access}}}}}",
+        "{type: accelerator-data-source}",
+        "{type: topology-extractor}",
+        "{type: tenant-quotas, parameters: {gpuResourceQuotas: true}}",
+    ]
+    of_pool = Cluster(cluster, clock=SystemClock(), supervisor=supervisor)
+    readers = ClusterReaders(of_pool, "llm", supervisor=supervisor)
+    text = pool("10.0.0.1", more=f", {', '.join(plugins)}")
+    try:
+        async with World(text, clock=SystemClock(), ask=ask, readers=readers) as world:
+            await world.running.switch(world.assembly(text))
+            await until(lambda: cluster.requests, "objects are read")
+            found = {"hub"} if hub.requests or readers.hubs.clusters else set()
+            found |= {"quotas" if "gpuresourcequotas" in path else "cluster" for path in cluster.requests}
+            assert found == watched
+    finally:
+        await of_pool.close()
+        await supervisor.stop()
 
 
 async def test_switch_changes_the_pool_between_two_requests():
