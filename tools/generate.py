@@ -359,7 +359,7 @@ def licences_markdown() -> str:
 
 def dependencies() -> Mapping[str, set[str]]:
     """Return all packages that this one needs here, each with the extras that bring it; `base` for none."""
-    extras = ("base", "gateway", "cel", "kubernetes", "tokenizers", "tracing")
+    extras = ("base", "gateway", "cel", "kubernetes", "redis", "tokenizers", "tracing")
     found: dict[str, set[str]] = {}
     for extra in extras:
         left = [Requirement(f"{PROJECT}[{extra}]" if extra != "base" else PROJECT)]

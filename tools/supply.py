@@ -4,7 +4,7 @@
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from packaging.utils import canonicalize_name
 
 LOCKS = ("run.txt", "image.txt")
 """What an installation takes, on a machine and in the container image."""
+BILLS = {"sbom.cdx.json": LOCKS, "image.cdx.json": LOCKS[1:]}
+"""Each file in `dist/`, and the locks whose packages it lists."""
 ALLOWED = frozenset(
     {
         "0BSD",
@@ -54,10 +56,10 @@ class Locked(NamedTuple):
     """SHA-256 of each file that may be installed."""
 
 
-def locked() -> dict[str, Locked]:
-    """Return the packages of the lock files, by name."""
+def locked(locks: Sequence[str] = LOCKS) -> dict[str, Locked]:
+    """Return the packages of lock files, by name."""
     found = {}
-    for lock in LOCKS:
+    for lock in locks:
         for match in _LOCKED.finditer((REPOSITORY / ".lock" / lock).read_text(encoding="utf-8")):
             requirement = Requirement(match["package"])
             if requirement.marker is None or requirement.marker.evaluate():
@@ -68,9 +70,9 @@ def locked() -> dict[str, Locked]:
     return dict(sorted(found.items()))
 
 
-def bill_of_materials() -> str:
+def bill_of_materials(locks: Sequence[str] = LOCKS) -> str:
     """Return the bill of materials as JSON, the same for the same lock files; raises ValueError for an invalid one."""
-    packages, needed = locked(), dependencies()
+    packages, needed = locked(locks), dependencies()
     components = {each.name: _component(each, is_needed=each.name in needed) for each in packages.values()}
     licence = LicenseFactory().make_from_string(licence_of(PROJECT))
     version = metadata.version(PROJECT)
@@ -138,11 +140,12 @@ def _needed_by(name: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write `dist/sbom.cdx.json`; exit with 1 for a licence that is not allowed."""
-    target = REPOSITORY / "dist" / "sbom.cdx.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(bill_of_materials(), encoding="utf-8")
-    print(f"{target.relative_to(REPOSITORY)}: {len(locked())} packages")  # noqa: T201  the report
+    """Write the bills into `dist/`; exit with 1 for a licence that is not allowed."""
+    for name, locks in BILLS.items():
+        target = REPOSITORY / "dist" / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(bill_of_materials(locks), encoding="utf-8")
+        print(f"{target.relative_to(REPOSITORY)}: {len(locked(locks))} packages")  # noqa: T201  the report
     if found := list(forbidden_licences()):
         sys.exit("\n".join(found))
 

