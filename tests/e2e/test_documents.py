@@ -50,7 +50,7 @@ NOT_RUN = {
     ENGINES: (),
     PROFILES: (),
     ACCELERATORS: (),
-    "deploy/README.md": ("docker build", "helm ", "kubectl "),
+    "deploy/README.md": ("docker build", "helm ", "kubectl ", "kind ", "curl -sf -D - --retry 60"),
     POLICIES: (),
     CLUSTERS: ("kubectl ", "TOKEN="),
     MULTI_CLUSTER: (),
@@ -71,7 +71,8 @@ NOT_RUN = {
     SEVERAL_PICKERS: (),
     WORKERS: (),
 }
-"""Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` runs these."""
+"""Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` and
+`tests/gateways` run these."""
 PROJECT_FILES = {
     "README.md": (),
     OWN_SERVERS: (),

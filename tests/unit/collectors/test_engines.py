@@ -94,6 +94,13 @@ def test_llama_cpp_reports_no_usage_of_its_cache(name):
     assert math.isnan(said[KV_USAGE])
 
 
+def test_page_that_ollama_may_come_to_have_is_read_as_the_configuration_describes_it():
+    """Its releases have none; this is the page of a pull request of July 2026."""
+    queue = {"name": "ollama", "queuedRequestsSpec": "ollama_requests_queued"}
+    one = extractor(defaultEngine="ollama", engineConfigs=[queue])
+    assert one.extract(page("ollama/metrics.txt"), endpoint()).columns == {WAITING: 6}
+
+
 def test_gauges_of_block_numbers_go_before_labels_one_by_one():
     both = b'sglang:page_size 16\nsglang:cache_config_info{page_size="64",num_pages="100"} 1\n'
     said = extractor().extract(both, endpoint("sglang")).columns
