@@ -343,6 +343,13 @@ def test_istio_calls_the_picker_over_tls_where_that_is_served(helm):
     assert "DestinationRule" not in kinds(helm.template(*FLAVOURS["istio"], "router.epp.flags.secure-serving=false"))
 
 
+def test_istio_can_be_told_to_verify_the_picker(helm):
+    tls = "provider.istio.destinationRule.trafficPolicy.tls"
+    values = (f"{tls}.insecureSkipVerify=false", f"{tls}.credentialName=ca")
+    rule = one(helm.template(*FLAVOURS["istio"], *values), "DestinationRule")["spec"]
+    assert rule["trafficPolicy"]["tls"] == {"mode": "SIMPLE", "insecureSkipVerify": False, "credentialName": "ca"}
+
+
 def test_route_leads_to_the_pool(helm):
     route = one(helm.template(*FLAVOURS["istio"]), "HTTPRoute")["spec"]
     assert route["parentRefs"] == [

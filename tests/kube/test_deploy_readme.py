@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from tests.support.documents import blocks, commands
+from tests.support.documents import blocks, commands, file_of
 from tests.support.kube.charts import CHART, REPOSITORY
 from tests.support.kube.client import Manifest, RefusedError
 
@@ -63,7 +63,8 @@ async def test_commands_of_helm_work_as_they_are_written(programs, space, tmp_pa
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("kubectl apply")])
 def test_file_of_a_command_exists(command):
     (file,) = re.findall(r"--filename (\S+)", command)
-    assert (REPOSITORY / file).exists()
+    written = {name for block in blocks(README) if (found := file_of(block)) for name in found[:1]}
+    assert file in written or (REPOSITORY / file).exists()
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)", README.read_text()))))
