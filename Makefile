@@ -22,7 +22,7 @@ export define SHOW_PACKAGES
 /^Installing collected/ { print "  unpacking ..."; fflush() }
 endef
 
-.PHONY: run test lint types contracts unit e2e main others properties slow e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
+.PHONY: run test lint types contracts unit e2e main others properties slow endurance e2e-grpcio h2spec fuzz docs site manifests picture bench bench-profiles bench-chart \
   bench-workloads bench-scale replay-proof overload overload-ci hostile hostile-ci soak supply operator test-redis test-vllm tuning-vllm test-kube kube-assets \
   test-gateways gateway-assets test-engines engine-assets bench-paper bench-herding bench-shared lock clean
 
@@ -62,7 +62,11 @@ properties: .venv/test
 # What takes long: many examples of each property, ready-made profiles on simulated fleets, floods, deaths of servers, the
 # documents as they are written.
 slow: .venv/test
-	$(BIN)/pytest $(IN_THREE) -m "slow or hypothesis" --hypothesis-profile=many tests/unit tests/contract tests/e2e
+	$(BIN)/pytest $(IN_THREE) -m "(slow or hypothesis) and not endurance" --hypothesis-profile=many tests/unit tests/contract tests/e2e
+
+# What takes minutes each, such as a hundred deaths of workers.
+endurance: .venv/test
+	$(BIN)/pytest -m endurance tests/e2e
 
 # The end-to-end tests of what differs between carriers: messages and statuses, bodies, cancellation, TLS, limits, the end.
 CARRIER_TESTS := modes trailers command_tls command_serve command_drain held_requests requests_in_flight half_open_tls \

@@ -299,9 +299,12 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # a minute on two cores that do nothing else
-async def test_a_hundred_deaths_of_workers_leave_nothing_and_cost_only_what_was_in_flight_there():
+@pytest.mark.timeout(600)  # a minute for a hundred, on two cores that do nothing else
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(30, marks=pytest.mark.slow), pytest.param(100, marks=[pytest.mark.slow, pytest.mark.endurance])],
+)
+async def test_deaths_of_workers_leave_nothing_and_cost_only_what_was_in_flight_there(count):
     async with gateway_with_workers(workers=3) as gateway:
         await serving(gateway, 3)
         deaths, failures = Deaths(gateway), list[tuple[float, float]]()
@@ -314,12 +317,12 @@ async def test_a_hundred_deaths_of_workers_leave_nothing_and_cost_only_what_was_
                 await deaths.kill_starting(first, second, after_seconds=0.2 * number)
             await serving(gateway, 3)
 
-        pairs = list(itertools.islice(itertools.cycle([(1, 2), (2, 3), (3, 1)]), 10))
+        pairs = list(itertools.islice(itertools.cycle([(1, 2), (2, 3), (3, 1)]), count // 10))
         await kill_ten(*pairs[0])
         (opened, mapped), resident = held_by(gateway.process.pid), resident_bytes(gateway.process.pid)
         for pair in pairs[1:]:
             await kill_ten(*pair)
-        assert deaths.count == 100
+        assert deaths.count == count
         asking.cancel()
         opened_later, mapped_later = held_by(gateway.process.pid)
         assert opened_later <= opened + 4  # connections of Envoy and of this test

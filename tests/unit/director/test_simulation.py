@@ -264,7 +264,7 @@ STEPS = st.lists(
     min_size=16,
     max_size=30,
 )
-FEW = settings(max_examples=settings().max_examples // 10, phases=[Phase.generate])
+FEW = settings(max_examples=settings().max_examples // 20, phases=[Phase.generate])
 """Worlds are expensive: they are neither many nor made smaller."""
 
 

@@ -112,7 +112,9 @@ def long_and_all_alike(_now, _chance):
     return 12.0
 
 
-@pytest.mark.parametrize(("service", "retries"), [(steady, False), (in_waves, True)])
+@pytest.mark.parametrize(
+    ("service", "retries"), [(steady, False), pytest.param(in_waves, True, marks=pytest.mark.slow)]
+)
 def test_retry_after_is_true_within_a_factor_of_two(service, retries):
     # 16 places, 1 s each: 16 a second go, and 48 come
     pairs = simulate(80, service=service, arrivals=[(0, lambda _: 48.0)], retries=retries)

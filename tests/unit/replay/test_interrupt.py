@@ -45,7 +45,7 @@ def living(group: int) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no process groups")
-@pytest.mark.parametrize("configs", [["adaptive"], ["adaptive", "random"]])
+@pytest.mark.parametrize("configs", [pytest.param(["adaptive"], marks=pytest.mark.slow), ["adaptive", "random"]])
 def test_interrupt_ends_all_processes(tmp_path: Path, endpoints_file, configs: list[str]):
     trace = tmp_path / "trace.jsonl"
     trace.write_bytes(b"".join(own_lines(requests(5.0, 20_000.0), BLOCK)))

@@ -76,9 +76,9 @@ def test_a_study_finds_better_values_and_writes_them_with_the_gain(problem, tmp_
 
 
 def test_a_later_call_continues_a_study(problem, tmp_path):
-    run(problem(), tmp_path / "study.db", trials=3)
-    tuning = run(problem(), tmp_path / "study.db", trials=5)
-    assert len(tuning.found.trials) == 5
+    run(problem(), tmp_path / "study.db", trials=2)
+    tuning = run(problem(), tmp_path / "study.db", trials=3)
+    assert len(tuning.found.trials) == 3
 
 
 def test_a_study_of_another_problem_is_refused(problem, tmp_path):
@@ -101,6 +101,7 @@ def test_two_objectives_give_a_front(problem, tmp_path):
     assert [cost for _, cost in front] == sorted((cost for _, cost in front), reverse=True)
 
 
+@pytest.mark.slow
 def test_trials_that_break_a_condition_are_not_the_best(problem, tmp_path):
     tuning = run(problem(conditions=("p50 ttft <= 1us",)), tmp_path / "study.db", trials=3)
     assert tuning.found.best == []
