@@ -5,7 +5,7 @@ import contextlib
 
 from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.pool.collectors.exposition import AFTER_NAME, Selector
 from epp.pool.collectors.page_limits import LARGE_BYTES, MetricFilter
 from epp.pool.settings import PageLimits

@@ -19,7 +19,7 @@ from epp.admission.flow_control import (
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.refusals import EvictedError
 from epp.framework.testing import candidates
-from epp.plugins.flow_control.policies import (
+from epp.plugins.flow_policies import (
     FcfsOrdering,
     GlobalStrictFairness,
     PriorityThenTimeEviction,

@@ -23,7 +23,7 @@ from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, Saturatio
 from epp.framework.quotas import Blocked
 from epp.framework.refusals import Breach
 from epp.framework.testing import candidates
-from epp.plugins.flow_control.policies import FcfsOrdering, GlobalStrictFairness, StaticUsageLimit
+from epp.plugins.flow_policies import FcfsOrdering, GlobalStrictFairness, StaticUsageLimit
 
 
 class Places(SaturationDetector[Parameters]):

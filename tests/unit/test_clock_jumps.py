@@ -41,7 +41,7 @@ USES_UTC = {
     "kube/leader_election.py",  # for people: who leads is decided by `now`
     "admin/simulate.py",  # of requests that are only tried
     "app/picker.py",  # of scores on a page
-    "plugins/filters/labels.py",
+    "plugins/label_filters.py",
     "admission/quotas/usage.py",
 }
 

@@ -17,7 +17,7 @@ from epp.extproc.settings import DEFAULT_GATHERED_BYTES, BudgetSettings
 from epp.framework.errors import RequestError
 from epp.framework.refusals import BodyTimeoutError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
 from epp.plugins.parsers import grpc, json_parser
-from epp.pool.collectors.engines import engine
+from epp.pool.collectors import engine
 from epp.pool.collectors.sources import pages, response_parser
 from epp.pool.settings import PageLimits
 

@@ -10,7 +10,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import SERVED, WAITING
 from epp.pool.collectors import Collector, Condition
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime
 from epp.telemetry.metrics import Metrics

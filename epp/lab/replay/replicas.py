@@ -21,7 +21,7 @@ from epp.lab.replay.virtual_time import VirtualClock
 from epp.lab.sim import SimRequest
 from epp.lab.sim.kv_cache import KVChanges
 from epp.pool.collectors import Tagging
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, slowest_interval

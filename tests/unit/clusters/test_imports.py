@@ -12,7 +12,7 @@ from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.kube.objects.base import convert
 from epp.kube.objects.inference import InferencePoolImport
-from epp.plugins.filters.labels import PlacementFilter
+from epp.plugins.label_filters import PlacementFilter
 from tests.support.config_files import replace
 from tests.support.kube.manifests import manifest
 

@@ -18,7 +18,7 @@ from epp.framework.snapshot import (
     RUNNING,
     WAITING,
 )
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, CoreMetricsParameters
 
 PAGES = Path(__file__).parents[2] / "data" / "vllm-0.32"
 VLLM = Endpoint("e", "10.0.0.1", 8000)

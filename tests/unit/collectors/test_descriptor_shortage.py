@@ -12,7 +12,7 @@ from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed, NotAskedError
 from epp.framework.snapshot import ANSWERS, REACHABLE
 from epp.pool.collectors import CollectorObserver
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.polling import collector as capacity
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import Poll

@@ -20,7 +20,7 @@ from epp.framework.snapshot import (
     WAITING,
     Column,
 )
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, CoreMetricsParameters
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, CoreMetricsParameters
 
 DATA = Path(__file__).parents[2] / "data"
 RANKS = "sglang/metrics-ranks.txt"

@@ -12,7 +12,7 @@ from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed, PageError, Report
 from epp.framework.snapshot import RUNNING
 from epp.pool.collectors import page_limits as metric_filter
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.page_limits import LARGE_BYTES, Limit, MetricFilter
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Datastore

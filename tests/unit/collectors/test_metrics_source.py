@@ -8,7 +8,7 @@ import pytest
 from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import PageError, UnreachableError
 from epp.framework.input_errors import read_parameters
-from epp.pool.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
+from epp.pool.collectors.engine_metrics import MetricsDataSource, MetricsSourceParameters
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed, PageError
 from epp.framework.endpoint import PagePlace
 from epp.framework.snapshot import ANSWERS, CLUSTER_KV_USAGE, CLUSTER_QUEUE, REACHABLE
-from epp.pool.collectors.engines.metrics import (
+from epp.pool.collectors.engine_metrics import (
     MultiClusterExtractorParameters,
     MultiClusterMetricsDataSource,
     MultiClusterMetricsExtractor,

@@ -11,7 +11,7 @@ from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed
 from epp.framework.snapshot import ROUND_TRIP
 from epp.pool.collectors import Collector
-from epp.pool.collectors.engines.metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.sources import connection
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import Supervisor

@@ -15,7 +15,7 @@ import pytest
 from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import Contact, DataSource, PageError, UnreachableError
 from epp.framework.endpoint import EndpointTrust
-from epp.pool.collectors.engines.metrics import MetricsDataSource, MetricsSourceParameters
+from epp.pool.collectors.engine_metrics import MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
 from tests.support import certificates
 

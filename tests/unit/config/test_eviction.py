@@ -2,7 +2,7 @@
 """Which requests under way may end for others, as a file says it."""
 
 from epp.admission.flow_control import OWN_GRACE_SECONDS, REPORT_GRACE_SECONDS
-from epp.plugins.flow_control.policies import PriorityThenTimeEviction, SheddableEviction
+from epp.plugins.flow_policies import PriorityThenTimeEviction, SheddableEviction
 
 GATE = "featureGates: [flowControl]\n"
 

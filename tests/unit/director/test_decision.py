@@ -11,7 +11,7 @@ from epp.framework.registry import Registry
 from epp.framework.request import CACHED_TOKENS_PREDICTED, PREFIX_MATCH, PROMPT_TOKENS, PrefixMatch, PromptTokens
 from epp.framework.result import FilterTrace, ScoreTrace
 from epp.framework.testing import candidates, run_scheduling
-from epp.plugins.accelerators.selection_filters import AcceleratorFilter
+from epp.plugins.selection_filters import AcceleratorFilter
 from epp.routing.director import Decision, DirectorObserver, Observers, top_values
 
 FOUR = candidates(waiting=[0, 0, 0, 0])

@@ -18,7 +18,7 @@ from epp.framework.refusals import (
     ShuttingDownError,
     TargetMissedError,
 )
-from epp.plugins.flow_control.policies import (
+from epp.plugins.flow_policies import (
     EdfOrdering,
     PriorityHoldback,
     PriorityHoldbackParameters,

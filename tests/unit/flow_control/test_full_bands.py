@@ -12,7 +12,7 @@ from epp.admission.flow_control import NO_LIMITS, FlowObserver, Limits, Outcome
 from epp.admission.flow_control.band import Shares
 from epp.framework import Request
 from epp.framework.refusals import EvictedError, QueueFullError, QueueFullNoEndpointsError
-from epp.plugins.flow_control.policies import RoundRobinFairness
+from epp.plugins.flow_policies import RoundRobinFairness
 from tests.support.queued_requests import Front, Standing, waiting
 
 

@@ -21,7 +21,7 @@ from epp.framework.flow_control import (
     UsageLimitPolicy,
 )
 from epp.framework.plugin import Guard, PluginObserver
-from epp.plugins.flow_control.policies import RoundRobinFairness
+from epp.plugins.flow_policies import RoundRobinFairness
 from tests.support.queued_requests import Front, waiting
 
 

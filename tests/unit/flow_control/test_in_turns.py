@@ -9,7 +9,7 @@ import pytest
 
 from epp.admission.flow_control import control
 from epp.framework.refusals import QueueTimeoutError, ShuttingDownError
-from epp.plugins.flow_control.policies import RoundRobinFairness
+from epp.plugins.flow_policies import RoundRobinFairness
 from tests.support.queued_requests import Front, Standing, waiting
 
 MANY = 1000

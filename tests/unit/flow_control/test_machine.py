@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from epp.admission.flow_control import BandSettings, Limits
 from epp.framework.errors import RequestError
 from epp.framework.refusals import QueueFullError
-from epp.plugins.flow_control.policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness
+from epp.plugins.flow_policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness
 from tests.support.queued_requests import Front, Standing
 
 PLACES = (1, 1, 1)

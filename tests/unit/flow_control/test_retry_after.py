@@ -12,7 +12,7 @@ import pytest
 from epp.admission.flow_control import FlowObserver, Limits
 from epp.framework import ManualClock
 from epp.framework.refusals import QueueFullError
-from epp.plugins.flow_control.policies import RoundRobinFairness
+from epp.plugins.flow_policies import RoundRobinFairness
 from tests.support.queued_requests import Front, Standing
 
 

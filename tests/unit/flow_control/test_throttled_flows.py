@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework.refusals import QuotaExceededError, ShuttingDownError
-from epp.plugins.flow_control.policies import RoundRobinFairness
+from epp.plugins.flow_policies import RoundRobinFairness
 from tests.support.queued_requests import Front, waiting
 
 

@@ -11,7 +11,7 @@ from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selectio
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost, Partition, Performance, Sharing
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.framework.testing import candidates
-from epp.plugins.accelerators.selection_filters import AcceleratorFilter
+from epp.plugins.selection_filters import AcceleratorFilter
 from tests.support.plugins import built
 
 GIB = 2**30

@@ -9,7 +9,7 @@ from epp.framework import PREFIX_MATCH, Headers, PrefixMatch, Request, Scorer
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Device, Routability
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, run_profile
-from epp.plugins.accelerators.availability import AcceleratorAvailabilityFilter
+from epp.plugins.availability import AcceleratorAvailabilityFilter
 from epp.plugins.profile_handlers import MaxScorePicker
 from epp.plugins.request_control import SessionAffinityFilter
 from tests.support.plugins import built

@@ -10,7 +10,7 @@ from epp.framework import Request
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.accelerators.placement import CostAwareSpill
+from epp.plugins.placement import CostAwareSpill
 from tests.support.plugins import built
 
 

@@ -7,7 +7,7 @@ from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Part
 from epp.framework.errors import ConfigurationError
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.accelerators.selection_filters import MigProfileFilter
+from epp.plugins.selection_filters import MigProfileFilter
 from tests.support.plugins import built
 
 GIB = 2**30

@@ -14,7 +14,7 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device
 from epp.framework.refusals import SaturatedError
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.framework.testing import candidates, run_profile
-from epp.plugins.accelerators.placement import NodeConcurrencyFilter, PlacementTemplateFilter
+from epp.plugins.placement import NodeConcurrencyFilter, PlacementTemplateFilter
 from tests.support.plugins import built
 
 TEMPLATES = {

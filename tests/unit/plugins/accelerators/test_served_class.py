@@ -10,7 +10,7 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Sh
 from epp.framework.datalayer import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.plugins.accelerators.availability import ServedClassProducer
+from epp.plugins.availability import ServedClassProducer
 from tests.support.plugins import built
 
 H100 = AcceleratorTag(model="h100", classes=("nvidia-H100", "any"))

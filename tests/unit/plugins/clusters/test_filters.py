@@ -16,7 +16,7 @@ from epp.framework import (
 from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTaint, PlacementStatus, TaintEffect
 from epp.framework.refusals import NoClustersError
 from epp.framework.testing import candidates, run_profile
-from epp.plugins.filters.labels import PlacementFilter, TaintFilter
+from epp.plugins.label_filters import PlacementFilter, TaintFilter
 from tests.support.plugins import built
 
 LLM = "kueue-system/llm-gpu"

@@ -14,11 +14,11 @@ from epp.framework.refusals import UnmetConstraintError
 from epp.framework.result import ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.joint_aggregator import JointAggregator, LocalityBands
-from epp.plugins.disaggregation.profile_handlers import DisaggParameters, DisaggProfileHandler, StageDeciders
-from epp.plugins.disaggregation.rollout import AlwaysDisaggPDDecider
-from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.disaggregation_handlers import DisaggParameters, DisaggProfileHandler, StageDeciders
+from epp.plugins.joint_aggregator import JointAggregator, LocalityBands
+from epp.plugins.label_filters import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.profile_handlers import MaxScorePicker, RandomPicker
+from epp.plugins.rollout import AlwaysDisaggPDDecider
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 from tests.support.plugins import built
 

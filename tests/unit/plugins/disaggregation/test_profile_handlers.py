@@ -20,15 +20,15 @@ from epp.framework.errors import InternalError
 from epp.framework.refusals import UnmetConstraintError
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.profile_handlers import DisaggProfileHandler, PDProfileHandler, leg_headers
-from epp.plugins.disaggregation.rollout import (
+from epp.plugins.disaggregation_handlers import DisaggProfileHandler, PDProfileHandler, leg_headers
+from epp.plugins.label_filters import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.profile_handlers import MaxScorePicker, PickerParameters
+from epp.plugins.rollout import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
     PrefixBasedPDDecider,
     PrefixBasedPDParameters,
 )
-from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
-from epp.plugins.profile_handlers import MaxScorePicker, PickerParameters
 from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
 from tests.support.plugins import built
 

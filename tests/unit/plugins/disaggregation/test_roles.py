@@ -7,7 +7,7 @@ import pytest
 from epp.framework import PrefixMatch, Request, RequestBody
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS, PromptTokens
 from epp.framework.testing import candidates
-from epp.plugins.disaggregation.rollout import (
+from epp.plugins.rollout import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPDDecider,
     DecodeFilter,

@@ -12,7 +12,7 @@ from epp.framework import Candidates, Endpoint, Headers, ManualClock, Request, R
 from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.plugin import Stability
 from epp.framework.snapshot import REFUSES
-from epp.plugins.disaggregation.rollout import DisaggregatedSetRolloutScreener, RolloutScreenerParameters, shares
+from epp.plugins.rollout import DisaggregatedSetRolloutScreener, RolloutScreenerParameters, shares
 from epp.routing.datastore import Datastore
 
 SET, REVISION, ROLE = (f"disaggregatedset.x-k8s.io/{name}" for name in ("name", "revision", "role"))

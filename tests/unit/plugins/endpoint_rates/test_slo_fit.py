@@ -9,9 +9,9 @@ from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
-from epp.plugins.filters.saturation import ConcurrencyDetector
-from epp.plugins.flow_control.policies import WorkSecondsDetector
+from epp.plugins.flow_policies import WorkSecondsDetector
 from epp.plugins.predicted_latency import SloFitFilter
+from epp.plugins.saturation import ConcurrencyDetector
 from tests.support.plugins import built
 
 ALL = [True, True, True]

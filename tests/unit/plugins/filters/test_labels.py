@@ -9,7 +9,7 @@ from epp.framework import Column, ConfigurationError, Request, Stability
 from epp.framework.input_errors import read_parameters
 from epp.framework.snapshot import GPU_UTILIZATION, WAITING
 from epp.framework.testing import candidates
-from epp.plugins.filters.labels import (
+from epp.plugins.label_filters import (
     ByLabelFilter,
     ByLabelSelectorFilter,
     EndpointAttributeFilter,

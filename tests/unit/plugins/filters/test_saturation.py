@@ -10,7 +10,7 @@ from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, WAITING
 from epp.framework.testing import candidates
-from epp.plugins.filters.saturation import UtilizationFilter
+from epp.plugins.saturation import UtilizationFilter
 from tests.support.plugins import built
 
 NOW = 1000.0

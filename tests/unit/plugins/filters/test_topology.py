@@ -9,7 +9,7 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Devic
 from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS, TOPOLOGY
 from epp.framework.testing import candidates, run_scheduling
-from epp.plugins.filters.topology import (
+from epp.plugins.topology_filters import (
     GpuTopologyFilter,
     NodeAffinityFilter,
     SameNodeFilter,

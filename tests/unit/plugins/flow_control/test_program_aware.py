@@ -11,7 +11,7 @@ from epp.framework import ManualClock, Request, RequestBody, Response
 from epp.framework.flow_control import Queued
 from epp.framework.request import Usage
 from epp.framework.testing import candidates
-from epp.plugins.flow_control.attained_service import ProgramAwareFairness, ProgramAwareParameters, ServiceLedger
+from epp.plugins.attained_service import ProgramAwareFairness, ProgramAwareParameters, ServiceLedger
 
 HALF_LIFE = 60.0
 

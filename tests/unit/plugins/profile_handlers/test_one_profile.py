@@ -8,7 +8,7 @@ from epp.framework import Candidates, Endpoint, Headers, Records, Request, Snaps
 from epp.framework.errors import BadRequestError, InternalError
 from epp.framework.refusals import UnmetConstraintError
 from epp.framework.testing import candidates
-from epp.plugins.filters.labels import LabelSelectorFilter, LabelSelectorParameters
+from epp.plugins.label_filters import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.profile_handlers import (
     DataParallelProfileHandler,
     HeaderProfileHandler,

@@ -11,8 +11,8 @@ from epp.framework.endpoint import Endpoint, Identity, PagePlace
 from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters, Stability
 from epp.framework.snapshot import CLUSTER_KV_USAGE, CLUSTER_QUEUE, Column
-from epp.pool.collectors.engines.engine import Engine, Signal, compile_engine
-from epp.pool.collectors.engines.engine_config import BUILT_IN, HOST, SERIES_PREFIXES, EngineConfig
+from epp.pool.collectors.engine import Engine, Signal, compile_engine
+from epp.pool.collectors.engine_config import BUILT_IN, HOST, SERIES_PREFIXES, EngineConfig
 from epp.pool.collectors.exposition import PROMETHEUS_TEXT, PageLayout, Selector
 from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
 

@@ -35,7 +35,7 @@ from epp.framework.accelerators.sites import Sites
 from epp.framework.accelerators.tag import names_of
 from epp.framework.candidates import LEVELS
 from epp.framework.headers import ENCODERS, PREFILLER
-from epp.plugins.disaggregation.profile_handlers import StageProfiles, leg_headers
+from epp.plugins.disaggregation_handlers import StageProfiles, leg_headers
 
 
 class StageWeights(Parameters, frozen=True):

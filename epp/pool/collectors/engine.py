@@ -23,7 +23,7 @@ from epp.framework.snapshot import (
     Column,
     LoraState,
 )
-from epp.pool.collectors.engines.engine_config import (
+from epp.pool.collectors.engine_config import (
     BUILT_IN,
     OTHER_PREFIXES,
     OTHER_SPELLINGS,

@@ -24,7 +24,7 @@ from epp.framework.endpoint import LabelSelector, Requirement
 from epp.framework.limits import Name
 from epp.framework.result import DropCause
 from epp.framework.snapshot import NODE_NAME
-from epp.plugins.filters.labels import OPERATORS
+from epp.plugins.label_filters import OPERATORS
 
 _WITHOUT_VALUES = frozenset({"Exists", "DoesNotExist"})
 _OF_NUMBERS = frozenset({"Gt", "Lt"})

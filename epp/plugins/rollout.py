@@ -35,7 +35,7 @@ from epp.framework import (
 from epp.framework.endpoint import LabelSelector
 from epp.framework.flow_control import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.framework.plugin_status import PluginMetric, Sample
-from epp.plugins.filters.labels import LabelValueFilter
+from epp.plugins.label_filters import LabelValueFilter
 
 
 class EncodeFilter(LabelValueFilter):

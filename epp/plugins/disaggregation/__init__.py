@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Disaggregated requests: encode, prefill and decode legs on different endpoints."""
