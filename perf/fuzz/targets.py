@@ -12,7 +12,7 @@ TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "bodies": ("bodies_target", ("epp.routing.bodies",)),
     "exposition": (
         "exposition_target",
-        ("epp.pool.collectors.exposition", "epp.pool.collectors.page_limits", "epp.pool.collectors.engines"),
+        ("epp.pool.collectors.exposition", "epp.pool.collectors.page_limits", "epp.pool.collectors.engine"),
     ),
     "config": ("config_target", ("epp.config", "epp.runtime.plain_yaml")),
 }
