@@ -47,7 +47,7 @@ from epp.telemetry.process_series import show_build, show_process
 from epp.telemetry.settings import PageSettings
 
 if TYPE_CHECKING:  # only one of two carriers is imported
-    from epp.extproc.carriers import Acceptor
+    from epp.extproc.http2_carrier import Acceptor
 
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.01

@@ -19,8 +19,8 @@ from epp.runtime.addresses import parse_host_port, shown_listening
 from epp.runtime.supervisor import first_of
 
 if TYPE_CHECKING:
-    from epp.extproc.carriers import Acceptor
     from epp.extproc.http2.server import GrpcServer
+    from epp.extproc.http2_carrier import Acceptor
 
 
 LIVENESS = "liveness"
@@ -292,9 +292,9 @@ class ExtProcServer:
 
 def _carrier(sessions: SessionSource, health: Health, settings: ServerSettings, acceptor: "Acceptor | None") -> Carrier:
     if settings.transport is Transport.GRPCIO:
-        from epp.extproc.carriers import GrpcioCarrier  # noqa: PLC0415  14 MB that the other does not need
+        from epp.extproc.grpcio_carrier import GrpcioCarrier  # noqa: PLC0415  14 MB that the other does not need
 
         return GrpcioCarrier(sessions, health, settings)
-    from epp.extproc.carriers import Http2Carrier  # noqa: PLC0415  the same the other way round
+    from epp.extproc.http2_carrier import Http2Carrier  # noqa: PLC0415  the same the other way round
 
     return Http2Carrier(sessions, health, settings, acceptor)

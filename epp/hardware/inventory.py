@@ -31,12 +31,7 @@ from epp.kube.objects.instaslice import AllocationClaim, Instaslice, NodeAcceler
 from epp.kube.objects.last_good import FileObjects, ObjectsByKind
 from epp.kube.objects.ocm import OCM
 from epp.kube.objects.ome import AcceleratorClass, ResourceFlavor
-from epp.kube.objects.ome_services import (
-    ClusterServingRuntime,
-    InferenceService,
-    ServingRuntime,
-    selects_accelerators,
-)
+from epp.kube.objects.ome_services import ClusterServingRuntime, InferenceService, ServingRuntime, selects_accelerators
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object

@@ -21,7 +21,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "admin/configuration.py": {"datetime.now"},  # of a page
     "cli/calibrate.py": {"datetime.now"},  # of a server profile
     "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
-    "pool/tokens/chat.py": {"datetime.now"},  # a date in a prompt
+    "pool/tokens/chat_template.py": {"datetime.now"},  # a date in a prompt
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
     "framework/plugin_status.py": {"time.time"},  # `_created` of a histogram

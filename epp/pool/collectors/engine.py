@@ -23,13 +23,7 @@ from epp.framework.snapshot import (
     Column,
     LoraState,
 )
-from epp.pool.collectors.engine_config import (
-    BUILT_IN,
-    OTHER_PREFIXES,
-    OTHER_SPELLINGS,
-    RANK_LABELS,
-    EngineConfig,
-)
+from epp.pool.collectors.engine_config import BUILT_IN, OTHER_PREFIXES, OTHER_SPELLINGS, RANK_LABELS, EngineConfig
 from epp.pool.collectors.exposition import PageLayout, Selector, Series
 
 Fold: TypeAlias = Callable[[Iterable[float]], float]

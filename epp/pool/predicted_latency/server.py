@@ -29,7 +29,7 @@ from epp.pool.predicted_latency.messages import (
 )
 
 if TYPE_CHECKING:
-    from epp.pool.collectors.dynamic_scores.source import Fetcher
+    from epp.pool.collectors.dynamic_scores.fetching import Fetcher
 
 _MOST_SERVERS = 16
 _MOST_ROWS = 1000
@@ -222,7 +222,7 @@ class PredictionClient:
 
     async def run(self) -> None:
         """Watch the servers and transfer training entries until cancelled."""
-        from epp.pool.collectors.dynamic_scores.source import Fetcher  # noqa: PLC0415  `epp check` uses no network
+        from epp.pool.collectors.dynamic_scores.fetching import Fetcher  # noqa: PLC0415  `epp check` uses no network
 
         settings = self.settings
         try:

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from epp.framework.files import check_allowed, read_regular
 from epp.framework.messages import install_command
-from epp.pool.tokens.chat import ChatRequest, CompletionRequest
+from epp.pool.tokens.chat_request import ChatRequest, CompletionRequest
 from epp.pool.tokens.source import Api, Prompt, PromptRefusedError, Tokens, TokenSource
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-    from epp.pool.tokens.chat import ChatTemplate
+    from epp.pool.tokens.chat_template import ChatTemplate
 
 
 _CACHE_BYTES = 64 * 1024 * 1024
@@ -251,7 +251,7 @@ def _load_template(folder: Path, template_path: str) -> "ChatTemplate | None":
     else:
         return None
     try:
-        from epp.pool.tokens.chat import ChatTemplate  # noqa: PLC0415  it needs an optional dependency
+        from epp.pool.tokens.chat_template import ChatTemplate  # noqa: PLC0415  it needs an optional dependency
     except ImportError as error:
         raise ValueError(f"chat templates need the package jinja2: {install_command('tokenizers')}") from error
     return ChatTemplate(templates, _special_tokens(config))

@@ -278,12 +278,12 @@ class TokenProducer(
         if file is not None:
             return LocalTokenizer(file.path, file.chat_template_path, most_bytes=file.max_bytes)
         if (uds := self.parameters.uds_tokenizer_config) is not None:
-            from epp.pool.tokens.services import UdsTokenizer  # noqa: PLC0415  it loads a gRPC client
+            from epp.pool.tokens.uds_tokenizer import UdsTokenizer  # noqa: PLC0415  it loads a gRPC client
 
             return UdsTokenizer(uds.address, uds.tokenizer(self.parameters.model_name))
         if service is None:
             return None
-        from epp.pool.tokens.services import RenderService  # noqa: PLC0415  it loads an HTTP client
+        from epp.pool.tokens.render_service import RenderService  # noqa: PLC0415  it loads an HTTP client
 
         return RenderService(
             service.url,

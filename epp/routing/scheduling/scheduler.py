@@ -11,16 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from epp.framework.arrays import (
-    ROUNDING,
-    Floats,
-    Positions,
-    ResultError,
-    all_true,
-    are_scores,
-    as_positions,
-    as_scores,
-)
+from epp.framework.arrays import ROUNDING, Floats, Positions, ResultError, all_true, are_scores, as_positions, as_scores
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, RequestError
 from epp.framework.plugin import Datum, Failure, Guard, SchedulingObserver

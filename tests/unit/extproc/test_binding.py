@@ -6,7 +6,7 @@ import socket
 import grpc
 import pytest
 
-from epp.extproc.carriers import bind
+from epp.extproc.grpcio_carrier import bind
 from epp.framework import ConfigurationError
 
 

@@ -7,9 +7,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, H
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.budgets import Budgets, BudgetSettings
-from epp.extproc.carriers import CallHandlers, bound_socket
+from epp.extproc.grpcio_carrier import CallHandlers
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.server import GrpcServer
+from epp.extproc.http2_carrier import bound_socket
 from epp.extproc.server import Health, health_methods
 from epp.extproc.settings import ServerSettings, Transport
 from epp.extproc.wire import SERVICE

@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.budgets import Budgets
-from epp.extproc.carriers import Http2Carrier
+from epp.extproc.http2_carrier import Http2Carrier
 from epp.extproc.open_streams import SessionSource
 from epp.extproc.server import Health
 from epp.extproc.settings import BudgetSettings, ServerSettings, TlsVersion, Transport
@@ -225,6 +225,8 @@ async def test_stop_is_not_kept_waiting_by_a_client_that_reads_nothing():
 
 
 def test_grpc_is_not_imported():
-    program = "import epp.extproc.carriers, sys; print([name for name in ('grpc', 'aiohttp') if name in sys.modules])"
+    program = (
+        "import epp.extproc.http2_carrier, sys; print([name for name in ('grpc', 'aiohttp') if name in sys.modules])"
+    )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout == "[]\n"

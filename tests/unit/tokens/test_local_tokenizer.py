@@ -258,7 +258,7 @@ def test_broken_template_is_said(path, file, content, message):
         build(local(path))
 
 
-@pytest.mark.parametrize("package", ["tokenizers", "epp.pool.tokens.chat"])
+@pytest.mark.parametrize("package", ["tokenizers", "epp.pool.tokens.chat_template"])
 def test_missing_package_is_named_with_its_extra(monkeypatch, path, package):
     def without(name, *rest):
         if name == package:

@@ -20,13 +20,7 @@ from epp.framework.endpoint import Endpoint, PagePlace
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.quantities import parse_duration
 from epp.pool.collectors.page_limits import REMEDIES, Limit
-from epp.pool.collectors.sources.connection import (
-    ConnectError,
-    Connection,
-    DisconnectedError,
-    Target,
-    connect,
-)
+from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Target, connect
 from epp.pool.collectors.sources.page_client import Attempt, PageClient
 from epp.pool.collectors.sources.probes import (
     EndpointTls,

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 from epp.framework.datalayer import Contact, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint, PagePlace
 from epp.pool.collectors.page_limits import Limit, PageLimitError
-from epp.pool.collectors.sources.connection import (
-    ConnectError,
-    Connection,
-    DisconnectedError,
-    Outcome,
-    Target,
-)
+from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Outcome, Target
 from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
 from epp.runtime.supervisor import NO_DESCRIPTOR
 

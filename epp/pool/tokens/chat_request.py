@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts in text as vLLM gives them to a tokenizer, and chat templates, rendered in a sandbox, up to a size."""
+"""Requests with prompts in text, as vLLM gives them to a tokenizer or a chat template."""
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
-from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
-from jinja2 import Template, TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from epp.pool.tokens.source import PromptRefusedError
 
@@ -145,106 +138,3 @@ def _call(call: Any) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         arguments = {}
     return {**call, "function": {**call["function"], "arguments": arguments}}
-
-
-_MOST_CHARACTERS = 8 * 1024 * 1024
-_MOST_SECONDS = 2.0
-_MARK = "a-text"
-_TO_CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
-
-
-class _Generation(Extension):
-    """The tag `generation`, which marks answers for training: its content is rendered unchanged."""
-
-    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
-
-    def parse(self, parser: Parser) -> list[Node]:
-        """Return the content."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)  # noqa: DTZ005  local time, as in transformers
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002  as templates call it
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002  the same
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-class ChatTemplate:
-    """One template, or one for chats with tools and one for others."""
-
-    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """Compile the templates `default` and perhaps `tool_use`; raises ValueError."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
-        try:
-            compiled = {name: environment.from_string(text) for name, text in templates.items()}
-        except (TemplateError, RecursionError) as error:
-            raise ValueError(f"the chat template cannot be compiled: {error}") from error
-        if "default" not in compiled:
-            raise ValueError(f"the chat templates are {', '.join(templates) or 'none'}; one must be named default")
-        self._default = compiled["default"]
-        self._for_tools = compiled.get("tool_use", self._default)
-        self._special_tokens = special_tokens
-        self.knows_developer = "developer" in templates["default"]
-        """Whether it has a role `developer`."""
-        self.wants_parts = self._iterates_parts()
-        """Whether the content of a message is a list of its parts, as opposed to one text."""
-
-    def render(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None = None,
-        *,
-        continues: bool = False,
-        **variables: object,
-    ) -> str:
-        """Return the text; `continues` leaves the last message open. Raises ValueError, or whatever a template may."""
-        template = self._default if tools is None else self._for_tools
-        known = {**self._special_tokens, **variables}
-        if not continues:
-            return _limited(template, {**known, "messages": messages, "tools": tools})
-        *earlier, last = messages
-        content = last["content"]
-        if isinstance(content, list):
-            *parts, part = content
-            marked: object = [*parts, {**part, "text": part["text"] + _TO_CONTINUE}]
-        else:
-            marked = content + _TO_CONTINUE
-        text = _limited(template, {**known, "messages": [*earlier, {**last, "content": marked}], "tools": tools})
-        end = text.rindex(_TO_CONTINUE.strip())
-        return text[:end] if text.startswith(_TO_CONTINUE, end) else text[:end].rstrip()
-
-    def _iterates_parts(self) -> bool:
-        part = {"type": "text", "text": _MARK}
-        try:
-            text = self.render([{"role": "user", "content": [part]}], add_generation_prompt=True)
-        except Exception:  # noqa: BLE001  a template may raise anything
-            return False
-        return _MARK in text and "'type'" not in text and '"type"' not in text
-
-
-def _limited(template: Template, variables: Mapping[str, object]) -> str:
-    pieces, size = [], 0
-    until = monotonic() + _MOST_SECONDS
-    for piece in template.generate(variables):
-        size += len(piece)
-        if size > _MOST_CHARACTERS or monotonic() > until:
-            raise ValueError(f"the chat template writes more than {_MOST_CHARACTERS} characters, or takes too long")
-        pieces.append(piece)
-    return "".join(pieces)
