@@ -26,8 +26,7 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.arrays import Floats, highest, lowest
-from epp.framework.flow_control import FairnessPolicy, FlowOrder, Queued
-from epp.framework.heap import Heap
+from epp.framework.flow_control import FairnessPolicy, FlowOrder, Heap, Queued
 from epp.framework.limits import Weight
 from epp.framework.messages import printable
 from epp.framework.plugin_status import PluginMetric, Sample

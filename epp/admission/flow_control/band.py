@@ -7,7 +7,7 @@ from itertools import islice
 from math import inf
 
 from epp.admission.flow_control.settings import BandSettings, QueuedRequest
-from epp.framework.heap import Heap
+from epp.framework.flow_control import Heap
 from epp.framework.quotas import Blocked
 
 _MOST_VICTIMS = 32

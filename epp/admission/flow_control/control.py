@@ -15,8 +15,7 @@ from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
-from epp.framework.flow_control import Queued
-from epp.framework.heap import Heap
+from epp.framework.flow_control import Heap, Queued
 from epp.framework.quotas import Blocked
 from epp.framework.refusals import LATER_SECONDS, ShuttingDownError
 from epp.framework.request import Request

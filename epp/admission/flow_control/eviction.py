@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.flow_control import EvictionFilter, EvictionOrder, UnderWay
-from epp.framework.heap import Heap
+from epp.framework.flow_control import EvictionFilter, EvictionOrder, Heap, UnderWay
 from epp.framework.refusals import EvictedError
 from epp.framework.request import Request
 from epp.framework.snapshot import IN_FLIGHT

@@ -21,9 +21,16 @@ from epp.pool.discovery.pods import KV_PORTS
 from epp.pool.kv_events.central import Sender
 from epp.pool.kv_events.holders import Lane
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
-from epp.pool.kv_events.ports import EventSources, Ports, labelled_ports, rank_of
 from epp.pool.kv_events.sockets import CurveParameters
-from epp.pool.kv_events.subscriber import MOST_WAITING_MESSAGES, Addresses, Subscriber
+from epp.pool.kv_events.subscriber import (
+    MOST_WAITING_MESSAGES,
+    Addresses,
+    EventSources,
+    Ports,
+    Subscriber,
+    labelled_ports,
+    rank_of,
+)
 
 _LISTENING = re.compile(r"tcp://(?:\*|[\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})")
 _LAST_PORT = 65_535

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from epp.framework.files import check_allowed, read_regular
 from epp.framework.messages import install_command
-from epp.pool.tokens.chat_request import ChatRequest, CompletionRequest
-from epp.pool.tokens.source import Api, Prompt, PromptRefusedError, Tokens, TokenSource
+from epp.pool.tokens.source import Api, ChatRequest, CompletionRequest, Prompt, PromptRefusedError, Tokens, TokenSource
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer

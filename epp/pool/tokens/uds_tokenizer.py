@@ -10,10 +10,11 @@ import grpc
 import msgspec
 
 from epp.framework.protobuf import FieldReader, count_varints, number, part, read_uint32s
-from epp.pool.tokens.chat_request import ChatRequest, CompletionRequest
 from epp.pool.tokens.source import (
     MOST_TOKENS,
     Api,
+    ChatRequest,
+    CompletionRequest,
     Features,
     Prompt,
     PromptRefusedError,

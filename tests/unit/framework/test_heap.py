@@ -6,7 +6,7 @@ import sys
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.framework.heap import Heap
+from epp.framework.flow_control import Heap
 
 KEYS = st.sampled_from([0.0, 0.0, 1.0, 2.0, 3.0, 9.0])
 NAMES = st.integers(0, 40)

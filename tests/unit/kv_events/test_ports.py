@@ -8,7 +8,7 @@ from aiohttp import web
 
 from epp.app.servers import inputs_health
 from epp.framework import Endpoint
-from epp.pool.kv_events.ports import Ports, rank_of, read_ports
+from epp.pool.kv_events.subscriber import Ports, rank_of, read_ports
 from tests.support.kv_publisher import stored
 from tests.support.waiting import until
 from tests.unit.kv_events.test_producer import HASHES, PROMPT, Fleet, running
