@@ -144,7 +144,9 @@ class ResponseHalf:
             expect("response_body", self.progress, _EXPECTED)
             self.progress = _BODY
         if self._requested_mode is not None:
-            self._body_shown()
+            if self._requested_mode is BodyMode.NONE:  # not granted
+                self._use(self._modes.response)
+            self._requested_mode = None
         piece, last = message.body, message.end_of_stream
         if len(piece) > SHORT_BYTES and routing is not None and self._needs_slices(piece, routing):
             self._held = held = PendingRequest(partial(self._read_slices, piece, routing, last=last))
@@ -288,11 +290,6 @@ class ResponseHalf:
         if self._decision_headers:
             added |= _decision(routing)
         return added
-
-    def _body_shown(self) -> None:
-        if self._requested_mode is BodyMode.NONE:  # not granted
-            self._use(self._modes.response)
-        self._requested_mode = None
 
     def _use(self, mode: BodyMode | None) -> None:
         self._mode = mode

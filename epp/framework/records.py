@@ -109,7 +109,7 @@ class Records(Generic[T]):
         A function that raises is left to the requests that ask for it.
         """
         with suppress(Exception):
-            if not _is_of_each(derivation):
+            if not isinstance(derivation[0], type):
                 self.derive(derivation[0], *derivation[1:])
                 yield
             elif derivation not in self._each:
@@ -161,10 +161,6 @@ def _array(values: Sequence[object], dtype: type[np.generic]) -> NDArray[Any]:
     if dtype is np.object_:  # which may be sequences
         return np.fromiter(values, dtype=dtype, count=len(values))
     return np.array(values, dtype=dtype)
-
-
-def _is_of_each(derivation: Derivation) -> bool:
-    return isinstance(derivation[0], type)
 
 
 def _is_plain(part: object) -> bool:

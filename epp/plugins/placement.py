@@ -301,7 +301,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
     def _ranked(self, tags: tuple[AcceleratorTag, ...]) -> tuple[list[_Group], Positions]:
         """Return the groups of the whole pool, cheapest first, and the group number of each slot."""
         by_class = self.parameters.group_by == "class"
-        groups = [_Group(self._price(tag), _class_of(tag) if by_class else "") for tag in tags]
+        groups = [_Group(self._price(tag), next(iter(names_of(tag)), "") if by_class else "") for tag in tags]
         if by_class:
             cheapest = {group.name: group.price for group in sorted(groups, reverse=True)}
             groups = [_Group(cheapest[group.name], group.name) for group in groups]
@@ -319,10 +319,6 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
 
     def _limit_of(self, tag: AcceleratorTag, name: str) -> float | None:
         return limit_for(tag, name, self._limits, self.parameters)
-
-
-def _class_of(tag: AcceleratorTag) -> str:
-    return next(iter(names_of(tag)), "")
 
 
 def _means(values: Floats, groups: Positions, count: int) -> Floats:

@@ -200,7 +200,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
     def score(self, request: Request, candidates: Candidates) -> Floats:
         if not self._applies(request):
             return np.ones(len(candidates))
-        positions = self._profile_positions(candidates)
+        positions = tag_numbers(candidates, self._profile_position).astype(np.intp)
         prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)
         prices = np.where(prices >= 0, prices, self._profile_prices()[positions])
         if np.isnan(prices).all():
@@ -235,10 +235,6 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
             busy = rates.prefill_seconds(candidates, uncached) + output * rates.itl_seconds(candidates, batch) / batch
             seconds = np.where(np.isnan(seconds), busy, seconds)
         return _median_for_unknown(seconds)
-
-    def _profile_positions(self, candidates: Candidates) -> Positions:
-        """Return the position of each candidate's profile; -1 for none."""
-        return tag_numbers(candidates, self._profile_position).astype(np.intp)
 
     def _profile_position(self, tag: AcceleratorTag) -> float:
         names = (*tag.classes, tag.model, tag.product)

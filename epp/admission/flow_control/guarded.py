@@ -189,7 +189,12 @@ class _GuardedOrder(FlowOrder):
             if not isinstance(found, Failure):
                 return found
             self._fall_back()
-        self._order_some()
+        ordered = 0
+        while self._left and ordered < _ORDERED:
+            flow = self._left.popleft()
+            if flow in self._heads:
+                self._order.head(flow, _ARRIVAL, self._heads[flow][1])
+                ordered += 1
         return self._order.first()
 
     def dispatched(self, flow: str) -> None:
@@ -211,12 +216,3 @@ class _GuardedOrder(FlowOrder):
         self._has_failed = True
         self._order = HeadOrder()
         self._left = deque(self._heads)
-
-    def _order_some(self) -> None:
-        """Put some flows into order of arrival, the oldest first."""
-        ordered = 0
-        while self._left and ordered < _ORDERED:
-            flow = self._left.popleft()
-            if flow in self._heads:
-                self._order.head(flow, _ARRIVAL, self._heads[flow][1])
-                ordered += 1

@@ -55,7 +55,7 @@ def completed(body: bytes) -> bytes:
     """
     if len(body) > _MOST_BYTES:
         return body
-    masked = _masked(body)
+    masked = body.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in body else body
     if np.count_nonzero(np.frombuffer(masked, np.uint8) == ord('"')) > 2 * _MOST_STRINGS:
         return body
     parts = masked.split(b'"')  # those of odd number are within strings
@@ -65,11 +65,6 @@ def completed(body: bytes) -> bytes:
         return body
     cut = _cut(body, masked, last, closers)
     return body[: _string_end(body)] + b'"' + closers if cut is None else body[:cut] + closers
-
-
-def _masked(text: bytes) -> bytes:
-    """Return a text of the same length without escaped quotes and backslashes."""
-    return text.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in text else text
 
 
 def _closers(outside: bytes) -> bytes:

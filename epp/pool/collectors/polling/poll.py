@@ -135,7 +135,8 @@ class Poll:
         limits: PageLimits | None = None,
     ) -> None:
         self._limits = limits = limits or PageLimits()
-        self.metric_filter = _filter_of(feed, limits)
+        names, newest = _wanted(feed)
+        self.metric_filter = MetricFilter(names, limits, newest=newest) if names else None
         """Filter for the series that extractors read; None if one of them reads whole pages."""
         self._store = store
         self._feed = feed
@@ -198,7 +199,10 @@ class Poll:
         return self._backoff_seconds
 
     def _failed(self, endpoint: Endpoint, error: Exception) -> None:
-        self._fetch_failed(endpoint, error)
+        self._observer.poll_error(self._feed.source.plugin_type)
+        if isinstance(error, PageLimitError):
+            self._observer.page_limited(self._feed.source.plugin_type, error.limit)
+        self._problems.occurred(PAGE, endpoint, error)
         if isinstance(error, UnreachableError):
             self._missed(endpoint, error)
         elif isinstance(error, PageError):
@@ -287,20 +291,9 @@ class Poll:
         longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds, _BACKOFF_TURNS * self._delay_seconds)
         self._backoff_seconds = min(2 * self._backoff_seconds, longest)
 
-    def _fetch_failed(self, endpoint: Endpoint, error: Exception) -> None:
-        self._observer.poll_error(self._feed.source.plugin_type)
-        if isinstance(error, PageLimitError):
-            self._observer.page_limited(self._feed.source.plugin_type, error.limit)
-        self._problems.occurred(PAGE, endpoint, error)
-
 
 def _is_read_in_part(problem: PageError) -> bool:
     return isinstance(problem, ImpossibleValueError) or (isinstance(problem, PageLimitError) and problem.in_part)
-
-
-def _filter_of(feed: Feed, limits: PageLimits) -> MetricFilter | None:
-    names, newest = _wanted(feed)
-    return MetricFilter(names, limits, newest=newest) if names else None
 
 
 @lru_cache(maxsize=64)  # one for thousands of endpoints
