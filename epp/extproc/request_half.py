@@ -58,30 +58,6 @@ _HEADERS_NOT_SHOWN = (
 class RequestHalf:
     """Answers request messages; `routing` is set once the request is routed."""
 
-    __slots__ = (
-        "_began",
-        "_body_seen",
-        "_claim",
-        "_counted",
-        "_decided",
-        "_director",
-        "_evict",
-        "_held",
-        "_ignored",
-        "_is_envoy",
-        "_metadata",
-        "_mode",
-        "_pieces",
-        "_progress",
-        "_settings",
-        "_size",
-        "_traits",
-        "headers",
-        "routing",
-        "subset",
-        "trace",
-    )
-
     def __init__(
         self,
         director: Director,

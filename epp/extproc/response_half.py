@@ -63,25 +63,6 @@ _NO_PIECE: tuple[bytes, bytes, bytes, bool] = (b"", b"", b"", False)
 class ResponseHalf:
     """Answers response messages, and reports them to the routing."""
 
-    __slots__ = (
-        "_bytes_left",
-        "_decision_headers",
-        "_headers_shown",
-        "_held",
-        "_in_place",
-        "_mode",
-        "_modes",
-        "_now",
-        "_requested_mode",
-        "_response_usage",
-        "_restorer",
-        "_sliced",
-        "_started_at",
-        "_traits",
-        "_whole",
-        "progress",
-    )
-
     def __init__(self, modes: Modes, clock: Clock, settings: ExchangeSettings, traits: GatewayTraits) -> None:
         self._modes = modes
         self._mode = modes.response

@@ -139,18 +139,6 @@ class PromptWriter:
     the size of the prompt.
     """
 
-    __slots__ = (
-        "_ends",
-        "_hashes",
-        "_media",
-        "_media_items",
-        "_media_left",
-        "_pieces",
-        "_rest",
-        "_text_left",
-        "is_token_ids",
-    )
-
     def __init__(self) -> None:
         self._media_items = 0
         """Images, audio clips and videos written so far."""
