@@ -5,31 +5,19 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 import structlog
-from aiohttp import web
 
-from epp.admin.answers import AdminError, LoopCalls, PickerView, read_one
-from epp.admin.configuration import plugin_state_route, plugin_states
-from epp.admin.held_requests import HeldRequests, held_requests
+from epp.admin.configuration import plugin_states
+from epp.admin.held_requests import held_requests
 from epp.admin.port import AdminPort, ClusterAccess
-from epp.app.kubernetes import Kubernetes, hubs_health
+from epp.app.kubernetes import Kubernetes
+from epp.app.operators import Operators
 from epp.app.processes import Processes
 from epp.app.running import RunningConfig
-from epp.app.servers import (
-    Servers,
-    admin_routes,
-    endpoints_health,
-    inputs_health,
-    news,
-    on_trial,
-    operator_page,
-    show_program,
-    sources_health,
-)
+from epp.app.servers import Servers, operator_page, show_program
 from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
 from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
@@ -40,9 +28,7 @@ from epp.extproc.session import Session
 from epp.framework import SystemClock
 from epp.framework.cluster import ObjectReader
 from epp.framework.errors import ConfigurationError
-from epp.framework.messages import quoted
 from epp.framework.plugin import Plugin, SchedulingObserver
-from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
 from epp.framework.roles import Shadowing
 from epp.kube.access import KubeApi
@@ -53,12 +39,12 @@ from epp.pool.discovery.several import PATIENCE_SECONDS
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver
 from epp.runtime.supervisor import Supervisor
-from epp.sharing.channel import ChannelClosedError, Handler
+from epp.sharing.channel import Handler
 from epp.sharing.link import ConfigInEffect, Link
 from epp.sharing.metrics import packed_metrics
 from epp.sharing.stream import show_shared_state
 from epp.telemetry.flow_series import show_inflight
-from epp.telemetry.hardware_series import cluster_scores, show_unknown_accelerators
+from epp.telemetry.hardware_series import show_unknown_accelerators
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.plugin_metrics import LoopLag, PluginMetrics
 from epp.telemetry.process_series import (
@@ -73,8 +59,6 @@ from epp.telemetry.process_series import (
 )
 
 _NAMES_SHOWN = 10
-_WORKER_SECONDS = 2.0
-"""Time in which a page for operators waits for a worker."""
 
 _log = structlog.get_logger()
 
@@ -141,7 +125,6 @@ class Picker:
         self._use_shadows(self._running.assembly)
         if settings.policies is not None:
             self.director.use_policies(settings.policies.policies)
-        self._show_series()
         self._follower: ConfigFollower | None = None
         if settings.watch_config is not None:
             self._follower = ConfigFollower(
@@ -165,6 +148,23 @@ class Picker:
             picks=lambda: self.metrics.picks,
             config=self._config_in_effect,
         )
+        self.operators = Operators(
+            settings,
+            self._clock,
+            self._registry,
+            self._running,
+            self.metrics,
+            self.recorder,
+            self._shadows,
+            self._processes,
+            self._supervisor,
+            self._kubernetes,
+            self._readers,
+            config=lambda: self.config,
+            budgets=lambda: self._servers.extproc.budgets,
+            unready_reason=self._unready_reason,
+        )
+        self._show_series()
         if self._processes.stream is not None:
             show_shared_state(self.metrics.registry, self._processes.stream)
         self._is_started = False
@@ -179,7 +179,7 @@ class Picker:
     def _show_series(self) -> None:
         """Add the metrics of what is in use at the moment at which they are read."""
         registry = self.metrics.registry
-        show_inputs(registry, self._input_owners)
+        show_inputs(registry, self.operators.input_owners)
         registry.register(
             PluginMetrics(lambda: self._running.assembly.plugins, legacy=self._settings.page.legacy_metrics)
         )
@@ -213,13 +213,13 @@ class Picker:
             self._cluster_access = ClusterAccess(TokenReviews(self._reviewing_api(), self._clock))
         served = operator_page(
             self._processes.page_of(self.metrics.registry),
-            lambda: self._processes.health(self.health()),
+            lambda: self._processes.health(self.operators.health()),
             page,
             connections.of("metrics"),
             self._cluster_access,
-            scores=self.cluster_scores,
-            explanations=self.explanations,
-            debug=self._plugin_states,
+            scores=self.operators.cluster_scores,
+            explanations=self.operators.explanations,
+            debug=self.operators.debug_route,
         )
         tracer = self._exchange.tracer
         return Servers(
@@ -228,7 +228,7 @@ class Picker:
             settings.server if tracer is None else replace(settings.server, metadata_names=tracer.fields),
             page,
             admin=None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin")),
-            admin_routes=self.admin_routes,
+            admin_routes=self.operators.admin_routes,
             streams=StreamSeries(self.metrics.families) if page.stream_metrics else None,
             acceptor=self._processes.acceptor,
         )
@@ -349,7 +349,7 @@ class Picker:
                 "ready": self._follow_readiness,
                 "refuse": lambda _: self.refuse_waiting(),
                 "metrics": lambda _: packed_metrics(self.metrics.registry),
-                "health": lambda _: self.health(),
+                "health": lambda _: self.operators.health(),
                 "quota": lambda told: self.director.quotas.adjust(*told),
                 "held": lambda _: held_requests(self.director),
                 "plugins": lambda _: plugin_states(self.plugins, lambda: self.store.latest),
@@ -487,39 +487,6 @@ class Picker:
                 plugin.read_files(paths or (self._settings.any_pool_object_paths if plugin.is_for_any_pool else ()))
         return assembly
 
-    def health(self) -> dict[str, object]:
-        """Return what `/healthz` shows; called in any thread."""
-        config = self.config
-        states = self._running.endpoint_states
-        reachable = not states or any(state.used for state in states)
-        stream = self._processes.stream
-        ready = self._is_ready and reachable and not self._protocol_problem
-        return {
-            "ready": ready,
-            **({} if ready else {"reason": self._unready_reason()}),
-            "pool": self._settings.pool_name,
-            **endpoints_health(states),
-            **sources_health(self._running.source_states),
-            "config": {"generation": config.generation, "refused": config.refused or None},
-            "inherited_requests": self._running.inherited,
-            **news(
-                line=self.director.line,
-                now=self._clock.now(),
-                budgets=self._servers.extproc.budgets,
-                alerts=self.metrics.quota_alerts,
-                file=None if self.recorder is None else self.recorder.file,
-                shadows=self._shadows.problems,
-                plugins=self._running.assembly.plugins,
-            ),
-            "failing_tasks": {**self._supervisor.failing, **self._running.failing_tasks},
-            **({} if self._kubernetes is None else self._kubernetes.health),
-            **hubs_health(self._readers.hubs.clusters),
-            **({} if stream is None else {"shared_state": stream.health}),
-            "lost_log_lines": self._settings.lost_log_lines(),
-            **({} if self._settings.tracing is None else {"tracing": self._settings.tracing.counts.as_fields}),
-            **inputs_health(self._input_owners()),
-        }
-
     def _reviewing_api(self) -> KubeApi:
         """Return the API server that knows tokens: that of the pool, or the one around; raises ConfigurationError."""
         if self._kubernetes is not None:
@@ -533,80 +500,10 @@ class Picker:
             ) from error
         return api
 
-    def cluster_scores(self, local: str) -> Mapping[str, object]:
-        """Return the room for requests in each cluster; called in any thread."""
-        snapshot = self._running.store.latest
-        return cluster_scores(snapshot, self._settings.pool_name, self._clock.utc(), local=local)
-
-    def explanations(self) -> Mapping[str, object]:
-        """Return how placements chose, by name; called in any thread."""
-        return {name: each for plugin in self._running.assembly.plugins for name, each in plugin.explanations.items()}
-
-    def admin_routes(self) -> Sequence[web.RouteDef]:
-        """Return the routes of the admin port, for the event loop that runs now."""
-        running = self._running
-        view = PickerView(
-            loop=LoopCalls(asyncio.get_running_loop()),
-            pool=self._settings.pool_name,
-            director=running.director,
-            snapshot=running.store.snapshot,
-            clock=self._clock,
-            assembly=lambda: running.assembly,
-            config=lambda: self.config,
-            states=lambda: running.endpoint_states,
-            picks=lambda: self._processes.picks,
-            source_of=running.source_of,
-            held=self._held,
-            tenants=lambda: running.tenants,
-            tell_quota=self._processes.tell_quota,
-            build=self._on_trial,
-        )
-        return admin_routes(view, self.recorder)
-
-    def _on_trial(self, text: str) -> Assembly:
-        """Return what another configuration would be; called in a thread."""
-        settings = self._settings
-        builder = Builder(self._registry, self._clock, experimental=settings.experimental, previous=self.plugins)
-        return on_trial(text, builder, self._running.assembly, settings.object_paths)
-
-    async def _held(self) -> HeldRequests:
-        """Return the requests of all processes that endpoints and tenants hold."""
-        own = held_requests(self.director)
-        return own.with_others(await self._processes.answers("held", _WORKER_SECONDS))
-
-    def _plugin_states(self) -> web.RouteDef:
-        """Return the page with the state of plugins, for the event loop that runs now."""
-        is_open = self._cluster_access is None and self._settings.page.token_file is None
-        return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self.plugin_states, needs_loopback=is_open)
-
-    async def plugin_states(self, request: web.Request) -> Mapping[str, object]:
-        """Return the states of plugins by name, with workers those of the one that the request names.
-
-        Raises AdminError for an unknown one.
-        """
-        workers, worker = self._processes.workers, read_one(request, "worker")
-        channels = {} if workers is None else {str(number): channel for number, channel in workers.channels.items()}
-        if not worker:
-            states = await plugin_states(self.plugins, lambda: self.store.latest)
-            return {**({} if workers is None else {"process": "main", "workers": [*channels]}), "plugins": states}
-        if worker not in channels:
-            known = f"write one of {', '.join(channels)}" if channels else "leave it out"
-            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"no worker {quoted(worker)} serves here: {known}")
-        try:
-            states = await channels[worker].call("plugins", most_seconds=_WORKER_SECONDS)
-        except ChannelClosedError as error:
-            raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", f"worker {worker}: {error}") from error
-        return {"process": f"worker {worker}", "plugins": states}
-
-    def _input_owners(self) -> Sequence[HasInputs]:
-        """Return the plugins, and what else reads files or objects."""
-        others = (self._settings.policies, self._kubernetes, self._settings.discovery)
-        return (*self._running.assembly.plugins, *(each for each in others if each is not None))
-
     def _unready_reason(self) -> str:
-        """Return why `/healthz` is not ready, in one sentence."""
+        """Return why it is not ready, in one sentence; empty where it is."""
         if self._is_ready:
-            return self._protocol_problem or "no endpoint can be reached"
+            return self._protocol_problem
         if self._is_started:
             return "draining" if self._is_stopping else "standing by: another replica leads"
         awaited = self._running.awaited or ("" if self._kubernetes is None else self._kubernetes.awaited)

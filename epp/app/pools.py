@@ -84,7 +84,7 @@ class _Member:
     def health(self) -> Mapping[str, object]:
         picker = self.picker
         if picker is not None:
-            return picker.health()
+            return picker.operators.health()
         return {"ready": False, "reason": self.problem or "starting"}
 
 
@@ -251,7 +251,7 @@ class Pools:
         if not await first_of(picker.start(), member.left.wait()):
             return True
         try:
-            self._admin_routes[member.name] = picker.admin_routes()
+            self._admin_routes[member.name] = picker.operators.admin_routes()
             self._open_admin()
             member.picker, member.problem = picker, ""
             member.tried.set()
@@ -333,7 +333,7 @@ class Pools:
 
     def _scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster, of all pools."""
-        lists: list[Mapping[str, Any]] = [picker.cluster_scores(local) for _, picker in self._pickers]
+        lists: list[Mapping[str, Any]] = [picker.operators.cluster_scores(local) for _, picker in self._pickers]
         return {**(lists[0] if lists else {}), "items": [item for each in lists for item in each["items"]]}
 
     def _plugin_states(self) -> web.RouteDef:
@@ -348,10 +348,10 @@ class Pools:
             known = f"write one of {', '.join(pickers)}" if pickers else "see /healthz"
             problem = f"no pool {quoted(name)} is served here" if name else "pool is missing"
             raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"{problem}: {known}")
-        return {"pool": name, **await pickers[name].plugin_states(request)}
+        return {"pool": name, **await pickers[name].operators.plugin_states(request)}
 
     def _explanations(self) -> Mapping[str, object]:
-        return {name: each for _, picker in self._pickers for name, each in picker.explanations().items()}
+        return {name: each for _, picker in self._pickers for name, each in picker.operators.explanations().items()}
 
 
 async def _pass_on(event: asyncio.Event, other: asyncio.Event) -> None:

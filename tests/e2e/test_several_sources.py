@@ -33,7 +33,7 @@ async def served(world: World) -> set[str]:
 
 
 def states(world: World) -> dict[str, dict]:
-    return {each["name"]: each for each in world.gateway.picker.health().get("sources", ())}
+    return {each["name"]: each for each in world.gateway.picker.operators.health().get("sources", ())}
 
 
 @pytest.fixture

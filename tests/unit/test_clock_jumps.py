@@ -20,7 +20,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "pool/collectors/exposition.py": {"time.time"},  # time stamps of a page are times of day
     "admin/configuration.py": {"datetime.now"},  # of a page
     "cli/calibrate.py": {"datetime.now"},  # of a server profile
-    "lab/demo/clusters.py": {"datetime.now"},  # a date in an object of the demo
+    "lab/demo/servers.py": {"datetime.now"},  # a date in an object of the demo
     "pool/tokens/chat_template.py": {"datetime.now"},  # a date in a prompt
     "extproc/certificates.py": {"dt.datetime.now"},  # of a certificate that is made
     "framework/clock.py": {"time.time"},
@@ -28,7 +28,7 @@ ASKS_FOR_THE_TIME_OF_DAY = {
     "telemetry/families.py": {"time.time"},  # `_created` of a counter
     "telemetry/logs.py": {"time.time", "time.time_ns", "datetime.now"},  # of a log line
     "lab/sim/openai_api.py": {"time.time"},  # `created` of an answer
-    "lab/sim/driver.py": {"time.time"},
+    "lab/sim/completions.py": {"time.time"},
     "lab/sim/server.py": {"time.time"},
 }
 """All other modules have a clock passed in, whose `now` never jumps."""
@@ -40,7 +40,7 @@ USES_UTC = {
     "kube/events.py",
     "kube/leader_election.py",  # for people: who leads is decided by `now`
     "admin/simulate.py",  # of requests that are only tried
-    "app/picker.py",  # of scores on a page
+    "app/operators.py",  # of scores on a page
     "plugins/label_filters.py",
     "admission/quotas/usage.py",
 }

@@ -10,7 +10,7 @@ import pytest
 
 from epp.admin.answers import PickerView
 from epp.admin.held_requests import HeldRequests, held_requests
-from epp.app.servers import admin_routes, on_trial
+from epp.app.operators import admin_routes, on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
 from epp.explain.made_up_pool import EndpointChange, made_up
 from epp.explain.record import DecisionRecord

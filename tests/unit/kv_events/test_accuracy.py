@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from epp.app.servers import news
+from epp.app.operators import news
 from epp.config import Builder, assemble, load_text
 from epp.explain.building import ending_of
 from epp.framework import COPY_SOURCE, PREFIX_MATCH, ConfigurationError, Endpoint, Headers, ManualClock

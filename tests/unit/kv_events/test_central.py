@@ -4,7 +4,7 @@
 import pytest
 import zmq
 
-from epp.app.servers import inputs_health
+from epp.app.operators import inputs_health
 from epp.framework import Endpoint
 from epp.pool.kv_events.subscriptions import KvEvents
 from tests.support.kv_publisher import stored

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from epp.app.servers import inputs_health
+from epp.app.operators import inputs_health
 from epp.framework import Endpoint
 from epp.pool.kv_events.subscriber import Ports, rank_of, read_ports
 from tests.support.kv_publisher import stored

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators ask of a picker: `/healthz`, scores for a hub, choices of placements, admin routes, plugin states."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from typing import Any
+
+import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
+from aiohttp import web
+
+from epp.admin.allocation import allocation_routes
+from epp.admin.answers import AdminError, LoopCalls, PickerView, read_one
+from epp.admin.configuration import config_routes, plugin_state_route, plugin_states
+from epp.admin.endpoints import endpoint_routes
+from epp.admin.held_requests import HeldRequests, held_requests
+from epp.admin.idle_nodes import idle_node_routes
+from epp.admin.page import page_routes
+from epp.admin.placement import placement_routes
+from epp.admin.quotas import quota_routes
+from epp.admin.simulate import decision_routes, simulation_routes
+from epp.app.kubernetes import Kubernetes, hubs_health
+from epp.app.processes import Processes
+from epp.app.running import RunningConfig
+from epp.app.settings import PickerSettings
+from epp.config import Assembly, Builder, ConfigState, assemble, load_text
+from epp.config.lint import texts_in
+from epp.explain.recorder import Recorder
+from epp.explain.shadows import Shadows
+from epp.explain.storage import DecisionFile
+from epp.extproc.budgets import Budgets
+from epp.framework.clock import Clock
+from epp.framework.cluster import ObjectReader
+from epp.framework.files import only_files
+from epp.framework.messages import quoted
+from epp.framework.plugin import Plugin
+from epp.framework.plugin_status import HasInputs
+from epp.framework.registry import Registry
+from epp.kube.readers import ClusterReaders
+from epp.routing.director.waiting import QueueStatus
+from epp.runtime.supervisor import Supervisor
+from epp.sharing.channel import ChannelClosedError
+from epp.telemetry.endpoints import MAX_ROWS
+from epp.telemetry.hardware_series import cluster_scores
+from epp.telemetry.metrics import Metrics
+
+_WORKER_SECONDS = 2.0
+"""Time in which a page for operators waits for a worker."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """Answers of one picker."""
+
+    settings: PickerSettings
+    clock: Clock
+    registry: Registry
+    running: RunningConfig
+    metrics: Metrics
+    recorder: Recorder | None
+    shadows: Shadows
+    processes: Processes
+    supervisor: Supervisor
+    kubernetes: Kubernetes | None
+    readers: ClusterReaders
+    config: Callable[[], ConfigState]
+    budgets: Callable[[], Budgets]
+    unready_reason: Callable[[], str]
+    """Returns why the picker is not ready, in one sentence; empty where it is."""
+
+    def health(self) -> dict[str, object]:
+        """Return what `/healthz` shows; called in any thread."""
+        config = self.config()
+        states = self.running.endpoint_states
+        unreachable = [state for state in states if not state.used]
+        stream = self.processes.stream
+        none = "no endpoint can be reached" if states and len(unreachable) == len(states) else ""
+        reason = self.unready_reason() or none
+        return {
+            "ready": not reason,
+            **({"reason": reason} if reason else {}),
+            "pool": self.settings.pool_name,
+            "endpoints": len(states),
+            "reachable": len(states) - len(unreachable),
+            "unreachable": [state.as_fields() for state in unreachable[:MAX_ROWS]],
+            "attention": [state.as_fields() for state in states if state.used and state.needs_attention][:MAX_ROWS],
+            **({"sources": [state._asdict() for state in sources]} if (sources := self.running.source_states) else {}),
+            "config": {"generation": config.generation, "refused": config.refused or None},
+            "inherited_requests": self.running.inherited,
+            **news(
+                line=self.running.director.line,
+                now=self.clock.now(),
+                budgets=self.budgets(),
+                alerts=self.metrics.quota_alerts,
+                file=None if self.recorder is None else self.recorder.file,
+                shadows=self.shadows.problems,
+                plugins=self.running.assembly.plugins,
+            ),
+            "failing_tasks": {**self.supervisor.failing, **self.running.failing_tasks},
+            **({} if self.kubernetes is None else self.kubernetes.health),
+            **hubs_health(self.readers.hubs.clusters),
+            **({} if stream is None else {"shared_state": stream.health}),
+            "lost_log_lines": self.settings.lost_log_lines(),
+            **({} if self.settings.tracing is None else {"tracing": self.settings.tracing.counts.as_fields}),
+            **inputs_health(self.input_owners()),
+        }
+
+    def cluster_scores(self, local: str) -> Mapping[str, object]:
+        """Return the room for requests in each cluster; called in any thread."""
+        snapshot = self.running.store.latest
+        return cluster_scores(snapshot, self.settings.pool_name, self.clock.utc(), local=local)
+
+    def explanations(self) -> Mapping[str, object]:
+        """Return how placements chose, by name; called in any thread."""
+        return {name: each for plugin in self.running.assembly.plugins for name, each in plugin.explanations.items()}
+
+    def admin_routes(self) -> Sequence[web.RouteDef]:
+        """Return the routes of the admin port, for the event loop that runs now."""
+        running = self.running
+        view = PickerView(
+            loop=LoopCalls(asyncio.get_running_loop()),
+            pool=self.settings.pool_name,
+            director=running.director,
+            snapshot=running.store.snapshot,
+            clock=self.clock,
+            assembly=lambda: running.assembly,
+            config=self.config,
+            states=lambda: running.endpoint_states,
+            picks=lambda: self.processes.picks,
+            source_of=running.source_of,
+            held=self._held,
+            tenants=lambda: running.tenants,
+            tell_quota=self.processes.tell_quota,
+            build=self._on_trial,
+        )
+        return admin_routes(view, self.recorder)
+
+    def _on_trial(self, text: str) -> Assembly:
+        """Return what another configuration would be; called in a thread."""
+        settings = self.settings
+        builder = Builder(
+            self.registry,
+            self.clock,
+            experimental=settings.experimental,
+            previous=self.running.assembly.instances.by_name,
+        )
+        return on_trial(text, builder, self.running.assembly, settings.object_paths)
+
+    async def _held(self) -> HeldRequests:
+        """Return the requests of all processes that endpoints and tenants hold."""
+        own = held_requests(self.running.director)
+        return own.with_others(await self.processes.answers("held", _WORKER_SECONDS))
+
+    def debug_route(self) -> web.RouteDef:
+        """Return the page with the state of plugins, for the event loop that runs now."""
+        page = self.settings.page
+        is_open = not page.endpoint_auth and page.token_file is None
+        return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self.plugin_states, needs_loopback=is_open)
+
+    async def plugin_states(self, request: web.Request) -> Mapping[str, object]:
+        """Return the states of plugins by name, with workers those of the one that the request names.
+
+        Raises AdminError for an unknown one.
+        """
+        workers, worker = self.processes.workers, read_one(request, "worker")
+        channels = {} if workers is None else {str(number): channel for number, channel in workers.channels.items()}
+        if not worker:
+            states = await plugin_states(self.running.assembly.instances.by_name, lambda: self.running.store.latest)
+            return {**({} if workers is None else {"process": "main", "workers": [*channels]}), "plugins": states}
+        if worker not in channels:
+            known = f"write one of {', '.join(channels)}" if channels else "leave it out"
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", f"no worker {quoted(worker)} serves here: {known}")
+        try:
+            states = await channels[worker].call("plugins", most_seconds=_WORKER_SECONDS)
+        except ChannelClosedError as error:
+            raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", f"worker {worker}: {error}") from error
+        return {"process": f"worker {worker}", "plugins": states}
+
+    def input_owners(self) -> Sequence[HasInputs]:
+        """Return the plugins, and what else reads files or objects."""
+        others = (self.settings.policies, self.kubernetes, self.settings.discovery)
+        return (*self.running.assembly.plugins, *(each for each in others if each is not None))
+
+
+def news(
+    *,
+    line: QueueStatus | None,
+    now: float,
+    budgets: Budgets,
+    alerts: Sequence[Mapping[str, object]],
+    file: DecisionFile | None,
+    shadows: Sequence[Mapping[str, str]],
+    plugins: Sequence[Plugin[Any]],
+) -> Mapping[str, object]:
+    """Return the parts that are there only while they have something to tell.
+
+    These are the waiting requests of flow control, budgets that had no room for something, limits of quotas that are
+    almost used up, decision records that are not written, shadow profiles that do not run any more, and degraded
+    plugins.
+    """
+    found: dict[str, object] = {}
+    if line is not None:
+        longest = 0.0 if line.since is None else max(0.0, now - line.since)
+        found["queued"] = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
+    if spent := [each for each in budgets if each.refusals]:
+        found["budgets_used_up"] = {
+            each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals} for each in spent
+        }
+    if alerts:
+        found |= {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)}
+    if file is not None and file.problem:
+        found["decision_file"] = {"problem": file.problem, "lost": file.lost}
+    if shadows:
+        found["shadow_profiles_disabled"] = shadows
+    if degraded := [{"plugin": plugin.name, "problem": each} for plugin in plugins for each in plugin.degraded]:
+        found["degraded_plugins"] = degraded[:MAX_ROWS]
+    return found
+
+
+def inputs_health(owners: Sequence[HasInputs]) -> Mapping[str, object]:
+    """Return what of files and objects is not in effect."""
+    return {
+        "not_in_effect": [
+            {"plugin": owner.name, **asdict(problem)} for owner in owners for problem in owner.inputs.problems
+        ],
+        "ignored_values": [
+            {"plugin": owner.name, **asdict(value)} for owner in owners for value in owner.inputs.ignored[:MAX_ROWS]
+        ],
+    }
+
+
+def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.RouteDef]:
+    """Return all routes; those of decisions only with a recorder."""
+    return (
+        *page_routes(),
+        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants, picker.tell_quota),
+        *(() if recorder is None else decision_routes(picker.loop, recorder)),
+        *simulation_routes(picker),
+        *placement_routes(picker),
+        *endpoint_routes(picker),
+        *allocation_routes(picker),
+        *idle_node_routes(picker),
+        *config_routes(picker),
+    )
+
+
+def on_trial(text: str, builder: Builder, in_effect: Assembly, object_paths: Sequence[str]) -> Assembly:
+    """Return a configuration, assembled from its text, that does not observe, follow or collect anything.
+
+    It may only name the files that the configuration in effect names: errors quote the content of files. Raises
+    ConfigurationError.
+    """
+    named = (value for plugin in in_effect.loaded.model.plugins for value in texts_in(plugin.parameters))
+    with only_files(tuple(named), below=object_paths):
+        assembly = assemble(load_text(text, "config"), builder)
+        for plugin in assembly.plugins:
+            if isinstance(plugin, ObjectReader) and plugin is not builder.previous.get(plugin.name):
+                plugin.read_files(object_paths)
+    return assembly
