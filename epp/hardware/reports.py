@@ -16,8 +16,9 @@ from epp.framework.plugin_status import PluginMetric, Sample
 from epp.hardware.classes import Evidence, matching_classes, pci_of
 from epp.hardware.facts.pod import devices_of_machine
 from epp.hardware.inventory import Inventory, difference, gpu_users
-from epp.hardware.labels import facts_from_labels, with_label_aliases
+from epp.hardware.label_reading import with_label_aliases
 from epp.hardware.mig import Placed, mig_gpu, more_that_fit
+from epp.hardware.node_labels import facts_from_labels
 from epp.hardware.resources import maker_of, profile_of, resource_key, resource_requests
 from epp.hardware.tag_builder import TagBuilder
 from epp.kube.objects.core import Node, Pod

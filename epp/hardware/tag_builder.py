@@ -28,8 +28,9 @@ from epp.hardware.facts.dra import dra_facts, instaslice_facts
 from epp.hardware.facts.pod import cost_facts, cost_warnings, endpoint_facts, frozen_facts, listed_prices, pod_facts
 from epp.hardware.facts.tensor_fusion import tensor_fusion_facts, tensor_fusion_gpus
 from epp.hardware.inventory import Inventory
-from epp.hardware.labels import NodeFacts, facts_from_labels, spot_from_labels, with_label_aliases
+from epp.hardware.label_reading import spot_from_labels, with_label_aliases
 from epp.hardware.mig import is_unknown_slice
+from epp.hardware.node_labels import NodeFacts, facts_from_labels
 from epp.hardware.prices import PriceList
 from epp.hardware.resources import possible, resource_key, resource_requests
 from epp.hardware.validation import IGNORED, gpus_of_node

@@ -9,10 +9,9 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from epp.hardware.labels import facts_from_labels
-from epp.hardware.labels.node import gpus_by_labels
 from epp.hardware.mig import profile_fault
 from epp.hardware.mig_slices import ANNOTATION, Issue, NodeGpus, SliceNode, annotated_claims, sanitized_claim
+from epp.hardware.node_labels import facts_from_labels, gpus_by_labels
 from epp.hardware.resources import profile_of
 from epp.kube.objects.base import quantity_of
 from epp.kube.objects.core import Container, Node, Pod

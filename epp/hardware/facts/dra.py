@@ -22,7 +22,7 @@ from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.facts.merge import SEVERITY, DrainOrIgnore
 from epp.hardware.inventory import Inventory
-from epp.hardware.labels.reading import PCI_DEVICES
+from epp.hardware.label_reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.mig_slices import SliceClaim, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.resources import SLICER_DOMAINS, ResourceRequest

@@ -22,8 +22,9 @@ from epp.hardware.catalogue import Product, find_instance_type, partition_of_mod
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts import Facts, Rank
 from epp.hardware.inventory import Inventory
-from epp.hardware.labels import INSTANCE_TYPE_LABELS, NodeFacts
+from epp.hardware.label_reading import INSTANCE_TYPE_LABELS
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, parse_mig_profile, partition_of
+from epp.hardware.node_labels import NodeFacts
 from epp.hardware.prices import PriceList, PriceQuery
 from epp.hardware.resources import ResourceRequest, extended_resources, profile_of, resource_requests
 from epp.kube.objects.core import DEFAULT_VARIANT_COST, Node, Pod, VariantAutoscaling

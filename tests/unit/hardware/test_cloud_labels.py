@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework.accelerators.tag import HOST_GBPS, NETWORK_GBPS, AcceleratorKind, AcceleratorTag
 from epp.hardware.facts import merge
-from epp.hardware.labels import facts_from_labels
+from epp.hardware.node_labels import facts_from_labels
 
 GIB = 2**30
 MIB = 2**20

@@ -12,7 +12,7 @@ from epp.framework.accelerators.tag import NETWORK_GBPS, AcceleratorKind, Partit
 from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, find_instance_type
 from epp.hardware.facts import Facts, Rank
-from epp.hardware.labels.reading import (
+from epp.hardware.label_reading import (
     INSTANCE_TYPE_LABELS,
     MIB,
     MOST_DEVICES,
@@ -21,7 +21,6 @@ from epp.hardware.labels.reading import (
     common_facts,
     read_pci,
 )
-from epp.hardware.labels.vendors import read_amd, read_ascend, read_gaudi, read_intel, read_nvidia
 from epp.hardware.mig import (
     UNKNOWN_SLICE,
     equal_share,
@@ -32,6 +31,7 @@ from epp.hardware.mig import (
     profile_fault,
 )
 from epp.hardware.mig_slices import NodeGpus
+from epp.hardware.vendor_labels import read_amd, read_ascend, read_gaudi, read_intel, read_nvidia
 
 _LEAST_BYTES, _MOST_BYTES = 2**28, 2**50
 """Range of valid memory sizes of a device."""

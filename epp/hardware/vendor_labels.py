@@ -16,7 +16,7 @@ from epp.hardware.catalogue import (
     partition_of_mode,
     same_size,
 )
-from epp.hardware.labels.reading import MOST_MEMORY, PCI_DEVICES, LabelReader, Reading
+from epp.hardware.label_reading import MOST_MEMORY, PCI_DEVICES, LabelReader, Reading
 from epp.hardware.mig import (
     UNKNOWN_SLICE,
     MigProfile,
