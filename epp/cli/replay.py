@@ -19,11 +19,10 @@ from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
 from epp.framework.messages import printable
 from epp.lab.replay import Fleet, Outcome, ReplayOptions, groups, load_fleet
-from epp.lab.replay.comparison import Comparison, compare
+from epp.lab.replay.comparison import Comparison, compare, replay_report
 from epp.lab.replay.jobs import Job, JobProgress, TraceFile, run_jobs
 from epp.lab.replay.outcome import merge
 from epp.lab.replay.replicas import check_config
-from epp.lab.replay.report import replay_report
 from epp.lab.replay.summary import Groups, Quantiles, Summary, parse_targets
 from epp.lab.traces.trace import TraceError
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from epp.lab.replay import ReplayOptions, Targets, replay
-from epp.lab.replay.report import replay_report
+from epp.lab.replay.comparison import replay_report
 from tests.unit.replay.conftest import ListTrace, config, fleet, requests
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from epp.lab.sim import Emission, Machine, SimProfile, SimRequest
 from epp.lab.sim.kv_cache import KVChanges
-from epp.lab.sim.machine import Workload
+from epp.lab.sim.work import Workload
 
 
 def seconds_to_end(machine: Machine, request: SimRequest) -> float:

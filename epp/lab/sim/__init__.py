@@ -9,9 +9,10 @@ In addition to the API of vLLM, every answer has the header `x-sim-server: <name
     GET /sim/requests   the last 1,000 completion requests, as a list of `RequestRecord`, oldest first.
 """
 
-from epp.lab.sim.machine import Emission, Machine, Occupation, OccupationError, SimRequest
+from epp.lab.sim.machine import Machine
 from epp.lab.sim.profile import PRESETS, FitError, ProfileSource, SimProfile, dump_server_profile, load_server_profile
 from epp.lab.sim.server import RunningSim, running
+from epp.lab.sim.work import Emission, Occupation, OccupationError, SimRequest
 
 __all__ = [
     "PRESETS",

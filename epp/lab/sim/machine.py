@@ -3,138 +3,22 @@
 
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal, NamedTuple
-
-import msgspec
 
 from epp.lab.sim.kv_cache import BlockHash, Found, KVCache, KVChanges
 from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.work import (
+    Emission,
+    FinishReason,
+    Occupation,
+    OccupationError,
+    SimRequest,
+    SimSequence,
+    SimStep,
+    Workload,
+)
 
 _OCCUPATION_OWNER = -1
-
-FinishReason = Literal["stop", "length", "abort"]
-
-
-class SimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as the machine sees it.
-
-    Attributes:
-        request_id: unique in this machine, 0 or more.
-        prompt_tokens: at least 1.
-        output_tokens: length of the answer, at least 1.
-        finish_reason: the reason for the end of the answer.
-        block_hashes: chained hashes of all full blocks of prompt and output.
-        transferred_tokens: leading prompt tokens whose KV cache came with the request from another server; the last
-            token of a prompt is always computed here.
-        lora_adapter: None for the base model.
-    """
-
-    request_id: int
-    prompt_tokens: int
-    output_tokens: int
-    finish_reason: Literal["stop", "length"] = "stop"
-    block_hashes: tuple[BlockHash, ...] = ()
-    transferred_tokens: int = 0
-    lora_adapter: str | None = None
-
-    @property
-    def kv_tokens(self) -> int:
-        """Most tokens it has in the KV cache: the last output token is never fed back."""
-        return self.prompt_tokens + self.output_tokens - 1
-
-
-class Emission(msgspec.Struct, frozen=True):
-    """One output token, number `index` from 0, at `at_seconds`; the last one has a finish reason.
-
-    An aborted request gets one more emission, with the index of the missing token.
-    """
-
-    request_id: int
-    index: int
-    at_seconds: float
-    cached_tokens: int
-    finish_reason: FinishReason | None = None
-
-
-class Occupation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Synthetic load, held until it is replaced.
-
-    Attributes:
-        running: requests in the batch; they slow every decode step.
-        waiting: requests that only count in the gauge; others do not wait behind them.
-        kv_usage: share of the KV cache in use by them, 0..1, rounded down to blocks.
-        lora_adapter: the adapter of all of them; it takes a slot if any of them runs.
-    """
-
-    running: int = 0
-    waiting: int = 0
-    kv_usage: float = 0.0
-    lora_adapter: str | None = None
-
-
-class OccupationError(ValueError):
-    """The machine has no room for the synthetic load."""
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """A request with the progress that it has made."""
-
-    request: SimRequest
-    submitted_seconds: float
-    known_tokens: int
-    """Those of the prompt and of the answer so far."""
-    last_tokens: int
-    """Those of the prompt and the whole answer."""
-    computed_tokens: int = 0
-    cached_tokens: int = 0
-    last_emission_seconds: float = 0.0
-
-    @property
-    def emitted_tokens(self) -> int:
-        """Tokens of the answer so far."""
-        return self.known_tokens - self.request.prompt_tokens
-
-    @property
-    def decodes(self) -> bool:
-        """Whether only its last token has not been computed."""
-        return self.known_tokens - self.computed_tokens == 1 and self.known_tokens > self.request.prompt_tokens
-
-
-@dataclass(slots=True)
-class _Step:
-    """Several equal steps, if all requests in the batch decode and only the last one ends any of them."""
-
-    started_at: float
-    seconds: float
-    """Of one of them."""
-    tokens: tuple[tuple[int, int], ...]
-    """Request ids, and tokens to compute in each."""
-    repeats: int = 1
-    ends_at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ends_at = self.started_at + self.repeats * self.seconds
-
-    def done(self, now: float) -> int:
-        """Return how many of the steps have ended, without the last one."""
-        return min(self.repeats - 1, max(0, int((now - self.started_at) / self.seconds)))
-
-
-class Workload(NamedTuple):
-    """The requests that a machine has not finished."""
-
-    step_seconds: float
-    """Left of the step in progress."""
-    decoding: Sequence[tuple[int, int]]
-    """Of each request that decodes: tokens of its answer that are left, and its blocks of the cache."""
-    computing: Sequence[tuple[int, int]]
-    """Of each other request in the batch: tokens to compute before its next one, and those left of its answer."""
-    waiting: Sequence[tuple[int, int]]
-    """The same of each request in the queue."""
-    free_blocks: int
 
 
 class MachineObserver:
@@ -193,9 +77,9 @@ class Machine:
         self.observer = observer or MachineObserver()
         self._cache = KVCache(profile.num_gpu_blocks, profile.num_host_blocks)
         self._now = now
-        self._waiting: dict[int, _Sequence] = {}
-        self._running: dict[int, _Sequence] = {}
-        self._step: _Step | None = None
+        self._waiting: dict[int, SimSequence] = {}
+        self._running: dict[int, SimSequence] = {}
+        self._step: SimStep | None = None
         self._occupation = Occupation()
         self._loaded: dict[str, None] = {}  # adapters, the one used last at the end
         self._more_blocks: list[int] = []
@@ -335,7 +219,7 @@ class Machine:
                 f"request {request.request_id} has {request.prompt_tokens} prompt and {request.output_tokens} output "
                 f"tokens, together more than max_model_len {self.profile.max_model_len}"
             )
-        self._waiting[request.request_id] = _Sequence(
+        self._waiting[request.request_id] = SimSequence(
             request, self._now, request.prompt_tokens, request.prompt_tokens + request.output_tokens
         )
         self._interrupt()
@@ -402,13 +286,13 @@ class Machine:
             if done:
                 self._finish(step, done)
                 self._grow_answers()
-            self._step = _Step(step.started_at + done * step.seconds, step.seconds, step.tokens)
+            self._step = SimStep(step.started_at + done * step.seconds, step.seconds, step.tokens)
         self.observer.changed(self)
 
-    def _begin_step(self) -> _Step | None:
+    def _begin_step(self) -> SimStep | None:
         joining = 0.0 if self._grow_answers() else self._admit_waiting()
-        decoding: list[_Sequence] = []
-        computing: list[_Sequence] = []
+        decoding: list[SimSequence] = []
+        computing: list[SimSequence] = []
         for sequence in self._running.values():
             (decoding if sequence.decodes else computing).append(sequence)
         tokens = [(sequence.request.request_id, 1) for sequence in decoding]
@@ -432,9 +316,9 @@ class Machine:
             seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))
         self._more_blocks = []
         repeats = 1 if self._every_token or prefilled else self._equal_steps(decoding)
-        return _Step(self._now, seconds * self.profile.time_scale, tuple(tokens), repeats)
+        return SimStep(self._now, seconds * self.profile.time_scale, tuple(tokens), repeats)
 
-    def _equal_steps(self, decoding: Sequence[_Sequence]) -> int:
+    def _equal_steps(self, decoding: Sequence[SimSequence]) -> int:
         """Return how many steps there are until a request ends, or until one needs a block and none is free."""
         steps = min([sequence.last_tokens - sequence.known_tokens for sequence in decoding])
         size, free, count = self.profile.block_size, self._cache.free_blocks, len(decoding)
@@ -496,7 +380,7 @@ class Machine:
                 self._first_joined(sequence, cached)
         return seconds
 
-    def _first_joined(self, sequence: _Sequence, cached: int) -> None:
+    def _first_joined(self, sequence: SimSequence, cached: int) -> None:
         request = sequence.request
         sequence.cached_tokens = cached
         transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
@@ -514,7 +398,7 @@ class Machine:
         self.adapter_loads += missing
         return missing
 
-    def _finish(self, step: _Step, times: int) -> list[Emission]:
+    def _finish(self, step: SimStep, times: int) -> list[Emission]:
         """Compute the tokens of a step so many times."""
         emissions: list[Emission] = []
         running = self._running  # without those aborted during the step
@@ -538,7 +422,7 @@ class Machine:
                 sequence.known_tokens += 1
         return emissions
 
-    def _compute(self, sequence: _Sequence, tokens: int) -> None:
+    def _compute(self, sequence: SimSequence, tokens: int) -> None:
         size, before = self.profile.block_size, sequence.computed_tokens
         sequence.computed_tokens = after = before + tokens
         first, end = before // size, after // size
@@ -546,7 +430,7 @@ class Machine:
             request = sequence.request
             self._cache.commit(request.request_id, first, request.block_hashes[first:end])
 
-    def _emit(self, sequence: _Sequence, emissions: list[Emission]) -> None:
+    def _emit(self, sequence: SimSequence, emissions: list[Emission]) -> None:
         request, index = sequence.request, sequence.emitted_tokens
         if index == 0:
             seconds = self._now - sequence.submitted_seconds

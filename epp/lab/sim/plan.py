@@ -7,9 +7,9 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from epp.lab.sim.machine import SimRequest
 from epp.lab.sim.openai_api import ApiError, ChatMessage, ChatRequest, CompletionRequest, ResponsesRequest
 from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.work import SimRequest
 
 _BYTES_PER_TOKEN = 4
 

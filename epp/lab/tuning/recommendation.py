@@ -26,11 +26,10 @@ from epp.lab.html import (
     steps_down,
     table,
 )
-from epp.lab.replay.comparison import Comparison, Verdict, compare
+from epp.lab.replay.comparison import Comparison, Verdict, compare, plots
 from epp.lab.replay.fleet import ReplayOptions
 from epp.lab.replay.jobs import run_jobs
 from epp.lab.replay.outcome import Outcome, Timeline, merge
-from epp.lab.replay.report import plots
 from epp.lab.tuning.problem import SIDE_EFFECTS, Figure, SearchSpace, Value
 from epp.lab.tuning.study import Problem, Tuning, loaded, written
 

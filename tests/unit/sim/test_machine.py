@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from epp.lab.sim import Emission, Machine, Occupation, OccupationError, SimProfile, SimRequest
-from epp.lab.sim.metrics import SimMetrics
+from epp.lab.sim.server import SimMetrics
 
 # 100 prompt tokens take 1 s; decode steps take 0.1 s for one request, 0.15 s for two, 0.2 s for three.
 PROFILE = SimProfile(

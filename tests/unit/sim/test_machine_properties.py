@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.lab.sim import Machine, Occupation, OccupationError, SimProfile, SimRequest
-from epp.lab.sim.metrics import SimMetrics
+from epp.lab.sim.server import SimMetrics
 
 PROFILE = SimProfile(
     prefill_tokens_per_second=100,
