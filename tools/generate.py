@@ -30,14 +30,9 @@ from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers, refusals
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
-from epp.lab.gateway import (
-    STANDALONE,
-    Bodies,
-    FailureMode,
-    chart_proxy_yaml,
-    standalone_yaml,
-)
+from epp.lab.gateway.deploy_files import STANDALONE, chart_proxy_yaml, standalone_yaml
 from epp.lab.gateway.local import discovery_response
+from epp.lab.gateway.settings import Bodies, FailureMode
 from epp.pool.discovery import StaticDiscovery
 from epp.sharing.health import Processes
 from epp.sharing.metrics import show_processes

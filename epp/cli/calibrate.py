@@ -12,9 +12,9 @@ from epp.cli.output import progress_bar, write_text
 from epp.cli.running import run
 from epp.framework import ConfigurationError
 from epp.framework.files import read_regular
-from epp.lab.sim import ProfileSource, SimProfile, dump_server_profile
 from epp.lab.sim.fit import NotEnoughError, fit, fit_error, spread
 from epp.lab.sim.measure import Calibration, HttpServer, ServerError
+from epp.lab.sim.profile import ProfileSource, SimProfile, dump_server_profile
 from epp.runtime.supervisor import first_of
 
 _MOST_KEY_BYTES = 16 * 1024

@@ -147,7 +147,7 @@ TraceFormat: TypeAlias = Literal["jsonl", "csv", "mooncake", "azure", "burstgpt"
 
 
 def _presets() -> list[str]:
-    from epp.lab.sim import PRESETS  # noqa: PLC0415  heavy
+    from epp.lab.sim.profile import PRESETS  # noqa: PLC0415  heavy
 
     return list(PRESETS)
 

@@ -39,8 +39,8 @@ from epp.lab.demo.servers import (
 from epp.lab.demo.table import LastRequest, line, table
 from epp.lab.demo.tenants import FLOOD, SERVERS, STEADY, Tenants, TwoTenants, tenant_config
 from epp.lab.demo.traffic import RoundRobin, Traffic
-from epp.lab.gateway import GatewayError, GatewaySettings
 from epp.lab.gateway.local import local_gateway
+from epp.lab.gateway.settings import GatewayError, GatewaySettings
 from epp.pool.discovery import StaticDiscovery
 from epp.routing.director import DirectorObserver
 from epp.runtime.addresses import listener

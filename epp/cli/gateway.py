@@ -15,17 +15,17 @@ from epp.cli.running import exit_on, run
 from epp.cli.serve import configure_logs, picker_settings, work_for
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
-from epp.lab.gateway import (
+from epp.lab.gateway.bootstrap import bootstrap_yaml
+from epp.lab.gateway.local import LocalGateway, local_gateway, with_tls
+from epp.lab.gateway.settings import (
     Bodies,
     ClusterType,
     FailureMode,
     GatewayError,
     GatewaySettings,
     SettingsError,
-    bootstrap_yaml,
+    parse_tcp_address,
 )
-from epp.lab.gateway.local import LocalGateway, local_gateway, with_tls
-from epp.lab.gateway.settings import parse_tcp_address
 from epp.runtime.addresses import HostPort, is_ip
 
 _log = structlog.get_logger()

@@ -72,6 +72,14 @@ def write_text(path: Path, text: str) -> None:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
 
 
+def plain_table(*headings: str) -> Table:
+    """Return a table without borders; a column whose heading begins with `>` is for numbers."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left")
+    return table
+
+
 def print_labelled(console: Console, label: str, text: str) -> None:
     """Print one line of markup; in a terminal, wrap it below the text."""
     if not console.is_terminal:

@@ -12,18 +12,18 @@ from rich.text import Text
 from epp.cli.commands import Replay
 from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json, progress_bar, write_text
+from epp.cli.output import log_of_errors_only, new_console, plain_table, print_json, progress_bar, write_text
 from epp.cli.replay_decisions import replay_decisions
 from epp.cli.running import exit_on
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
 from epp.framework.messages import printable
-from epp.lab.replay import Fleet, Outcome, ReplayOptions, groups, load_fleet
 from epp.lab.replay.comparison import Comparison, compare, replay_report
+from epp.lab.replay.fleet import Fleet, ReplayOptions, load_fleet
 from epp.lab.replay.jobs import Job, JobProgress, TraceFile, run_jobs
-from epp.lab.replay.outcome import merge
+from epp.lab.replay.outcome import Outcome, merge
 from epp.lab.replay.replicas import check_config
-from epp.lab.replay.summary import Groups, Quantiles, Summary, parse_targets
+from epp.lab.replay.summary import Groups, Quantiles, Summary, groups, parse_targets
 from epp.lab.traces.trace import TraceError
 
 _MOST_REPEATED = 20_000
@@ -166,10 +166,7 @@ def _show(console: Console, reports: Sequence[ReplayReport]) -> None:
 
 
 def _table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column()
-    for name in names:
-        table.add_column(_plain(name), justify="right")
+    table = plain_table("", *(f">{_plain(name)}" for name in names))
     for label, show in _ROWS:
         table.add_row(label, *map(show, summaries))
     return table
@@ -177,10 +174,7 @@ def _table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
 
 def _differences(report: ReplayReport, first: str) -> Table:
     """Return the differences of a configuration to the first, with their intervals."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"{_plain(report.config)} against {_plain(first)}")
-    for heading in ("difference", "95 % interval", ""):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = plain_table(f"{_plain(report.config)} against {_plain(first)}", ">difference", ">95 % interval", "")
     for name, (label, show) in _COMPARED.items():
         if (found := report.comparison.differences.get(name)) is not None:
             bounds = f"{_signed(found.low, show)} to {_signed(found.high, show)}"
@@ -198,10 +192,7 @@ def _signed(value: float | None, show: Callable[[float], str]) -> str:
 def _group_table(
     title: str, names: Sequence[str], figures: Sequence[dict[str, Summary]], reports: Sequence[ReplayReport]
 ) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title)
-    for heading in ("config", "requests", "p90 ttft", "p90 total", "goodput", "$/1,000"):
-        table.add_column(heading, justify="left" if heading == "config" else "right")
+    table = plain_table(title, "config", ">requests", ">p90 ttft", ">p90 total", ">goodput", ">$/1,000")
     for name in names:
         for report, found in zip(reports, figures, strict=True):
             if (summary := found.get(name)) is not None:

@@ -16,7 +16,7 @@ from epp.cli.commands import Replay
 from epp.cli.explain import lines_of
 from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json
+from epp.cli.output import log_of_errors_only, new_console, plain_table, print_json
 from epp.cli.running import exit_on
 from epp.config import Builder, assemble
 from epp.explain.comparison import Comparison, Side, compare
@@ -128,10 +128,7 @@ def _remarks(found: Comparison, unread: int) -> Iterator[str]:
 
 
 def _sides(found: Comparison, names: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column()
-    for name in names:
-        table.add_column(name, justify="right")
+    table = plain_table("", *(f">{name}" for name in names))
     sides = (found.config, found.against)
 
     row = table.add_row
@@ -151,10 +148,7 @@ def _sides(found: Comparison, names: Sequence[str]) -> Table:
 
 
 def _moves(found: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("from")
-    table.add_column("to")
-    table.add_column("requests", justify="right")
+    table = plain_table("from", "to", ">requests")
     for move in found.moves:
         table.add_row(_plain(move.before), _plain(move.after), str(move.count))
     return table

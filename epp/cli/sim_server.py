@@ -9,8 +9,8 @@ import typer
 from epp.cli.commands import SimServer
 from epp.cli.running import run
 from epp.framework import ConfigurationError
-from epp.lab.sim import running
 from epp.lab.sim.profile import find_server_profile
+from epp.lab.sim.server import running
 from epp.runtime.addresses import HostPort, refusal
 from epp.telemetry import logs
 

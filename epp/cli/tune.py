@@ -14,10 +14,10 @@ from rich.table import Table
 from epp.cli.commands import Tune
 from epp.cli.inputs import read_named_config, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json, write_text
+from epp.cli.output import log_of_errors_only, new_console, plain_table, print_json, write_text
 from epp.cli.running import exit_on
 from epp.framework import ConfigurationError
-from epp.lab.replay import ReplayOptions, load_fleet
+from epp.lab.replay.fleet import ReplayOptions, load_fleet
 from epp.lab.replay.jobs import TraceFile, available_cpus
 from epp.lab.replay.summary import parse_targets
 from epp.lab.traces.trace import TraceError
@@ -154,11 +154,7 @@ def _show(console: Console, result: "Result", tuning: "Tuning", verdict: str, pa
 
 
 def _changes(candidate: "Candidate") -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("on held-out traffic")
-    for heading in ("before", "after"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+    table = plain_table("on held-out traffic", ">before", ">after", "")
     for change in (*candidate.objectives, *candidate.others):
         text = change.figure.text
         table.add_row(change.figure.name, text(change.before), text(change.after), change.verdict)

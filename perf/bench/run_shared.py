@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from perf.rig.processes import BenchError
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.ports import reserved_ports

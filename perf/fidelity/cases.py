@@ -7,8 +7,8 @@ from functools import cached_property
 
 import msgspec
 
-from epp.lab.sim import PRESETS, SimProfile
 from epp.lab.sim.plan import answer_tokens, tokenize
+from epp.lab.sim.profile import PRESETS, SimProfile
 from epp.lab.traces.making import WORKLOADS, MadeTrace, Workload
 from epp.lab.traces.trace import TraceRequest
 

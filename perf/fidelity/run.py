@@ -14,9 +14,10 @@ import uvloop
 
 from epp.config import load_text
 from epp.explain.record import DecisionRecord
-from epp.lab.replay import ReplayOptions, load_fleet, replay, summarise
+from epp.lab.replay.fleet import ReplayOptions, load_fleet
+from epp.lab.replay.jobs import replay
 from epp.lab.replay.outcome import merge
-from epp.lab.replay.summary import quantile
+from epp.lab.replay.summary import quantile, summarise
 from epp.lab.traces.reading import open_trace
 from perf.fidelity.cases import CASES, Case
 from perf.fidelity.playing import DECISIONS, TRACE, Played, gateway, play

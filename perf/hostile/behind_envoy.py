@@ -11,8 +11,9 @@ from types import MappingProxyType
 import msgspec
 
 from epp.framework import Endpoint
-from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
+from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.local import discovery_response
+from epp.lab.gateway.settings import ClusterType, FailureMode
 from perf.hostile.scene import WIDE, Campaign, Scene, scene
 from perf.rig.processes import Program
 from tests.support.world import ANY_PORT, FAST

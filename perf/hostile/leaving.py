@@ -3,7 +3,7 @@
 
 import asyncio
 
-from epp.lab.gateway import FailureMode
+from epp.lab.gateway.settings import FailureMode
 from perf.hostile.behind_envoy import behind_envoy
 from perf.hostile.scene import HERE, NARROW, Campaign, attack_with, flat, settled
 from perf.hostile.visitors import PHASES

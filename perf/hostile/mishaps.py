@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
-from epp.lab.gateway import ClusterType
+from epp.lab.gateway.settings import ClusterType
 from perf.hostile.behind_envoy import Behind, behind_envoy
 from perf.hostile.scene import HERE, WIDE, Campaign, attack_with
 from tests.support.config_files import ConfigMap, replace

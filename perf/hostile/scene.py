@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from perf.hostile.judging import Judge, Size
 from perf.rig.processes import Program, cpu_seconds
 from tests.support.commands import command

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from epp.lab.gateway import ClusterType
+from epp.lab.gateway.settings import ClusterType
 from perf.hostile.behind_envoy import behind_envoy, sim_servers
 from perf.hostile.floods import FIRST, PATH
 from perf.hostile.scene import Campaign

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import uvloop
 
-from epp.lab.sim import RunningSim, SimProfile, running
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.server import RunningSim, running
 from perf.rig.orders import many_descriptors, obey
 
 

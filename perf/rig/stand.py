@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from epp.framework.headers import DESTINATION
-from epp.lab.gateway import GatewaySettings
+from epp.lab.gateway.settings import GatewaySettings
 from perf.rig.envoy import FULL_DUPLEX, Envoy
 from perf.rig.pickers import Picker, PickerKind, address
 from perf.rig.processes import BenchError, Program, cpu_seconds

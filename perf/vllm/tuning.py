@@ -21,10 +21,11 @@ import yaml
 from epp.config import load_text
 from epp.config.load import sample_texts
 from epp.framework.arrays import Floats
-from epp.lab.replay import Fleet, ReplayOptions, load_fleet, replay
+from epp.lab.replay.fleet import Fleet, ReplayOptions, load_fleet
+from epp.lab.replay.jobs import replay
 from epp.lab.replay.summary import quantile
 from epp.lab.replay.traffic import TracedArrival, TraceTraffic
-from epp.lab.sim import SimProfile, load_server_profile
+from epp.lab.sim.profile import SimProfile, load_server_profile
 from epp.lab.traces.making import MadeTrace, Spread, Workload
 from perf.bench.profiles.real import gateway
 from perf.rig.processes import BenchError

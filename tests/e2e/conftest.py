@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from epp.lab.sim import RunningSim, running
+from epp.lab.sim.server import RunningSim, running
 from tests.support.ports import reserved_ports
 from tests.support.world import FAST, World, open_world, pool_of
 

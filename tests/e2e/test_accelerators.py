@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from epp.framework.snapshot import ACCELERATOR, SERVED
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.support.config_files import endpoints_file, replace
 from tests.support.world import MODEL, World, open_world, until
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from epp.framework.request import DEFAULT_FLOW
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.support.commands import outcome
 from tests.support.exchanges import BODY, request_body
 from tests.support.serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, first_message, serving

@@ -11,7 +11,7 @@ import openai
 import pytest
 import yaml
 
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.support.config_files import endpoints_file, replace
 from tests.support.gateways import Gateway, gateway_with
 from tests.support.load import load_on

@@ -10,7 +10,8 @@ import sys
 import msgspec
 from aiohttp import web
 
-from epp.lab.sim import PRESETS, load_server_profile, running
+from epp.lab.sim.profile import PRESETS, load_server_profile
+from epp.lab.sim.server import running
 
 FAST = msgspec.structs.replace(PRESETS["a100"], model="tiny", num_gpu_blocks=1234, max_num_seqs=3)
 

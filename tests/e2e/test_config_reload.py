@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.support.config_files import ConfigMap, endpoints_file, replace, with_pool
 from tests.support.gateways import gateway_with
 from tests.support.load import load_on

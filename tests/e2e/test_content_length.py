@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from epp.lab.gateway import BodyMode
+from epp.lab.gateway.settings import BodyMode
 from tests.support.echo import Echo, chat, echo, gateway_in_front_of
 
 LENGTH, CODING = "content-length", "transfer-encoding"

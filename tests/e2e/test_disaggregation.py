@@ -12,7 +12,7 @@ import yaml
 from aiohttp import web
 
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
-from epp.lab.gateway import ClusterType, GatewaySettings
+from epp.lab.gateway.settings import ClusterType, GatewaySettings
 from tests.support.config_files import endpoints_file, with_pool
 from tests.support.echo import echo, listening
 from tests.support.world import MODEL, World, open_world, until

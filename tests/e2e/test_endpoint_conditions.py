@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from epp.app import Picker, PickerSettings
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.snapshot import REACHABLE
-from epp.lab.gateway import ClusterType, EnvoyProcess, GatewaySettings, SettingsError
+from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.local import EdsFile
+from epp.lab.gateway.settings import ClusterType, GatewaySettings, SettingsError
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import outcome
 from tests.support.gateways import Gateway, gateway_of

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.lab.gateway import BodyMode, GatewaySettings
+from epp.lab.gateway.settings import BodyMode, GatewaySettings
 from tests.e2e.test_policies import objective, written
 from tests.support.world import MODEL, World, open_world, pool_of, until
 

@@ -17,8 +17,8 @@ import pytest
 from epp.framework import Endpoint
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, SERVED
 from epp.lab.demo.servers import ModelServer, ServerSpec, model_servers
-from epp.lab.gateway import ClusterType, GatewaySettings
 from epp.lab.gateway.local import discovery_response
+from epp.lab.gateway.settings import ClusterType, GatewaySettings
 from epp.routing.settings import OutlierSettings
 from tests.support.commands import command
 from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, until

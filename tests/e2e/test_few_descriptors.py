@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.lab.sim import RunningSim, running
+from epp.lab.sim.server import RunningSim, running
 from tests.support.commands import PATIENCE_SECONDS, command
 from tests.support.config_files import endpoints_file, replace, with_pool
 from tests.support.serving import PLAIN, Served, destination_of, serving

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.extproc.settings import ResponseUsage
-from epp.lab.gateway import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
+from epp.lab.gateway.settings import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
 from tests.support.stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
 from tests.support.waiting import until
 

@@ -16,7 +16,7 @@ from epp.app import Picker, PickerSettings
 from epp.config import load_text
 from epp.extproc.wire import METHOD, SERVICE
 from epp.framework.snapshot import IN_FLIGHT
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
 from tests.support.config_files import endpoints_file, replace

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.attacked_picker import Watched, under_attack
 from tests.support.certificates import new_pair, write
 from tests.support.http2 import http2_bytes as h2

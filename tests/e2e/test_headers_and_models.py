@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.world import FAST, MODEL, World, open_world, pool_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,7 +13,7 @@ from epp.config import load_text
 from epp.framework import Endpoint
 from epp.framework.refusals import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.lab.gateway import BodyMode, GatewaySettings
+from epp.lab.gateway.settings import BodyMode, GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.admitter import CONFIG, Gate
 from tests.support.exchanges import BODY, request_body

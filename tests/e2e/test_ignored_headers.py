@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from epp.extproc.wire import FULL_DUPLEX_STREAMED
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.support.commands import command
 from tests.support.exchanges import request_body, request_headers
 from tests.support.serving import PLAIN, exchange, serving

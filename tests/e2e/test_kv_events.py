@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from epp.config.load import sample_texts
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.config_files import endpoints_file, replace
 from tests.support.kv_publisher import CLEARED, Publisher, stored
 from tests.support.ports import reserved_ports

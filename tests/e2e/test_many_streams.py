@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.commands import PATIENCE_SECONDS, memory_kib
 from tests.support.serving import PLAIN, serving
 from tests.support.world import FAST

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.lab.gateway import BodyMode
+from epp.lab.gateway.settings import BodyMode
 from tests.support.echo import Echo, echo, gateway_in_front_of
 
 RESPONSES = [

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.lab.gateway import BodyMode, HeaderMode
+from epp.lab.gateway.settings import BodyMode, HeaderMode
 from tests.support.echo import MIB, chat, digest, echo, gateway_in_front_of, noise
 from tests.support.world import until
 

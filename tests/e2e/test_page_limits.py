@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.commands import memory_kib
 from tests.support.hostile_servers import HONEST, HostileServer, answering, answers, series, whole
 from tests.support.serving import PLAIN, Served, destination_of, serving

@@ -11,8 +11,8 @@ import pytest
 
 from epp.framework.headers import WENT_INTO_RESPONSE_HEADERS
 from epp.framework.snapshot import IN_FLIGHT
-from epp.lab.gateway import Bodies, ClusterType, FailureMode
-from epp.lab.sim import RunningSim
+from epp.lab.gateway.settings import Bodies, ClusterType, FailureMode
+from epp.lab.sim.server import RunningSim
 from tests.support.config_files import replace
 from tests.support.waiting import until
 from tests.support.world import ANY_PORT, MODEL, World, open_world, pool_of

@@ -13,8 +13,9 @@ import openai
 import pytest
 
 from epp.framework import Endpoint
-from epp.lab.gateway import Bodies, ClusterType, EnvoyProcess, FailureMode
+from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.local import discovery_response
+from epp.lab.gateway.settings import Bodies, ClusterType, FailureMode
 from tests.support.commands import Command, command
 from tests.support.world import ANY_PORT, ENDLESS, MODEL, until
 

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 import yaml
 
-from epp.lab.gateway import BodyMode, GatewaySettings
-from epp.lab.sim import RunningSim
+from epp.lab.gateway.settings import BodyMode, GatewaySettings
+from epp.lab.sim.server import RunningSim
 from tests.support.config_files import ConfigMap, replace
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.world import World, open_world, pool_of, until

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from epp.framework.snapshot import METRICS_AT
-from epp.lab.gateway import ClusterType, GatewaySettings, bootstrap_dict
-from epp.lab.sim import running
+from epp.lab.gateway.bootstrap import bootstrap_dict
+from epp.lab.gateway.settings import ClusterType, GatewaySettings
+from epp.lab.sim.server import running
 from epp.routing.settings import OutlierSettings
 from tests.support.config_files import endpoints_file, with_pool
 from tests.support.world import FAST, MODEL, World, open_world, until

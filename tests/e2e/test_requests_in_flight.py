@@ -10,8 +10,7 @@ import pytest
 import pytest_asyncio
 
 from epp.extproc.settings import ResponseUsage
-from epp.lab.gateway import Bodies, BodyMode, GatewaySettings
-from epp.lab.gateway.settings import HeaderMode
+from epp.lab.gateway.settings import Bodies, BodyMode, GatewaySettings, HeaderMode
 from epp.routing.director import Cause
 from epp.routing.settings import OutlierSettings
 from tests.support.config_files import replace

@@ -16,9 +16,10 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from epp.app import Picker, PickerSettings, running
 from epp.config import load_text
 from epp.framework import Endpoint
-from epp.lab.gateway import ClusterType, EnvoyProcess, FailureMode
+from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.local import discovery_response
-from epp.lab.sim import RunningSim
+from epp.lab.gateway.settings import ClusterType, FailureMode
+from epp.lab.sim.server import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import command
 from tests.support.exchanges import BODY, request_body

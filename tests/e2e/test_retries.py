@@ -14,9 +14,9 @@ from aiohttp import web
 from epp.app import PickerSettings
 from epp.config import load_text
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.envoy import find_envoy
 from epp.lab.gateway.local import LocalGateway, local_gateway
+from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
 from epp.runtime.addresses import parse_host_port

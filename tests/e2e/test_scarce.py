@@ -16,7 +16,7 @@ import aiohttp
 import grpc
 import pytest
 
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.support.commands import command
 from tests.support.config_files import endpoints_file, with_pool
 from tests.support.exchanges import request_body

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.commands import Command, command, outcome
 from tests.support.serving import ANY_PORT
 from tests.support.world import FAST, until

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import yaml
 
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.e2e.test_flow_control import FLOW, SECONDS, Front, taken
 from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
 from tests.support.config_files import ConfigMap, replace

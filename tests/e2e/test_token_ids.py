@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from epp.config.load import sample_texts
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.kv_publisher import Publisher, stored
 from tests.support.ports import reserved_ports
 from tests.support.render_server import ids, render_server

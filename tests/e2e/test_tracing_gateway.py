@@ -12,9 +12,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.bootstrap import bootstrap_dict
 from epp.lab.gateway.envoy import find_envoy
+from epp.lab.gateway.settings import GatewaySettings
 from tests.support.commands import command
 from tests.support.echo import Echo, chat, echo
 from tests.support.otlp import Collector, collector

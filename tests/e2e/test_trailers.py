@@ -9,7 +9,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from epp.lab.gateway import BodyMode
+from epp.lab.gateway.settings import BodyMode
 from tests.support.echo import chat, digest, echo, gateway_in_front_of, noise
 
 MODES = [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED]

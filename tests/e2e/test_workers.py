@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.commands import command
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.load import load_on

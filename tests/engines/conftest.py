@@ -16,8 +16,8 @@ from openai import AsyncOpenAI
 from epp.app import PickerSettings
 from epp.extproc.settings import ServerSettings
 from epp.lab.child import tied_to_parent
-from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.local import local_gateway
+from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.engines.llama_server import directory
 from tests.support.gateway_world import World

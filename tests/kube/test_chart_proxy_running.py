@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from epp.lab.sim import RunningSim, running
+from epp.lab.sim.server import RunningSim, running
 from tests.support.commands import Command, command
 from tests.support.kube.charts import FALLBACKS, FLAVOURS, PICKERS, RELEASE, container, one
 from tests.support.ports import reserved_ports

@@ -10,7 +10,7 @@ import openai
 import pytest
 import yaml
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.config_files import endpoints_file
 from tests.support.documents import blocks
 from tests.support.kube.fleet import Fleet, fleet_in

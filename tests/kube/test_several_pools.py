@@ -10,7 +10,8 @@ from typing import Any
 
 import aiohttp
 
-from epp.lab.gateway import EnvoyProcess, GatewaySettings
+from epp.lab.gateway.envoy import EnvoyProcess
+from epp.lab.gateway.settings import GatewaySettings
 from tests.support.commands import Command, command, outcome
 from tests.support.kube import manifests as write
 from tests.support.kube.fleet import fleet_in

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from epp.lab.replay import ReplayOptions, Targets, replay
 from epp.lab.replay.comparison import replay_report
+from epp.lab.replay.fleet import ReplayOptions
+from epp.lab.replay.jobs import replay
+from epp.lab.replay.summary import Targets
 from tests.unit.replay.conftest import ListTrace, config, fleet, requests
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from perf.bench.run_shared import FAULTS, proxied, shares
 from tests.shared_state.test_gateways import PROMPT, ask, grown, healthy
 from tests.support.gateways import Gateway, gateway_of

@@ -8,7 +8,7 @@ from functools import partial
 import aiohttp
 import msgspec
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.load import load_on
 from tests.support.waiting import until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from epp.lab.sim import running
+from epp.lab.sim.server import running
 from tests.support.commands import memory_kib
 from tests.support.serving import PLAIN, Served, destination_of, serving
 from tests.support.waiting import until

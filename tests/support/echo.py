@@ -12,8 +12,8 @@ from aiohttp import web
 
 from epp.app import PickerSettings
 from epp.config import load_text
-from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.local import local_gateway
+from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.transports import server_settings
 

@@ -11,7 +11,7 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.extproc.wire import FULL_DUPLEX_STREAMED, METHOD, SERVICE, ProcessingRequest, ProcessingResponse
-from epp.lab.sim import RunningSim
+from epp.lab.sim.server import RunningSim
 from tests.support.commands import Command, command
 from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
 from tests.support.http2 import http2_bytes as h2

@@ -16,8 +16,8 @@ from epp.app import PickerSettings
 from epp.config import load_file, load_text
 from epp.extproc.settings import BudgetSettings, ResponseSettings, ResponseUsage, ServerSettings
 from epp.framework.snapshot import FAILED, IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
-from epp.lab.gateway import BodyMode, GatewaySettings
 from epp.lab.gateway.local import LocalGateway, local_gateway
+from epp.lab.gateway.settings import BodyMode, GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from tests.support.echo import listening

@@ -16,9 +16,10 @@ from epp.config import load_file, load_text
 from epp.extproc.settings import ResponseSettings
 from epp.framework import SystemClock
 from epp.framework.snapshot import IN_FLIGHT, METRICS_AT, Column
-from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.local import LocalGateway, local_gateway
-from epp.lab.sim import PRESETS, RunningSim
+from epp.lab.gateway.settings import GatewaySettings
+from epp.lab.sim.profile import PRESETS
+from epp.lab.sim.server import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.policies import PolicyFiles
 from epp.routing.settings import OutlierSettings

@@ -13,7 +13,9 @@ from epp.config import Builder, assemble, default_config, load_file
 from epp.framework import KV_USAGE, RUNNING, WAITING, Endpoint, Headers, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.registry import Registry
-from epp.lab.sim import PRESETS, Machine, SimRequest
+from epp.lab.sim.machine import Machine
+from epp.lab.sim.profile import PRESETS
+from epp.lab.sim.work import SimRequest
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Runtime
 

@@ -25,8 +25,8 @@ from epp.app import PickerSettings
 from epp.config.load import load_text, sample_texts
 from epp.extproc.settings import ServerSettings
 from epp.lab.child import tied_to_parent
-from epp.lab.gateway import GatewaySettings
 from epp.lab.gateway.local import local_gateway
+from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.gateway_world import World
 from tests.support.vllm import VLLM_ENVIRONMENT

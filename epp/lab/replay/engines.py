@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from epp.lab.sim import Emission, Machine, SimProfile, SimRequest
 from epp.lab.sim.kv_cache import KVChanges
-from epp.lab.sim.work import Workload
+from epp.lab.sim.machine import Machine
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.work import Emission, SimRequest, Workload
 
 
 def seconds_to_end(machine: Machine, request: SimRequest) -> float:

@@ -11,8 +11,7 @@ from epp.framework.messages import hint_at
 from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
 from epp.lab.replay.engines import Engine, Simulated
-from epp.lab.sim import PRESETS, SimProfile
-from epp.lab.sim.profile import find_preset, find_server_profile
+from epp.lab.sim.profile import PRESETS, SimProfile, find_preset, find_server_profile
 from epp.pool.discovery.endpoints_file import FileDiscovery, FileDiscoveryParameters
 
 PAGE_SECONDS = 0.002

@@ -18,8 +18,8 @@ from epp.hardware.topology import TopologyExtractor
 from epp.lab.replay.engines import Page
 from epp.lab.replay.fleet import Fleet, ReplayOptions, Server
 from epp.lab.replay.virtual_time import VirtualClock
-from epp.lab.sim import SimRequest
 from epp.lab.sim.kv_cache import KVChanges
+from epp.lab.sim.work import SimRequest
 from epp.pool.collectors import Tagging
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.pool.collectors.polling.conditions import Reachability

@@ -24,7 +24,7 @@ from epp.lab.replay.outcome import Outcome, Recorder, Status
 from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, Watch
 from epp.lab.replay.traffic import Arrival, Traffic
 from epp.lab.replay.virtual_time import VirtualClock, VirtualLoop, run_virtual
-from epp.lab.sim import SimRequest
+from epp.lab.sim.work import SimRequest
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
 from epp.routing.director.waiting import PendingRequest

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from epp.framework import RequestBody
 from epp.framework.headers import FAIRNESS_ID, METHOD, OBJECTIVE, REQUEST_ID, SESSION_ID, SLO_TPOT_MS, SLO_TTFT_MS
-from epp.lab.sim import SimProfile, SimRequest
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.work import SimRequest
 from epp.lab.traces.trace import Trace, TraceRequest
 
 _MOST_SESSIONS = 100_000

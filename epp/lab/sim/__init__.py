@@ -8,24 +8,3 @@ In addition to the API of vLLM, every answer has the header `x-sim-server: <name
     POST /sim/release   the end of the synthetic load; answers with the new load.
     GET /sim/requests   the last 1,000 completion requests, as a list of `RequestRecord`, oldest first.
 """
-
-from epp.lab.sim.machine import Machine
-from epp.lab.sim.profile import PRESETS, FitError, ProfileSource, SimProfile, dump_server_profile, load_server_profile
-from epp.lab.sim.server import RunningSim, running
-from epp.lab.sim.work import Emission, Occupation, OccupationError, SimRequest
-
-__all__ = [
-    "PRESETS",
-    "Emission",
-    "FitError",
-    "Machine",
-    "Occupation",
-    "OccupationError",
-    "ProfileSource",
-    "RunningSim",
-    "SimProfile",
-    "SimRequest",
-    "dump_server_profile",
-    "load_server_profile",
-    "running",
-]

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from epp.lab.sim import FitError, Machine, SimProfile, SimRequest
+from epp.lab.sim.machine import Machine
+from epp.lab.sim.profile import FitError, SimProfile
+from epp.lab.sim.work import SimRequest
 
 _LEAST_GAIN = 0.1
 _ROUNDING = 1e-9

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from epp.lab.replay.engines import Engine, Event, Simulated
-from epp.lab.sim import SimProfile, SimRequest
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.work import SimRequest
 
 _BIGGEST_STEP = 131_072
 

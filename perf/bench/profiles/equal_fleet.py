@@ -16,7 +16,7 @@ from epp.lab.replay.fleet import Fleet, ReplayOptions, Server
 from epp.lab.replay.outcome import Outcome
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import TraceTraffic
-from epp.lab.sim import PRESETS, SimProfile
+from epp.lab.sim.profile import PRESETS, SimProfile
 from epp.lab.traces.making import WORKLOADS as PUBLISHED_WORKLOADS
 from epp.lab.traces.making import MadeTrace, Spread, Workload
 from epp.lab.traces.trace import Trace, TraceRequest

@@ -10,7 +10,7 @@ import msgspec
 from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.lab.replay import fleet as replayed
-from epp.lab.sim import PRESETS, SimProfile
+from epp.lab.sim.profile import PRESETS, SimProfile
 from perf.bench.profiles.engines import MAKES, Independent
 
 ROLE_LABEL = "llm-d.ai/role"

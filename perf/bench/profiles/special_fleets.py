@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from epp.lab.sim import SimProfile
+from epp.lab.sim.profile import SimProfile
 from perf.bench.profiles.fleets import FLEETS, Fleet, Server, fleet
 from perf.bench.profiles.workloads import ADAPTERS
 

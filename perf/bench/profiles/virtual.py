@@ -14,7 +14,8 @@ from epp.lab.replay.outcome import Outcome as Replayed
 from epp.lab.replay.outcome import Status
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import Arrival
-from epp.lab.sim import SimProfile, SimRequest
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.work import SimRequest
 from perf.bench.profiles.fleets import Fleet
 from perf.bench.profiles.outcome import TIMEOUT_SECONDS, Outcome, Served
 from perf.bench.profiles.workloads import MODEL, Trace

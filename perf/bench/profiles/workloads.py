@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from epp.lab.sim import SimProfile
 from epp.lab.sim.openai_api import ChatRequest, CompletionRequest
 from epp.lab.sim.plan import Plan, make_plan
+from epp.lab.sim.profile import SimProfile
 from perf.bench.profiles.fleets import Fleet
 from perf.bench.profiles.outcome import TARGET_SECONDS, TARGET_TPOT_SECONDS, Target
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from epp.lab.sim import RunningSim, SimProfile, running
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.server import RunningSim, running
 from tests.support.kube.client import Manifest
 from tests.support.kube.space import Space
 from tests.support.ports import reserved_ports

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import aiohttp
 
-from epp.lab.gateway import EnvoyProcess, GatewaySettings
+from epp.lab.gateway.envoy import EnvoyProcess
+from epp.lab.gateway.settings import GatewaySettings
 from tests.support.commands import Command, command
 from tests.support.kube.space import Space
 from tests.support.kube.users import PICKER_ROLE

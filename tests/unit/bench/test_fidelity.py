@@ -8,12 +8,14 @@ from pathlib import Path
 import msgspec
 
 from epp.config import load_text
-from epp.lab.replay import ReplayOptions, load_fleet
+from epp.lab.replay.fleet import ReplayOptions, load_fleet
 from epp.lab.replay.replicas import check_config
 from epp.lab.replay.traffic import TraceTraffic
-from epp.lab.sim import Machine, SimProfile, SimRequest
+from epp.lab.sim.machine import Machine
 from epp.lab.sim.openai_api import CompletionRequest
 from epp.lab.sim.plan import make_plan
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.work import SimRequest
 from epp.lab.traces.reading import open_trace
 from perf.fidelity.cases import CASES
 from perf.fidelity.playing import TRACE, write_files

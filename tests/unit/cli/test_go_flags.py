@@ -16,7 +16,7 @@ from epp.cli.commands import COMMANDS
 from epp.cli.options import go_spelling, is_switch, lists_joined
 from epp.cli.picker_flags import Serve
 from epp.cli.serve import log_style
-from epp.lab.gateway import ClusterType, FailureMode
+from epp.lab.gateway.settings import ClusterType, FailureMode
 from epp.telemetry.logs import LogStyle
 
 SWITCHES = frozenset({"--secure-serving", "--strict"})

@@ -10,19 +10,17 @@ import pytest
 import yaml
 
 from epp.framework.endpoint import EndpointTrust
-from epp.lab.gateway import (
+from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_json, bootstrap_yaml
+from epp.lab.gateway.envoy import find_envoy
+from epp.lab.gateway.local import discovery_response
+from epp.lab.gateway.settings import (
     BodyMode,
     ClusterType,
     FailureMode,
     GatewaySettings,
     PackageMissingError,
     SettingsError,
-    bootstrap_dict,
-    bootstrap_json,
-    bootstrap_yaml,
 )
-from epp.lab.gateway.envoy import find_envoy
-from epp.lab.gateway.local import discovery_response
 
 REPOSITORY = Path(__file__).parents[3]
 DEPLOY = REPOSITORY / "deploy"
@@ -222,7 +220,7 @@ def test_envoy_accepts_the_file_in_deploy(path, tmp_path):
 
 
 def test_importing_the_package_does_not_load_the_typed_classes():
-    program = "import epp.lab.gateway, sys; sys.exit(any(name.startswith('envoy_data_plane') for name in sys.modules))"
+    program = "import epp.lab.gateway.envoy, sys; sys.exit(any(name.startswith('envoy_data_plane') for name in sys.modules))"
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 0
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, SystemClock
-from epp.lab.gateway import SettingsError
 from epp.lab.gateway.local import EdsFile, discovery_response
+from epp.lab.gateway.settings import SettingsError
 from epp.routing.datastore import Datastore
 from tests.support.waiting import until
 

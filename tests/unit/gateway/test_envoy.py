@@ -21,24 +21,25 @@ from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to
 
 from epp.framework import Endpoint
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
-from epp.lab.gateway import (
+from epp.lab.gateway.envoy import EnvoyProcess
+from epp.lab.gateway.local import discovery_response
+from epp.lab.gateway.settings import (
     ClusterType,
     EnvoyDiedError,
-    EnvoyProcess,
     EnvoyStartError,
     FailureMode,
     GatewaySettings,
     ListenAddressError,
     PortTakenError,
 )
-from epp.lab.gateway.local import discovery_response
 from epp.runtime.addresses import HostPort
 
 REPOSITORY = Path(__file__).parents[3]
 
 STARTS_ENVOY_AND_WAITS = """
 import asyncio, structlog, sys, uvloop
-from epp.lab.gateway import EnvoyProcess, GatewaySettings
+from epp.lab.gateway.envoy import EnvoyProcess
+from epp.lab.gateway.settings import GatewaySettings
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 

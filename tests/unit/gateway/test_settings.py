@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from epp.lab.gateway import BodyMode, ClusterType, FailureMode, GatewaySettings, PipeAddress, SettingsError
-from epp.lab.gateway.settings import parse_address
+from epp.lab.gateway.settings import (
+    BodyMode,
+    ClusterType,
+    FailureMode,
+    GatewaySettings,
+    PipeAddress,
+    SettingsError,
+    parse_address,
+)
 from epp.runtime.addresses import HostPort
 
 

@@ -10,8 +10,8 @@ import pytest
 from epp.config import LoadedConfig, load_text
 from epp.config.load import sample_texts
 from epp.framework import Endpoint
-from epp.lab.replay import Fleet, Server
-from epp.lab.sim import PRESETS, SimProfile
+from epp.lab.replay.fleet import Fleet, Server
+from epp.lab.sim.profile import PRESETS, SimProfile
 from epp.lab.traces.trace import TraceRequest
 
 BLOCK = 64

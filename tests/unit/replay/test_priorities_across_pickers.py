@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from epp.config import load_text
-from epp.lab.replay import Fleet
-from epp.lab.replay.fleet import ReplayOptions
+from epp.lab.replay.fleet import Fleet, ReplayOptions
 from epp.lab.replay.outcome import Outcome, Status
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.traffic import TraceTraffic

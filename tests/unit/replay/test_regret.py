@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.lab.replay import ReplayOptions, replay, summarise
 from epp.lab.replay.engines import seconds_to_end
-from epp.lab.sim import PRESETS, Machine, SimRequest
+from epp.lab.replay.fleet import ReplayOptions
+from epp.lab.replay.jobs import replay
+from epp.lab.replay.summary import summarise
+from epp.lab.sim.machine import Machine
+from epp.lab.sim.profile import PRESETS
+from epp.lab.sim.work import SimRequest
 from tests.unit.replay.conftest import ListTrace, config, fleet, requests
 
 PROFILE = msgspec.structs.replace(PRESETS["a100"], max_num_seqs=8, max_num_batched_tokens=512)

@@ -13,11 +13,13 @@ import pytest
 from epp.config.load import sample_texts
 from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
-from epp.lab.replay import Fleet, ReplayOptions, Server, Status, Targets, groups, replay, summarise
-from epp.lab.replay.fleet import JITTER_SECONDS
+from epp.lab.replay.fleet import JITTER_SECONDS, Fleet, ReplayOptions, Server
+from epp.lab.replay.jobs import replay
+from epp.lab.replay.outcome import Status
 from epp.lab.replay.simulation import Simulation
+from epp.lab.replay.summary import Targets, groups, summarise
 from epp.lab.replay.traffic import TraceTraffic
-from epp.lab.sim import PRESETS
+from epp.lab.sim.profile import PRESETS
 from epp.lab.traces.trace import TraceRequest
 from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests
 

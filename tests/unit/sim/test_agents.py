@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from epp.lab.sim import SimProfile, running
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.server import running
 
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}
 CHAT_TOOLS = [{"type": "function", "function": WEATHER}]

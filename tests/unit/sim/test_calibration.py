@@ -6,9 +6,9 @@ import contextlib
 import msgspec
 import pytest
 
-from epp.lab.sim import PRESETS, SimProfile
 from epp.lab.sim.fit import Answer, NotEnoughError, fit, fit_error, predict, spread
 from epp.lab.sim.measure import Calibration, Facts, ServerError
+from epp.lab.sim.profile import PRESETS, SimProfile
 
 PLAIN = SimProfile(max_num_batched_tokens=2048, max_num_seqs=256)
 

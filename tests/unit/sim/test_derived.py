@@ -4,8 +4,7 @@
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.lab.sim import PRESETS
-from epp.lab.sim.profile import derive_preset, derived_presets, find_server_profile
+from epp.lab.sim.profile import PRESETS, derive_preset, derived_presets, find_server_profile
 
 FIGURES = {
     "h100": (989, 3350, 80, 64),

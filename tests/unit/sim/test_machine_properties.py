@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.lab.sim import Machine, Occupation, OccupationError, SimProfile, SimRequest
+from epp.lab.sim.machine import Machine
+from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.server import SimMetrics
+from epp.lab.sim.work import Occupation, OccupationError, SimRequest
 
 PROFILE = SimProfile(
     prefill_tokens_per_second=100,

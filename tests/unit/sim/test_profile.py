@@ -4,7 +4,7 @@
 import msgspec
 import pytest
 
-from epp.lab.sim import PRESETS, SimProfile
+from epp.lab.sim.profile import PRESETS, SimProfile
 
 
 def test_presets_are_ordered_by_speed_and_memory():

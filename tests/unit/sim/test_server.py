@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from epp.lab.sim import SimProfile, running
+from epp.lab.sim.profile import SimProfile
+from epp.lab.sim.server import running
 from tests.support.waiting import until
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.lab.sim import FitError, ProfileSource, SimProfile, dump_server_profile, load_server_profile
+from epp.lab.sim.profile import FitError, ProfileSource, SimProfile, dump_server_profile, load_server_profile
 
 SOURCE = ProfileSource(
     kind="measured",

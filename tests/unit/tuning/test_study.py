@@ -9,8 +9,9 @@ import yaml
 
 from epp.config import load_text
 from epp.framework import ConfigurationError
-from epp.lab.replay import ReplayOptions, Targets
+from epp.lab.replay.fleet import ReplayOptions
 from epp.lab.replay.jobs import TraceFile
+from epp.lab.replay.summary import Targets
 from epp.lab.traces.formats import own_lines
 from epp.lab.tuning.problem import condition, figure
 from epp.lab.tuning.recommendation import recommend, tuning_report, verdict

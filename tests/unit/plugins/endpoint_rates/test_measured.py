@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.lab.sim import ProfileSource, SimProfile, dump_server_profile
+from epp.lab.sim.profile import ProfileSource, SimProfile, dump_server_profile
 from tests.unit.plugins.endpoint_rates.test_producer import H100, MODEL, T4, World
 
 
