@@ -220,7 +220,7 @@ def test_envoy_accepts_the_file_in_deploy(path, tmp_path):
 
 
 def test_importing_the_package_does_not_load_the_typed_classes():
-    program = "import epp.lab.gateway.envoy, sys; sys.exit(any(name.startswith('envoy_data_plane') for name in sys.modules))"
+    program = "import epp.lab.gateway.envoy, sys; sys.exit(any('envoy_data_plane' in name for name in sys.modules))"
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 0
 
