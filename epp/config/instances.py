@@ -45,10 +45,12 @@ class Instances:
     def __init__(self, loaded: LoadedConfig, builder: Builder) -> None:
         self._loaded = loaded
         self._builder = builder
-        self._by_name: dict[str, Plugin[Any]] = {}
+        self.by_name: dict[str, Plugin[Any]] = {}
+        """All instances: declared ones, then implied ones."""
         self._paths: dict[str, Path] = {}
         self._given: dict[str, frozenset[str]] = {}
-        self._unusable: dict[str, str] = {}
+        self.inactive: dict[str, str] = {}
+        """Types of declared instances that could not be built or have no effect, by name."""
         self.implied: dict[str, str] = {}
         """Reason for each instance that the file does not declare."""
         self.derivations: dict[str, dict[Derivation, None]] = {}
@@ -59,17 +61,7 @@ class Instances:
         """Names of plugins with an unresolved reference."""
 
     def __iter__(self) -> Iterator[Plugin[Any]]:
-        return iter(self._by_name.values())
-
-    @property
-    def by_name(self) -> Mapping[str, Plugin[Any]]:
-        """All instances: declared ones, then implied ones."""
-        return self._by_name
-
-    @property
-    def inactive(self) -> Mapping[str, str]:
-        """Types of declared instances that could not be built or have no effect, by name."""
-        return self._unusable
+        return iter(self.by_name.values())
 
     @property
     def incomplete(self) -> bool:
@@ -100,14 +92,14 @@ class Instances:
         """Build one entry of `plugins`."""
         path: Path = ("plugins", index)
         name = spec.instance_name
-        if name in self._by_name or name in self._unusable:
+        if name in self.by_name or name in self.inactive:
             self.fail(f"two plugins are named {name!r}", *path, remedy="give one of them another name")
             return
         if not self._is_buildable(spec, path):
             return
         self._paths[name] = path
         self._given[name] = frozenset(spec.parameters or {})
-        self._unusable[name] = spec.type
+        self.inactive[name] = spec.type
         try:
             cls = self._builder.registry.find(spec.type)
         except UnknownTypeError as error:
@@ -117,8 +109,8 @@ class Instances:
             self.fail(f"plugin {name!r}: {error.problem}", *path, remedy=error.remedy)
             return
         if self._build(cls, name, spec.parameters or {}, path):
-            del self._unusable[name]
-            self._warn_about(self._by_name[name], path)
+            del self.inactive[name]
+            self._warn_about(self.by_name[name], path)
 
     def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
         """Build a declared plugin; on failure, record why and return False."""
@@ -139,14 +131,14 @@ class Instances:
             begin = ("parameters", *as_written(where, given)) if where else ()
             self.fail(f"plugin {name!r}: {error.problem}", *path, *begin, remedy=error.remedy)
             return False
-        self._by_name[name] = plugin
+        self.by_name[name] = plugin
         for place, message in corrections:
             self.warn(f"plugin {name!r}: {message}", *path, "parameters", *place)
         return True
 
     def ensure(self, type_name: str, role: type[Role], why: str) -> Role:
         """Return the first instance of that type, or a new one with defaults; raises ConfigurationError."""
-        plugin = next((p for p in self._by_name.values() if p.plugin_type == type_name), None) or self.add(
+        plugin = next((p for p in self.by_name.values() if p.plugin_type == type_name), None) or self.add(
             type_name, why
         )
         if not isinstance(plugin, role):
@@ -155,29 +147,29 @@ class Instances:
 
     def add(self, type_name: str, why: str) -> Plugin[Any]:
         """Build an instance with defaults under the name of its type; raises ConfigurationError."""
-        if type_name in self._by_name:
+        if type_name in self.by_name:
             raise ConfigurationError(
                 f"a plugin of type {type_name!r} is needed ({why}), and the name is taken by one of another type"
             )
-        plugin = self._by_name[type_name] = self._make(type_name)
+        plugin = self.by_name[type_name] = self._make(type_name)
         self.implied[type_name] = why
         return plugin
 
     def of(self, role: type[Role]) -> tuple[Role, ...]:
         """Return all instances with that role."""
-        return tuple(plugin for plugin in self._by_name.values() if isinstance(plugin, role))
+        return tuple(plugin for plugin in self.by_name.values() if isinstance(plugin, role))
 
     def may_lack(self, role: type[Role]) -> bool:
         """Whether a plugin that could not be built may have that role."""
-        return any(self._may_be(kind, role) for kind in self._unusable.values())
+        return any(self._may_be(kind, role) for kind in self.inactive.values())
 
     def class_of(self, name: str) -> type[Plugin[Any]] | None:
         """Return the class of a declared plugin, built or not; None if unknown."""
-        plugin = self._by_name.get(name)
+        plugin = self.by_name.get(name)
         if plugin is not None:
             return type(plugin)
         try:
-            return self._builder.registry.find(self._unusable.get(name, ""))
+            return self._builder.registry.find(self.inactive.get(name, ""))
         except ConfigurationError:
             return None
 
@@ -187,15 +179,15 @@ class Instances:
 
     def resolve_name(self, name: str, role: type[Role], *path: str | int) -> Role | None:
         """Like `resolve`, for a plain name."""
-        plugin, cls = self._by_name.get(name), self.class_of(name)
-        kind = self._unusable.get(name)
+        plugin, cls = self.by_name.get(name), self.class_of(name)
+        kind = self.inactive.get(name)
         if cls is not None and not issubclass(cls, role):
             self.fail(f"plugin {name!r} (type {kind or cls.plugin_type}) is no {role.__name__}", *path)
         elif isinstance(plugin, role):
             return plugin
         elif kind is None:
-            declared = [one for one in self._by_name if one not in self.implied]
-            self._fail_unknown(name, (*declared, *self._unusable), *path)
+            declared = [one for one in self.by_name if one not in self.implied]
+            self._fail_unknown(name, (*declared, *self.inactive), *path)
         elif kind in WITHOUT_TASK:
             self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
         return None
@@ -203,7 +195,7 @@ class Instances:
     def _fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
         """Record that no plugin has this name."""
         types = self._builder.registry.types
-        of_type = [plugin.name for plugin in self._by_name.values() if plugin.plugin_type == name]
+        of_type = [plugin.name for plugin in self.by_name.values() if plugin.plugin_type == name]
         remedy = hint_at(name, known)
         if of_type:
             remedy = f"the one of that type is named {of_type[0]!r}: write that name"
@@ -215,7 +207,7 @@ class Instances:
 
     def connect(self) -> None:
         """Give each plugin the plugins that its parameters name."""
-        for plugin in tuple(self._by_name.values()):
+        for plugin in tuple(self.by_name.values()):
             path = self.path_of(plugin)
             found = self._referred_to(plugin, path)
             if len(found) < len(plugin.references):
@@ -241,7 +233,7 @@ class Instances:
         kind, name = spec.type, spec.instance_name
         if kind in self._builder.registry.types or ":" in kind:
             return True
-        self._unusable[name] = kind
+        self.inactive[name] = kind
         if kind in WITHOUT_TASK:
             self.warn(f"{_called(name, kind)} has no effect: {WITHOUT_TASK[kind]}", *path)
         elif kind in NOT_YET:

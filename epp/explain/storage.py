@@ -47,11 +47,7 @@ class Ring:
         self._most = most
         self._most_bytes = most_bytes
         self._kept: dict[str, Kept] = {}
-        self._bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return self._bytes
+        self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -61,7 +57,7 @@ class Ring:
         if self._most < 1 or len(kept.data) > self._most_bytes:
             return
         self._kept[kept.id] = kept
-        self._bytes += len(kept.data)
+        self.size_bytes += len(kept.data)
         self._make_room()
 
     def update(self, record_id: str, data: bytes) -> None:
@@ -70,7 +66,7 @@ class Ring:
         if before is None:
             return
         self._kept[record_id] = before._replace(data=data)
-        self._bytes += len(data) - len(before.data)
+        self.size_bytes += len(data) - len(before.data)
         self._make_room()
 
     def get(self, record_id: str) -> bytes | None:
@@ -106,9 +102,9 @@ class Ring:
         return found
 
     def _make_room(self) -> None:
-        while self._bytes > self._most_bytes or len(self._kept) > self._most:
+        while self.size_bytes > self._most_bytes or len(self._kept) > self._most:
             oldest = next(islice(self._kept, 1))
-            self._bytes -= len(self._kept.pop(oldest).data)
+            self.size_bytes -= len(self._kept.pop(oldest).data)
 
 
 class DecisionFile:
@@ -119,7 +115,8 @@ class DecisionFile:
 
         It is rotated at `most_bytes`; of `count` files, the older ones end in `.1` (the latest), `.2` and so on.
         """
-        self._path = path.absolute()
+        self.path = path.absolute()
+        """The current file."""
         self._most_bytes = most_bytes
         self._count = count
         self._queue: SimpleQueue[bytes] = SimpleQueue()
@@ -127,29 +124,20 @@ class DecisionFile:
         self._turned_away = self._unwritten = 0  # likewise
         self._thread: Thread | None = None
         self._ending = Event()
-        self._problem = ""
+        self.problem = ""
+        """Why lines are being lost; empty if they are not. May be read in any thread."""
         try:
             self._append(b"")
         except OSError as error:
             raise ConfigurationError(
-                f"--decision-file: {self._path} cannot be written: {error.strerror}",
+                f"--decision-file: {self.path} cannot be written: {error.strerror}",
                 remedy="name a file in a directory that this process may write to",
             ) from error
-
-    @property
-    def path(self) -> Path:
-        """The current file."""
-        return self._path
 
     @property
     def lost(self) -> int:
         """Lines that could not be written; may be read in any thread."""
         return self._turned_away + self._unwritten
-
-    @property
-    def problem(self) -> str:
-        """Why lines are being lost; empty if they are not. May be read in any thread."""
-        return self._problem
 
     def write(self, line: bytes) -> None:
         """Queue a line without a line feed; it is lost if too many lines wait."""
@@ -200,18 +188,18 @@ class DecisionFile:
             self._append(b"".join(line + b"\n" for line in lines))
         except OSError as error:
             self._unwritten += len(lines)
-            if not self._problem:
+            if not self.problem:
                 _log.warning(
                     "decisions are not written",
-                    file=str(self._path),
+                    file=str(self.path),
                     reason=error.strerror,
                     remedy="make room, or let this process write there: it tries again with the next decision",
                 )
-            self._problem = f"{self._path}: {error.strerror}"
+            self.problem = f"{self.path}: {error.strerror}"
         else:
-            if self._problem:
-                _log.info("decisions are written again", file=str(self._path), lost=self.lost)
-            self._problem = ""
+            if self.problem:
+                _log.info("decisions are written again", file=str(self.path), lost=self.lost)
+            self.problem = ""
 
     def _append(self, data: bytes) -> None:
         """Append whole lines, or nothing; raises OSError.
@@ -240,7 +228,7 @@ class DecisionFile:
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = os.open(self._path, flags, _MODE)
+        descriptor = os.open(self.path, flags, _MODE)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "it is not a regular file")
@@ -249,14 +237,14 @@ class DecisionFile:
     def _rotate(self) -> None:
         """Rename the files to make room for a new one; raises OSError, so that their total size stays limited."""
         for number in range(self._count - 1, 0, -1):
-            newer = self._path if number == 1 else self._numbered(number - 1)
+            newer = self.path if number == 1 else self._numbered(number - 1)
             with contextlib.suppress(FileNotFoundError):
                 newer.replace(self._numbered(number))
         if self._count == 1:
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
+        return self.path.with_name(f"{self.path.name}.{number}")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -8,7 +8,7 @@ import gc
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -225,12 +225,8 @@ class Supervisor:
         self._observer = observer or TaskObserver()
         self._generator = generator or random.Random()  # noqa: S311  spreads restarts, guards nothing
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failing: dict[str, str] = {}
-
-    @property
-    def failing(self) -> Mapping[str, str]:
+        self.failing: dict[str, str] = {}
         """The last error of each task that failed and has not run for a while without failing, by the task's name."""
-        return self._failing
 
     @property
     def count(self) -> int:
@@ -256,11 +252,11 @@ class Supervisor:
         try:
             while True:
                 started = loop.time()
-                recovery = loop.call_later(_RECOVERED_SECONDS, self._failing.pop, name, None)
+                recovery = loop.call_later(_RECOVERED_SECONDS, self.failing.pop, name, None)
                 try:
                     await work()
                 except Exception as error:  # noqa: BLE001  one failure must not end the task
-                    self._failing[name] = f"{type(error).__name__}: {error}"
+                    self.failing[name] = f"{type(error).__name__}: {error}"
                     self._observer.task_failed(kind, error)
                     if loop.time() - started > _RECOVERED_SECONDS:
                         delay = _FIRST_DELAY_SECONDS
@@ -275,7 +271,7 @@ class Supervisor:
                 await asyncio.sleep(delay * self._generator.uniform(0.5, 1.0))
                 delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
         finally:
-            self._failing.pop(name, None)
+            self.failing.pop(name, None)
 
 
 async def first_of(*waits: Coroutine[Any, Any, object], most_seconds: float | None = None) -> bool:

@@ -121,13 +121,9 @@ class LogWriter(io.TextIOBase):
         self._hurry = Event()
         self._lock = Lock()
         self._thread: Thread | None = None
-        self._lost = 0
-        self._divert: Callable[[str], object] | None = None
-
-    @property
-    def lost(self) -> int:
+        self.lost = 0
         """Lines that could not be written."""
-        return self._lost
+        self._divert: Callable[[str], object] | None = None
 
     def write(self, text: str) -> int:
         """Queue a text; drop it if the queue is full."""
@@ -181,7 +177,7 @@ class LogWriter(io.TextIOBase):
 
     def _lose(self, count: int) -> None:
         with self._lock:
-            self._lost += count
+            self.lost += count
 
     def _write(self, lines: str) -> None:
         """Bypass the stream's buffer, which would keep lines that cannot be written, and fail again with them."""

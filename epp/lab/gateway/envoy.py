@@ -73,7 +73,8 @@ class EnvoyProcess:
         self._process = process
         self._settings = settings
         self._directory = directory
-        self._address = settings.listen
+        self.address = settings.listen
+        """The address that clients connect to, with the actual port if the settings have port 0."""
         self._stop_seconds = stop_seconds
         self._stopping = False
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
@@ -112,11 +113,6 @@ class EnvoyProcess:
             raise
         _log.info("Envoy ready", address=str(envoy.address), pid=envoy.pid)
         return envoy
-
-    @property
-    def address(self) -> HostPort:
-        """The address that clients connect to, with the actual port if the settings have port 0."""
-        return self._address
 
     @property
     def pid(self) -> int:
@@ -165,7 +161,7 @@ class EnvoyProcess:
             async with asyncio.timeout(ready_seconds), _admin_client(self._settings) as admin:
                 while (address := await _ready_address(admin)) is None:
                     await self._pause()
-                self._address = address
+                self.address = address
                 missing = f"no healthy picker at {self._settings.picker_address}"
                 while wait_for_picker and not await _has_healthy_host(admin, ENDPOINT_PICKER):
                     await self._pause()

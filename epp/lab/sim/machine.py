@@ -76,11 +76,12 @@ class Machine:
         self._every_token = every_token
         self.observer = observer or MachineObserver()
         self._cache = KVCache(profile.num_gpu_blocks, profile.num_host_blocks)
-        self._now = now
+        self.now = now
+        """Time of the last `advance`, in seconds."""
         self._waiting: dict[int, SimSequence] = {}
         self._running: dict[int, SimSequence] = {}
         self._step: SimStep | None = None
-        self._occupation = Occupation()
+        self.occupation = Occupation()
         self._loaded: dict[str, None] = {}  # adapters, the one used last at the end
         self._more_blocks: list[int] = []
         """Blocks that the batch needs more after 1, 2, ... of several equal steps, once that was asked."""
@@ -93,11 +94,6 @@ class Machine:
         self.observer.changed(self)
 
     @property
-    def now(self) -> float:
-        """Time of the last `advance`, in seconds."""
-        return self._now
-
-    @property
     def next_event_at(self) -> float | None:
         """End of the step in progress, or of the last one of several equal steps; None while the machine is idle."""
         return self._step.ends_at if self._step is not None else None
@@ -105,18 +101,18 @@ class Machine:
     @property
     def running(self) -> int:
         """Requests in the batch, synthetic ones included."""
-        return len(self._running) + self._occupation.running
+        return len(self._running) + self.occupation.running
 
     @property
     def waiting(self) -> int:
         """Requests in the queue, synthetic ones included."""
-        return len(self._waiting) + self._occupation.waiting
+        return len(self._waiting) + self.occupation.waiting
 
     @property
     def kv_usage(self) -> float:
         """The share of KV blocks in use, 0..1."""
         step = self._step
-        if step is None or step.repeats == 1 or not (done := step.done(self._now)):
+        if step is None or step.repeats == 1 or not (done := step.done(self.now)):
             return self._cache.usage
         size, more = self.profile.block_size, self._more_blocks
         if not more:
@@ -138,19 +134,15 @@ class Machine:
         return self._cache.take_changes()
 
     @property
-    def occupation(self) -> Occupation:
-        return self._occupation
-
-    @property
     def running_adapters(self) -> tuple[str, ...]:
         """Adapters that hold a slot, sorted."""
-        held = [self._occupation.lora_adapter] if self._occupation.running else []
+        held = [self.occupation.lora_adapter] if self.occupation.running else []
         return _sorted_names([*held, *(running.request.lora_adapter for running in self._running.values())])
 
     @property
     def waiting_adapters(self) -> tuple[str, ...]:
         """Adapters of the requests in the queue, sorted."""
-        held = [self._occupation.lora_adapter] if self._occupation.waiting else []
+        held = [self.occupation.lora_adapter] if self.occupation.waiting else []
         return _sorted_names([*held, *(waiting.request.lora_adapter for waiting in self._waiting.values())])
 
     def uncached_tokens(self, request: SimRequest) -> int:
@@ -173,7 +165,7 @@ class Machine:
     def workload(self) -> Workload:
         """Return the present work."""
         step, size = self._step, self.profile.block_size
-        done = 0 if step is None else step.done(self._now)
+        done = 0 if step is None else step.done(self.now)
         decoding: list[tuple[int, int]] = []
         computing: list[tuple[int, int]] = []
         for sequence in self._running.values():
@@ -186,23 +178,23 @@ class Machine:
             (self.uncached_tokens(one.request) + one.emitted_tokens, one.last_tokens - one.known_tokens)
             for one in self._waiting.values()
         ]
-        left = 0.0 if step is None else step.started_at + (done + 1) * step.seconds - self._now
+        left = 0.0 if step is None else step.started_at + (done + 1) * step.seconds - self.now
         free = round((1 - self.kv_usage) * self.profile.num_gpu_blocks)
         return Workload(left, decoding, computing, waiting, free)
 
     def advance(self, now: float) -> list[Emission]:
         """Let time pass until `now` and return the emissions in order of time; `ValueError` if time runs back."""
-        if now < self._now:
-            raise ValueError(f"time runs back from {self._now} to {now} seconds")
+        if now < self.now:
+            raise ValueError(f"time runs back from {self.now} to {now} seconds")
         emissions: list[Emission] = []
         if self._step is not None:
-            self.busy_seconds += now - self._now
+            self.busy_seconds += now - self.now
         while self._step is not None and self._step.ends_at <= now:
-            self._now = self._step.ends_at
+            self.now = self._step.ends_at
             emissions += self._finish(self._step, self._step.repeats)
             self._step = self._begin_step()
             self.observer.changed(self)
-        self._now = now
+        self.now = now
         return emissions
 
     def submit(self, request: SimRequest) -> None:
@@ -220,7 +212,7 @@ class Machine:
                 f"tokens, together more than max_model_len {self.profile.max_model_len}"
             )
         self._waiting[request.request_id] = SimSequence(
-            request, self._now, request.prompt_tokens, request.prompt_tokens + request.output_tokens
+            request, self.now, request.prompt_tokens, request.prompt_tokens + request.output_tokens
         )
         self._interrupt()
 
@@ -233,8 +225,8 @@ class Machine:
             self._interrupt()
             del self._running[request_id]
             self._cache.release(request_id)
-        emission = Emission(request_id, sequence.emitted_tokens, self._now, sequence.cached_tokens, "abort")
-        self.observer.ended("abort", self._now - sequence.submitted_seconds)
+        emission = Emission(request_id, sequence.emitted_tokens, self.now, sequence.cached_tokens, "abort")
+        self.observer.ended("abort", self.now - sequence.submitted_seconds)
         self._interrupt()
         return emission
 
@@ -245,13 +237,13 @@ class Machine:
         """
         self._check_occupation(occupation)
         self._interrupt()
-        if self._occupation.kv_usage:
+        if self.occupation.kv_usage:
             self._cache.release(_OCCUPATION_OWNER)
         if occupation.kv_usage and not self._hold_blocks(occupation.kv_usage):
-            if self._occupation.kv_usage:
-                self._hold_blocks(self._occupation.kv_usage)
+            if self.occupation.kv_usage:
+                self._hold_blocks(self.occupation.kv_usage)
             raise OccupationError(f"kv_usage {occupation.kv_usage} is more than is free besides the requests in flight")
-        self._occupation = occupation
+        self.occupation = occupation
         self._interrupt()
 
     def _check_occupation(self, wanted: Occupation) -> None:
@@ -282,7 +274,7 @@ class Machine:
         if step is None:
             self._step = self._begin_step()
         elif step.repeats > 1:
-            done = step.done(self._now)
+            done = step.done(self.now)
             if done:
                 self._finish(step, done)
                 self._grow_answers()
@@ -312,11 +304,11 @@ class Machine:
         if prefilled:
             seconds += self.profile.prefill_step_seconds
         if decoding:
-            batch = len(decoding) + self._occupation.running
+            batch = len(decoding) + self.occupation.running
             seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))
         self._more_blocks = []
         repeats = 1 if self._every_token or prefilled else self._equal_steps(decoding)
-        return SimStep(self._now, seconds * self.profile.time_scale, tuple(tokens), repeats)
+        return SimStep(self.now, seconds * self.profile.time_scale, tuple(tokens), repeats)
 
     def _equal_steps(self, decoding: Sequence[SimSequence]) -> int:
         """Return how many steps there are until a request ends, or until one needs a block and none is free."""
@@ -433,18 +425,18 @@ class Machine:
     def _emit(self, sequence: SimSequence, emissions: list[Emission]) -> None:
         request, index = sequence.request, sequence.emitted_tokens
         if index == 0:
-            seconds = self._now - sequence.submitted_seconds
+            seconds = self.now - sequence.submitted_seconds
             self.observer.first_token(request.prompt_tokens, sequence.cached_tokens, seconds)
         elif self._every_token:
-            self.observer.further_token(self._now - sequence.last_emission_seconds)
+            self.observer.further_token(self.now - sequence.last_emission_seconds)
         sequence.known_tokens += 1
-        sequence.last_emission_seconds = self._now
+        sequence.last_emission_seconds = self.now
         reason = request.finish_reason if sequence.known_tokens == sequence.last_tokens else None
         if reason is not None:
             del self._running[request.request_id]
             self._cache.release(request.request_id)
-            self.observer.ended(reason, self._now - sequence.submitted_seconds)
-        emissions.append(Emission(request.request_id, index, self._now, sequence.cached_tokens, reason))
+            self.observer.ended(reason, self.now - sequence.submitted_seconds)
+        emissions.append(Emission(request.request_id, index, self.now, sequence.cached_tokens, reason))
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_size)
