@@ -22,16 +22,16 @@ from epp.app import PickerSettings
 from epp.cli.commands import Demo
 from epp.cli.gateway import read_listen
 from epp.cli.running import run
-from epp.config import LoadedConfig, load_file
+from epp.config import LoadedConfig, load_file, load_text
 from epp.extproc.settings import ServerSettings
 from epp.framework import Candidates, ConfigurationError, Snapshot, SystemClock
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.lab.demo.servers import (
+    CHEAPEST_FIRST,
     PRESETS,
     ServerFailedError,
     ServerSpec,
-    cluster_config,
-    demo_config,
+    config_text,
     discovery,
     model_servers,
     two_clusters,
@@ -161,7 +161,7 @@ async def _prices(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
         beside = RoundRobin([server.address for server in others])
     return Scene(
         discovery(servers),
-        demo_config(),
+        load_text(CHEAPEST_FIRST, "demo configuration"),
         (
             "An H100, a slice of an A100 and a T4, simulated, behind {url}.",
             "The cheapest with free capacity serves; raise --traffic to use the dearer ones.",
@@ -183,7 +183,7 @@ async def _clusters(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
 
     return Scene(
         discovery(clusters.servers),
-        cluster_config(clusters.objects),
+        load_text(config_text(clusters.objects), "demo configuration"),
         (
             "Two clusters, east and west, simulated, behind {url}. East is the local one:",
             "it fills up, then fails, and comes back.",

@@ -38,16 +38,12 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
             in_terminal = sys.stdin is not None and sys.stdin.isatty()
             loop.add_signal_handler(signal.SIGHUP, stop.set if in_terminal else RELOADS.ask)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            loop.add_signal_handler(number, _ignore)
+            loop.add_signal_handler(number, lambda: None)
     collecting = asyncio.create_task(collect_in_quiet_moments())
     try:
         await work(stop)
     finally:
         collecting.cancel()
-
-
-def _ignore() -> None:
-    """Do nothing."""
 
 
 def _run(main: Coroutine[object, object, None]) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import aiohttp
 import yaml
 
-from epp.config import LoadedConfig, load_text
 from epp.config.load import sample_texts
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.lab.child import tied_to_parent
@@ -42,7 +41,7 @@ PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
     }
 )
 """The hardware that each preset simulates; US dollars for a whole device."""
-_CONFIG = """
+CHEAPEST_FIRST = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
@@ -60,6 +59,10 @@ schedulingProfiles:
   - {pluginRef: prefix-cache-scorer, weight: 3}
   - {pluginRef: active-request-scorer, weight: 2}
   - {pluginRef: queue-scorer, weight: 2}
+"""
+"""A configuration that fills the cheapest hardware first, and prefers cached prompts on it.
+
+With the sample `heterogeneous-cost`, the H100 would serve all traffic of the demo: a busy H100 is the cheapest.
 """
 
 
@@ -144,14 +147,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def demo_config() -> LoadedConfig:
-    """Return a configuration that fills the cheapest hardware first, and prefers cached prompts on it.
-
-    With the sample `heterogeneous-cost`, the H100 would serve all traffic of the demo: a busy H100 is the cheapest.
-    """
-    return load_text(_CONFIG, "demo configuration")
-
-
 def discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
     """Return the pool of the servers, each with its hardware and its cluster."""
     targets = []
@@ -175,12 +170,8 @@ class Phase(Enum):
 _GPU_SCORES = {Phase.CALM: 60, Phase.FULL: -100, Phase.FAILED: -100, Phase.BACK: 60}
 
 
-def cluster_config(objects: Path) -> LoadedConfig:
-    """Return the sample `multi-cluster`, with the objects of a hub in a directory."""
-    return load_text(config_text(objects), "demo configuration")
-
-
 def config_text(objects: Path) -> str:
+    """Return the sample `multi-cluster`, with the objects of a hub in a directory."""
     found = yaml.safe_load(sample_texts()["multi-cluster"])
     given: dict[str, dict[str, Any]] = {
         "cluster-data-source": {"paths": [str(objects)], "cluster": LOCAL},

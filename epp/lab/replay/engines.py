@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 from epp.lab.sim.kv_cache import KVChanges
 from epp.lab.sim.machine import Machine
 from epp.lab.sim.profile import SimProfile
-from epp.lab.sim.work import Emission, SimRequest, Workload
+from epp.lab.sim.work import SimRequest, Workload
 
 
 def seconds_to_end(machine: Machine, request: SimRequest) -> float:
@@ -164,7 +164,10 @@ class Simulated(Engine):
         return self.machine.next_event_at
 
     def advance(self, now: float) -> Sequence[Event]:
-        return [_event(one) for one in self.machine.advance(now)]
+        return [
+            Event(one.request_id, one.at_seconds, one.finish_reason is not None, one.cached_tokens)
+            for one in self.machine.advance(now)
+        ]
 
     def submit(self, request: SimRequest) -> None:
         self.machine.submit(request)
@@ -198,7 +201,3 @@ class Simulated(Engine):
 
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
         return self.machine.running_adapters, self.machine.waiting_adapters
-
-
-def _event(emission: Emission) -> Event:
-    return Event(emission.request_id, emission.at_seconds, emission.finish_reason is not None, emission.cached_tokens)

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from epp.config import LoadedConfig
-from epp.framework import Endpoint, Headers
+from epp.framework import Headers
 from epp.framework.errors import RequestError
 from epp.framework.headers import KV_CACHE_SOURCE, PREFILLER, SESSION_TOKEN
-from epp.lab.replay.engines import Engine, Event, Page
+from epp.lab.replay.engines import Event, Page
 from epp.lab.replay.fleet import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, Fleet, ReplayOptions, Server
 from epp.lab.replay.outcome import Outcome, Recorder, Status
 from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, Watch
@@ -40,23 +40,22 @@ TIMELINE_SAMPLES = 500
 """Samples of the load of servers, at most twice as many."""
 
 
-@dataclass(slots=True, eq=False)
 class _Place:
-    number: int
-    server: Server
-    endpoint: Endpoint
-    engine: Engine
-    page: Page
-    page_at: float = -math.inf
-    alarm: float = math.inf
-    """When its next event is in the timetable."""
-    publisher: Publisher | None = None
-    """Of KV events, where a plugin reads them."""
+    """A server in the pool."""
 
+    __slots__ = ("alarm", "endpoint", "engine", "number", "page", "page_at", "publisher", "server")
 
-def _place(number: int, server: Server) -> _Place:
-    engine = server.make(server.profile)
-    return _Place(number, server, server.endpoint, engine, Page.of(engine, server.profile))
+    def __init__(self, number: int, server: Server) -> None:
+        self.number = number
+        self.server = server
+        self.endpoint = server.endpoint
+        self.engine = server.make(server.profile)
+        self.page = Page.of(self.engine, server.profile)
+        self.page_at = -math.inf
+        self.alarm = math.inf
+        """When its next event is in the timetable."""
+        self.publisher: Publisher | None = None
+        """Of KV events, where a plugin reads them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +85,7 @@ class Simulation:
         self._options = options
         self._draws = random.Random(options.seed)  # noqa: S311  it is no secret
         self._replicas: list[Replica] = []
-        self._places = [_place(number, server) for number, server in enumerate(fleet.servers)]
+        self._places = [_Place(number, server) for number, server in enumerate(fleet.servers)]
         self._by_address = {place.endpoint.hostport: place for place in self._places}
         self._open: dict[int, _Open] = {}
         self._recorder = Recorder(fleet)
@@ -201,7 +200,7 @@ class Simulation:
         if (batch := replica.exchange.collect()) is not None:
             for other in self._replicas:
                 if other is not replica:
-                    self._loop.after(seconds, _apply, other, batch, seconds)
+                    self._loop.after(seconds, other.exchange.apply, batch, seconds)
         replica.exchange.sweep()
         replica.shared_at = self._clock.time
 
@@ -432,10 +431,6 @@ class Simulation:
         self._session_tokens[session] = token
         if len(self._session_tokens) > _MOST_SESSION_TOKENS:
             del self._session_tokens[next(iter(self._session_tokens))]
-
-
-def _apply(replica: Replica, batch: bytes, age_seconds: float) -> None:
-    replica.exchange.apply(batch, age_seconds)
 
 
 def _usage(request: SimRequest, cached_tokens: int | None) -> bytes:

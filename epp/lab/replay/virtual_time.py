@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(_Selector(self))
         self.clock = clock
-        self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self.has_callbacks = False
         """Whether callbacks or timers were added since the last event."""
         self._numbers = count()
@@ -52,11 +52,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.clock.time
 
-    def at(self, due: float, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, due: float, action: Callable[..., object], *arguments: Any) -> None:
         """Call `action` at a time; an exception ends the loop."""
         heappush(self.events, (due, next(self._numbers), action, arguments))
 
-    def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, seconds: float, action: Callable[..., object], *arguments: Any) -> None:
         """Call `action` after a number of seconds; an exception ends the loop."""
         heappush(self.events, (self.clock.time + seconds, next(self._numbers), action, arguments))
 
