@@ -139,6 +139,8 @@ class ParsedFile(NamedTuple, Generic[T]):
     size: int
     """Number of its entries, for messages."""
     problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """Sentences on parts that have no effect and do no harm."""
 
 
 Parse = Callable[[bytes, Path], ParsedFile[T]]

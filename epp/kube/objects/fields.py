@@ -44,20 +44,21 @@ def unknown_fields(document: Mapping[str, object], kind: tuple[str, str]) -> tup
     Empty for kinds that are not checked, which `data/fields.yaml` leaves out. Entries of a list have one path.
     """
     fields = known_fields().get("/".join(kind))
-    return () if fields is None else tuple(dict.fromkeys(islice(_unknown(document, fields, ""), _MOST)))
+    return () if fields is None else tuple(dict.fromkeys(islice(unknown_within(document, fields), _MOST)))
 
 
-def _unknown(value: object, fields: Fields, place: str) -> Iterator[str]:
+def unknown_within(value: object, fields: Fields, place: str = "") -> Iterator[str]:
+    """Yield a sentence for each field that is not among the known ones, with its path."""
     if isinstance(value, (list, tuple)):
         for each in value:
-            yield from _unknown(each, fields, f"{place}[]")
+            yield from unknown_within(each, fields, f"{place}[]")
     if not isinstance(value, Mapping):
         return
     for key, inner in value.items():
         name, others = str(key), fields.get(_OTHERS)
         known = fields.get(name, others)
         if known is not None:
-            yield from _unknown(inner, known, with_step(place, name))
+            yield from unknown_within(inner, known, with_step(place, name))
         if name in fields or others is not None:
             continue
         names = fields.keys() - {_OTHERS}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints listed in a YAML or JSON file, which may be replaced at any time."""
+"""Endpoints listed in a YAML or JSON file, ours or one of Envoy, which may be replaced at any time."""
 
 import asyncio
 import reprlib
@@ -22,6 +22,7 @@ from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.plugin import Parameters, Stability
 from epp.framework.plugin_status import InputState
 from epp.hardware.mig import profile_fault
+from epp.pool.discovery.envoy_endpoints import is_of_envoy, read_assignments
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.runtime.addresses import HostPort, is_ip, parse_host, parse_port
 from epp.runtime.followed_files import LastGoodFile, ParsedFile, changes
@@ -64,6 +65,11 @@ def parse_targets_file(content: bytes, _path: Path, *, of_clusters: bool = False
     With `of_clusters`, labels say where the metrics pages are.
     """
     root, data = _load(content)
+    if isinstance(data, dict) and is_of_envoy(data):
+        found, remarks = read_assignments(data)
+        if of_clusters:
+            found = [replace(target, metrics=_metrics_page(target)) for target in found]
+        return ParsedFile(tuple(found), len(found), remarks=remarks)
     if not isinstance(data, dict) or "endpoints" not in data:
         raise ValueError("no list 'endpoints': for none write 'endpoints: []'")
     if unknown := next((key for key in data if key != "endpoints"), None):
@@ -189,7 +195,9 @@ class FileDiscoveryParameters(Parameters, frozen=True):
 
     path: str
     """A YAML or JSON file: `endpoints`, a list of `name`, `address`, `port`, and optionally `scheme` (`http` or
-    `https`), `namespace`, `labels`, `node`, `cluster` and `accelerator`."""
+    `https`), `namespace`, `labels`, `node`, `cluster` and `accelerator`. Or a file of Envoy's EDS: a
+    ClusterLoadAssignment, or a DiscoveryResponse with some. Endpoints that are unhealthy or drain are left out; region
+    and zone of the locality, and the metadata `envoy.lb`, become labels; weights and priorities have no effect."""
     watch_file: bool = False
     """Apply each new version of the file at once."""
 
@@ -235,7 +243,9 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         """The file, if its newest version is not in effect."""
         if self._file is None:
             return InputState()
-        return InputState(self._file.problems, {self._path: self._file.rejected})
+        remarks = () if self._file.parsed is None else self._file.parsed.remarks
+        named = tuple(f"{self._path}: {remark}" for remark in remarks)
+        return InputState(self._file.problems, {self._path: self._file.rejected}, remarks=named)
 
     def listed(self) -> Sequence[Endpoint]:
         """Return the endpoints in the file without resolving host names; raises ConfigurationError."""
@@ -246,6 +256,7 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""
         self._file = await asyncio.to_thread(self._read)
         self.resolver.targets = _targets(self._file)
+        self._tell_remarks()
         if not await self.resolver.refresh(pool) and self.resolver.targets:
             _log.warning("none of the endpoints' host names resolves, the pool is empty", file=self._path)
 
@@ -266,10 +277,15 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
             return
         if file.parsed is not before.parsed:
             self.resolver.targets = _targets(file)
+            self._tell_remarks()
             _log.info("endpoints file applied", file=self._path, endpoints=await self.resolver.refresh(pool))
         for problem in file.problems:
             what = "waits for a second look" if file.waiting is not None else "rejected"
             _log.warning(f"endpoints file {what}, pool unchanged", reason=str(problem))
+
+    def _tell_remarks(self) -> None:
+        for remark in self.inputs.remarks:
+            _log.warning("part of the endpoints file without effect", reason=remark)
 
     async def _follow_file(self, pool: Pool) -> None:
         async for _ in changes(Path(self._path)):
