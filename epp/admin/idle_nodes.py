@@ -35,6 +35,7 @@ def idle_node_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
                 "dollarsPerHour": round(sum(each.dollars_per_hour or 0.0 for each in free), 4),
                 "withoutPrice": sum(each.dollars_per_hour is None for each in free),
                 "readsNodes": bool(taggers),
+                "unseenPods": "; ".join(dict.fromkeys(filter(None, (each.unseen_pods for each in taggers)))),
             }
         )
 

@@ -13,6 +13,7 @@ import structlog
 from epp.admin.configuration import plugin_states
 from epp.admin.held_requests import held_requests
 from epp.admin.port import AdminPort, ClusterAccess
+from epp.app.idle_pods import IdleNodePods
 from epp.app.kubernetes import Kubernetes
 from epp.app.operators import Operators
 from epp.app.processes import Processes
@@ -324,6 +325,8 @@ class Picker:
             self.link.channel.send("started")  # the answer is whether to be ready
             return
         if self._kubernetes is not None:
+            pods = IdleNodePods(self._kubernetes.cluster.api, lambda: self._running.assembly.plugins)
+            self._supervisor.start("pods on idle nodes", pods.follow)
             self._kubernetes.write_events(lambda: self.config.refused)
             self._kubernetes.discovery.pool.subscribe(lambda _: self._tell_ready())
         if self._kubernetes is None or self._kubernetes.election is None:

@@ -246,11 +246,17 @@ class IdleNodes:
         self._known: dict[str, _Known] = {}
 
     def of(
-        self, inventory: Inventory, builder: TagBuilder, tables: object, serving: AbstractSet[str]
+        self,
+        inventory: Inventory,
+        builder: TagBuilder,
+        tables: object,
+        serving: AbstractSet[str],
+        others: Mapping[str, tuple[Pod, ...]],
     ) -> Sequence[IdleNode]:
         """Return the nodes that are not among `serving`, the most expensive first.
 
-        `tables` are those of the builder: a new version describes all nodes again.
+        `tables` are those of the builder: a new version describes all nodes again. `others` are pods by node, beside
+        those of the inventory.
         """
         before, self._before = self._before, inventory
         classes = difference(before.classes, inventory.classes)
@@ -261,10 +267,11 @@ class IdleNodes:
         known: dict[str, _Known] = {}
         for name, node in inventory.nodes.items():
             pods, gpus = inventory.pods_by_node.get(name, ()), inventory.gpus_by_node.get(name, ())
-            claims = allocated.get(name, _NONE)
-            earlier = self._known.get(name)
-            if earlier is None or not (all(map(is_, earlier.of, (node, pods, gpus))) and earlier.claims == claims):
-                earlier = _Known((node, pods, gpus), claims, _idle(node, pods, gpus, claims, builder))
+            claims, more = allocated.get(name, _NONE), others.get(name, ())
+            earlier, of = self._known.get(name), (node, pods, gpus, more)
+            if earlier is None or not (all(map(is_, earlier.of, of)) and earlier.claims == claims):
+                beside = [pod for pod in more if pod.id not in inventory.pods]
+                earlier = _Known(of, claims, _idle(node, (*pods, *beside), gpus, claims, builder))
             known[name] = earlier
         self._known = known
         found = [each.found for name, each in known.items() if each.found is not None and name not in serving]

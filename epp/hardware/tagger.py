@@ -2,7 +2,7 @@
 """The accelerator tagger: tags every endpoint with its hardware, from cluster objects, labels and declarations."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Lock
 from typing import Literal
 
@@ -26,6 +26,7 @@ from epp.hardware.reports import IDLE_METRICS, ClassTotals, IdleNode, IdleNodes,
 from epp.hardware.tables import Tables
 from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
+from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, MEMORY_QUOTA_KINDS, SCORER_KINDS
 from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
@@ -79,6 +80,9 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     so `strict` is for classes in files and products of the catalogue."""
     defaults: AcceleratorDeclaration | None = None
     """Accelerator of endpoints with unknown hardware."""
+    pods_on_idle_nodes: bool = False
+    """Count the devices of pods of other namespaces on nodes without an endpoint, which look idle otherwise: list the
+    pods of at most 100 such nodes a minute. This requires the right to list pods in all namespaces."""
 
     def __post_init__(self) -> None:
         try:
@@ -128,6 +132,10 @@ class AcceleratorTagger(
         self._tables = Tables.first(self.parameters.gpu_catalogue, self.parameters.prices)
         self._builder = self._new_builder()
         self._idle_lock = Lock()
+        self.pods_on_nodes: Mapping[str, tuple[Pod, ...]] = {}
+        """Pods of all namespaces with accelerators, of nodes without an endpoint, by node."""
+        self.pods_problem = ""
+        """Why they are not up to date; empty if they are."""
         self._endpoint_problems: set[str] = set()
         self._warned_since = self.clock.now()
         objects = FollowedObjects(
@@ -209,7 +217,17 @@ class AcceleratorTagger(
     def idle_nodes(self) -> Sequence[IdleNode]:
         """Return the nodes with accelerators and without an endpoint, the most expensive first; for any thread."""
         with self._idle_lock:
-            return self._idle.of(self.inventory, self._builder, self._tables, frozenset(list(self._nodes_of.values())))
+            serving = frozenset(list(self._nodes_of.values()))
+            return self._idle.of(self.inventory, self._builder, self._tables, serving, self.pods_on_nodes)
+
+    @property
+    def unseen_pods(self) -> str:
+        """Why devices that pods of other namespaces have may look idle; empty if they do not."""
+        if not self.parameters.read_cluster or not self._objects.cluster:
+            return ""
+        if self.parameters.pods_on_idle_nodes:
+            return self.pods_problem
+        return "pods of other namespaces are not read: podsOnIdleNodes of accelerator-data-source reads them"
 
     def tag_made_up(self, endpoint: Endpoint) -> Report:
         return self._report(endpoint, self.merged(endpoint))

@@ -48,6 +48,23 @@ async def test_pool_shows_endpoints_with_their_hardware(page: Page):
     await expect(page.locator("#state")).to_have_text("live")
 
 
+async def test_idle_nodes_are_shown_with_their_price_and_what_is_not_known_of_them(page: Page):
+    await expect(page.locator("#idle")).to_be_hidden()  # the demo has no nodes
+    nodes = [
+        {"node": "gpu-7", "accelerator": "h100", "devices": 8, "requested": 6, "free": 2, "dollarsPerHour": 8.5},
+        {"node": "gpu-8", "accelerator": "t4", "devices": 1, "requested": 1, "free": 0, "dollarsPerHour": 0},
+    ]
+    sums = {"total": 2, "freeDevices": 2, "dollarsPerHour": 8.5, "withoutPrice": 0, "readsNodes": True}
+    answer = {"nodes": nodes, **sums, "unseenPods": "pods of other namespaces are not read"}
+    await page.route("**/api/idle-nodes*", lambda route: route.fulfill(json=answer))
+    await page.reload()
+    await expect(page.locator("#idle-note")).to_have_text(
+        "2 free devices on nodes without an endpoint: $8.50 per hour; some may be in use: "
+        "pods of other namespaces are not read."
+    )
+    await expect(page.locator("#idle-nodes tbody tr")).to_have_count(1)
+
+
 async def test_decision_appears_and_its_bars_add_up_to_its_score(page: Page):
     await page.locator("#decisions li").first.wait_for()
     await page.locator("#pause").click()

@@ -4,6 +4,8 @@
 const POLL_MS = 1000;
 const MOST_SHOWN = 100;
 const PAGE = 50;
+const IDLE_POLL_MS = 10000;
+const IDLE_SHOWN = 20;
 const COLOURS = 8;
 const TOKEN_KEY = "epp-token";
 
@@ -127,6 +129,32 @@ $("pool-filter").addEventListener("input", () => {
   offset = 0;
   refresh();
 });
+
+// --- idle accelerators ------------------------------------------------------------------------------------------------
+
+let idleAt = -Infinity;
+
+/** Nodes without an endpoint that have free devices, every ten seconds. */
+async function refreshIdle() {
+  if (performance.now() - idleAt < IDLE_POLL_MS) return;
+  const found = await ask(`api/idle-nodes?limit=${IDLE_SHOWN}`);
+  idleAt = performance.now();
+  const free = found.nodes.filter((each) => each.free);
+  $("idle").hidden = !free.length;
+  const unpriced = found.withoutPrice ? `, without the price of ${many(found.withoutPrice, "node")}` : "";
+  const unseen = found.unseenPods ? `; some may be in use: ${found.unseenPods}` : "";
+  const nodes = found.total > found.nodes.length ? `, the first ${free.length} nodes` : "";
+  $("idle-note").textContent = `${many(found.freeDevices, "free device")} on nodes without an endpoint: $${rounded(found.dollarsPerHour)} per hour${unpriced}${nodes}${unseen}.`;
+  $("idle-nodes").tBodies[0].replaceChildren(...free.map((each) => h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, each.node),
+    h("td", {}, each.accelerator || "–"),
+    h("td", { class: "number" }, each.free),
+    h("td", { class: "number" }, each.devices),
+    h("td", { class: "number" }, rounded(each.dollarsPerHour)),
+  )));
+}
 
 // --- the stream of decisions ------------------------------------------------------------------------------------------
 
@@ -394,7 +422,7 @@ $("config-now").addEventListener("click", async () => {
 
 async function refresh() {
   try {
-    await Promise.all([refreshPool(), refreshDecisions()]);
+    await Promise.all([refreshPool(), refreshIdle(), refreshDecisions()]);
     $("state").textContent = "live";
     $("state").className = "";
   } catch (error) {
