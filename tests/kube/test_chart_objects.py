@@ -38,6 +38,7 @@ NEEDS: dict[str, frozenset[str]] = {
 OF_THE_POOL = ("inferencepools.inference.networking.k8s.io", "events")
 NEEDS_TO_LEAD = {"leases.coordination.k8s.io": frozenset({"create", "get", "update"})}
 NEEDS_OF_HARDWARE = {
+    "configmaps": READ,
     "resourceclaims.resource.k8s.io": READ,
     "variantautoscalings.llmd.ai": READ,
     "inferenceservices.ome.io": READ,
@@ -47,7 +48,6 @@ NEEDS_IN_THE_CLUSTER = {
     "nodes": READ,
     "acceleratorclasses.ome.io": READ,
     "clusterservingruntimes.ome.io": READ,
-    "configmaps": READ,
     "instaslices.inference.redhat.com": READ,
     "nodeaccelerators.inference.redhat.com": READ,
     "allocationclaims.inference.redhat.com": READ,

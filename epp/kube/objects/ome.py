@@ -11,7 +11,7 @@ from epp.framework.accelerators.requirements import STRATEGIES, SelectionParamet
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import read_parameters
-from epp.framework.messages import printable
+from epp.framework.messages import hint_at, printable
 from epp.kube.objects.base import ClusterObject, Part, convert, quantity_of
 from epp.kube.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
@@ -358,4 +358,5 @@ def unknown_classes(places: Iterable[tuple[str, Selection]], known: frozenset[st
     for place, selection in places:
         for name in class_names(selection):
             if name not in known:
-                yield f"{place} names class {name!r}, and there is no such AcceleratorClass: correct the name"
+                remedy = hint_at(name, known, "correct the name")
+                yield f"{place} names class {name!r}, and there is no such AcceleratorClass: {remedy}"

@@ -81,6 +81,8 @@ class InferenceService(Object, frozen=True, kw_only=True):
     engine: Layer = Layer()
     decoder: Layer | None = None
     """None for a service without a decoder: its engine does prefill and decode."""
+    configured: tuple[tuple[str, str], ...] = ()
+    """Places and classes of `acceleratorConfigurations`."""
 
     @property
     def places(self) -> Iterator[tuple[str, Layer]]:
@@ -96,6 +98,8 @@ class Runtime(Object, frozen=True, kw_only=True):
 
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
+    configured: tuple[tuple[str, str], ...] = ()
+    """As in InferenceService."""
     configuration_faults: tuple[str, ...] = ()
     """Field, value and remedy of invalid and ineffective values in the configurations of model formats."""
 
@@ -113,6 +117,7 @@ R = TypeVar("R", bound=Runtime)
 
 class _Component(Part, frozen=True, kw_only=True):
     accelerator_override: Any = None
+    accelerator_configurations: Any = None
 
 
 class _RawService(Object, frozen=True, kw_only=True):
@@ -120,7 +125,8 @@ class _RawService(Object, frozen=True, kw_only=True):
     runtime: Any = msgspec.field(default="", name="spec.runtime.name")
     runtime_kind: Any = msgspec.field(default="", name="spec.runtime.kind")
     selector: Any = msgspec.field(default=None, name="spec.acceleratorSelector")
-    engine: Any = msgspec.field(default=None, name="spec.engine.acceleratorOverride")
+    configurations: Any = msgspec.field(default=None, name="spec.acceleratorConfigurations")
+    engine: _Component = msgspec.field(default=_Component(), name="spec.engine")
     decoder: _Component | None = msgspec.field(default=None, name="spec.decoder")
 
 
@@ -131,12 +137,17 @@ class _Format(Part, frozen=True, kw_only=True):
 class _RawRuntime(Object, frozen=True, kw_only=True):
     requirements: Any = msgspec.field(default=None, name="spec.acceleratorRequirements")
     formats: tuple[_Format, ...] = msgspec.field(default=(), name="spec.supportedModelFormats")
+    configurations: Any = msgspec.field(default=None, name="spec.acceleratorConfigurations")
 
 
 def read_inference_service(document: object) -> InferenceService:
     """Return the object; raises ValueError. Invalid values for accelerators become faults of the layers."""
     raw = convert(document, _RawService)
     override = None if raw.decoder is None else raw.decoder.accelerator_override
+    components = (("engine", raw.engine), ("decoder", raw.decoder or _Component()))
+    configured = [*_configured(raw.configurations, "spec")]
+    for name, each in components:
+        configured += _configured(each.accelerator_configurations, f"spec.{name}")
     return InferenceService(
         metadata=raw.metadata,
         model=_name(raw.model),
@@ -145,9 +156,19 @@ def read_inference_service(document: object) -> InferenceService:
         service=read_annotations(raw.metadata.annotations).over(
             read_selector(raw.selector, "spec.acceleratorSelector")
         ),
-        engine=read_selector(raw.engine, "spec.engine.acceleratorOverride"),
+        engine=read_selector(raw.engine.accelerator_override, "spec.engine.acceleratorOverride"),
         decoder=None if raw.decoder is None else read_selector(override, "spec.decoder.acceleratorOverride"),
+        configured=tuple(configured),
     )
+
+
+def _configured(configurations: object, place: str) -> Iterator[tuple[str, str]]:
+    """Yield place and class of each configuration that selects a class."""
+    for index, each in enumerate(configurations if isinstance(configurations, list | tuple) else ()):
+        selector = each.get("selector") if isinstance(each, Mapping) else None
+        name = selector.get("acceleratorClass") if isinstance(selector, Mapping) else None
+        if isinstance(name, str) and name:
+            yield f"{place}.acceleratorConfigurations[{index}].selector.acceleratorClass", name.lower()
 
 
 def read_runtime(document: object, cls: type[R]) -> R:
@@ -162,6 +183,7 @@ def read_runtime(document: object, cls: type[R]) -> R:
         metadata=raw.metadata,
         requirements=read_requirements(raw.requirements, "spec.acceleratorRequirements"),
         configured_classes=tuple({name.lower(): None for each in raw.formats for name in each.accelerator_config}),
+        configured=tuple(_configured(raw.configurations, "spec")),
         configuration_faults=tuple(islice(faults, _MOST_FAULTS)),
     )
 
@@ -183,6 +205,8 @@ def selection_faults(found: Object) -> Iterable[str]:
 
 def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
     """Yield an error for each unknown class in an object."""
+    if isinstance(found, InferenceService | Runtime):
+        yield from unknown_classes(((place, Selection(classes=(name,))) for place, name in found.configured), known)
     match found:
         case InferenceService():
             yield from unknown_classes(((place, layer.selection) for place, layer in found.places), known)

@@ -272,6 +272,29 @@ def test_ome_11_classes_that_there_are_not_are_said_one_by_one():
     ]
 
 
+def test_ome_11_class_of_a_configuration_that_there_is_not_is_said_with_the_near_match():
+    def configurations(*classes: str) -> list[dict]:
+        return [{"selector": {"acceleratorClass": name}, "env": [{"name": "A", "value": "1"}]} for name in classes]
+
+    service = yaml.safe_load(SERVICE)
+    service["spec"]["acceleratorConfigurations"] = configurations("nvidia-h100-80gb", "nvidia-t4")
+    service["spec"]["engine"]["acceleratorConfigurations"] = configurations("NVIDIA-H100-80G")
+    service["spec"]["decoder"]["acceleratorConfigurations"] = [*configurations("gaudi"), {"selector": 3}, "x", {}]
+    found = decode_object(service)
+    assert list(selection_faults(found)) == []
+    there_is_not = "and there is no such AcceleratorClass"
+    place = "acceleratorConfigurations[{}].selector.acceleratorClass names class"
+    assert list(class_faults(found, frozenset({"nvidia-h100-80gb", "nvidia-t4"}))) == [
+        f"spec.engine.{place.format(0)} 'nvidia-h100-80g', {there_is_not}: did you mean 'nvidia-h100-80gb'?",
+        f"spec.decoder.{place.format(0)} 'gaudi', {there_is_not}: correct the name",
+    ]
+    runtime = {"spec": {"acceleratorConfigurations": configurations("nvidia-t4x")}}
+    (fault,) = class_faults(decode_object(yaml.safe_load(RUNTIME) | runtime), frozenset({"nvidia-t4"}))
+    assert fault.startswith(f"spec.{place.format(0)} 'nvidia-t4x', {there_is_not}: did you mean")
+    (unknown, *_) = decode_object(yaml.safe_load(RUNTIME) | {"spec": {"acceleratorConfiguration": []}}).unknown_fields
+    assert "did you mean 'acceleratorConfigurations'?" in unknown
+
+
 def configured(**classes):
     """The faults of a runtime with this configuration for each class."""
     document = yaml.safe_load(RUNTIME)
