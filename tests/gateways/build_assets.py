@@ -8,12 +8,10 @@ its inference extension. All are kept in `GATEWAY_ASSETS`, or else in a director
 cache.
 """
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.go_programs import Program, ProgramSet
+from tests.support.go_programs import Program, ProgramSet, copy_of_module
 
 MODULES = Path(__file__).parent / "assets"
 ISTIO = "v0.0.0-20260827124520-eed52ebb66ad"
@@ -50,24 +48,8 @@ FILES = {
 def copy_files(place: Path) -> None:
     """Copy what is not there yet from the modules that Istio is built from. Raises CalledProcessError if Go fails."""
     for name, (module, path) in FILES.items():
-        if (place / name).exists():
-            continue
-        found = subprocess.run(
-            ["go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module],  # noqa: S607
-            cwd=MODULES / ("envoy-gateway" if "envoyproxy" in module else "pilot-discovery"),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        original, copy = Path(found.stdout.strip()) / path, place / name
-        copy.parent.mkdir(exist_ok=True)
-        if original.is_dir():
-            # Not the modes: in Go's cache, nobody may write.
-            shutil.copytree(original, copy, copy_function=shutil.copyfile)
-            for directory in (copy, *copy.rglob("*/")):
-                directory.chmod(0o755)
-        else:
-            shutil.copyfile(original, copy)
+        directory = MODULES / ("envoy-gateway" if "envoyproxy" in module else "pilot-discovery")
+        copy_of_module(directory, module, path, place / name)
 
 
 def main() -> int:

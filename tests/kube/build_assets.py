@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of the tests on Kubernetes: kube-apiserver, etcd and helm, built once with Go from its module proxy.
+"""Programs of the tests on Kubernetes: kube-apiserver, etcd, helm and kwok, built once with Go from its module proxy.
 
     python -m tests.kube.build_assets
 
@@ -9,7 +9,7 @@ They are kept in `KUBEBUILDER_ASSETS`, or else in a directory of these versions 
 import sys
 from pathlib import Path
 
-from tests.support.go_programs import Program, ProgramSet
+from tests.support.go_programs import Program, ProgramSet, copy_of_module
 
 MODULES = Path(__file__).parent / "assets"
 
@@ -31,5 +31,20 @@ ASSETS = ProgramSet(
     place_variable="KUBEBUILDER_ASSETS",
 )
 
+KWOK = ProgramSet(
+    (Program("kwok", "v0.8.0", "sigs.k8s.io/kwok/cmd/kwok", MODULES / "kwok"),),
+    make_target="kube-assets",
+    place_variable="KWOK_ASSETS",
+)
+
+
+def main() -> int:
+    """Build all; without Go, say how to get the programs, and fail where continuous integration needs them."""
+    code = ASSETS.main() or KWOK.main()
+    if not KWOK.missing(place := KWOK.directory()):
+        copy_of_module(MODULES / "kwok", "sigs.k8s.io/kwok", "kustomize/stage", place / "stage")
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(ASSETS.main())
+    sys.exit(main())

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Kubernetes API server for all tests, a namespace for each, and servers of its own for those that break them."""
 
+import asyncio
 import os
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -78,3 +81,15 @@ async def own_cluster(programs, tmp_path_factory) -> AsyncIterator[Callable[...,
             return cluster
 
         yield start
+
+
+@pytest.fixture
+async def pages() -> AsyncIterator[int]:
+    """The port of a program that has metrics for every pod: one simulated server is too slow for the polls of 2,000."""
+    program = Path(__file__).with_name("pages.py")
+    process = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=PIPE)
+    try:
+        yield int(await process.stdout.readline())
+    finally:
+        process.terminate()
+        await process.wait()

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """2,000 pods: made at once while requests flow, and found by a picker that starts among them."""
 
-import asyncio
-import sys
 import time
-from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,18 +41,6 @@ def memory_mib(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("VmRSS:")]
     return int(line.split()[1]) / 1024
-
-
-@pytest.fixture
-async def pages() -> AsyncIterator[int]:
-    """The port of a program that has metrics for every pod: one simulated server is too slow for the polls of 2,000."""
-    program = Path(__file__).with_name("pages.py")
-    process = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=PIPE)
-    try:
-        yield int(await process.stdout.readline())
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 @pytest.fixture

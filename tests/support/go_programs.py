@@ -74,6 +74,31 @@ class ProgramSet:
         return 0
 
 
+def copy_of_module(directory: Path, module: str, path: str, copy: Path) -> None:
+    """Copy a file or a directory of a module that a program in `directory` is built from, if it is not there yet.
+
+    Raises CalledProcessError if Go fails.
+    """
+    if copy.exists():
+        return
+    found = subprocess.run(
+        ["go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module],  # noqa: S607
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    original = Path(found.stdout.strip()) / path
+    copy.parent.mkdir(exist_ok=True)
+    if original.is_dir():
+        # Not the modes: in Go's cache, nobody may write.
+        shutil.copytree(original, copy, copy_function=shutil.copyfile)
+        for each in (copy, *copy.rglob("*/")):
+            each.chmod(0o755)
+    else:
+        shutil.copyfile(original, copy)
+
+
 def _pronoun(count: int) -> str:
     return "it" if count == 1 else "them"
 
