@@ -32,7 +32,7 @@ from epp.kube.readers import Hubs
 from epp.kube.resources import pools
 from epp.kube.reviews import TokenReviews
 from epp.kube.watched import Watched
-from epp.pool.collectors import SharedPages
+from epp.pool.collectors.polling.poller import SharedPages
 from epp.runtime.addresses import parse_host_port, refusal, shown_listening
 from epp.runtime.supervisor import Supervisor, first_of
 from epp.telemetry.families import Families

@@ -20,7 +20,7 @@ from epp.framework.plugin import Plugin
 from epp.framework.quotas import Quota
 from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director
-from epp.routing.outliers import SharedFailures
+from epp.routing.outliers.shared_failures import SharedFailures
 from epp.runtime.followed_files import RELOADS
 from epp.sharing.channel import Channel, Handler
 from epp.sharing.connections import ConnectionReceiver, Connections

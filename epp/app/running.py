@@ -32,14 +32,15 @@ from epp.framework.plugin import Plugin, roles_of
 from epp.framework.quotas import QuotaSource
 from epp.framework.snapshot import INHERITED
 from epp.kube.readers import ClusterReaders
-from epp.pool.collectors import Collector, Tagging
-from epp.pool.collectors.tagging import run_in_steps
+from epp.pool.collectors.polling.collector import Collector
+from epp.pool.collectors.tagging import Tagging, run_in_steps
 from epp.pool.discovery import PoolDiscovery, SeveralSources
 from epp.pool.discovery.several import SourceState
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Observers, Runtime
 from epp.routing.director.open_requests import SWEEP_SECONDS, Reservations
-from epp.routing.outliers import Ask, OutlierDetector, Verdict
+from epp.routing.outliers.outlier_detector import OutlierDetector
+from epp.routing.outliers.record import Ask, Verdict
 from epp.runtime.supervisor import Supervisor
 from epp.telemetry.endpoints import EndpointReport, EndpointState, PriceWatch
 from epp.telemetry.metrics import Metrics

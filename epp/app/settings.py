@@ -15,7 +15,7 @@ from epp.framework.datalayer import Discovery
 from epp.framework.endpoint import EndpointTrust
 from epp.kube.cluster import Cluster
 from epp.kube.readers import Hubs
-from epp.pool.collectors import SharedPages
+from epp.pool.collectors.polling.poller import SharedPages
 from epp.pool.settings import PageLimits
 from epp.routing.director import DirectorObserver
 from epp.routing.director.open_requests import RESERVATION_SECONDS

@@ -18,7 +18,7 @@ from epp.config.sources import NoConfigError, decoded, read_file
 from epp.framework import ConfigurationError, Endpoint, SystemClock
 from epp.framework.cluster import HubAccess, ObjectKind
 from epp.hardware.tagger import AcceleratorTagger
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.pool.discovery import FileDiscovery, PodFileDiscovery
 from epp.routing.datastore import Datastore
 from epp.telemetry.endpoints import REMEDY, prices_of

@@ -35,7 +35,7 @@ from epp.framework.records import Derivation
 from epp.framework.roles import Admitter, Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
-from epp.routing.scheduling import Scheduler
+from epp.routing.scheduling.scheduler import Scheduler
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2

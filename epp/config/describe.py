@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from epp.admission.flow_control import BandSettings, FlowControlSettings
+from epp.admission.flow_control.settings import BandSettings, FlowControlSettings
 from epp.admission.tenant_quota_objects import written
 from epp.config.assemble import Assembly
 from epp.config.flow_control import fixed_ceilings
@@ -20,7 +20,7 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
 from epp.framework.result import DropCause
 from epp.framework.roles import Producer
-from epp.routing.scheduling import Profile, ProfileFilter, WeightedScorer
+from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
 
 _MOST_TENANTS = 50
 """Number of tenants whose quotas are shown."""

@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from epp.admission.flow_control import (
-    OWN_GRACE_SECONDS,
-    REPORT_GRACE_SECONDS,
-    BandSettings,
-    EvictionSettings,
-    FlowControlSettings,
-    Limits,
-)
+from epp.admission.flow_control.eviction import OWN_GRACE_SECONDS, REPORT_GRACE_SECONDS, EvictionSettings
+from epp.admission.flow_control.settings import BandSettings, FlowControlSettings, Limits
 from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.model import BAND_BYTES, BAND_REQUESTS, EndpointPickerConfig, FlowControl, PriorityBandPolicies

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from epp.admission.flow_control import FlowControlSettings
+from epp.admission.flow_control.settings import FlowControlSettings
 from epp.config.document import Problem
 from epp.config.flow_control import ceilings_at
 from epp.config.instances import Instances
@@ -28,7 +28,7 @@ from epp.framework.snapshot import (
     Attribute,
     Column,
 )
-from epp.routing.scheduling import Profile
+from epp.routing.scheduling.profile import Profile
 
 _ONLY_IN_PROFILES: tuple[type[Plugin[Any]], ...] = (
     Filter,

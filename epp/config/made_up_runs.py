@@ -18,7 +18,8 @@ from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import Filter, Picker, Producer, RequestHeaders, Scorer
 from epp.framework.testing import Member, ProfileRun
 from epp.routing.director import Pipeline
-from epp.routing.scheduling import Cycle, Profile, ProfileFilter, WeightedScorer
+from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
+from epp.routing.scheduling.scheduler import Cycle
 
 
 def profile_run(

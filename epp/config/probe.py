@@ -31,7 +31,7 @@ from epp.framework.request import (
     RequestBody,
 )
 from epp.framework.snapshot import CORE_COLUMNS, Attribute, Column, Snapshot
-from epp.routing.scheduling import Scheduler
+from epp.routing.scheduling.scheduler import Scheduler
 
 T = TypeVar("T")
 

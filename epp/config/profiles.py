@@ -24,7 +24,7 @@ from epp.framework.roles import (
     Screener,
     Shadowing,
 )
-from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
+from epp.routing.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"

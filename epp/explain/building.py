@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from epp.admission.flow_control import QUEUEING_OUTCOME
+from epp.admission.flow_control.settings import QUEUEING_OUTCOME
 from epp.explain.record import (
     VERSION,
     Asked,
@@ -39,7 +39,7 @@ from epp.framework.request import BYTES_PER_TOKEN, CACHED_TOKENS_PREDICTED, PROM
 from epp.framework.result import FailedScheduling, ProfileAttempt, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.director import Cause, Decision, Routing, Simulated, Simulation
-from epp.routing.scheduling import Profile
+from epp.routing.scheduling.profile import Profile
 
 MOST_NAME = 128
 """Longest name, in characters: clients may choose names."""

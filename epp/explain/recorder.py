@@ -28,7 +28,7 @@ from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.routing.director.incoming_request import path_of
-from epp.routing.scheduling import Profile
+from epp.routing.scheduling.profile import Profile
 from epp.telemetry.settings import DecisionSettings
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"

@@ -47,7 +47,7 @@ from epp.framework.snapshot import (
     WAITING,
     Snapshot,
 )
-from epp.routing.scheduling import Profile
+from epp.routing.scheduling.profile import Profile
 
 _KNOWN = (WAITING, RUNNING, KV_USAGE, IN_FLIGHT)
 RECORDED = frozenset(

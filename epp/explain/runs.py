@@ -16,8 +16,7 @@ from epp.framework.messages import printable
 from epp.framework.request import Request
 from epp.framework.result import DropCause, FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, KV_USAGE, METRICS_AT, RUNNING, WAITING, Snapshot
-from epp.routing.scheduling import Profile, ProfileFilter
-from epp.routing.scheduling.profile import AGE_STEP, seen
+from epp.routing.scheduling.profile import AGE_STEP, Profile, ProfileFilter, seen
 
 MOST_LISTED = 32
 """Endpoints in each list of a record."""

@@ -23,7 +23,8 @@ from epp.framework.plugin import Failure, Guard, Plugin, Role, SchedulingObserve
 from epp.framework.request import Request
 from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.snapshot import ACCELERATOR
-from epp.routing.scheduling import Cycle, Profile
+from epp.routing.scheduling.profile import Profile
+from epp.routing.scheduling.scheduler import Cycle
 
 MOST_GROWTH_OF_RUN = 64 * 2**20
 """Bytes by which one run may grow the process."""

@@ -15,7 +15,7 @@ from epp.framework.request import Request
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import ShadowLimits
 from epp.routing.director import DirectorObserver
-from epp.routing.scheduling import Profile
+from epp.routing.scheduling.profile import Profile
 from epp.telemetry.families import Counters, Gauges, Histograms
 
 SHADOW, REAL = "shadow", "real"

@@ -33,7 +33,7 @@ from epp.framework.headers import (
     REQUEST_ID,
 )
 from epp.framework.refusals import ClientGoneError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
-from epp.routing.bodies import with_model, with_model_added, with_priority
+from epp.routing.bodies.model_member import with_model, with_model_added, with_priority
 from epp.routing.director import Director, PendingRequest, Routing, Subset
 from epp.routing.director.observers import RequestTrace
 

@@ -35,9 +35,9 @@ from epp.framework.headers import (
     UPSTREAM_SERVICE_TIME,
 )
 from epp.framework.messages import printable
-from epp.routing.bodies import ModelRestorer
+from epp.routing.bodies.model_member import ModelRestorer
 from epp.routing.director import Cause, PendingRequest, Routing
-from epp.routing.outliers import Failure, failure_of
+from epp.routing.outliers.record import Failure, failure_of
 
 SHORT_BYTES = 8 * 1024
 """Largest piece that is always read in one step."""

@@ -12,7 +12,7 @@ import msgspec
 
 from epp.framework.accelerators.tag import HOST_GBPS, AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import GIB, NOMINAL_TOLERANCE
-from epp.hardware.facts import Facts, Rank
+from epp.hardware.facts.merge import Facts, Rank
 
 _FAMILIES = (
     ((10, 0), "blackwell"),

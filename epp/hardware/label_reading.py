@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue
 from epp.hardware.catalogue import read_table
-from epp.hardware.facts import Facts, Rank
+from epp.hardware.facts.merge import Facts, Rank
 
 MOST_DEVICES = 65_536
 """Maximum number of devices of a node, and of endpoints that share one."""

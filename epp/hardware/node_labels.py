@@ -11,7 +11,7 @@ import msgspec
 from epp.framework.accelerators.tag import NETWORK_GBPS, AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, find_instance_type
-from epp.hardware.facts import Facts, Rank
+from epp.hardware.facts.merge import Facts, Rank
 from epp.hardware.label_reading import (
     INSTANCE_TYPE_LABELS,
     MIB,

@@ -13,7 +13,7 @@ import msgspec
 
 from epp.framework.messages import hint_at
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product
-from epp.hardware.facts import Facts, Rank
+from epp.hardware.facts.merge import Facts, Rank
 from epp.runtime.followed_files import ParsedFile
 from epp.runtime.plain_yaml import Row, Rows, read_rows
 

@@ -15,7 +15,6 @@ from epp.hardware.catalogue import CATALOGUE, Catalogue, features_of
 from epp.hardware.classes import Evidence, matching_classes, pci_of
 from epp.hardware.dra_devices import Allocated, allocated_devices, claims_of, resource_keys
 from epp.hardware.endpoint_context import EndpointContext, Placements, TaggerOptions, context_of
-from epp.hardware.facts import Facts, Merged, Rank, merge
 from epp.hardware.facts.declared import (
     ENDPOINT_LIST,
     class_facts,
@@ -25,6 +24,7 @@ from epp.hardware.facts.declared import (
     override_source,
 )
 from epp.hardware.facts.dra import dra_facts, instaslice_facts
+from epp.hardware.facts.merge import Facts, Merged, Rank, merge
 from epp.hardware.facts.pod import cost_facts, cost_warnings, endpoint_facts, frozen_facts, listed_prices, pod_facts
 from epp.hardware.facts.tensor_fusion import tensor_fusion_facts, tensor_fusion_gpus
 from epp.hardware.inventory import Inventory

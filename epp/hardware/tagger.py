@@ -19,7 +19,7 @@ from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.classes import object_faults
 from epp.hardware.endpoint_context import TaggerOptions, affected_endpoints
-from epp.hardware.facts import Merged
+from epp.hardware.facts.merge import Merged
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import profile_fault
 from epp.hardware.reports import IDLE_METRICS, ClassTotals, IdleNode, IdleNodes, idle_samples

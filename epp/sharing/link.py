@@ -14,7 +14,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.routing.datastore import Datastore
-from epp.routing.outliers import Told, Verdict
+from epp.routing.outliers.record import Told, Verdict
 from epp.sharing.channel import Channel, ChannelClosedError, Handler
 from epp.sharing.mirror import PoolMirror
 

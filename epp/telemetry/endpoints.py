@@ -23,8 +23,8 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Plugin
 from epp.framework.records import Derivation
 from epp.framework.snapshot import ACCELERATOR, Snapshot
-from epp.pool.collectors import Condition, Conditions
-from epp.routing.outliers import OutlierDetector
+from epp.pool.collectors.polling.conditions import Condition, Conditions
+from epp.routing.outliers.outlier_detector import OutlierDetector
 
 MAX_ROWS = 20
 _MAX_CHARACTERS = 300

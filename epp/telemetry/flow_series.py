@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from prometheus_client.registry import CollectorRegistry
 
-from epp.admission.flow_control import AT_ONCE, QUEUEING_OUTCOME, FlowControl, Limits, Outcome
+from epp.admission.flow_control.control import FlowControl
+from epp.admission.flow_control.settings import AT_ONCE, QUEUEING_OUTCOME, Limits, Outcome
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.flow_control import SaturationDetector, saturation_of

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client.registry import CollectorRegistry
 
-from epp.admission.flow_control import FlowControl
+from epp.admission.flow_control.control import FlowControl
 from epp.admission.quotas import Quotas
 from epp.config import ConfigObserver
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
 from epp.framework.plugin import SchedulingObserver
 from epp.framework.snapshot import Snapshot
-from epp.pool.collectors import CollectorObserver
+from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.telemetry.families import Families
 from epp.telemetry.flow_series import FlowSeries, RevocationSeries

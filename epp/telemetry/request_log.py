@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from epp.admission.flow_control import QUEUEING_OUTCOME, Outcome
+from epp.admission.flow_control.settings import QUEUEING_OUTCOME, Outcome
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import InternalError, RequestError

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from epp.framework.errors import RequestError
-from epp.routing.bodies import ModelRestorer, UsageReader, completed, with_model
+from epp.routing.bodies.model_member import ModelRestorer, completed, with_model
+from epp.routing.bodies.usage import UsageReader
 from perf.fuzz.targets import FuzzTarget
 
 _NAME = "the-name"

@@ -7,15 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from epp.admission.flow_control import (
-    NO_LIMITS,
-    BandSettings,
-    EvictionObserver,
-    Evictions,
-    EvictionSettings,
-    FlowControl,
-    FlowControlSettings,
-)
+from epp.admission.flow_control.control import FlowControl
+from epp.admission.flow_control.eviction import EvictionObserver, Evictions, EvictionSettings
+from epp.admission.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.refusals import EvictedError
 from epp.framework.testing import candidates

@@ -9,7 +9,7 @@ import numpy as np
 
 from epp.framework import Candidates, Endpoint, ManualClock, Request, RequestBody
 from epp.framework.registry import Registry
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
 from epp.routing.datastore import Datastore
 from tests.support.kv_publisher import Publisher

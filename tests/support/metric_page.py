@@ -17,8 +17,8 @@ from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import SingleProfileHandler
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, ParserTable, Pipeline, Routing
-from epp.routing.outliers import OutlierDetector
-from epp.routing.scheduling import Scheduler
+from epp.routing.outliers.outlier_detector import OutlierDetector
+from epp.routing.scheduling.scheduler import Scheduler
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.request_series import MAX_COMBINATIONS
 

@@ -5,7 +5,8 @@ from collections import Counter
 
 from epp.framework import Endpoint, ManualClock
 from epp.routing.datastore import Datastore
-from epp.routing.outliers import Failure, OutlierDetector, OutlierObserver, Told, Verdict
+from epp.routing.outliers.outlier_detector import OutlierDetector, OutlierObserver
+from epp.routing.outliers.record import Failure, Told, Verdict
 from epp.routing.settings import OutlierSettings
 
 SETTINGS = OutlierSettings(

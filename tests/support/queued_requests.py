@@ -8,15 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from epp.admission.flow_control import (
-    NO_LIMITS,
-    BandSettings,
-    FlowControl,
-    FlowControlSettings,
-    FlowObserver,
-    Limits,
-    QueuedRequest,
-)
+from epp.admission.flow_control.control import FlowControl, FlowObserver
+from epp.admission.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits, QueuedRequest
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.errors import RequestError
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector

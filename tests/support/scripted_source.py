@@ -4,8 +4,7 @@
 from epp.framework import Endpoint
 from epp.framework.datalayer import DataSource, Extractor, Report
 from epp.framework.snapshot import RUNNING, WAITING
-from epp.pool.collectors import CollectorObserver
-from epp.pool.collectors.polling.poll import Poll
+from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.routing.datastore import Datastore
 
 PAGE = b"vllm:num_requests_waiting 3\n"

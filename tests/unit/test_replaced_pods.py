@@ -9,8 +9,9 @@ from epp.framework.datalayer import Contact, PageError, Report
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import SERVED, WAITING
-from epp.pool.collectors import Collector, Condition
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
+from epp.pool.collectors.polling.collector import Collector
+from epp.pool.collectors.polling.conditions import Condition
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime
 from epp.telemetry.metrics import Metrics

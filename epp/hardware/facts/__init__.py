@@ -1,6 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts on the hardware of an endpoint: one module for each source, and the merge of all of them into a tag."""
-
-from epp.hardware.facts.merge import Facts, Merged, Rank, merge
-
-__all__ = ["Facts", "Merged", "Rank", "merge"]

@@ -19,8 +19,7 @@ from epp.framework.accelerators.tag import (
 from epp.hardware.catalogue import Catalogue, Product, same_size
 from epp.hardware.dra_devices import Allocated, Share, consumed_share, device_memory, health_of, share_of
 from epp.hardware.endpoint_context import EndpointContext
-from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.merge import SEVERITY, DrainOrIgnore
+from epp.hardware.facts.merge import SEVERITY, DrainOrIgnore, Facts, Rank
 from epp.hardware.inventory import Inventory
 from epp.hardware.label_reading import PCI_DEVICES
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, parse_mig_profile, partition_of

@@ -20,7 +20,7 @@ from epp.framework.accelerators.tag import (
 )
 from epp.hardware.catalogue import Product, find_instance_type, partition_of_mode
 from epp.hardware.endpoint_context import EndpointContext
-from epp.hardware.facts import Facts, Rank
+from epp.hardware.facts.merge import Facts, Rank
 from epp.hardware.inventory import Inventory
 from epp.hardware.label_reading import INSTANCE_TYPE_LABELS
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, parse_mig_profile, partition_of

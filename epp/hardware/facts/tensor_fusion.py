@@ -28,8 +28,7 @@ from epp.framework.accelerators.tag import (
 )
 from epp.hardware.catalogue import Product
 from epp.hardware.endpoint_context import DOMAIN, EndpointContext
-from epp.hardware.facts import Facts, Rank
-from epp.hardware.facts.merge import PassOrDrain
+from epp.hardware.facts.merge import Facts, PassOrDrain, Rank
 from epp.hardware.inventory import Inventory, gpu_users
 from epp.hardware.mig import (
     UNKNOWN_SLICE,

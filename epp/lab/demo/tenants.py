@@ -14,7 +14,7 @@ import aiohttp
 from rich.markup import escape
 from rich.table import Table
 
-from epp.admission.flow_control import Outcome
+from epp.admission.flow_control.settings import Outcome
 from epp.config import LoadedConfig, load_text
 from epp.framework import Clock, Request, SchedulingResult
 from epp.framework.headers import FAIRNESS_ID

@@ -20,11 +20,11 @@ from epp.lab.replay.fleet import Fleet, ReplayOptions, Server
 from epp.lab.replay.virtual_time import VirtualClock
 from epp.lab.sim.kv_cache import KVChanges
 from epp.lab.sim.work import SimRequest
-from epp.pool.collectors import Tagging
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import Cadence, slowest_interval
+from epp.pool.collectors.tagging import Tagging
 from epp.pool.kv_events.events import BlockRemoved, BlockStored, Event
 from epp.pool.kv_events.index import Message
 from epp.pool.kv_events.producer import PrecisePrefixCacheProducer

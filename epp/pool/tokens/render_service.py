@@ -28,7 +28,7 @@ from epp.pool.tokens.source import (
     Tokens,
     TokenSource,
 )
-from epp.routing.bodies import with_model
+from epp.routing.bodies.model_member import with_model
 
 _MOST_CONTENT_BYTES = 8 * 1024 * 1024
 _ANSWER_LIMIT_BYTES = 8 * 1024 * 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epp.admission.flow_control import QUEUEING_OUTCOME
+from epp.admission.flow_control.settings import QUEUEING_OUTCOME
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.candidates import Candidates

@@ -8,7 +8,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from epp.admission.flow_control import Evictions, FlowControl, GuardedDetector, guarded
+from epp.admission.flow_control.control import FlowControl
+from epp.admission.flow_control.eviction import Evictions
+from epp.admission.flow_control.guarded import GuardedDetector, guarded
 from epp.admission.quotas import Quotas
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import AdmissionDeniedError, RequestError
@@ -35,7 +37,7 @@ from epp.routing.director.router import (
 from epp.routing.director.routing import Cause, Routing
 from epp.routing.director.simulation import InFlight, Simulation
 from epp.routing.director.waiting import Dispatcher, PendingRequest, QueueStatus, UsualDetector, WaitingRequest, shed
-from epp.routing.outliers import OutlierDetector
+from epp.routing.outliers.outlier_detector import OutlierDetector
 from epp.routing.settings import OutlierSettings
 
 _MOST_SEARCHED = 10_000

@@ -16,7 +16,7 @@ from epp.framework.plugin import Guard
 from epp.framework.quotas import TENANT
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request, RequestBody
 from epp.framework.roles import Admitter, RequestHeaders
-from epp.routing.bodies import completed
+from epp.routing.bodies.model_member import completed
 from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.pipeline import (
     ParserTable,

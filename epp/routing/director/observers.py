@@ -5,15 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from epp.admission.flow_control import (
-    AT_ONCE,
-    QUEUEING_OUTCOME,
-    WAITING,
-    EvictionObserver,
-    FlowObserver,
-    Outcome,
-    QueueingOutcome,
-)
+from epp.admission.flow_control.control import FlowObserver
+from epp.admission.flow_control.eviction import EvictionObserver
+from epp.admission.flow_control.settings import AT_ONCE, QUEUEING_OUTCOME, WAITING, Outcome, QueueingOutcome
 from epp.admission.quotas import QuotaObserver
 from epp.framework.errors import RequestError
 from epp.framework.request import DataKey, Headers, Request
@@ -21,7 +15,7 @@ from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director.pipeline import Rewrite
 from epp.routing.director.routing import Cause, Routing, RoutingObserver
-from epp.routing.outliers import OutlierObserver
+from epp.routing.outliers.outlier_detector import OutlierObserver
 
 
 class RequestTrace(ABC):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from epp.admission.flow_control import FlowControlSettings
+from epp.admission.flow_control.settings import FlowControlSettings
 from epp.framework.errors import NoParserError
 from epp.framework.flow_control import SaturationDetector
 from epp.framework.headers import CONTROL, MODEL_REWRITE, OBJECTIVE, Spellings
@@ -15,7 +15,7 @@ from epp.framework.plugin import Plugin, R
 from epp.framework.quotas import Tenant
 from epp.framework.request import Headers, Request
 from epp.framework.roles import Parser, Producer, ResponseHeaders, ResponseReporter, ResponseTiming
-from epp.routing.scheduling import Profile
+from epp.routing.scheduling.profile import Profile
 from epp.routing.scheduling.scheduler import Scheduler, Shortlist
 
 _MOST_PATHS = 16

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from epp.admission.flow_control import Evictions
+from epp.admission.flow_control.eviction import Evictions
 from epp.admission.quotas import Quotas, Reservation
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates, Subset
@@ -41,7 +41,7 @@ from epp.routing.director.observers import DirectorObserver
 from epp.routing.director.open_requests import Attempts, Reservations
 from epp.routing.director.pipeline import Pipeline
 from epp.routing.director.routing import Routing
-from epp.routing.outliers import OutlierDetector
+from epp.routing.outliers.outlier_detector import OutlierDetector
 
 _IF_AVAILABLE = re.compile(r"(?:\A|,)\s*+if-available\s*+(?:[;=,]|\Z)", re.IGNORECASE | re.ASCII)
 PERHAPS_ELSEWHERE = (UnmetConstraintError, OverQuotaError, ResourceExhaustedError, ServiceUnavailableError)

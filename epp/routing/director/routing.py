@@ -15,12 +15,13 @@ from epp.framework.refusals import SupersededError
 from epp.framework.request import Headers, Request, Response, Usage
 from epp.framework.result import SchedulingResult
 from epp.framework.roles import Metadata, MetadataValue, PreRequest, ResponseHeaders, ResponseReporter, ResponseTiming
-from epp.routing.bodies import GrpcUsageReader, UsageReader
+from epp.routing.bodies.usage import GrpcUsageReader, UsageReader
 from epp.routing.datastore import Ticket
 from epp.routing.director.decision import Decision
 from epp.routing.director.pipeline import Pipeline
-from epp.routing.outliers import Failure as EndpointFailure
-from epp.routing.outliers import OutlierDetector, Verdict
+from epp.routing.outliers.outlier_detector import OutlierDetector
+from epp.routing.outliers.record import Failure as EndpointFailure
+from epp.routing.outliers.record import Verdict
 
 SERVER_ERROR = 500
 CLIENT_ERROR = 400

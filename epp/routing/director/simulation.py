@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from epp.admission.flow_control import Evictions, FlowControlSettings, GuardedDetector, guarded
+from epp.admission.flow_control.eviction import Evictions
+from epp.admission.flow_control.guarded import GuardedDetector, guarded
 from epp.admission.flow_control.queues import Queues
+from epp.admission.flow_control.settings import FlowControlSettings
 from epp.admission.quotas import Quotas, Reservation
 from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates, Subset
@@ -30,7 +32,7 @@ from epp.routing.director.open_requests import Attempts, Reservations
 from epp.routing.director.pipeline import Pipeline, PoolPolicies
 from epp.routing.director.router import PERHAPS_ELSEWHERE, BlockedError, QueueDirective, Router, Runtime, none_eligible
 from epp.routing.director.waiting import UsualDetector, shed
-from epp.routing.outliers import OutlierDetector
+from epp.routing.outliers.outlier_detector import OutlierDetector
 
 _MOST_PROBLEMS = 20
 _MOST_PROBLEM = 200

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from epp.admission.flow_control import FlowControl, QueuedRequest
+from epp.admission.flow_control.control import FlowControl
+from epp.admission.flow_control.settings import QueuedRequest
 from epp.framework import Parameters
 from epp.framework.arrays import Floats, Mask
 from epp.framework.candidates import Candidates

@@ -11,7 +11,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer, format_span_id, format_t
 from opentelemetry.util.types import AttributeValue
 from typing_extensions import override
 
-from epp.admission.flow_control import Outcome
+from epp.admission.flow_control.settings import Outcome
 from epp.framework.errors import RequestError
 from epp.framework.plugin import Plugin, Role, SchedulingObserver
 from epp.framework.request import Headers, Request

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from timing import no_log_lines, quick, tell
 
-from epp.admission.flow_control import FlowControl, FlowControlSettings, FlowObserver, QueuedRequest
+from epp.admission.flow_control.control import FlowControl, FlowObserver
 from epp.admission.flow_control.guarded import guarded
+from epp.admission.flow_control.settings import FlowControlSettings, QueuedRequest
 from epp.config import Builder, assemble, load_text
 from epp.framework import Candidates, Endpoint, Request, SystemClock
 from epp.framework.arrays import Mask

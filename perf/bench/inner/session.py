@@ -32,7 +32,7 @@ from epp.framework.plugin import Guard
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, DirectorObserver, Routing, Runtime
-from epp.routing.outliers import OutlierDetector
+from epp.routing.outliers.outlier_detector import OutlierDetector
 
 STREAMED, BUFFERED = 1, 2
 SENT = {

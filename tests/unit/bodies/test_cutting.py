@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epp.framework.errors import MalformedBodyError
-from epp.routing.bodies import ModelRestorer, with_model
+from epp.routing.bodies.model_member import ModelRestorer, with_model
 from epp.routing.bodies.usage import UsageReader
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -8,7 +8,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from epp.framework import GrpcCounts, GrpcResponse, Headers, Usage
 from epp.plugins.parsers.grpc import VLLMGRPCParser
-from epp.routing.bodies import GrpcUsageReader
+from epp.routing.bodies.usage import GrpcUsageReader
 from tests.support.vllm_grpc import M, framed, generate
 
 VLLM = VLLMGRPCParser().parse("vllm.grpc.engine.VllmEngine/Generate", Headers(), framed(generate([1]))).grpc_response

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.routing.bodies import ModelRestorer
+from epp.routing.bodies.model_member import ModelRestorer
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "chat-stream.txt"
 

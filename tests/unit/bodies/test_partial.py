@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.routing.bodies import completed
+from epp.routing.bodies.model_member import completed
 
 DOCUMENT = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from epp.framework.errors import MalformedBodyError
-from epp.routing.bodies import with_model, with_model_added
+from epp.routing.bodies.model_member import with_model, with_model_added
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.input_errors import ParameterError
 from epp.framework.registry import Registry
 from epp.kube.resources import CLUSTERS
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 from tests.support.config_files import replace
 from tests.support.hub_objects import SCORE, cluster, decoded, placement, scores, taint, weighted

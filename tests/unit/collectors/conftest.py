@@ -11,8 +11,8 @@ from aiohttp import web
 
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed
-from epp.pool.collectors import Collector
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.pool.collectors.polling.collector import Collector
 from epp.routing.datastore import Datastore
 from tests.support.ports import reserved_ports
 

@@ -11,7 +11,7 @@ from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed, TrustsMetrics
 from epp.framework.snapshot import REACHABLE, RUNNING
 from epp.plugins.saturation import UtilizationDetector, UtilizationDetectorParameters
-from epp.pool.collectors import Collector
+from epp.pool.collectors.polling.collector import Collector
 from epp.routing.datastore import Datastore
 from tests.support.scripted_source import PAGE, Counting, Length, value
 

@@ -11,11 +11,10 @@ from structlog.testing import capture_logs
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed, NotAskedError
 from epp.framework.snapshot import ANSWERS, REACHABLE
-from epp.pool.collectors import CollectorObserver
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.polling import collector as capacity
 from epp.pool.collectors.polling.conditions import Reachability
-from epp.pool.collectors.polling.poll import Poll
+from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.routing.datastore import Datastore
 from tests.support.scripted_source import collect_once
 

@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 from epp.framework import Endpoint, ManualClock
 from epp.framework.datalayer import Contact, Extractor, Feed, PageError, Report, UnreachableError
 from epp.framework.snapshot import KV_BLOCK_TOKENS, METRICS_AT, REACHABLE, RUNNING
-from epp.pool.collectors import Conditions
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
-from epp.pool.collectors.polling.conditions import Reachability
+from epp.pool.collectors.polling.conditions import Conditions, Reachability
 from epp.pool.collectors.polling.poll import Poll
 from epp.pool.collectors.polling.poll_schedule import next_due
 from epp.routing.datastore import Datastore

@@ -9,10 +9,10 @@ from structlog.testing import capture_logs
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import DataSource, Feed, UnreachableError
 from epp.framework.snapshot import RUNNING
-from epp.pool.collectors import Collector, CollectorObserver
 from epp.pool.collectors.polling import collector as capacity
+from epp.pool.collectors.polling.collector import Collector
 from epp.pool.collectors.polling.conditions import Reachability
-from epp.pool.collectors.polling.poll import Poll
+from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.pool.collectors.polling.poll_schedule import PollBudget
 from epp.routing.datastore import Datastore
 from tests.support.scripted_source import Length, collect_once

@@ -11,7 +11,7 @@ from epp.framework.datalayer import NotAskedError, PageError, UnreachableError
 from epp.framework.snapshot import METRICS_AT, REACHABLE
 from epp.pool.collectors.polling.poll_schedule import PollPriority, UrgentBudget
 from epp.routing.datastore import Datastore
-from epp.routing.outliers import Verdict
+from epp.routing.outliers.record import Verdict
 from tests.support.scripted_source import value
 
 RARELY = 500.0

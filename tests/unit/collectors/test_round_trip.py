@@ -10,8 +10,8 @@ import pytest
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed
 from epp.framework.snapshot import ROUND_TRIP
-from epp.pool.collectors import Collector
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.pool.collectors.polling.collector import Collector
 from epp.pool.collectors.sources import connection
 from epp.routing.datastore import Datastore
 from epp.runtime.supervisor import Supervisor

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epp.framework import ManualClock, SystemClock
 from epp.framework.snapshot import WAITING
-from epp.pool.collectors import SharedPages
+from epp.pool.collectors.polling.poller import SharedPages
 from epp.routing.datastore import Datastore
 
 

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from epp.framework import Candidates, Column, Endpoint, ManualClock, Topology
 from epp.framework.datalayer import EveryEndpoint, Report, Tagger, every_endpoint
 from epp.framework.snapshot import TOPOLOGY
-from epp.pool.collectors import CollectorObserver, Tagging
+from epp.pool.collectors.polling.poll import CollectorObserver
+from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 
 LENGTH = Column("length", "letters")

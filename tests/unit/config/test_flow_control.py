@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from epp.admission.flow_control import Limits
+from epp.admission.flow_control.settings import Limits
 from epp.framework.flow_control import UsageLimitPolicy
 from epp.framework.registry import Registry
 

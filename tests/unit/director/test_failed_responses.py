@@ -8,7 +8,7 @@ from epp.framework import Endpoint, Headers, ManualClock, ResponseTiming
 from epp.framework.registry import Registry
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Routing, Runtime
-from epp.routing.outliers import failure_of
+from epp.routing.outliers.record import failure_of
 
 ENDPOINTS = [Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("ab", 1)]
 IF_CACHED = ("prefer", "if-available")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from epp.admission.flow_control import QueuedRequest
+from epp.admission.flow_control.settings import QueuedRequest
 from epp.framework import Endpoint
 from epp.framework.datalayer import Report
 from epp.framework.refusals import (

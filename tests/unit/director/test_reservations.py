@@ -24,8 +24,8 @@ from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, ParserTable, Pipeline, Routing
 from epp.routing.director.open_requests import RESERVATION_SECONDS, Reservations
 from epp.routing.director.routing import RoutingObserver
-from epp.routing.outliers import OutlierDetector
-from epp.routing.scheduling import Scheduler
+from epp.routing.outliers.outlier_detector import OutlierDetector
+from epp.routing.scheduling.scheduler import Scheduler
 
 POOL = candidates(waiting=[0])
 PICKED = ProfileResult("default", POOL, POOL.values(WAITING), POOL.slots)

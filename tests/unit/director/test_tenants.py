@@ -18,7 +18,7 @@ from epp.framework.quotas import Tenant
 from epp.framework.refusals import EvictedError, NoEndpointsError, QueueFullError, SheddableDroppedError
 from epp.framework.registry import Registry
 from epp.framework.snapshot import KV_USAGE, WAITING
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 from epp.routing.director import (
     Director,

@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from epp.admission.flow_control import QUEUEING_OUTCOME
-from epp.admission.flow_control.settings import Outcome, QueueingOutcome
+from epp.admission.flow_control.settings import QUEUEING_OUTCOME, Outcome, QueueingOutcome
 from epp.config import Builder, assemble
 from epp.config.load import load_text
 from epp.explain.building import record_of

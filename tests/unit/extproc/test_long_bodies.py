@@ -7,7 +7,7 @@ import pytest
 
 from epp.extproc.replies import PIECE_BYTES
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
-from epp.routing.bodies import with_model
+from epp.routing.bodies.model_member import with_model
 from epp.routing.director import PoolPolicies, Rewrite
 from tests.support.exchanges import Bench, new_bench, request_body, request_headers, request_trailers
 

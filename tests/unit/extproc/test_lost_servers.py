@@ -7,7 +7,7 @@ from epp.extproc.wire import HttpHeaders, ProcessingRequest
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
 from epp.framework.snapshot import FAILED
 from epp.routing.director import Cause
-from epp.routing.outliers import Told, Verdict
+from epp.routing.outliers.record import Told, Verdict
 from tests.support.exchanges import (
     BODY,
     Bench,

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from epp.admission.flow_control import FlowObserver, Limits, Outcome, guarded
+from epp.admission.flow_control.control import FlowObserver
+from epp.admission.flow_control.guarded import guarded
+from epp.admission.flow_control.settings import Limits, Outcome
 from epp.framework import Headers, Request
 from epp.framework.flow_control import Queued
 from epp.framework.plugin import Guard, SchedulingObserver

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.admission.flow_control import NO_LIMITS, FlowObserver, Limits, Outcome
 from epp.admission.flow_control.band import Shares
+from epp.admission.flow_control.control import FlowObserver
+from epp.admission.flow_control.settings import NO_LIMITS, Limits, Outcome
 from epp.framework import Request
 from epp.framework.refusals import EvictedError, QueueFullError, QueueFullNoEndpointsError
 from epp.plugins.flow_policies import RoundRobinFairness

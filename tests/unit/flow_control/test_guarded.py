@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from epp.admission.flow_control import Limits as WaitingLimits
-from epp.admission.flow_control import guarded
-from epp.admission.flow_control.guarded import GuardedDetector, GuardedFairness, GuardedOrdering, GuardedUsageLimits
+from epp.admission.flow_control.guarded import (
+    GuardedDetector,
+    GuardedFairness,
+    GuardedOrdering,
+    GuardedUsageLimits,
+    guarded,
+)
+from epp.admission.flow_control.settings import Limits as WaitingLimits
 from epp.framework import Parameters
 from epp.framework.flow_control import (
     FairnessPolicy,

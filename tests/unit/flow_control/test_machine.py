@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from epp.admission.flow_control import BandSettings, Limits
+from epp.admission.flow_control.settings import BandSettings, Limits
 from epp.framework.errors import RequestError
 from epp.framework.refusals import QueueFullError
 from epp.plugins.flow_policies import EdfOrdering, FcfsOrdering, GlobalStrictFairness, RoundRobinFairness

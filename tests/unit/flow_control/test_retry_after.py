@@ -9,7 +9,8 @@ from math import inf
 
 import pytest
 
-from epp.admission.flow_control import FlowObserver, Limits
+from epp.admission.flow_control.control import FlowObserver
+from epp.admission.flow_control.settings import Limits
 from epp.framework import ManualClock
 from epp.framework.refusals import QueueFullError
 from epp.plugins.flow_policies import RoundRobinFairness

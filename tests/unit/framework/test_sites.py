@@ -16,7 +16,7 @@ from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Devic
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 
 NAMES = ("", "a", "b")

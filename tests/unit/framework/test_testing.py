@@ -231,7 +231,8 @@ class Meddler(ProfilePicker, Aggregator, Picker, PreRequest):
 
 
 def test_results_are_read_only_for_the_plugins_that_see_them():
-    from epp.routing.scheduling import Profile, Scheduler, WeightedScorer  # noqa: PLC0415
+    from epp.routing.scheduling.profile import Profile, WeightedScorer  # noqa: PLC0415
+    from epp.routing.scheduling.scheduler import Scheduler  # noqa: PLC0415
 
     class Keeps(Scorer):
         """Returns an array of its own, which stays its own."""

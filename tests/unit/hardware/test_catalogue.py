@@ -3,7 +3,7 @@ import pytest
 
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.hardware.catalogue import CATALOGUE, PRODUCTS, Catalogue, Product, same_size
-from epp.hardware.facts import Rank
+from epp.hardware.facts.merge import Rank
 from epp.hardware.mig import mig_gpu, parse_mig_profile, partition_of
 
 GIB = 2**30

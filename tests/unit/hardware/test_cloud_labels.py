@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework.accelerators.tag import HOST_GBPS, NETWORK_GBPS, AcceleratorKind, AcceleratorTag
-from epp.hardware.facts import merge
+from epp.hardware.facts.merge import merge
 from epp.hardware.node_labels import facts_from_labels
 
 GIB = 2**30

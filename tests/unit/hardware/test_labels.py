@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Sharing
 from epp.hardware.catalogue import InstanceType
-from epp.hardware.facts import Rank, merge
+from epp.hardware.facts.merge import Rank, merge
 from epp.hardware.label_reading import spot_from_labels, with_label_aliases
 from epp.hardware.node_labels import facts_from_labels
 from epp.hardware.tables import GpuCatalogueEntry, with_gpu_catalogue

@@ -14,7 +14,7 @@ from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.tagger import AcceleratorTagger
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 from tests.support.config_files import replace
 from tests.support.kube.manifests import manifest

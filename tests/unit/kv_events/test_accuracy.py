@@ -12,7 +12,7 @@ from epp.config import Builder, assemble, load_text
 from epp.explain.building import ending_of
 from epp.framework import COPY_SOURCE, PREFIX_MATCH, ConfigurationError, Endpoint, Headers, ManualClock
 from epp.framework.registry import Registry
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.pool.kv_events.accuracy import Accuracy, PredictionCheck
 from epp.routing.datastore import Datastore
 from epp.routing.director import Cause, Director, Runtime

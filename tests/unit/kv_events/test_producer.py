@@ -19,7 +19,7 @@ from epp.framework import (
     RequestBody,
 )
 from epp.framework.result import Destination, ProfileResult, SchedulingResult
-from epp.pool.collectors import Tagging
+from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 from tests.support.apis import parse
 from tests.support.kv_fleet import HASHES, PROMPT, Fleet, build, fleet, running

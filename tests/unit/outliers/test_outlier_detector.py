@@ -5,7 +5,7 @@ import pytest
 
 from epp.framework import Endpoint
 from epp.framework.snapshot import SILENT
-from epp.routing.outliers import Failure, Verdict, failure_of
+from epp.routing.outliers.record import Failure, Verdict, failure_of
 from epp.routing.settings import OutlierSettings
 from tests.support.outlier_world import SETTINGS, World
 

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.framework import Endpoint
 from epp.framework.snapshot import AVOIDED
-from epp.routing.outliers import Failure, Verdict
+from epp.routing.outliers.record import Failure, Verdict
 from tests.support.outlier_world import SETTINGS, World
 
 NUMBERS = st.integers(0, 5)

@@ -15,8 +15,7 @@ from epp.framework.plugin import Guard, SchedulingObserver
 from epp.framework.refusals import AllBusyError, SaturatedError, StaleDataError, UnavailableError, UnmetConstraintError
 from epp.framework.result import FilterTrace, lasting_cause
 from epp.framework.testing import candidates
-from epp.routing.scheduling import OnStale, Profile, ProfileFilter, Staleness
-from epp.routing.scheduling.profile import Narrowing
+from epp.routing.scheduling.profile import Narrowing, OnStale, Profile, ProfileFilter, Staleness
 
 
 class Keeps(Filter[FilterParameters]):

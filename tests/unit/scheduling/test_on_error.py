@@ -26,7 +26,8 @@ from epp.framework.errors import BadRequestError, PluginFailedError
 from epp.framework.plugin import OnError, SchedulingObserver
 from epp.framework.refusals import SaturatedError
 from epp.framework.testing import candidates
-from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
+from epp.routing.scheduling.scheduler import Scheduler
 
 
 class Keeps(Filter[FilterParameters]):

@@ -27,7 +27,8 @@ from epp.framework.plugin import Guard, Role, SchedulingObserver
 from epp.framework.refusals import NoEndpointsError, SaturatedError
 from epp.framework.result import ProfileAttempt
 from epp.framework.testing import candidates
-from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
+from epp.routing.scheduling.scheduler import Scheduler
 
 
 class Fixed(Scorer):

@@ -9,8 +9,7 @@ from epp.framework.request import DataKey
 from epp.framework.result import DropCause
 from epp.framework.testing import candidates
 from epp.plugins.profile_handlers import MaxScorePicker
-from epp.routing.scheduling import Profile
-from epp.routing.scheduling.profile import ProfileFilter
+from epp.routing.scheduling.profile import Profile, ProfileFilter
 from epp.routing.scheduling.scheduler import Shortlist
 
 MATCH: DataKey[int] = DataKey("match", "some-producer")

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from epp.framework import Endpoint
 from epp.framework.datalayer import Contact, Unresolved
-from epp.pool.collectors import Condition, Conditions
+from epp.pool.collectors.polling.conditions import Condition, Conditions
 from epp.telemetry.endpoints import EndpointReport, as_text, endpoint_states
 from tests.support.waiting import until
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import StatusCode
 
-from epp.admission.flow_control import Outcome
+from epp.admission.flow_control.settings import Outcome
 from epp.config import Builder, assemble, load_text
 from epp.framework import Endpoint, Headers, Request, RequestBody, RequestError, SystemClock
 from epp.framework.plugin import SchedulingObserver

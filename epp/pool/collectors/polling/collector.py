@@ -24,7 +24,7 @@ from epp.pool.collectors.sources.response_parser import Reading
 from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Change, Datastore
-from epp.routing.outliers import Told
+from epp.routing.outliers.record import Told
 from epp.runtime.supervisor import Supervisor, shortage
 
 _GROWING_SECONDS = 0.5

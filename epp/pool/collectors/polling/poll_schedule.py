@@ -8,7 +8,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from epp.framework.datalayer import NotAskedError, UnreachableError
-from epp.routing.outliers import Told, Verdict
+from epp.routing.outliers.record import Told, Verdict
 
 # Intervals:
 _STEP_SECONDS = 1.0

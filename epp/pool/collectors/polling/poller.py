@@ -19,7 +19,7 @@ from epp.pool.collectors.sources.http import HttpSource
 from epp.pool.collectors.sources.page_client import PageClient
 from epp.pool.collectors.sources.response_parser import Reading
 from epp.routing.datastore import Datastore
-from epp.routing.outliers import Told, Verdict
+from epp.routing.outliers.record import Told, Verdict
 
 _SHARE = 0.05
 """Largest share of a core that the pages of one endpoint may use; beyond it, the endpoint is polled less often."""

@@ -19,7 +19,8 @@ from epp.plugins.joint_aggregator import JointAggregator, LocalityBands
 from epp.plugins.label_filters import LabelSelectorFilter, LabelSelectorParameters
 from epp.plugins.profile_handlers import MaxScorePicker, RandomPicker
 from epp.plugins.rollout import AlwaysDisaggPDDecider
-from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
+from epp.routing.scheduling.scheduler import Scheduler
 from tests.support.plugins import built
 
 

@@ -29,7 +29,8 @@ from epp.plugins.rollout import (
     PrefixBasedPDDecider,
     PrefixBasedPDParameters,
 )
-from epp.routing.scheduling import Profile, ProfileFilter, Scheduler, WeightedScorer
+from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
+from epp.routing.scheduling.scheduler import Scheduler
 from tests.support.plugins import built
 
 ROLES = ("decode", "prefill", "encode")

@@ -16,7 +16,8 @@ from epp.plugins.profile_handlers import (
     PickerParameters,
     SingleProfileHandler,
 )
-from epp.routing.scheduling import Profile, ProfileFilter, Scheduler
+from epp.routing.scheduling.profile import Profile, ProfileFilter
+from epp.routing.scheduling.scheduler import Scheduler
 from tests.support.plugins import built
 
 REQUEST = Request("r")
