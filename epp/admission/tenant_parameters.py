@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of the plugin `tenants`, and API keys: digests, header values with keys, and files of keys."""
+"""Parameters of the plugin `tenants`, and API keys: digests, header values with keys, and files of keys.
+
+No message shows content of a file: if keys and tenants are swapped, the name of a tenant is a key.
+"""
 
 import hashlib
 import re

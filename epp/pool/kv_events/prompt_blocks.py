@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of the prompts of a request: their keys, and the tokens of them that endpoints hold."""
+"""Blocks of the prompts of a request: their keys, and the tokens of them that endpoints hold.
+
+The keys are a hash chain over the tokens, equal on the side of events and on that of requests: the key of a block
+depends on all earlier tokens, on the name of the model (or LoRA adapter) and on extra strings: the cache salt on the
+first block, and the identifiers of media that overlap the block. Both algorithms give the keys of llm-d-kv-cache, so
+that pickers of both kinds can share an index.
+"""
 
 from abc import ABC, abstractmethod
 from collections import Counter

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of an index that pickers share in Redis or Valkey, as llm-d-router has it: scripts, queue of changes."""
+"""Layout of an index that pickers share in Redis or Valkey, as llm-d-router has it: scripts, queue of changes.
+
+The hash at `<key>`, in decimal, has a field for each cache that holds the block, an `Entry` as JSON, with empty values.
+The sorted set at `engine:<hash>` has the keys of the block that an engine names so. Nothing expires.
+
+Scripts count other kinds of values at these names as failures, and go on. They read and write many keys in one command,
+and answer in one string, so that the event loop spends little time on the protocol.
+"""
 
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
