@@ -14,7 +14,7 @@ from rich.table import Table
 from epp.cli.commands import Accelerators
 from epp.cli.inputs import read_config, read_endpoints, split_list
 from epp.cli.options import Output
-from epp.cli.output import indented, log_of_errors_only, new_console, print_json
+from epp.cli.output import indented, log_of_errors_only, new_console, plain_table, print_json
 from epp.cli.running import exit_on
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.framework import Candidates, ConfigurationError, SystemClock
@@ -202,18 +202,10 @@ def _show_problems(console: Console, report: Report) -> None:
         console.print(f"[yellow]![/] and {more} more: --output=json has all")
 
 
-def _table(title: str, *columns: str) -> Table:
-    """Return an empty table; numbers are in the columns whose heading begins with `>`."""
-    table = Table(title=title, title_justify="left", box=None)
-    for heading in columns:
-        table.add_column(
-            heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left", overflow="fold"
-        )
-    return table
-
-
 def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
-    table = _table("endpoints", "endpoint", "accelerator", "class", "slice", ">memory", ">$/h", ">capacity", "state")
+    table = plain_table(
+        "endpoint", "accelerator", "class", "slice", ">memory", ">$/h", ">capacity", "state", title="endpoints"
+    )
     for report in reports:
         tag = report.tag
         name = f"{tag.vendor} {tag.model or tag.product}".strip() or tag.kind.value
@@ -238,7 +230,10 @@ def _show_sources(console: Console, reports: Iterable[EndpointReport]) -> None:
         console.print("\n[italic]sources[/]")
     for report in found:
         console.print(f" {escape(report.endpoint)}", soft_wrap=True)
-        for source, fields in _sources(report.tag).items():
+        fields_of: dict[str, list[str]] = {}
+        for field, source in report.tag.provenance.items():
+            fields_of.setdefault(source, []).append(field)
+        for source, fields in fields_of.items():
             console.print(indented(escape(f"{source}: {', '.join(fields)}"), 4))
 
 
@@ -262,23 +257,15 @@ def _slice(tag: AcceleratorTag) -> str:
     return f"1/{part.sharers} {part.kind.value}" if part.sharers > 1 else ""
 
 
-def _sources(tag: AcceleratorTag) -> dict[str, list[str]]:
-    """Return the fields by their source."""
-    fields: dict[str, list[str]] = {}
-    for field, source in tag.provenance.items():
-        fields.setdefault(source, []).append(field)
-    return fields
-
-
 def _classes(classes: dict[str, ClassTotal]) -> Table:
-    table = _table("classes", "class", "nodes", "devices", "unrequested")
+    table = plain_table("class", "nodes", "devices", "unrequested", title="classes")
     for name, total in classes.items():
         table.add_row(escape(name), escape(", ".join(total.nodes)), str(total.total), str(total.available))
     return table
 
 
 def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
-    table = _table("additional slices that fit, if all have one profile", "node", "GPU", "profiles")
+    table = plain_table("node", "GPU", "profiles", title="additional slices that fit, if all have one profile")
     for node, gpus in fit.items():
         for gpu, profiles in gpus.items():
             more = ", ".join(f"{profile} x {count}" for profile, count in profiles.items())
@@ -287,7 +274,7 @@ def _fits(fit: dict[str, dict[str, dict[str, int]]]) -> Table:
 
 
 def _quotas(quotas: Sequence[QuotaReport]) -> Table:
-    table = _table("quotas", "namespace", "resource", ">used", ">limit", "")
+    table = plain_table("namespace", "resource", ">used", ">limit", "", title="quotas")
     for quota in quotas:
         for resource, line in quota.total.items():
             alert = f"[yellow]above {quota.alert_threshold_percent} %[/]" if line.alert else ""

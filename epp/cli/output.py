@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import structlog
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
@@ -72,11 +72,12 @@ def write_text(path: Path, text: str) -> None:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def plain_table(*headings: str) -> Table:
+def plain_table(*headings: str, title: str | None = None) -> Table:
     """Return a table without borders; a column whose heading begins with `>` is for numbers."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=title is not None)
     for heading in headings:
-        table.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left")
+        justify: JustifyMethod = "right" if heading.startswith(">") else "left"
+        table.add_column(heading.removeprefix(">"), justify=justify, overflow="fold")
     return table
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from epp.framework.headers import REQUEST_ID
 from epp.lab.sim.machine import Machine
+from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.openai_api import (
     Answer,
     ApiError,
@@ -28,7 +29,6 @@ from epp.lab.sim.openai_api import (
 )
 from epp.lab.sim.plan import Plan, decode, make_plan
 from epp.lab.sim.profile import SimProfile
-from epp.lab.sim.server import SimMetrics
 from epp.lab.sim.work import Emission, Occupation, SimRequest
 
 Emissions = asyncio.Queue[Emission]

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from epp.lab.sim.machine import Machine
+from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
-from epp.lab.sim.server import SimMetrics
 from epp.lab.sim.work import Emission, Occupation, OccupationError, SimRequest
 
 # 100 prompt tokens take 1 s; decode steps take 0.1 s for one request, 0.15 s for two, 0.2 s for three.

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from epp.lab.sim.machine import Machine
+from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
-from epp.lab.sim.server import SimMetrics
 from epp.lab.sim.work import Occupation, OccupationError, SimRequest
 
 PROFILE = SimProfile(

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.lab.sim.machine import Machine
+from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
-from epp.lab.sim.server import SimMetrics
 from epp.lab.sim.work import Occupation, SimRequest
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm-0.32" / "metrics-busy-lora.txt"
