@@ -114,7 +114,10 @@ async def answers(address: str, *, secure: bool) -> None:
         async with channel_to(at, certificate) as channel:
             assert await is_serving(channel)
             assert await pick(channel) == "10.0.0.1:8000"
-            await until(lambda: main.loads[1].begun == 1, "the worker has reported the call, without the health check")
+            await until(
+                lambda: main.loads[1].begun == 1 and not main.loads[1].streams,
+                "the worker has reported the call and its end, without the health check",
+            )
             assert main.loads[1][:4] == (1 + secure, 1, 1, 0)  # with the connection that looked at the certificate
         await until(lambda: main.loads[1].connections == 0, "the connection has closed")
         async with channel_to(f"127.0.0.1:{main.server.health_port}") as channel:
