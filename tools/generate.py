@@ -24,7 +24,7 @@ from epp.cli.app import application
 from epp.cli.options import SWITCHES_WITHOUT_EFFECT
 from epp.config.model import config_schema
 from epp.config.plugin_reference import data_markdown, plugin_markdown, plugin_reference
-from epp.explain.recorder import DecisionMetrics
+from epp.explain.recorder import show_records
 from epp.extproc.headers import ALL, GROUPS, HEADER, group_of
 from epp.extproc.settings import ServerSettings
 from epp.framework import Endpoint, errors, headers, refusals
@@ -182,7 +182,8 @@ def metrics_markdown() -> str:
     show_leader(registry, "", is_leader=lambda: False)
     SpanCounts(()).show(registry)
     show_processes(registry, Processes)
-    families = [*registry._collector_to_names, DecisionMetrics(None)]  # noqa: SLF001  no public way to the families
+    show_records(registry, None)  # only described
+    families = registry._collector_to_names  # noqa: SLF001  no public way to the families
     rows = [row for collector in families for row in _metric_rows(collector)]
     own, _ = Registry().load_all()
     of_plugins = [row for cls in own.values() for metric in cls.metrics for row in family_of(metric).describe()]

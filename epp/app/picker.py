@@ -21,7 +21,7 @@ from epp.app.running import RunningConfig
 from epp.app.servers import Servers, operator_page, show_program
 from epp.app.settings import PickerSettings, of_worker
 from epp.config import Assembly, Builder, ConfigFollower, ConfigState, LoadedConfig, assemble, default_config
-from epp.explain.recorder import DecisionMetrics, Recorder, Setup, recorder_of
+from epp.explain.recorder import Recorder, Setup, recorder_of, show_records
 from epp.explain.shadows import Shadows
 from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
@@ -203,7 +203,7 @@ class Picker:
         recorder = recorder_of(self._settings.decisions, self._clock, setup, send)
         if link is not None and recorder.prefix_key:
             recorder.prefix_key = link.key
-        self.metrics.registry.register(DecisionMetrics(recorder))
+        show_records(self.metrics.registry, recorder)
         return recorder
 
     def _make_servers(self) -> Servers:

@@ -295,7 +295,11 @@ class Pools:
             states[name] = {"ready": False, "reason": f"there is no InferencePool {self._choice.namespace}/{name}"}
         for name in self._left_out:
             states[name] = {"ready": False, "reason": f"one process serves {MOST_POOLS} pools at most"}
-        ready = self._is_started and not self._is_stopping and (not states or any(map(_is_ready, states.values())))
+        ready = (
+            self._is_started
+            and not self._is_stopping
+            and (not states or any(state.get("ready") for state in states.values()))
+        )
         found = self._found
         return {
             "ready": ready,
@@ -357,10 +361,6 @@ class Pools:
 async def _pass_on(event: asyncio.Event, other: asyncio.Event) -> None:
     await event.wait()
     other.set()
-
-
-def _is_ready(state: Mapping[str, object]) -> bool:
-    return bool(state.get("ready"))
 
 
 def _age(pool: InferencePool) -> tuple[bool, float, str]:

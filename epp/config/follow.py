@@ -99,7 +99,7 @@ class ConfigFollower:
         if text == self._rejected_text:
             return None
         try:
-            assembly = await asyncio.to_thread(self._assemble, text)
+            assembly = await asyncio.to_thread(lambda: self._build(load_text(text, str(self._path))))
         except ConfigurationError as error:
             self._refuse(str(error), text)
         except Exception as error:  # noqa: BLE001  a plugin may raise anything as it is built
@@ -123,9 +123,6 @@ class ConfigFollower:
     def _read(self) -> FileContent:
         self._path = next((path for path in self._paths if path.exists()), self._paths[0])
         return read_again(self._path)
-
-    def _assemble(self, text: str) -> Assembly:
-        return self._build(load_text(text, str(self._path)))
 
     def _is_whole(self, text: str, *, in_place: bool) -> bool:
         """Whether a valid version may take effect; one that may be half-written waits for a second look."""

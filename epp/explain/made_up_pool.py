@@ -2,7 +2,7 @@
 """A hypothetical pool: a snapshot with changed load or labels of some endpoints."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -101,11 +101,12 @@ def made_up(
             for attribute, record in tagger.tag_made_up(changed).attributes.items():
                 records = attributes.setdefault(attribute.name, list(snapshot.records(attribute).values))
                 records[slot] = record
+    relabels = any(not isinstance(change.labels, UnsetType) for change in changes.values())
     at = snapshot.slots
     return msgspec.structs.replace(
         snapshot,
         available=read_only(available_of(at, columns[REACHABLE.name][at], columns[AVOIDED.name][at])),
-        endpoints=Records(tuple(endpoints)) if attributes or _relabels(changes.values()) else snapshot.endpoints,
+        endpoints=Records(tuple(endpoints)) if attributes or relabels else snapshot.endpoints,
         columns={**snapshot.columns, **{name: read_only(values) for name, values in columns.items()}},
         attributes={**snapshot.attributes, **{name: Records(tuple(values)) for name, values in attributes.items()}},
     )
@@ -114,10 +115,6 @@ def made_up(
 _CHANGEABLE = {
     column.name for column in (WAITING, RUNNING, KV_USAGE, IN_FLIGHT, METRICS_AT, LOAD_AT, REACHABLE, AVOIDED)
 }
-
-
-def _relabels(changes: Iterable[EndpointChange]) -> bool:
-    return any(not isinstance(change.labels, UnsetType) for change in changes)
 
 
 def _slots_by_name(endpoints: Sequence[Endpoint | None]) -> Mapping[str, list[int]]:

@@ -5,16 +5,14 @@ import asyncio
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import structlog
 from msgspec.structs import replace
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.registry import CollectorRegistry
 
 from epp.explain.building import MOST_NAME, RECORDING, Recording, record_of
 from epp.explain.record import ShadowRun, Timings
@@ -23,12 +21,13 @@ from epp.framework.clock import Clock
 from epp.framework.errors import RequestError
 from epp.framework.headers import DECISION_RECORD, REQUEST_ID
 from epp.framework.messages import printable
-from epp.framework.request import Headers, Request, RequestBody
+from epp.framework.request import Request, RequestBody
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.routing.director.incoming_request import path_of
 from epp.routing.scheduling.profile import Profile
+from epp.telemetry.families import Computed, Row
 from epp.telemetry.settings import DecisionSettings
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"
@@ -133,7 +132,10 @@ class Recorder(DirectorObserver):
         elif wanted_for is not FAILED or self._allow():
             seconds = refusal.seconds
             if request is None:
-                request = _unread(refusal.headers, refusal.model)
+                # refused before its body was read
+                headers = refusal.headers
+                body = RequestBody(model=refusal.model)
+                request = Request(headers.get(REQUEST_ID, ""), body, headers, path_of(headers))
             elif not seconds:
                 seconds = self._clock.now() - request.received_at
             timings = Timings(total=round(seconds, 6))
@@ -288,46 +290,24 @@ def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup, send: Ke
     return kind(settings, clock, setup, send)
 
 
-def _unread(headers: Headers, model: str) -> Request:
-    """Return a substitute for a request that was refused before its body was read."""
-    return Request(headers.get(REQUEST_ID, ""), RequestBody(model=model), headers, path_of(headers))
+def show_records(registry: CollectorRegistry, recorder: Recorder) -> None:
+    """Add the metrics of a recorder."""
 
+    def lost() -> Iterator[Row]:
+        yield from (((why,), (count,)) for why, count in recorder.lost.items())
+        yield ("file",), (0 if recorder.file is None else recorder.file.lost,)
 
-class DecisionMetrics(Collector):
-    """Metrics of a recorder, read at each scrape."""
-
-    def __init__(self, recorder: Recorder | None) -> None:
-        self._recorder = recorder
-
-    def describe(self) -> Iterable[Metric]:
-        return _families()
-
-    def collect(self) -> Iterator[Metric]:
-        recorder = self._recorder
-        if recorder is None:
-            return
-        recorded, lost, size = families = _families()
-        for why, count in recorder.recorded.items():
-            recorded.add_metric((why,), count)
-        for why, count in recorder.lost.items():
-            lost.add_metric((why,), count)
-        lost.add_metric(("file",), 0 if recorder.file is None else recorder.file.lost)
-        size.add_metric((), recorder.ring.size_bytes)
-        yield from families
-
-
-def _families() -> tuple[CounterMetricFamily, CounterMetricFamily, GaugeMetricFamily]:
-    return (
-        CounterMetricFamily(
-            "llm_d_epp_decision_records",
-            "Recorded decisions by reason: sampled, asked or failed.",
-            labels=("recorded_for",),
-        ),
-        CounterMetricFamily(
-            "llm_d_epp_decision_records_lost",
-            "Lost decision records by reason: busy, too little time; rate, too many failures in a second; error, an "
-            "error of a plugin or of the picker; file, not written to --decision-file.",
-            labels=("reason",),
-        ),
-        GaugeMetricFamily("llm_d_epp_decision_buffer_bytes", "Size of the decisions that are kept in memory."),
+    texts = {"llm_d_epp_decision_records_total": "Recorded decisions by reason: sampled, asked or failed."}
+    Computed(
+        registry,
+        ("recorded_for",),
+        texts,
+        lambda: [((why,), (count,)) for why, count in recorder.recorded.items()],
     )
+    texts = {
+        "llm_d_epp_decision_records_lost_total": "Lost decision records by reason: busy, too little time; rate, too "
+        "many failures in a second; error, an error of a plugin or of the picker; file, not written to --decision-file."
+    }
+    Computed(registry, ("reason",), texts, lost)
+    texts = {"llm_d_epp_decision_buffer_bytes": "Size of the decisions that are kept in memory."}
+    Computed(registry, (), texts, lambda: [((), (recorder.ring.size_bytes,))])
