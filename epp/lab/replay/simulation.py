@@ -7,7 +7,7 @@ Nothing depends on the speed of the machine: equal traffic and seeds give equal 
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from epp.lab.replay.engines import Event, Page
 from epp.lab.replay.fleet import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, Fleet, ReplayOptions, Server
 from epp.lab.replay.outcome import Outcome, Recorder, Status
 from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, Watch
-from epp.lab.replay.traffic import Arrival, Traffic
+from epp.lab.replay.traffic import Arrival
 from epp.lab.replay.virtual_time import VirtualClock, VirtualLoop, run_virtual
 from epp.lab.sim.work import SimRequest
 from epp.routing.director import Cause
@@ -77,7 +77,7 @@ class _Open:
 class Simulation:
     """One fleet, one configuration and one run of the traffic."""
 
-    def __init__(self, config: LoadedConfig, fleet: Fleet, traffic: Traffic, options: ReplayOptions) -> None:
+    def __init__(self, config: LoadedConfig, fleet: Fleet, traffic: Iterable[Arrival], options: ReplayOptions) -> None:
         self._clock = VirtualClock(_START)
         self._config = config
         self._fleet = fleet

@@ -4,7 +4,6 @@
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +47,6 @@ class Arrival(ABC):
     @abstractmethod
     def token_ids(self) -> NDArray[np.uint32]:
         """Return the token ids of prompt and answer; empty if it came as text."""
-
-
-class Traffic(Protocol):
-    def __iter__(self) -> Iterator[Arrival]: ...
 
 
 class TracedArrival(Arrival):
