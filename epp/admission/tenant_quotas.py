@@ -10,18 +10,16 @@ import structlog
 
 from epp.admission.tenant_quota_objects import QuotaParameters, TenantQuotaParameters, quotas_by_namespace
 from epp.framework import Parameters
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster import ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.limits import Count
 from epp.framework.plugin_status import InputState
 from epp.framework.quotas import Quota, QuotaSource
 from epp.kube.objects.decode import MEMORY_QUOTA_KINDS, Kinds
-from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowsObjects
 from epp.kube.objects.last_good import ObjectsByKind
 
 _GPU_QUOTAS: Kinds = frozenset({("tensor-fusion.ai", "GPUResourceQuota")})
-_GRACE_PERIOD = "5m"
-"""Time for which the objects of a missing file stay in effect."""
 _log = structlog.get_logger()
 
 
@@ -93,11 +91,7 @@ class TenantQuotas(
         self._quotas: Mapping[str, Quota] = self._written
         self._found = ObjectsByKind(())
         self._remarks: tuple[str, ...] = ()
-        self.start_following(
-            FollowedObjects(
-                self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=self.parameters.kinds
-            )
-        )
+        self.start_following(self.parameters.paths, self.parameters.kinds)
 
     def quota_of(self, tenant: str) -> Quota | None:
         return self._quotas.get(tenant, self._default)
@@ -124,22 +118,14 @@ class TenantQuotas(
         remarks = (*self._found.problems, *self._remarks)
         return replace(self._objects.inputs, ignored=self._found.ignored, remarks=remarks)
 
-    @property
-    def kinds(self) -> Sequence[ObjectKind]:
-        return tuple(ObjectKind(*kind) for kind in sorted(self.parameters.kinds))
-
-    def can_read(self, kind: ObjectKind) -> bool:
-        return (kind.group, kind.kind) in self.parameters.kinds
-
     def read_files(self, paths: Sequence[str]) -> None:
         """Read these files after those of the parameters."""
         if self.parameters.kinds:
             super().read_files(paths)
 
     async def follow(self) -> None:
-        if self._objects.paths:
-            async for _ in self._objects.changes():
-                await self.look()
+        """Apply new versions of the files until cancelled."""
+        await self.follow_files(lambda _: None)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         objects = ObjectsByKind(change.files)

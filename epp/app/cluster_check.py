@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pool and objects that a picker would find in a cluster, its missing rights, and the roles that grant them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,9 @@ from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
 from epp.kube.access_check import Access, AccessState, check_access, user_of
 from epp.kube.configuration import read_secret
 from epp.kube.needs import (
+    CLUSTER,
+    HARDWARE,
+    METRICS,
     Importance,
     Need,
     binding,
@@ -109,10 +112,11 @@ async def check_cluster(
     required = _problems(found, Importance.REQUIRED)
     names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
 
-    def roles(title: str, is_granted: Callable[[Need], bool]) -> tuple[Mapping[str, Any], ...]:
-        granted = [each for each in found if is_granted(each.need)]
-        return tuple(_roles(granted, user, namespace, *names, *filter(None, [title])))
+    def roles(title: str, purpose: str) -> tuple[Mapping[str, Any], ...]:
+        of_purpose = [each for each in found if each.need.purpose == purpose]
+        return tuple(_roles(of_purpose, user, namespace, *names, title))
 
+    needed = [each for each in found if each.need.purpose not in {HARDWARE, CLUSTER, METRICS}]
     ready, summary = _outcome(found, one.pools or several.pools, namespace)
     return ClusterReport(
         server=api.server,
@@ -127,10 +131,10 @@ async def check_cluster(
         warnings=(*_problems(found, Importance.RECOMMENDED), *one.warnings, *several.warnings, *of_objects, *on_hubs),
         notes=tuple(_notes(found)),
         hubs=tuple(of_hubs),
-        roles=roles("", lambda need: not (need.is_of_hardware or need.is_of_hub or need.is_of_metrics)),
-        hardware_roles=roles("hardware", lambda need: need.is_of_hardware),
-        hub_roles=roles("hub", lambda need: need.is_of_hub),
-        metrics_roles=roles("metrics", lambda need: need.is_of_metrics),
+        roles=tuple(_roles(needed, user, namespace, *names)),
+        hardware_roles=roles("hardware", HARDWARE),
+        hub_roles=roles("hub", CLUSTER),
+        metrics_roles=roles("metrics", METRICS),
     )
 
 
@@ -144,7 +148,7 @@ async def check_hub(api: KubeApi, hub: HubAccess, kinds: Iterable[ObjectKind], n
         needs = [
             Need(
                 resource=resource,
-                purpose="clusters",
+                purpose=CLUSTER,
                 namespace=own if resource.namespaced and not resource.everywhere else "",
                 importance=Importance.RECOMMENDED,
             )

@@ -26,7 +26,7 @@ from epp.framework.plugin_status import InputState, PluginMetric, Sample
 from epp.framework.quantities import parse_duration
 from epp.kube.access import KubeApi
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds
-from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowsObjects
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(CLUSTER_KINDS))
 _USAGE_KINDS = (
@@ -211,13 +211,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         self._state = _State(Hub(), _Usage({}, self.clock.now()), ClusterStatuses(), networks=self._networks)
         self._listeners: list[Callable[[], None]] = []
         self._logged: frozenset[tuple[str, str, str]] = frozenset()
-        objects = FollowedObjects(
-            self.parameters.paths,
-            owner=self.name,
-            grace_period=self.parameters.missing_file_grace_period,
-            kinds=CLUSTER_KINDS | own,
-        )
-        self.start_following(objects)
+        self.start_following(given.paths, CLUSTER_KINDS | own, grace_period=given.missing_file_grace_period)
 
     @property
     def hub(self) -> Hub:
@@ -292,8 +286,8 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         """Apply new versions of the files and expired scores until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_time(changed))
-            if self._objects.paths and self.parameters.watch_files:
-                tasks.create_task(self._follow_files(changed))
+            if self.parameters.watch_files:
+                tasks.create_task(self.follow_files(changed))
 
     async def pass_time(self) -> AffectedEndpoints:
         """Apply changes due to time; return the endpoints whose status changed."""
@@ -306,11 +300,6 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         last = self._state.usage
         is_recent = bool(kinds and last.scores) and self.clock.now() - last.at < _USAGE_SECONDS
         return self._effect(Hub(change.files), usage=not is_recent, change=change)
-
-    async def _follow_files(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        async for _ in self._objects.changes():
-            if (affected := await self.look()) is not None:
-                changed(affected)
 
     async def look(self) -> AffectedEndpoints | None:
         """Read the files; return the endpoints whose status changed, None without a change."""

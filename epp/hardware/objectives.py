@@ -17,7 +17,7 @@ from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds
-from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowsObjects
 from epp.kube.objects.inference import POLICY_KINDS, POOL_GROUP, InferenceObjective, InferencePool
 from epp.kube.objects.last_good import FileObjects, unknown_in
 from epp.kube.objects.ome import THRESHOLD, AcceleratorClass, read_annotations
@@ -37,8 +37,6 @@ OBJECTIVES: Kinds = frozenset(kind for kind in POLICY_KINDS if kind[1] == "Infer
 KINDS: Kinds = SERVICE_KINDS | OBJECTIVES | {POOL, (OME, "AcceleratorClass")}
 """Objects that bound the accelerators of requests, and accelerator classes."""
 _MOST_IGNORED = 100
-_GRACE_PERIOD = "5m"
-"""Time for which the objects of a missing file are kept; the default of accelerator objects."""
 
 _log = structlog.get_logger()
 
@@ -182,15 +180,7 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
 
     def setup(self) -> None:
         self.objectives = Objectives()
-        self.start_following(
-            FollowedObjects(
-                self.parameters.paths,
-                owner=self.name,
-                grace_period=_GRACE_PERIOD,
-                kinds=KINDS,
-                validate=selection_faults,
-            )
-        )
+        self.start_following(self.parameters.paths, KINDS, validate=selection_faults)
 
     @property
     def inputs(self) -> InputState:
@@ -198,15 +188,12 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        return tuple(ObjectKind(*kind) for kind in sorted(KINDS)) if self.parameters.read_cluster else ()
-
-    def can_read(self, kind: ObjectKind) -> bool:
-        return (kind.group, kind.kind) in KINDS
+        """All kinds that bound accelerators."""
+        return super().kinds if self.parameters.read_cluster else ()
 
     async def follow(self) -> None:
-        if self._objects.paths:
-            async for _ in self._objects.changes():
-                await self.look()
+        """Apply new versions of the files until cancelled."""
+        await self.follow_files(lambda _: None)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         objectives = objectives_of(change.files, self.parameters.pool_name)

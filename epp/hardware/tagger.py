@@ -28,7 +28,7 @@ from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import ALL_KINDS, CLUSTER_KINDS, MEMORY_QUOTA_KINDS, SCORER_KINDS
-from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowsObjects
 from epp.kube.objects.inference import INFERENCE_KINDS
 from epp.kube.resources import ACCELERATORS, CONFIG_MAPS, PODS
 from epp.runtime.followed_files import changes
@@ -138,14 +138,12 @@ class AcceleratorTagger(
         """Why they are not up to date; empty if they are."""
         self._endpoint_problems: set[str] = set()
         self._warned_since = self.clock.now()
-        objects = FollowedObjects(
+        self.start_following(
             self.parameters.paths,
-            owner=self.name,
-            grace_period=self.parameters.missing_file_grace_period,
-            kinds=ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS - MEMORY_QUOTA_KINDS,
+            ALL_KINDS - INFERENCE_KINDS - CLUSTER_KINDS - SCORER_KINDS - MEMORY_QUOTA_KINDS,
             validate=object_faults,
+            grace_period=self.parameters.missing_file_grace_period,
         )
-        self.start_following(objects)
         self._objects.tell(self.problems)
 
     @property

@@ -5,15 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster import ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import NameOrDefault
 from epp.framework.plugin import Parameters
-from epp.framework.plugin_status import InputState
 from epp.framework.snapshot import TOPOLOGY, Topology
 from epp.kube.objects.core import Node
-from epp.kube.objects.followed import Change, Effect, FollowedObjects, FollowsObjects
+from epp.kube.objects.followed import Change, Effect, FollowsObjects
 from epp.kube.objects.last_good import ObjectsByKind
 
 _NODE = ("", "Node")
@@ -55,11 +54,7 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
     def setup(self) -> None:
         self._nodes: Mapping[str, Node] = {}
         self._warned: set[str] = set()
-        self.start_following(
-            FollowedObjects(
-                self.parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=frozenset({_NODE})
-            )
-        )
+        self.start_following(self.parameters.paths, frozenset({_NODE}))
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the location; log an endpoint without any, once for each node."""
@@ -94,22 +89,9 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
             cluster=endpoint.cluster or names.local_cluster,
         )
 
-    @property
-    def inputs(self) -> InputState:
-        return self._objects.inputs
-
-    @property
-    def kinds(self) -> Sequence[ObjectKind]:
-        return (ObjectKind(*_NODE),)
-
-    def can_read(self, kind: ObjectKind) -> bool:
-        return (kind.group, kind.kind) == _NODE
-
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        if self._objects.paths:
-            async for _ in self._objects.changes():
-                if (affected := await self.look()) is not None:
-                    changed(affected)
+        """Apply new versions of the files until cancelled."""
+        await self.follow_files(changed)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
         """Return the nodes of these objects; a change in the cluster affects the endpoints on the changed nodes."""

@@ -57,7 +57,7 @@ class _List(Part, frozen=True):
     version: str = msgspec.field(default="", name="metadata.resourceVersion")
 
 
-async def user_of(api: KubeApi, setting: str = f"a kubeconfig ({SETTING})") -> str:
+async def user_of(api: KubeApi, setting: str = SETTING) -> str:
     """Return the user name according to the API server; empty if the server is older than 1.28.
 
     `setting` is what names its address and credentials, for messages.
@@ -68,13 +68,14 @@ async def user_of(api: KubeApi, setting: str = f"a kubeconfig ({SETTING})") -> s
         return decoded(await api.request("POST", _USER, body=body), _User).name
     except ApiUnreachableError as error:
         raise ConfigurationError(
-            f"no answer from the API server: {error}; start it, or name its present address in {setting}"
+            f"no answer from the API server: {error}; start it, or name a kubeconfig with its present address "
+            f"({setting})"
         ) from error
     except ApiError as error:
         if error.status == _UNAUTHORIZED:
             raise ConfigurationError(
-                f"the API server {api.server} refuses the credentials: {error}; log in again, or name a valid token or "
-                f"certificate in {setting}"
+                f"the API server {api.server} refuses the credentials: {error}; log in again, or name a kubeconfig "
+                f"with a valid token or certificate ({setting})"
             ) from error
         if "cannot impersonate" in str(error):
             raise ConfigurationError(

@@ -26,6 +26,8 @@ from epp.kube.resources import (
 )
 
 RBAC = "rbac.authorization.k8s.io"
+HARDWARE, CLUSTER, METRICS = "hardware", "clusters", "who may read metrics"
+"""Purposes of optional needs: hardware of endpoints, clusters of endpoints, and readers of metrics."""
 _READ = ("get", "list", "watch")
 _SERVICE_ACCOUNT = "system:serviceaccount"
 
@@ -62,21 +64,6 @@ class Need:
         return "list" in self.verbs
 
     @property
-    def is_of_hardware(self) -> bool:
-        """Whether the objects only affect the hardware of endpoints."""
-        return self.resource in (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS)
-
-    @property
-    def is_of_metrics(self) -> bool:
-        """Whether the objects only authorize readers of metrics."""
-        return self.resource in REVIEWS
-
-    @property
-    def is_of_hub(self) -> bool:
-        """Whether the objects only affect clusters of endpoints."""
-        return self.resource in (*CLUSTERS, *SCORERS)
-
-    @property
     def rule(self) -> tuple[str, tuple[str, ...], str]:
         """Group, verbs and name: needs with the same values share one RBAC rule."""
         return self.resource.group, tuple(self.verbs), self.name
@@ -110,13 +97,13 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     ]
     if pool_group is not None:
         needs.append(written(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
-    needs += [_optional(each, "hardware", namespace) for each in (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS)]
+    needs += [_optional(each, HARDWARE, namespace) for each in (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS)]
     return tuple(needs)
 
 
 def needs_of_hub(namespace: str = "") -> tuple[Need, ...]:
     """Return the additional needs for a hub of Open Cluster Management, in one namespace or in all of them."""
-    return tuple(_optional(each, "clusters", namespace) for each in (*CLUSTERS, *SCORERS))
+    return tuple(_optional(each, CLUSTER, namespace) for each in (*CLUSTERS, *SCORERS))
 
 
 def needs_of_access(hub: HubAccess, namespace: str) -> tuple[Need, ...]:
@@ -137,7 +124,7 @@ def needs_of_metrics() -> tuple[Need, ...]:
     return tuple(
         Need(
             resource=each,
-            purpose="who may read metrics",
+            purpose=METRICS,
             verbs=("create",),
             dispensable=(),
             importance=Importance.OPTIONAL,

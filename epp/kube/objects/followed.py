@@ -153,6 +153,8 @@ class FollowedObjects:
 
         `owner` is for log lines; `setting`, the flag or parameter with the paths, is for messages.
         """
+        self.kinds = kinds
+        """Kinds of the objects, by group and name."""
         self._owner = owner
         self._validate = validate
         self._paths = tuple(paths)
@@ -241,12 +243,40 @@ class FollowsObjects(ObjectReader[P]):
 
     decode = staticmethod(decode_object)
 
-    def start_following(self, objects: FollowedObjects) -> None:
-        """Read the files for the first time; called by `setup`."""
-        self._objects = objects
+    def start_following(
+        self, paths: Sequence[str], kinds: Kinds, *, validate: Validator = no_faults, grace_period: str = "5m"
+    ) -> None:
+        """Read the files for the first time; called by `setup`. Raises ConfigurationError for a missing path.
+
+        `grace_period` is the time for which the objects of a missing file stay in effect.
+        """
+        self._objects = FollowedObjects(
+            paths, owner=self.name, grace_period=grace_period, kinds=kinds, validate=validate
+        )
         self._changing = asyncio.Lock()
         """Serializes changes by files, cluster and time."""
         self._read_first()
+
+    @property
+    def inputs(self) -> InputState:
+        """Versions of files and objects that are not in effect."""
+        return self._objects.inputs
+
+    @property
+    def kinds(self) -> Sequence[ObjectKind]:
+        """The kinds of the objects."""
+        return tuple(ObjectKind(*kind) for kind in sorted(self._objects.kinds))
+
+    def can_read(self, kind: ObjectKind) -> bool:
+        """Return whether the plugin supports the kind."""
+        return (kind.group, kind.kind) in self._objects.kinds
+
+    async def follow_files(self, changed: Callable[[AffectedEndpoints], object]) -> None:
+        """Apply new versions of the files until cancelled."""
+        if self._objects.paths:
+            async for _ in self._objects.changes():
+                if (affected := await self.look()) is not None:
+                    changed(affected)
 
     def read_files(self, paths: Sequence[str]) -> None:
         """Read files in addition to those of the parameters."""

@@ -7,7 +7,7 @@ from epp.app.cluster_check import check_cluster
 from epp.clusters.tagger import ClusterTagger
 from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
-from epp.kube.needs import needs_of_hub
+from epp.kube.needs import CLUSTER, needs_of_hub
 
 GROUP = "inference.networking.k8s.io"
 OCM = "cluster.open-cluster-management.io"
@@ -80,7 +80,7 @@ async def test_ocm_2_impossible_score_of_the_hub_is_a_warning(check, hub):
 async def test_kinds_of_the_hub_are_listed_with_their_access_and_a_role_for_those_that_are_installed(check, hub):
     hub.allow("addonplacementscores")
     report = await check()
-    states = {each.need.resource.plural: each.state for each in report.access if each.need.is_of_hub}
+    states = {each.need.resource.plural: each.state for each in report.access if each.need.purpose == CLUSTER}
     assert set(states) == {each.resource.plural for each in needs_of_hub()}
     assert (states["addonplacementscores"], states["managedclusters"], states["placements"]) == (
         "allowed",

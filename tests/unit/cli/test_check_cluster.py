@@ -228,7 +228,7 @@ async def test_ocm_15_hub_that_does_not_answer_is_a_warning(check, cluster, tmp_
     exit_code, said = await check("--pool-name=pool", config_with(tmp_path / "c.yaml", kubeconfig=str(access)))
     assert exit_code == 0
     assert f"  warning hub {access}: not readable: no answer from the API server: {NOBODY}: " in said
-    assert f"name its present address in {access}" in " ".join(said.split())
+    assert f"name a kubeconfig with its present address ({access})" in " ".join(said.split())
 
 
 async def test_ocm_15_secret_with_access_to_a_hub_is_read_and_its_right_is_checked(check, cluster, hub, tmp_path):

@@ -3,23 +3,21 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.cluster import ObjectKind, ObjectsOfKind
 from epp.framework.clusters import cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
 from epp.framework.endpoint import Endpoint
-from epp.framework.plugin_status import InputState, PluginMetric, Sample
+from epp.framework.plugin_status import PluginMetric, Sample
 from epp.framework.quantities import parse_duration
 from epp.framework.scoring import DYNAMIC_SCORES, DynamicScore, DynamicScores
-from epp.kube.objects.decode import SCORER_KINDS, decode_object
+from epp.kube.objects.decode import SCORER_KINDS
 from epp.kube.objects.dynamic_scoring import DynamicScorer, DynamicScoringConfig
-from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.followed import Change, Effect, FollowsObjects
 from epp.pool.collectors.dynamic_scores.parameters import DynamicScoreSourceParameters
 from epp.pool.collectors.dynamic_scores.scorer import HEALTH, Client, ScorerPoller, ScorerRequest, request_of
 
-_KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(SCORER_KINDS))
-_GRACE_PERIOD = "5m"
-"""Time for which the objects of a missing file stay in effect."""
 _MOST_SCORERS = 256
 
 _HEALTH = PluginMetric("dynamic_scorer_health", "1 for the health of each dynamic scorer.", ("scorer", "state"))
@@ -32,7 +30,7 @@ _RESULTS = PluginMetric(
 )
 
 
-class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectReader[DynamicScoreSourceParameters]):
+class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], FollowsObjects[DynamicScoreSourceParameters]):
     """Requests scores from scorers of the Dynamic Scoring Framework of Open Cluster Management, and from pages.
 
     Every `interval`, the result of a query to Prometheus is posted to the scorer, whose results are joined to endpoints
@@ -44,26 +42,16 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
     plugin_type = "dynamic-score-source"
     writes = (DYNAMIC_SCORES,)
     metrics = (_HEALTH, _AGE, _REQUESTS, _RESULTS)
-    decode = staticmethod(decode_object)
 
     def setup(self) -> None:
         parameters = self.parameters
-        self._objects = FollowedObjects(
-            parameters.paths, owner=self.name, grace_period=_GRACE_PERIOD, kinds=SCORER_KINDS
-        )
         scorers = [each.request() for each in parameters.scorers]
         pages = [each.request() for each in parameters.pages]
         self._named = tuple(map(self._poller, (*scorers, *pages)))
         self._pollers = self._named
         self._masked: frozenset[tuple[str, str]] = frozenset()
         self._scorers_changed = asyncio.Event()
-        self._changing = asyncio.Lock()
-        self._apply(self._objects.read(self.clock.now()))
-
-    def read_files(self, paths: Sequence[str]) -> None:
-        if paths:
-            self._objects.read_also(paths, "--objects")
-            self._apply(self._objects.read(self.clock.now()))
+        self.start_following(parameters.paths, SCORER_KINDS)
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -74,15 +62,9 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         return ["uses only scorers of DynamicScorer objects in a cluster: add scorers, pages or paths"]
 
     @property
-    def inputs(self) -> InputState:
-        return self._objects.inputs
-
-    @property
     def kinds(self) -> Sequence[ObjectKind]:
-        return _KINDS if self.parameters.read_cluster else ()
-
-    def can_read(self, kind: ObjectKind) -> bool:
-        return kind[:2] in SCORER_KINDS
+        """DynamicScorer and DynamicScoringConfig."""
+        return super().kinds if self.parameters.read_cluster else ()
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -119,21 +101,11 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._follow_scorers(client, lambda: changed(every_endpoint)))
-            if self._objects.paths:
-                tasks.create_task(self._follow_files(changed))
+            tasks.create_task(self.follow_files(changed))
 
-    async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
-        async with self._changing:
-            self._apply(await asyncio.to_thread(self._objects.take, kinds))
-        return every_endpoint
-
-    async def _follow_files(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        async for _ in self._objects.changes():
-            async with self._changing:
-                change = await asyncio.to_thread(self._objects.read, self.clock.now())
-                self._apply(change)
-            if change is not None:
-                changed(every_endpoint)
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  all of them
+        """Return the use of these objects."""
+        return partial(self._apply, change)
 
     async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
         """Run one task for each scorer."""
@@ -161,10 +133,8 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _apply(self, change: Change | None) -> None:
+    def _apply(self, change: Change) -> AffectedEndpoints:
         """Apply objects; unchanged scorers keep their scores."""
-        if change is None:
-            return
         objects = [held.object for file in change.files for held in file.held]
         scorers = {each.id: each for each in objects if isinstance(each, DynamicScorer)}
         configs = [each for each in objects if isinstance(each, DynamicScoringConfig)]
@@ -183,6 +153,7 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], ObjectRe
         self._objects.apply(change)
         self._objects.tell(problems)
         self._scorers_changed.set()
+        return every_endpoint
 
     def _poller(self, request: ScorerRequest) -> ScorerPoller:
         validity = self.parameters.validity
