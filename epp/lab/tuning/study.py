@@ -167,12 +167,12 @@ class Tuning:
             except (RuntimeError, ValueError):
                 return {}
 
-    def measure_present(self, progress: Callable[[Simulation], bool] | None = None) -> None:
+    def measure_present(self) -> None:
         """Add the configuration as it is as the first trial; raises ConfigurationError if it cannot be replayed."""
         if self._study.get_trials(deepcopy=False):
             return
         problem = self.problem
-        outcome = _replay(problem, load_text(problem.text, problem.origin), progress)
+        outcome = replay(load_text(problem.text, problem.origin), problem.fleet, problem.trace.open(), problem.training)
         losses = [each.loss(outcome, problem.targets) for each in problem.figures]
         for each, loss in zip(problem.figures, losses, strict=True):
             if not math.isfinite(loss):
@@ -241,7 +241,8 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
                 trial.report(loss, step)
             return not trial.should_prune()
 
-        outcome = _replay(problem, loaded(problem, space, values), report)
+        config = loaded(problem, space, values)
+        outcome = replay(config, problem.fleet, problem.trace.open(), problem.training, report)
         if outcome.stopped:
             raise optuna.TrialPruned
         for text, excess in _excesses(problem, outcome).items():
@@ -254,10 +255,6 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
         callbacks=[MaxTrialsCallback(trials, states=_DONE)],
         catch=(ConfigurationError,),
     )
-
-
-def _replay(problem: Problem, config: LoadedConfig, progress: Callable[[Simulation], bool] | None) -> Outcome:
-    return replay(config, problem.fleet, problem.trace.open(), problem.training, progress)
 
 
 def _study(path: Path, problem: Problem, seed: int = 0) -> Study:
