@@ -139,10 +139,4 @@ class TenantQuotas(
         self._quotas = {**by_namespace, **self._written}
         inputs = self.inputs
         self._objects.tell((*map(str, (*inputs.problems, *inputs.ignored)), *inputs.remarks))
-        _log.info(
-            "quotas of objects updated",
-            plugin=self.name,
-            namespaces=len(by_namespace),
-            problems=len(inputs.problems) + len(inputs.ignored),
-        )
         return no_endpoint

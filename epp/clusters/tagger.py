@@ -204,7 +204,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
             self._hub = HubAccess(given.kubeconfig, given.context)
             KubeApi(Path(given.kubeconfig), context=given.context, setting="kubeconfig")
         own: Kinds = (
-            frozenset((kind.group, kind.kind) for kind in _USAGE_KINDS) if self._computes_usage else frozenset()
+            frozenset((kind.group, kind.kind) for kind in _USAGE_KINDS) if self.parameters.usage_scores else frozenset()
         )
         self._items = {**USAGE_ITEMS, **self.parameters.usage_items}
         self._networks = {name: each.declared for name, each in given.networks.items()}
@@ -224,10 +224,6 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         return lambda: self._listeners.remove(listener)
 
     @property
-    def _computes_usage(self) -> bool:
-        return self.parameters.usage_scores
-
-    @property
     def inputs(self) -> InputState:
         """Rejected versions of files and objects, and ignored values; the file name of the cluster is `cluster`."""
         return replace(self._objects.inputs, ignored=self._state.hub.ignored, remarks=self._state.remarks)
@@ -238,7 +234,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         of_hub = () if self._hub is None else tuple(kind._replace(hub=self._hub) for kind in _KINDS)
         if not self.parameters.read_cluster:
             return of_hub
-        return (*_KINDS, *(_USAGE_KINDS if self._computes_usage else ()), *of_hub)
+        return (*_KINDS, *(_USAGE_KINDS if self.parameters.usage_scores else ()), *of_hub)
 
     def can_read(self, kind: ObjectKind) -> bool:
         """Return whether the tagger supports the kind."""
@@ -301,13 +297,6 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         is_recent = bool(kinds and last.scores) and self.clock.now() - last.at < _USAGE_SECONDS
         return self._effect(Hub(change.files), usage=not is_recent, change=change)
 
-    async def look(self) -> AffectedEndpoints | None:
-        """Read the files; return the endpoints whose status changed, None without a change."""
-        affected = await super().look()
-        if affected is not None:
-            _log.info("cluster objects updated", plugin=self.name, problems=len(self.problems))
-        return affected
-
     async def _follow_time(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         while True:
             wait = self._seconds_left()
@@ -327,8 +316,8 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
     def _effect(self, hub: Hub, *, usage: bool, change: Change | None = None) -> Effect:
         """Return the statuses by the objects of the hub. Runs in a thread."""
         before = self._state
-        used = before.usage._replace(due=self._computes_usage)
-        if self._computes_usage and usage:
+        used = before.usage._replace(due=self.parameters.usage_scores)
+        if self.parameters.usage_scores and usage:
             used = _Usage(self._usage_of(hub), self.clock.now())
         found = cluster_statuses(
             hub,
@@ -340,7 +329,7 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         )
         differs = found.differ_from(before.statuses)
         affected = no_endpoint if differs is None else lambda endpoint: differs(self.cluster_of(endpoint))
-        without_pods = self._computes_usage and bool(hub.nodes) and not hub.pods
+        without_pods = self.parameters.usage_scores and bool(hub.nodes) and not hub.pods
         claims = self.parameters.latency_claim, self.parameters.cost_claim
         networks, faults = declared_networks(hub, self._networks, claims)
         return partial(self._apply, _State(hub, used, found, without_pods, networks, faults), affected, change)

@@ -204,11 +204,4 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
         self._objects.apply(change)
         inputs = self.inputs
         self._objects.tell(map(str, (*inputs.problems, *inputs.ignored)))
-        _log.info(
-            "objects that bound accelerators updated",
-            plugin=self.name,
-            services=len(self.objectives.services),
-            objectives=len(self.objectives.by_objective),
-            problems=len(inputs.problems) + len(inputs.ignored),
-        )
         return no_endpoint

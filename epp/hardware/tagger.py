@@ -270,13 +270,6 @@ class AcceleratorTagger(
             if (affected := await self.look()) is not None:
                 changed(affected)
 
-    async def look(self) -> AffectedEndpoints | None:
-        """Read the files; return the affected endpoints, None without a change."""
-        affected = await super().look()
-        if affected is not None:
-            _log.info("accelerator objects updated", plugin=self.name, problems=len(self.problems))
-        return affected
-
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
         """Return the inventory of these objects; a change in the cluster affects the endpoints of the objects."""
         before, cluster = self.inventory, self._objects.cluster

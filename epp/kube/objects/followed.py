@@ -288,7 +288,12 @@ class FollowsObjects(ObjectReader[P]):
         """Read the files; return the affected endpoints, None without a change."""
         async with self._changing:
             effect = await asyncio.to_thread(self._read)
-            return None if effect is None else effect()
+            if effect is None:
+                return None
+            affected, inputs = effect(), self.inputs
+            problems = len(inputs.problems) + len(inputs.ignored) + len(inputs.remarks)
+            _log.info("objects of files updated", plugin=self.name, problems=problems)
+            return affected
 
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Apply changed objects of the cluster; return the affected endpoints."""

@@ -3,10 +3,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from itertools import islice
 from typing import Any
 
 import msgspec
+import yaml
 
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.kube.objects.fields import Fields, unknown_within
@@ -27,32 +30,6 @@ _SUBSET = "envoy.lb"
 """Metadata by which Envoy chooses subsets of endpoints."""
 _MOST_REMARKS = 20
 _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
-_ENDPOINT: Fields = {
-    "address": {"socket_address": dict.fromkeys(("protocol", "address", "port_value", "resolver_name", "ipv4_compat"))},
-    "health_check_config": None,
-    "hostname": None,
-    "additional_addresses": None,
-}
-_ASSIGNMENT: Fields = {
-    "@type": None,
-    "cluster_name": None,
-    "endpoints": {
-        "locality": dict.fromkeys(each for each, _ in _LABELS),
-        "lb_endpoints": {
-            "endpoint": _ENDPOINT,
-            "health_status": None,
-            "metadata": {"filter_metadata": None, "typed_filter_metadata": None},
-            "load_balancing_weight": None,
-        },
-        "load_balancing_weight": None,
-        "priority": None,
-        "proximity": None,
-        "metadata": None,
-    },
-    "named_endpoints": None,
-    "policy": None,
-}
-"""Known fields. Those without an effect concern the choice among endpoints, which is the picker's."""
 
 
 class _Socket(msgspec.Struct, frozen=True):
@@ -94,6 +71,12 @@ class _Assignment(msgspec.Struct, frozen=True):
     endpoints: list[_Group] = []
 
 
+@cache
+def _known_fields() -> Fields:
+    found: Fields = yaml.safe_load((files("epp.pool.discovery") / "data/envoy_fields.yaml").read_text("utf-8"))
+    return found
+
+
 def is_of_envoy(document: Mapping[str, Any]) -> bool:
     """Return whether a document with fields of Envoy's names is in its form, and not in that of `endpoints` here."""
     keys = {_snake(str(key)) for key in document}
@@ -120,7 +103,7 @@ def read_assignments(document: Mapping[str, Any]) -> tuple[list[Target], tuple[s
         except ParameterError as error:
             raise ValueError(error.at(place.removesuffix("."))) from None
         title = f"{_KIND} {assignment.cluster_name or 'without a cluster_name'}"
-        remarks += (f"{title}: {place}{each}" for each in unknown_within(resource, _ASSIGNMENT))
+        remarks += (f"{title}: {place}{each}" for each in unknown_within(resource, _known_fields()))
         for group_at, group in enumerate(assignment.endpoints):
             for at, each in enumerate(group.lb_endpoints):
                 if each.health_status not in _LEFT_OUT:
