@@ -11,12 +11,13 @@ import sys
 for name in {BLOCKED!r}:
     sys.modules[name] = None  # importing it raises ImportError
 import epp.framework, epp.framework.testing, epp.framework.registry
-import epp.routing.scheduling, epp.routing.datastore
+import epp.routing.scheduling.scheduler, epp.routing.datastore
 from epp.framework import Request
 from epp.framework.registry import Registry
 from epp.framework.clock import ManualClock
 from epp.framework.testing import candidates
-from epp.routing.scheduling import Profile, Scheduler, WeightedScorer
+from epp.routing.scheduling.profile import Profile, WeightedScorer
+from epp.routing.scheduling.scheduler import Scheduler
 build = lambda name: Registry().build(name, {{}}, name=name, clock=ManualClock())
 handler = build("single-profile-handler")
 profile = Profile("default", (), (WeightedScorer(build("queue-scorer")),), build("max-score-picker"))
