@@ -49,6 +49,11 @@ _MOST_PREFIX_BLOCKS = 2048
 _UNSAFE_BITS = 11
 """Of 64: other programs read JSON numbers as doubles, which are exact up to 53 bits."""
 _NO_TIMINGS = Timings()
+_DIGITS = 6
+_MOST_BYTES = 1024 * 1024
+"""Of a record: large ones have many profiles and plugins, each with some of the endpoints."""
+_decoder = msgspec.json.Decoder(DecisionRecord)
+_encoder = msgspec.json.Encoder()
 
 
 def record_of(
@@ -270,13 +275,6 @@ def error_of(error: RequestError) -> Mapping[str, Any]:
         "retryAfterSeconds": error.retry_after_seconds,
     }
     return {key: value for key, value in shown.items() if value is not None}
-
-
-_DIGITS = 6
-_MOST_BYTES = 1024 * 1024
-"""Of a record: large ones have many profiles and plugins, each with some of the endpoints."""
-_decoder = msgspec.json.Decoder(DecisionRecord)
-_encoder = msgspec.json.Encoder()
 
 
 @dataclass(slots=True, eq=False)

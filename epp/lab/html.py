@@ -36,6 +36,18 @@ pre { background: color-mix(in srgb, var(--line) 35%, transparent); padding: .8r
     f".b{n} {{ background: var(--series-{n}); }}\n"
     for n in range(8)
 )
+WIDTH, HEIGHT = 640.0, 300.0
+COLOURS = 8
+"""Colours of the style sheet: `--series-0` to `--series-7`."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 12.0, 44.0
+_TICKS = 5
+_ROW, _LABEL = 26.0, 210.0
+_NEAR_END, _ANCHOR = 0.7, ("start", "end")
+_SAME = 1e-9
+_ROOM = 1.1
+"""Length of axes relative to the largest value, so that labels of points have room."""
+_MOST_POINTS = 400
+"""Points of a curve that are drawn; more make the page large and look the same."""
 
 
 def page(title: str, subtitle: str, parts: Sequence[str]) -> str:
@@ -76,20 +88,6 @@ def paragraph(text: str) -> str:
 def code(text: str) -> str:
     """Return a text with its line breaks, in a fixed-width font."""
     return f"<pre>{escape(text)}</pre>"
-
-
-WIDTH, HEIGHT = 640.0, 300.0
-COLOURS = 8
-"""Colours of the style sheet: `--series-0` to `--series-7`."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 12.0, 44.0
-_TICKS = 5
-_ROW, _LABEL = 26.0, 210.0
-_NEAR_END, _ANCHOR = 0.7, ("start", "end")
-_SAME = 1e-9
-_ROOM = 1.1
-"""Length of axes relative to the largest value, so that labels of points have room."""
-_MOST_POINTS = 400
-"""Points of a curve that are drawn; more make the page large and look the same."""
 
 
 class Series(NamedTuple):

@@ -38,6 +38,12 @@ _SECONDS_PER_BLOCK = 3e-7
 """Time of a full collection for each small block of memory in use: a guess, before the first one."""
 _FEW_BLOCKS = 10_000
 """Too few blocks for a measurement."""
+_FIRST_DELAY_SECONDS = 0.1
+_LONGEST_DELAY_SECONDS = 30.0
+_RECOVERED_SECONDS = 10.0
+"""Time without a failure after which a task counts as healthy again."""
+
+_log = structlog.get_logger()
 
 
 def raise_limit() -> None:
@@ -199,14 +205,6 @@ async def collect_in_quiet_moments() -> None:
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         collections.look()
-
-
-_FIRST_DELAY_SECONDS = 0.1
-_LONGEST_DELAY_SECONDS = 30.0
-_RECOVERED_SECONDS = 10.0
-"""Time without a failure after which a task counts as healthy again."""
-
-_log = structlog.get_logger()
 
 
 class TaskObserver:

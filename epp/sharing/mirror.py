@@ -21,6 +21,12 @@ _MOST_ENDPOINTS = 32
 
 Numbers: TypeAlias = tuple[str, bytes, bytes]
 """Name of a column, slots, and a value for each slot, as bytes of arrays: they pickle in a tenth of the time."""
+_COPY_SECONDS = 0.02
+"""Time between two looks at changes of the pool."""
+
+_log = structlog.get_logger()
+
+_SECONDS = 1.0
 
 
 class Difference(NamedTuple):
@@ -177,12 +183,6 @@ class PoolMirror:
                 self._slots[slot] = found
 
 
-_COPY_SECONDS = 0.02
-"""Time between two looks at changes of the pool."""
-
-_log = structlog.get_logger()
-
-
 class PoolCopies:
     """Compares the pool and packs its changes once for all workers."""
 
@@ -236,9 +236,6 @@ class PoolCopies:
                 self._source = PoolSource(self._store)
             self._is_copying = False
             await asyncio.sleep(_COPY_SECONDS)
-
-
-_SECONDS = 1.0
 
 
 class Counted(NamedTuple):

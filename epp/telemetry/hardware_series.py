@@ -23,6 +23,18 @@ from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
 from epp.telemetry.families import Computed, Counters, Families, Row
 from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER, Bounded
 
+SCORES_PATH = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
+"""Where an API server has them."""
+LOCAL_CLUSTER = "local-cluster"
+"""Name of a hub among its own clusters: that of endpoints of no named cluster, unless the request names another."""
+_API = "cluster.open-cluster-management.io/v1alpha1"
+_KIND = "AddOnPlacementScore"
+_FULL_QUEUE = 5.0
+"""Waiting requests at which an endpoint has no room: the default of `utilization-detector`."""
+_VALID_SECONDS = 120.0
+_MOST_NAME = 253
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+
 
 def show_hardware(families: Families, pool_name: str, shown: Callable[[], Snapshot]) -> None:
     """Add the metrics of the hardware of the snapshot that is shown, by accelerator."""
@@ -98,19 +110,6 @@ def show_unknown_accelerators(registry: CollectorRegistry, plugins: Callable[[],
 
     text = "AcceleratorClasses, or models, that a plugin names in its parameters and that do not exist."
     Computed(registry, ("plugin_type", "plugin_name"), {"llm_d_epp_accelerator_unknown_names": text}, rows)
-
-
-SCORES_PATH = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
-"""Where an API server has them."""
-LOCAL_CLUSTER = "local-cluster"
-"""Name of a hub among its own clusters: that of endpoints of no named cluster, unless the request names another."""
-_API = "cluster.open-cluster-management.io/v1alpha1"
-_KIND = "AddOnPlacementScore"
-_FULL_QUEUE = 5.0
-"""Waiting requests at which an endpoint has no room: the default of `utilization-detector`."""
-_VALID_SECONDS = 120.0
-_MOST_NAME = 253
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 def cluster_scores(snapshot: Snapshot, pool: str, now: float, *, local: str = LOCAL_CLUSTER) -> Mapping[str, object]:

@@ -35,6 +35,9 @@ Access: TypeAlias = Callable[[web.Request], Awaitable[web.Response | None]]
 
 _log = structlog.get_logger()
 
+_DIRECTORY_FLAG, _AUTHORITY_FLAG = "--metrics-cert-dir", "--metrics-client-ca-file"
+_MOST_BYTES = 1024 * 1024
+
 
 class OperatorPage:
     """Served in its own thread."""
@@ -170,10 +173,6 @@ async def _placements(
 
 def _line(status: HTTPStatus, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
     return response(f"{text}\n".encode(), {**_TEXT, **(headers or {})}, status)
-
-
-_DIRECTORY_FLAG, _AUTHORITY_FLAG = "--metrics-cert-dir", "--metrics-client-ca-file"
-_MOST_BYTES = 1024 * 1024
 
 
 class PageTls:

@@ -24,6 +24,22 @@ _LABELS = ("plugin_type", "plugin_name")
 
 _log = structlog.get_logger()
 
+SLOW_SECONDS = 0.01
+"""A hundred times the usual cost of a whole decision; all requests wait for it."""
+_SLOW_CALLS, _SLOW_SHARE = 5, 0.1
+"""Slow calls, and their share of all, from which it is the plugin rather than a pause of the process."""
+_SUCCESS, _FAILURE = "success", "failure"
+_MOST_PICKED, _MOST_UNKNOWN = 4096, 256
+"""Combinations of model and endpoint with series of their own, and those up to which models that no endpoint is known
+to serve have any; beyond them, endpoints count for all models."""
+_MOST_FAILED = 64
+"""Models with series of their own for runs that failed."""
+_INTERVAL_SECONDS = 0.1
+_SECONDS_BETWEEN_LINES = 10.0
+_MOST_OF_IT = 0.5
+"""Share of a delay that a plugin must have taken to be named."""
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
 
 class PluginMetrics(Collector):
     """Shows the metrics of the plugins that are in use."""
@@ -73,12 +89,6 @@ def family_of(metric: PluginMetric, *, legacy: bool = True) -> Counters | Gauges
     if metric.is_counter:
         return Counters(f"{name}_total", metric.text, labels, None, legacy=older)
     return Gauges(name, metric.text, labels, None, legacy=older)
-
-
-SLOW_SECONDS = 0.01
-"""A hundred times the usual cost of a whole decision; all requests wait for it."""
-_SLOW_CALLS, _SLOW_SHARE = 5, 0.1
-"""Slow calls, and their share of all, from which it is the plugin rather than a pause of the process."""
 
 
 class PluginTimes:
@@ -134,14 +144,6 @@ class PluginTimes:
                 calls=total,
                 mean_ms=round(calls.total / total * 1e3, 3),
             )
-
-
-_SUCCESS, _FAILURE = "success", "failure"
-_MOST_PICKED, _MOST_UNKNOWN = 4096, 256
-"""Combinations of model and endpoint with series of their own, and those up to which models that no endpoint is known
-to serve have any; beyond them, endpoints count for all models."""
-_MOST_FAILED = 64
-"""Models with series of their own for runs that failed."""
 
 
 class SchedulingMetrics:
@@ -243,13 +245,6 @@ class SchedulingMetrics:
             labels = _SUCCESS, key[0], endpoint.name, endpoint.namespace, str(endpoint.port)
             self._picked[key] = self._attempts.labels(*labels)
         return self._picked[key]
-
-
-_INTERVAL_SECONDS = 0.1
-_SECONDS_BETWEEN_LINES = 10.0
-_MOST_OF_IT = 0.5
-"""Share of a delay that a plugin must have taken to be named."""
-_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class LoopLag:

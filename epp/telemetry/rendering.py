@@ -38,6 +38,9 @@ Encoder: TypeAlias = Callable[[Any], bytes]
 """Writes the metrics of a collector in one format, as prometheus_client chooses it."""
 
 T = TypeVar("T")
+LABEL = "inference_pool"
+"""The label that llm-d-router's metrics of flow control have."""
+Choose: TypeAlias = Callable[[CollectorRegistry], Collector]
 
 
 class BusyError(Exception):
@@ -169,12 +172,6 @@ def _pieces(encoder: Encoder, metrics: Collector) -> Iterator[bytes]:
             piece, end = piece[: -len(_END)], _END
         yield piece
     yield end
-
-
-LABEL = "inference_pool"
-"""The label that llm-d-router's metrics of flow control have."""
-
-Choose: TypeAlias = Callable[[CollectorRegistry], Collector]
 
 
 class MetricsOfPools(CollectorRegistry):

@@ -26,6 +26,7 @@ admin_port_flag = partial(
     PORT,
     name="--admin-port",
 )
+_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +140,6 @@ class AdminSettings:
 def _check_timeout(name: str, seconds: float) -> None:
     if seconds <= 0:
         raise ValueError(f"{name}: must be greater than 0: write a duration such as 10s")
-
-
-_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,11 @@ _HIGHER_IS_BETTER = frozenset({"goodput", "cached_share", "fairness", "served"})
 _COUNTS = ("requests", "unfinished")
 
 Verdict = Literal["better", "worse", "no difference shown"]
+_WINDOWS = 60
+_TIMES = (("ttft", "Time to first token"), ("tpot", "Time between tokens"), ("total", "Whole request"))
+_LENGTHS = (0, 256, 1024, 4096, 16384)
+"""Lower ends of classes of prompts, in tokens."""
+_NO_SERVER = "none"
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -180,13 +185,6 @@ def _difference(name: str, value: Floats, drawn: Floats) -> Difference:
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-_WINDOWS = 60
-_TIMES = (("ttft", "Time to first token"), ("tpot", "Time between tokens"), ("total", "Whole request"))
-_LENGTHS = (0, 256, 1024, 4096, 16384)
-"""Lower ends of classes of prompts, in tokens."""
-_NO_SERVER = "none"
 
 
 def replay_report(

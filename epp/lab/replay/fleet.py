@@ -22,6 +22,9 @@ JITTER_SECONDS = 0.005
 """Longest delay of a request, with seeds other than 0: a few milliseconds can change all later picks."""
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
 """The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
+UNKNOWN_CLASS = "unknown"
+ROLE_LABEL = "llm-d.ai/role"
+_OTHER_ROLES = frozenset({"prefill", "encode", "encode-prefill"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +61,6 @@ class ReplayOptions:
     """Whether plugins may be alpha."""
     plugin_modules: tuple[str, ...] = ()
     """Modules with further plugins."""
-
-
-UNKNOWN_CLASS = "unknown"
-ROLE_LABEL = "llm-d.ai/role"
-_OTHER_ROLES = frozenset({"prefill", "encode", "encode-prefill"})
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,13 @@ from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import Emission, Occupation, SimRequest
 
 Emissions = asyncio.Queue[Emission]
+_EVENT_STREAM: Final = {"content-type": "text/event-stream; charset=utf-8"}
+_MAX_RECORDS = 1000
+_ANSWERS: Mapping[type, type[Answer]] = {
+    ChatRequest: ChatAnswer,
+    CompletionRequest: Answer,
+    ResponsesRequest: ResponsesAnswer,
+}
 
 
 class Driver:
@@ -109,10 +116,6 @@ class Driver:
     def _tick(self) -> None:
         self._advance()
         self._schedule()
-
-
-_EVENT_STREAM: Final = {"content-type": "text/event-stream; charset=utf-8"}
-_MAX_RECORDS = 1000
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
@@ -209,13 +212,6 @@ def _record(request: web.Request, body: bytes) -> RequestRecord:
         body_sha256=hashlib.sha256(body).hexdigest(),
         headers=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.raw_headers),
     )
-
-
-_ANSWERS: Mapping[type, type[Answer]] = {
-    ChatRequest: ChatAnswer,
-    CompletionRequest: Answer,
-    ResponsesRequest: ResponsesAnswer,
-}
 
 
 def _text(plan: Plan, emission: Emission, *, first: int) -> str:

@@ -28,6 +28,12 @@ _SLOW_BATCH_SHARE = 0.15
 """The same for sizes of batches."""
 _TOKEN_IDS = range(20, 120)
 """In every vocabulary, and no usual special tokens."""
+_CONNECT_SECONDS = 5.0
+_PAGE_SECONDS = 10.0
+_MOST_PAGE_BYTES = 8 * 2**20
+_MOST_STREAM_BYTES = 4 * 2**20
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_OK = 200
 
 
 class Facts(NamedTuple):
@@ -146,14 +152,6 @@ class Calibration:
         self.requests += len(probes)
         self._progress(min((self._clock() - self._begin) / self._budget, 1.0))
         return batch, self._clock() - sent
-
-
-_CONNECT_SECONDS = 5.0
-_PAGE_SECONDS = 10.0
-_MOST_PAGE_BYTES = 8 * 2**20
-_MOST_STREAM_BYTES = 4 * 2**20
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
-_OK = 200
 
 
 class ServerError(Exception):

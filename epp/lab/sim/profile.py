@@ -17,6 +17,21 @@ from epp.framework.messages import hint_at
 from epp.framework.quantities import GIB
 from epp.hardware.catalogue import PRODUCTS
 
+_PARAMETERS = 8e9
+_COMPUTE_SHARE, _BANDWIDTH_SHARE, _MEMORY_SHARE = 0.4, 0.7, 0.92
+"""Shares of the figures of a data sheet that an engine reaches or uses."""
+_KV_BYTES = 128 * 1024
+"""Of one token."""
+_CONTEXT_TOKENS = 1024
+"""Of each request in a batch."""
+_WEIGHTS_AND_WORKSPACE = ((16e9, 3e9), (8e9, 2e9))
+"""Bytes in 16 bits, and in 8 bits for devices that could not hold the former and a cache."""
+_OTHER_HOST_GBPS = 32.0
+"""Of devices whose link to the host is unknown: 16 lanes of PCIe 4."""
+_BLOCKS_PER_REQUEST = 30
+_BATCH_SIZES = (256, 128, 64, 32, 16)
+_MOST_BYTES = 64 * 1024
+
 
 class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One simulated server; the defaults are those of the `h100` preset.
@@ -159,21 +174,6 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
 )
 
 
-_PARAMETERS = 8e9
-_COMPUTE_SHARE, _BANDWIDTH_SHARE, _MEMORY_SHARE = 0.4, 0.7, 0.92
-"""Shares of the figures of a data sheet that an engine reaches or uses."""
-_KV_BYTES = 128 * 1024
-"""Of one token."""
-_CONTEXT_TOKENS = 1024
-"""Of each request in a batch."""
-_WEIGHTS_AND_WORKSPACE = ((16e9, 3e9), (8e9, 2e9))
-"""Bytes in 16 bits, and in 8 bits for devices that could not hold the former and a cache."""
-_OTHER_HOST_GBPS = 32.0
-"""Of devices whose link to the host is unknown: 16 lanes of PCIe 4."""
-_BLOCKS_PER_REQUEST = 30
-_BATCH_SIZES = (256, 128, 64, 32, 16)
-
-
 def derive_preset(
     name: str, *, fp16_tflops: float, bandwidth_gbps: float, memory_gb: float, host_gbps: float | None = None
 ) -> SimProfile | None:
@@ -218,9 +218,6 @@ def derived_presets() -> Mapping[str, SimProfile]:
 def _rounded(value: float) -> float:
     """Return the value with three significant digits: a data sheet does not say more."""
     return float(f"{value:.3g}")
-
-
-_MOST_BYTES = 64 * 1024
 
 
 class FitError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -48,6 +48,13 @@ _MOST_MESSAGES = 2000
 _READ_BYTES = 1024 * 1024
 _ANSWERS = frozenset({"gpt", "chatgpt", "assistant", "model", "bard", "bing"})
 _BETWEEN = re.compile(r"[\s,]*")
+SORTED_REQUESTS = 16_384
+"""Requests that are sorted by time; one that is later than this in the file is a broken line."""
+SORTED_BLOCKS = 2_000_000
+"""Limit on the blocks of these requests together; fewer requests are sorted if theirs are more."""
+MOST_RATE = 100_000.0
+"""Requests a second."""
+FORMAT_NAMES = (*FORMATS, SHAREGPT)
 
 
 class _Turn(NamedTuple):
@@ -167,15 +174,6 @@ def _elements(file: BinaryIO, name: str) -> Iterator[object]:
         else:
             number += 1
             yield element
-
-
-SORTED_REQUESTS = 16_384
-"""Requests that are sorted by time; one that is later than this in the file is a broken line."""
-SORTED_BLOCKS = 2_000_000
-"""Limit on the blocks of these requests together; fewer requests are sorted if theirs are more."""
-MOST_RATE = 100_000.0
-"""Requests a second."""
-FORMAT_NAMES = (*FORMATS, SHAREGPT)
 
 
 def open_trace(path: Path, *, format: str = "", rate: float | None = None, seed: int = 0) -> FileTrace:  # noqa: A002

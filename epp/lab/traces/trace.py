@@ -25,6 +25,12 @@ _BOM = b"\xef\xbb\xbf"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MOST_NAME = 200
 _HEAD_LINES = 20
+MOST_BROKEN_SHARE = 0.01
+"""A trace with more broken lines is refused."""
+FEWEST_LINES = 100
+"""Lines that are read before a trace is refused for its broken lines, unless it ends before."""
+_NAMED = 5
+_MOST_REASON = 200
 
 
 def zstd() -> ModuleType:
@@ -144,14 +150,6 @@ class Trace(Protocol):
     """Tokens of each block of `TraceRequest.blocks`."""
 
     def __iter__(self) -> Iterator[TraceRequest]: ...
-
-
-MOST_BROKEN_SHARE = 0.01
-"""A trace with more broken lines is refused."""
-FEWEST_LINES = 100
-"""Lines that are read before a trace is refused for its broken lines, unless it ends before."""
-_NAMED = 5
-_MOST_REASON = 200
 
 
 @dataclass(slots=True)

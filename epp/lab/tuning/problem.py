@@ -24,6 +24,12 @@ _CONDITION = re.compile(r"(?P<figure>[a-z0-9 -]+?)\s*(?P<sign><=|>=)\s*(?P<limit
 _UNANSWERED = 1e6
 """Seconds that stand for an infinite quantile, and more for more requests without an answer."""
 _FARTHEST = 1e9
+LEFT_OUT = "none"
+"""The choice that leaves a plugin out."""
+_WEIGHTS = Tunable(0.0, 10.0)
+_MOST_CHOICES = 16
+Value: TypeAlias = float | int | str
+Path: TypeAlias = tuple[str | int, ...]
 
 
 class Figure(NamedTuple):
@@ -138,15 +144,6 @@ SIDE_EFFECTS: Sequence[Figure] = tuple(
     for name in ("p50-ttft", "p90-ttft", "p99-ttft", "p90-tpot", "p90-e2e", "goodput", "dollars", "refused", "cached")
 )
 """Figures that are shown beside those of the objective."""
-
-
-LEFT_OUT = "none"
-"""The choice that leaves a plugin out."""
-_WEIGHTS = Tunable(0.0, 10.0)
-_MOST_CHOICES = 16
-
-Value: TypeAlias = float | int | str
-Path: TypeAlias = tuple[str | int, ...]
 
 
 class Dimension(NamedTuple):

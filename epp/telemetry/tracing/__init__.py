@@ -8,11 +8,6 @@ headers, certificates, samplers, resources, limits of attributes.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-
-class TracingError(Exception):
-    """Requests cannot be traced; the text says why, and the remedy."""
-
-
 DEFAULT_SERVICE_NAME = "llm-d-epp"
 DEFAULT_SHARE = 0.1
 """Share of the traces that begin here which is recorded, where no sampler is set."""
@@ -22,6 +17,10 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 """Names of exporters, as packages register them, by protocol."""
 _DELAY_MS, _MOST_QUEUED, _BATCH = 5000, 2048, 512
+
+
+class TracingError(Exception):
+    """Requests cannot be traced; the text says why, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,15 @@ _log = structlog.get_logger()
 
 
 _REMEDY = "see that the address in OTEL_EXPORTER_OTLP_ENDPOINT is that of a collector for OTLP, and that it is up"
+_SCOPE = "llm-d-router"
+"""The name of llm-d-router's own instrumentation, by which backends group spans."""
+_GROUP = "opentelemetry_traces_exporter"
+_PACKAGES = {
+    "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc",
+    "otlp_proto_http": "opentelemetry-exporter-otlp-proto-http",
+}
+_LAST_SECONDS = 5.0
+_MOST_TEXTS = 100
 
 
 class SpanCounts:
@@ -158,17 +167,6 @@ class ExportThread(SpanProcessor):
             except Exception as error:  # noqa: BLE001  an exporter may be of any package
                 problem = f"{type(error).__name__}: {error}"
             self._counts.sent(len(spans), problem)
-
-
-_SCOPE = "llm-d-router"
-"""The name of llm-d-router's own instrumentation, by which backends group spans."""
-_GROUP = "opentelemetry_traces_exporter"
-_PACKAGES = {
-    "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc",
-    "otlp_proto_http": "opentelemetry-exporter-otlp-proto-http",
-}
-_LAST_SECONDS = 5.0
-_MOST_TEXTS = 100
 
 
 class Tracing:

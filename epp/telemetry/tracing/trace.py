@@ -21,6 +21,10 @@ from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.routing.director.observers import TRACE, RequestTrace, RequestTracer
 
 Attributes = dict[str, AttributeValue]
+REQUEST_SPAN = "gateway.request"
+_MOST_CALLS = 500
+"""Plugin calls of one request that are recorded."""
+_NOTHING = Context()
 
 
 class PluginCall(NamedTuple):
@@ -155,12 +159,6 @@ class Trace(Unsampled):
             "llm_d.epp.request.prompt_tokens": request.prompt_tokens,
             "llm_d.epp.request.streaming": body.streaming,
         }
-
-
-REQUEST_SPAN = "gateway.request"
-_MOST_CALLS = 500
-"""Plugin calls of one request that are recorded."""
-_NOTHING = Context()
 
 
 class GatewayTracer(RequestTracer, DirectorObserver):
