@@ -49,7 +49,6 @@ class SharingSettings:
         SIZE,
         name="--shared-state-history",
     )
-
     quotas_when_alone: Literal["last-known-share", "refuse", "full-limit"] = flag(
         "last-known-share",
         "Part of each quota that a picker may use while --shared-state is away: the share that it had last; nothing, "

@@ -171,7 +171,6 @@ class DecisionSettings:
     file_count: int = flag(
         5, "Number of decision files, including the current one.", COUNT, name="--decision-file-count"
     )
-
     prefixes: bool = flag(
         False,
         "Add hashes of the blocks of each prompt to the records, with a key that only this process knows, so that a "

@@ -188,7 +188,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
     cluster_type: ClusterType = ClusterType.AUTO
     """A configuration without a pool, such as a printed one, has original-dst for AUTO."""
-
     endpoint_http2: bool = False
     """Speak HTTP/2 to the endpoints, as gRPC needs; HTTP/1.1 otherwise."""
     endpoint_tls: bool = False
