@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hub beside the pool's API server: two real API servers, each with its own rights, each without the other."""
 
+import asyncio
+from base64 import b64encode
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ class Clusters:
     hub: Space
     hub_user: User
     hub_binding: dict
+    pool_user: User
     fleet: Fleet
     pool_kubeconfig: Path
     directory: Path
@@ -44,7 +47,7 @@ class Clusters:
     def hub_kubeconfig(self) -> Path:
         return self.directory / "hub"
 
-    def config(self, **hub: str) -> str:
+    def config(self, **hub: object) -> str:
         """Return a configuration with both sources of endpoints, and the choice of clusters by the hub."""
         hub = hub or {"kubeconfig": str(self.hub_kubeconfig)}
         content = {
@@ -103,11 +106,12 @@ async def clusters(own_cluster, tmp_path):
         user = await hub.user("hub-reader")
         binding = await hub.grant(user, HUB_ROLE)
         user.kubeconfig(tmp_path / "hub")
-        kubeconfig = (await pool.user("picker", PICKER_ROLE)).kubeconfig(tmp_path / "kubeconfig")
+        picker = await pool.user("picker", PICKER_ROLE)
+        kubeconfig = picker.kubeconfig(tmp_path / "kubeconfig")
         west = msgspec.structs.replace(FAST, name="west")
         gateway = await stack.enter_async_context(running(west, fleet.address(), fleet.ports[0]))
         endpoints_file(tmp_path / "gateways.yaml", west=(gateway.address, {}, "west"))
-        clusters = Clusters(pool, hub, user, binding, fleet, kubeconfig, tmp_path, stack)
+        clusters = Clusters(pool, hub, user, binding, picker, fleet, kubeconfig, tmp_path, stack)
         await clusters.choose("east", "west")
         yield clusters
 
@@ -242,6 +246,38 @@ async def test_ocm_15_new_credentials_of_a_mounted_secret_are_read(clusters):
     assert f"{secret}/kubeconfig: is not YAML" in line
     assert "kubeconfig: is not YAML" in (await hub_of(picker))["credentials"]
     clusters.hub_user.kubeconfig(secret / "kubeconfig")
+    await clusters.choose("west")
+    await served_by(picker, "west")
+
+
+async def test_ocm_15_kubeconfig_in_a_secret_is_read_with_a_right_to_its_name_and_followed(clusters):
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["hub"], "verbs": ["get", "list", "watch"]}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "hub"}, "rules": [rule]}
+    picker = await clusters.picker(clusters.config(secret={"name": "hub"}))
+
+    async def write() -> None:
+        content = yaml.safe_load(clusters.hub_user.kubeconfig(clusters.directory / "flat").read_text())
+        cluster = content["clusters"][0]["cluster"]  # as `kubectl config view --flatten` writes it
+        authority = await asyncio.to_thread(Path(cluster.pop("certificate-authority")).read_bytes)
+        cluster["certificate-authority-data"] = b64encode(authority).decode()
+        text = yaml.safe_dump(content)
+        kind = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}}
+        await clusters.pool.apply({**kind, "data": {"kubeconfig": b64encode(text.encode()).decode()}})
+
+    await write()
+
+    async def is_told() -> bool:
+        problem = (await hub_of(picker)).get("credentials", "")
+        named = problem.startswith(f"Secret {clusters.pool.namespace}/hub: secrets")
+        return named and "is forbidden" in problem and problem.endswith("allow get, list and watch of it by its name")
+
+    await until(is_told, "the missing right is told", seconds=PATIENCE_SECONDS)
+    await clusters.pool.grant(clusters.pool_user, role)
+    await served_by(picker, "a-rank-0", "west")
+    old = await clusters.hub_user.renew()
+    await write()
+    await clusters.hub_user.revoke(old)
+    await clusters.hub.cluster.restart()  # so that watches log in again
     await clusters.choose("west")
     await served_by(picker, "west")
 
