@@ -47,7 +47,8 @@ def quotas_by_namespace(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tu
     for namespace, quota_of_queues in of_queues.items():
         found[namespace].append(quota_of_queues)
     quotas = {namespace: _smallest(several) for namespace, several in found.items()}
-    return {namespace: quota for namespace, quota in quotas.items() if _limits_anything(quota)}, problems
+    none = SingleLimits(), TotalLimits()
+    return {name: quota for name, quota in quotas.items() if (quota.single, quota.total) != none}, problems
 
 
 def _queue_quotas(objects: ObjectsByKind) -> tuple[Mapping[str, Quota], tuple[str, ...]]:
@@ -139,10 +140,6 @@ def _smallest_limits(limits: Sequence[SingleLimits | TotalLimits]) -> dict[str, 
     """Return the smallest value other than 0 of each limit; 0 for no limit."""
     plain = [structs.asdict(each) for each in limits]
     return {name: min((each[name] for each in plain if each[name]), default=0) for name in plain[0]}
-
-
-def _limits_anything(quota: Quota) -> bool:
-    return (quota.single, quota.total) != (SingleLimits(), TotalLimits())
 
 
 def _quota(objects: list[GpuResourceQuota]) -> Quota:

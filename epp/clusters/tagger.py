@@ -78,8 +78,11 @@ class HubSecret(Parameters, frozen=True):
     """A Secret with a kubeconfig."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253)]
+    """Name of the Secret."""
     namespace: str = ""
+    """Its namespace; by default that of the pool."""
     key: str = ""
+    """Key with the kubeconfig; by default `kubeconfig` or `value`."""
 
 
 class ClusterTaggerParameters(Parameters, frozen=True):
@@ -93,9 +96,8 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     directory of a mounted Secret with one under the key `kubeconfig` or `value`. An object of the hub replaces one of
     the pool's cluster with the same name."""
     secret: HubSecret | None = None
-    """In place of `kubeconfig`: a Secret with one on the API server of the pool, `{name, namespace, key}`, by default
-    in the namespace of the pool and under the key `kubeconfig` or `value`. New content is used for new requests. This
-    requires the right to get, list and watch the Secret, by its name. It may not name files or commands."""
+    """In place of `kubeconfig`: a Secret with one on the API server of the pool. New content is used for new requests.
+    This requires the right to get, list and watch the Secret, by its name. It may not name files or commands."""
     context: str = ""
     """Context of the kubeconfig; by default its current one. Its namespace is read if access to all namespaces of the
     hub is forbidden."""

@@ -180,7 +180,9 @@ class Inventory:
         slices, resource_claims = found.of(ResourceSlice), found.of(ResourceClaim)
         of_pods, of_gpus = difference(before.pods, pods), difference(before.gpus, gpus)
         of_claims = difference(before.resource_claims, resource_claims)
-        claims_by_pool = reindexed(before.claims_by_pool, of_claims, _pools_of)
+        claims_by_pool = reindexed(
+            before.claims_by_pool, of_claims, lambda claim: {PoolName(each.driver, each.pool) for each in claim.results}
+        )
         pools = before.pools
         if difference(before.resource_slices, slices) or claims_by_pool.keys() != before.claims_by_pool.keys():
             pools = device_pools(slices.values(), before.pools, frozenset(claims_by_pool))
@@ -325,10 +327,6 @@ def _users_of(claim: ResourceClaim) -> set[str]:
 
 def _devices_of(claim: ResourceClaim) -> set[str]:
     return {result.id for result in claim.results if not result.admin_access}
-
-
-def _pools_of(claim: ResourceClaim) -> set[PoolName]:
-    return {PoolName(each.driver, each.pool) for each in claim.results}
 
 
 def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K, tuple[_T, ...]]:

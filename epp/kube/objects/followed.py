@@ -298,7 +298,7 @@ class FollowsObjects(ObjectReader[P]):
     async def objects_changed(self, kinds: Sequence[ObjectsOfKind]) -> AffectedEndpoints:
         """Apply changed objects of the cluster; return the affected endpoints."""
         async with self._changing:
-            return (await asyncio.to_thread(self._with_cluster, kinds))()
+            return (await asyncio.to_thread(lambda: self.effect_of(self._objects.take(kinds), kinds)))()
 
     @abstractmethod
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:
@@ -315,6 +315,3 @@ class FollowsObjects(ObjectReader[P]):
         """Return the effect of the files, None without a change."""
         change = self._objects.read(self.clock.now())
         return None if change is None else self.effect_of(change)
-
-    def _with_cluster(self, kinds: Sequence[ObjectsOfKind]) -> Effect:
-        return self.effect_of(self._objects.take(kinds), kinds)

@@ -82,11 +82,8 @@ def is_of_envoy(document: Mapping[str, Any]) -> bool:
     keys = {_snake(str(key)) for key in document}
     groups = document.get("endpoints")
     first = groups[0] if isinstance(groups, list) and groups else None
-    return bool(keys & {"resources", "cluster_name", "@type"}) or (isinstance(first, Mapping) and _has_servers(first))
-
-
-def _has_servers(group: Mapping[str, Any]) -> bool:
-    return "lb_endpoints" in group or "lbEndpoints" in group
+    of_group = first.keys() if isinstance(first, Mapping) else ()
+    return bool(keys & {"resources", "cluster_name", "@type"} or {"lb_endpoints", "lbEndpoints"}.intersection(of_group))
 
 
 def read_assignments(document: Mapping[str, Any]) -> tuple[list[Target], tuple[str, ...]]:
