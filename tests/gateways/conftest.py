@@ -24,6 +24,8 @@ from tests.support.kube.running import Cluster, running
 
 TEST_SECONDS = 600
 
+pytest.register_assert_rewrite("tests.gateways.features")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # One loop for all: places that tests share have clients.

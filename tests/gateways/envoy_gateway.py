@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.gateways.istio import ENVOY
+from tests.gateways.front import ENVOY
 from tests.gateways.kubelet import Pod, Runner
 from tests.support.kube import manifests as write
 from tests.support.kube.client import Manifest
@@ -32,8 +32,10 @@ CONFIG = {
     # Beside its Envoy, which wants the ports that it has otherwise.
     "admin": {"address": {"host": "127.0.0.1", "port": 19900}},
     "telemetry": {"metrics": {"prometheus": {"disable": True}}},
+    # By which tests name a subset of the endpoints.
+    "extensionApis": {"enableLua": True},
 }
-"""What its chart writes; without the image of its rate limits, which are not used."""
+"""What its chart writes, and Lua; without the image of its rate limits, which are not used."""
 
 
 def definitions_in(place: Path) -> list[Manifest]:

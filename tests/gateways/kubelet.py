@@ -2,6 +2,7 @@
 """A node without containers: pods of one namespace run as processes, each at an address of its own."""
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import re
@@ -81,24 +82,47 @@ Runner = Callable[[Pod], Awaitable[Sequence[str]]]
 
 async def picker(pod: Pod) -> Sequence[str]:
     """Return the command line of a picker of the chart: at the address of its pod, with the rights of its account."""
-    mounted = pod.directory / "config"
-    mounted.mkdir(exist_ok=True)
-    (volume,) = [each for each in pod.manifest["spec"]["volumes"] if each["name"] == "config"]
-    config = await pod.space.admin.get(
-        write.manifest("v1", "ConfigMap", volume["configMap"]["name"], pod.space.namespace)
-    )
-    for name, text in config["data"].items():
-        (mounted / name).write_text(text)
+    arguments = await mounted(pod)
     account = await pod.space.user(pod.manifest["spec"]["serviceAccountName"])
     environment = {**pod.environment, "KUBECONFIG": str(account.kubeconfig(pod.directory / "kubeconfig"))}
     variables = [f"{name}={value}" for name, value in environment.items()]
-    arguments = [each.replace("/config/", f"{mounted}/") for each in pod.arguments]
     return ("/usr/bin/env", *variables, *EPP, "serve", *arguments, f"--bind-address={pod.ip}")
+
+
+async def mounted(pod: Pod) -> list[str]:
+    """Write the files that are mounted into a container; return its arguments, which name these."""
+    arguments = pod.arguments
+    for mount in pod.container["volumeMounts"]:
+        files = await _files(pod, mount["name"])
+        directory = pod.directory / mount["name"]
+        directory.mkdir(exist_ok=True)
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        arguments = [each.replace(mount["mountPath"], str(directory)) for each in arguments]
+    return arguments
+
+
+async def _files(pod: Pod, volume: str) -> dict[str, bytes]:
+    """Return the files of a config map or a secret that is a volume."""
+    (source,) = [each for each in pod.manifest["spec"]["volumes"] if each["name"] == volume]
+    read = partial(write.manifest, "v1", namespace=pod.space.namespace)
+    if "configMap" in source:
+        found = await pod.space.admin.get(read("ConfigMap", source["configMap"]["name"]))
+        return {name: text.encode() for name, text in found["data"].items()}
+    if "secret" in source:
+        found = await pod.space.admin.get(read("Secret", source["secret"]["secretName"]))
+        return {name: base64.b64decode(value) for name, value in found["data"].items()}
+    return {}
 
 
 async def model_server(pod: Pod) -> Sequence[str]:
     """Return the command line of a simulated model server that says the name of its pod in each answer."""
     return (*EPP, "sim-server", f"--host={pod.ip}", f"--name={pod.name}", *pod.arguments)
+
+
+async def deaf_server(pod: Pod) -> Sequence[str]:
+    """Return the command line of a model server that refuses connections when it is told to."""
+    return (sys.executable, str(Path(__file__).with_name("deaf_server.py")), pod.ip)
 
 
 class Kubelet:
@@ -132,9 +156,8 @@ class Kubelet:
         return [{"apiVersion": "v1", "kind": "Pod", **each} for each in listed["items"]]
 
     def process(self, pod: Manifest) -> Process:
-        """Return the process of a pod with one container."""
-        (process,) = self._processes[pod["metadata"]["uid"]]
-        return process
+        """Return the process of the first container of a pod."""
+        return self._processes[pod["metadata"]["uid"]][0]
 
     async def run(self) -> None:
         """Look at all pods, again and again."""
@@ -239,7 +262,9 @@ async def _probed(pod: Pod) -> bool:
                 return False
             return bool(answer.status == HealthCheckResponse.SERVING)
     asked = probe["httpGet"]
+    named = {each["name"]: each["containerPort"] for each in pod.container.get("ports", ())}
+    port = named.get(asked["port"], asked["port"])
     with contextlib.suppress(aiohttp.ClientConnectionError):
-        async with aiohttp.ClientSession() as http, http.get(f"http://{pod.ip}:{asked['port']}{asked['path']}") as page:
+        async with aiohttp.ClientSession() as http, http.get(f"http://{pod.ip}:{port}{asked['path']}") as page:
             return page.status == 200
     return False

@@ -15,7 +15,8 @@ import aiohttp
 import yaml
 
 from tests.gateways import istio
-from tests.gateways.kubelet import Kubelet, kubelet_of, model_server, picker
+from tests.gateways.front import front
+from tests.gateways.kubelet import Kubelet, deaf_server, kubelet_of, model_server, picker
 from tests.support.kube import manifests as write
 from tests.support.kube.charts import REPOSITORY, Helm
 from tests.support.kube.client import Manifest
@@ -25,8 +26,15 @@ from tests.support.world import MODEL
 
 EXAMPLE = REPOSITORY / "deploy" / "examples" / "istio"
 GATEWAY_API = "gateway.networking.k8s.io/v1"
-GATEWAY_LABELS = {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
-RUNNERS = {"inference-epp:": picker, "sim-server:": model_server, "/proxyv2:": istio.gateway}
+GATEWAY_NAME = "gateway.networking.k8s.io/gateway-name"
+GATEWAY_LABELS = {GATEWAY_NAME: "inference-gateway"}
+RUNNERS = {
+    "inference-epp:": picker,
+    "sim-server:": model_server,
+    "deaf-server:": deaf_server,
+    "front:": front,
+    "/proxyv2:": istio.gateway,
+}
 PATIENCE_SECONDS = 120.0
 CLIENTS = 8
 _ports = itertools.count(80)
@@ -60,8 +68,9 @@ class Place:
         self.space = space
         self.kubelet = kubelet
         self.url = ""
-        self.port = next(_ports)
-        self._helm = helm
+        self.gateways, self.gateway_labels = kubelet, GATEWAY_LABELS
+        """The pods of the gateway."""
+        self.helm = helm
         self._http = http
 
     async def install(
@@ -76,14 +85,26 @@ class Place:
         """Return the objects of a release."""
         # Answers tell the endpoint that was chosen; a picker that ends does not linger.
         given = ("router.epp.flags.decision-headers=true", "router.epp.flags.drain-quiet-period=10ms", *values)
-        return self._helm.template(*given, files=files, namespace=self.space.namespace, release=release)
+        return self.helm.template(*given, files=files, namespace=self.space.namespace, release=release)
 
-    async def serve(self, count: int, *, name: str = "vllm", ports: Sequence[int] = (8000,)) -> list[Manifest]:
-        """Run so many pods as a Deployment, each with a simulated model server at each port; return them when ready."""
+    async def serve(
+        self,
+        count: int,
+        *,
+        name: str = "vllm",
+        app: str = "",
+        image: str = "sim-server:test",
+        ports: Sequence[int] = (8000,),
+        front: bool = False,
+    ) -> list[Manifest]:
+        """Run so many pods as a Deployment, each with a simulated model server at each port; return them when ready.
+
+        `app` is their label, the name by default; a `front` before the first server takes HTTP/2 too, at port 8000.
+        """
         containers = [
             {
                 "name": f"server-{port}",
-                "image": "sim-server:test",
+                "image": image,
                 "args": [f"--port={port}", f"--model={MODEL}", "--preset=h100", "--time-scale=0.2"],
                 "readinessProbe": {"httpGet": {"path": "/health", "port": port}},
                 # As long as endpoints that end may still be chosen.
@@ -91,29 +112,34 @@ class Place:
             }
             for port in ports
         ]
-        labels = {"app": name}
+        if front:
+            probe = {"httpGet": {"path": "/health", "port": 8000}}
+            containers.append({"name": "front", "image": "front:test", "readinessProbe": probe})
+        labels = {"app": app or name, "part": name}
         template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
         spec = {"replicas": count, "selector": {"matchLabels": labels}, "template": template}
         await self.space.apply(write.manifest("apps/v1", "Deployment", name, spec=spec))
-        return await self.kubelet.ready(count, app=name)
+        return await self.kubelet.ready(count, part=name)
 
-    async def open_gateway(self, *routes: Manifest) -> None:
+    async def open_gateway(self, *routes: Manifest, name: str = "inference-gateway") -> None:
         """Apply the gateway and the route of the example, or these routes in its place, and find its address."""
+        port = next(_ports)
         shipped = [each for each in yaml.safe_load_all((EXAMPLE / "gateway.yaml").read_text()) if each]
         for each in shipped:
             if each["kind"] == "Gateway":
-                each["spec"]["listeners"][0]["port"] = self.port
+                each["metadata"]["name"] = name
+                each["spec"]["listeners"][0]["port"] = port
             elif routes:
                 continue
             await self.space.apply(each)
         for route in routes:
             await self.space.apply(route)
-        (pod,) = await self.kubelet.ready(1, **GATEWAY_LABELS)
+        (pod,) = await self.kubelet.ready(1, **{GATEWAY_NAME: name})
         address = pod["status"]["podIP"]
         # What a cloud does for a Service of type LoadBalancer.
-        service = write.manifest("v1", "Service", "inference-gateway-istio", self.space.namespace)
+        service = write.manifest("v1", "Service", f"{name}-istio", self.space.namespace)
         await self.space.admin.status(service, {"loadBalancer": {"ingress": [{"ip": address}]}})
-        self.url = f"http://{address}:{self.port}"
+        self.url = f"http://{address}:{port}"
 
     async def conditions(self, kind: str, name: str, api_version: str = GATEWAY_API) -> dict[str, tuple[str, str]]:
         """Return status and reason of each condition of an object, those of its first parent if it has some."""
@@ -166,9 +192,9 @@ class Place:
 
     async def access_log(self) -> list[str]:
         """Return the lines that Envoy wrote about requests."""
-        (pod,) = await self.kubelet.pods(**GATEWAY_LABELS)
-        lines = self.kubelet.process(pod).log.read_text().splitlines()
-        return [line for line in lines if '"POST ' in line]
+        (pod,) = await self.gateways.pods(**self.gateway_labels)
+        lines = self.gateways.process(pod).log.read_text().splitlines()
+        return [line for line in lines if "POST" in line]
 
     async def records(self, pod: Manifest) -> list[dict[str, Any]]:
         """Return the requests that a simulated model server got."""
@@ -178,11 +204,13 @@ class Place:
             return found
 
 
-def route(name: str, *backends: Manifest, path: str = "/") -> Manifest:
+def route(
+    name: str, *backends: Manifest, path: str = "/", gateways: Sequence[str] = ("inference-gateway",)
+) -> Manifest:
     """Return an HTTPRoute with one rule for a prefix of paths."""
     match = {"path": {"type": "PathPrefix", "value": path}}
     rule = {"matches": [match], "backendRefs": list(backends), "timeouts": {"request": "0s"}}
-    spec = {"parentRefs": [{"name": "inference-gateway"}], "rules": [rule]}
+    spec = {"parentRefs": [{"name": each} for each in gateways], "rules": [rule]}
     return write.manifest(GATEWAY_API, "HTTPRoute", name, spec=spec)
 
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from tests.gateways import envoy_gateway, istio
+from tests.gateways import envoy_gateway, features, istio, kind_walk
 from tests.gateways.build_assets import ASSETS
 from tests.gateways.conftest import Mesh
 from tests.gateways.controllers import controllers_of
@@ -57,6 +57,7 @@ async def example(tmp_path_factory) -> AsyncIterator[Place]:
         owner = {"gateway.envoyproxy.io/owning-gateway-namespace": place.space.namespace}
         (pod,) = await kubelet.ready(1, **owner)
         place.url = f"http://{pod['status']['podIP']}:10080"  # where it listens in place of port 80
+        place.gateways, place.gateway_labels = kubelet, owner
         await place.answers()
         yield place
 
@@ -143,3 +144,52 @@ async def test_without_a_picker_the_policy_decides(example, change, status):
 
     await until(chosen, "the picker chooses again", seconds=PATIENCE_SECONDS)
     assert {answer.picked is None for answer in [await example.ask() for _ in range(10)]} == {False}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(example, tmp_path_factory) -> AsyncIterator[features.World]:
+    """The example once more, for a release that is called over TLS."""
+    release, policies = features.RELEASE, "gateway.networking.k8s.io/v1"
+    values = EXAMPLE / "values.yaml"
+    async with features.spans_and_release(example, tmp_path_factory.mktemp("llama"), values) as (spans, certificate):
+        text = (
+            (EXAMPLE / "gateway.yaml")
+            .read_text()
+            .replace("name: vllm", f"name: {release}")
+            .replace("app: vllm", f"app: {release}")
+        )
+        shipped = {each["kind"]: each for each in yaml.safe_load_all(text)}
+        shipped["HTTPRoute"]["spec"]["rules"] = features.rules({"name": release, "port": 8000})
+        shipped["EnvoyExtensionPolicy"]["spec"]["lua"] = [{"type": "Inline", "inline": features.LUA}]
+
+        async def trust(authority: bytes) -> None:
+            await example.space.apply(write.manifest("v1", "ConfigMap", "ca", data={"ca.crt": authority.decode()}))
+
+        async def use_http2() -> None:
+            service = write.manifest("v1", "Service", release, example.space.namespace)
+            port = {"name": "http", "port": 8000, "appProtocol": "kubernetes.io/h2c"}
+            await example.space.admin.patch(service, {"spec": {"ports": [port]}})
+
+        await trust(certificate)
+        validation = {
+            "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}],
+            "hostname": features.name_of(example),
+        }
+        target = {"group": "", "kind": "Service", "name": f"{release}-epp"}
+        spec = {"targetRefs": [target], "validation": validation}
+        await example.space.apply(write.manifest(policies, "BackendTLSPolicy", "picker", spec=spec))
+        for kind in ("Service", "EnvoyExtensionPolicy", "BackendTrafficPolicy", "HTTPRoute"):
+            await example.space.apply(shipped[kind])
+        made = features.World(example, spans, use_http2, trust, certificate)
+        await made.answers()
+        yield made
+
+
+class TestFeatures(features.Features):
+    """See `features`."""
+
+
+async def test_walk_on_kind_leads_to_an_answer(example, tmp_path):
+    """Without its gateway."""
+    answer, servers = await kind_walk.walk(example.space.cluster, example.helm, tmp_path)
+    assert (answer.status, answer.picked in servers) == (200, True)
