@@ -20,7 +20,14 @@ from tests.support.kube.running import Cluster
 
 NAMESPACE = "istio-system"
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
-XDS_PORT, READY_PORT, ADMIN_PORT = 15010, 8080, 15000
+XDS_PORT, READY_PORT, ADMIN_PORT = 15012, 8080, 15000
+_TLS = {
+    "name": "tls",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "sni": f"istiod.{NAMESPACE}.svc",
+    },
+}
 
 VALUES = (
     "pilot.env.ENABLE_GATEWAY_API_INFERENCE_EXTENSION=true",
@@ -84,15 +91,20 @@ async def istiod(cluster: Cluster, place: Path, helm: Helm, directory: Path) -> 
 
 async def gateway(pod: Pod) -> Sequence[str]:
     """Return the command line of the Envoy in a pod of Istio's."""
-    file = pod.directory / "envoy.json"
-    file.write_text(json.dumps(_bootstrap(pod)))
+    file, account = pod.directory / "envoy.json", pod.environment["SERVICE_ACCOUNT"]
+    answer = await pod.space.admin.request(
+        "POST",
+        f"/api/v1/namespaces/{pod.space.namespace}/serviceaccounts/{account}/token",
+        {"spec": {"audiences": ["istio-ca"]}},
+    )
+    file.write_text(json.dumps(_bootstrap(pod, answer["status"]["token"])))
     return (ENVOY, "--config-path", str(file), "--base-id", str(int(pod.ip.replace(".", ""))), "--concurrency", "2")
 
 
-def _bootstrap(pod: Pod) -> dict[str, Any]:
+def _bootstrap(pod: Pod, token: str) -> dict[str, Any]:
     """Return what Istio's agent writes for Envoy, without its own certificates, statistics and DNS.
 
-    Envoy asks the control plane itself, in plaintext, and is ready when it has what it asked for.
+    Envoy asks the control plane itself, as its service account, and is ready when it has what it asked for.
     """
     manifest, variables = pod.manifest, pod.environment
     labels = manifest["metadata"]["labels"]
@@ -131,13 +143,18 @@ def _bootstrap(pod: Pod) -> dict[str, Any]:
                 "api_type": "DELTA_GRPC",
                 "set_node_on_first_message_only": True,
                 "transport_api_version": "V3",
-                "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}],
+                "grpc_services": [
+                    {
+                        "envoy_grpc": {"cluster_name": "xds-grpc"},
+                        "initial_metadata": [{"key": "authorization", "value": f"Bearer {token}"}],
+                    }
+                ],
             },
         },
         "static_resources": {
             "listeners": [ready],
             "clusters": [
-                _cluster("xds-grpc", "127.0.0.1", XDS_PORT, http2=True),
+                _cluster("xds-grpc", "127.0.0.1", XDS_PORT, http2=True) | {"transport_socket": _TLS},
                 _cluster("admin", pod.ip, ADMIN_PORT, http2=False),
             ],
         },

@@ -204,11 +204,13 @@ async def test_rule_with_two_pools_asks_one_picker_for_both(place):
     one, other = await place.serve(2), await place.serve(2, name="llama")
     await place.install()
     await place.install(OTHER, release="llama")
-    await place.open_gateway(route("both", to_pool("vllm", weight=1), to_pool("llama", weight=1)))
+    await place.open_gateway(route("both", to_pool("vllm", weight=70), to_pool("llama", weight=30)))
     await place.answers()
-    answers = [await place.ask() for _ in range(60)]
+    answers = [await place.ask() for _ in range(200)]
     assert {answer.status for answer in answers} == {200}
     addresses = [addresses_of(pods) for pods in (one, other)]
+    # 140 of 200 are expected, with a standard deviation of 6.5.
+    assert 108 < sum(answer.server in addresses[0] for answer in answers) < 172
     as_picked = [
         {answer.picked == known[answer.server] for answer in answers if answer.server in known} for known in addresses
     ]
