@@ -14,10 +14,10 @@ from epp.admission.quotas import WhenAlone
 from epp.app.settings import PickerSettings
 from epp.extproc.server import ExtProcServer
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Shareable
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Plugin
 from epp.framework.quotas import Quota
+from epp.framework.sharing import Shareable
 from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director
 from epp.routing.outliers.shared_failures import SharedFailures

@@ -38,11 +38,11 @@ from epp.framework.accelerators.tag import (
     Device,
     Routability,
 )
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.plugin import Datum, Parameters
 from epp.framework.request import DEFAULT_FLOW
 from epp.framework.result import SchedulingResult
 from epp.framework.sessions import Bindings, SessionIds, session_digest
+from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
 
 _RUNNING, _PENDING = "Running", "Pending"
 _NO_OTHER_USER = (None, "tensor-fusion")

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from epp.framework.clock import Clock
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES, Shareable
+from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.snapshot import Snapshot
 
 BATCH_SECONDS = 0.02

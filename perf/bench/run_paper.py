@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from epp.framework.arrays import Floats
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES
+from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.runtime.redis_client import RedisAddress
 from epp.sharing.exchange import BATCH_SECONDS
 from perf.bench.rows.idle import POLLED, poll_microseconds

@@ -29,11 +29,11 @@ from epp.admission.quotas.victims import MOST_ASKED, MOST_CONSIDERED, fewest
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Shareable
 from epp.framework.plugin import Guard
 from epp.framework.quotas import Blocked, Quota, QuotaSource
 from epp.framework.refusals import Breach, OverQuotaError
 from epp.framework.request import Request
+from epp.framework.sharing import Shareable
 from epp.framework.snapshot import Snapshot
 
 NOMINATION_SECONDS = 5.0

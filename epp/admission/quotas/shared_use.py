@@ -13,7 +13,7 @@ from epp.admission.quotas.allowances import Allowance
 from epp.admission.quotas.elsewhere import NO_USE, Entry, Group, WhenAlone
 from epp.admission.quotas.quota_ledger import QuotaLedger
 from epp.framework.clock import Clock
-from epp.framework.datalayer import Shareable
+from epp.framework.sharing import Shareable
 from epp.framework.snapshot import Snapshot
 
 _MOST_ENTRY_BYTES = 20 * 1024

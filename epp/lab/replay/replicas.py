@@ -10,8 +10,9 @@ from epp.config import Assembly, Builder, LoadedConfig, assemble
 from epp.framework import Endpoint
 from epp.framework.clock import Clock
 from epp.framework.cluster import ObjectReader
-from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report, Shareable
+from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report
 from epp.framework.registry import Registry
+from epp.framework.sharing import Shareable
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.hardware.tagger import AcceleratorTagger
 from epp.hardware.topology import TopologyExtractor

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from epp.framework import Floats, Snapshot
 from epp.framework.arrays import any_true, highest
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES, slots_by_address
+from epp.framework.sharing import MOST_PAYLOAD_BYTES, slots_by_address
 
 _LARGEST_LOG_RATIO = log(1e4)
 _LEAST_TRUST = 0.25

@@ -32,11 +32,11 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.datalayer import Shareable
 from epp.framework.files import read_list
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.quantities import parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
+from epp.framework.sharing import Shareable
 from epp.plugins.endpoint_rates.estimate import InitialRates, RateFleet, estimate
 from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner, SharedRates
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, RateProfile, RateTable, ServerProfile, model_key

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.framework import Candidates, Floats
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES
+from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import RUNNING
 from epp.plugins.prefix_cache.index import PrefixIndex
 

@@ -32,11 +32,11 @@ from epp.framework import (
     SchedulingResult,
     Snapshot,
 )
-from epp.framework.datalayer import Shareable, slots_by_address
 from epp.framework.limits import Corrected, CountOrDefault, Tunable
 from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.sharing import Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 from epp.plugins.prefix_cache.joint_placement import PlacementNews, placements_in
 

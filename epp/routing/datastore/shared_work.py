@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from epp.framework.arrays import Floats, Positions
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.endpoint import Endpoint
+from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, INHERITED, PEER_REQUESTS, PEER_TOKENS, SERVED, Snapshot
 from epp.routing.datastore.slots import Change
 from epp.routing.datastore.store import Datastore

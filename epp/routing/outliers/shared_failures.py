@@ -3,7 +3,7 @@
 
 import msgspec
 
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES, Shareable
+from epp.framework.sharing import MOST_PAYLOAD_BYTES, Shareable
 from epp.framework.snapshot import Snapshot
 from epp.routing.datastore import Datastore
 from epp.routing.outliers.outlier_detector import OutlierDetector

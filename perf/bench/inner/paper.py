@@ -11,8 +11,8 @@ from timing import no_log_lines, quick, tell
 
 from epp.config import Builder, assemble, default_config
 from epp.framework import SystemClock
-from epp.framework.datalayer import Shareable
 from epp.framework.registry import Registry
+from epp.framework.sharing import Shareable
 from epp.routing.datastore import SharedWork
 from epp.routing.director import Cause, Director, Observers, Runtime
 from epp.routing.director.routing import Routing

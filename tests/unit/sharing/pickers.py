@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from epp.framework import Endpoint, ManualClock
-from epp.framework.datalayer import Shareable
+from epp.framework.sharing import Shareable
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS
 from epp.plugins.prefix_cache.producer import ApproxPrefixCacheProducer
 from epp.routing.datastore import Datastore, SharedWork

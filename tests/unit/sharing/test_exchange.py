@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import Endpoint, ManualClock
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES, Report
+from epp.framework.datalayer import Report
+from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import INHERITED, RUNNING, WAITING
 from epp.sharing.exchange import SILENCE_SECONDS, Batch
 from tests.unit.sharing.pickers import ENDPOINTS, Picker

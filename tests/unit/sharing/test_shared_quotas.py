@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from epp.admission.quotas import WhenAlone
 from epp.admission.quotas.elsewhere import GRACE_SECONDS
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES
 from epp.framework.quotas import SharedLimit
+from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.sharing.exchange import SILENCE_SECONDS, Batch, Exchange
 from epp.sharing.settings import SharingSettings
 from tests.support.quotas import GIB, TwoClocks, quota, tag, usage

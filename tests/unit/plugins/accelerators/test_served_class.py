@@ -7,7 +7,7 @@ import pytest
 from epp.framework import Headers, ManualClock, Request
 from epp.framework.accelerators.selection import SERVED_CLASS, class_of, of_served_class
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Partition, Sharing
-from epp.framework.datalayer import MOST_PAYLOAD_BYTES
+from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.availability import ServedClassProducer
