@@ -228,7 +228,7 @@ def test_enclosed_pickers_reach_the_server_of_their_shared_state(helm, url, port
 
 
 def test_a_replica_may_have_several_workers(helm):
-    assert "--workers=4" in container(helm.template("router.epp.sharing=4"))["args"]
+    assert "--workers=4" in container(helm.template("router.epp.workers=4"))["args"]
     assert not [each for each in container(helm.template())["args"] if "workers" in each]
 
 
