@@ -20,9 +20,9 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import ParameterError, read_struct
 from epp.framework.plugin import Parameters, Stability
-from epp.framework.plugin_status import InputState
+from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.hardware.mig import profile_fault
-from epp.pool.discovery.envoy_endpoints import is_of_envoy, read_assignments
+from epp.pool.discovery.envoy_endpoints import KIND, is_of_envoy, read_assignments
 from epp.pool.discovery.targets import Lookup, Resolver, Target, system_lookup
 from epp.runtime.addresses import HostPort, is_ip, parse_host, parse_port
 from epp.runtime.followed_files import LastGoodFile, ParsedFile, changes
@@ -240,12 +240,12 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
 
     @property
     def inputs(self) -> InputState:
-        """The file, if its newest version is not in effect."""
+        """The file, if its newest version is not in effect, and its unknown fields."""
         if self._file is None:
             return InputState()
         remarks = () if self._file.parsed is None else self._file.parsed.remarks
-        named = tuple(f"{self._path}: {remark}" for remark in remarks)
-        return InputState(self._file.problems, {self._path: self._file.rejected}, remarks=named)
+        ignored = tuple(IgnoredValue(self._path, KIND, *remark.split(": ", 1)) for remark in remarks)
+        return InputState(self._file.problems, {self._path: self._file.rejected}, ignored)
 
     def listed(self) -> Sequence[Endpoint]:
         """Return the endpoints in the file without resolving host names; raises ConfigurationError."""
@@ -256,7 +256,7 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""
         self._file = await asyncio.to_thread(self._read)
         self.resolver.targets = _targets(self._file)
-        self._tell_remarks()
+        self._tell_ignored()
         if not await self.resolver.refresh(pool) and self.resolver.targets:
             _log.warning("none of the endpoints' host names resolves, the pool is empty", file=self._path)
 
@@ -277,15 +277,15 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
             return
         if file.parsed is not before.parsed:
             self.resolver.targets = _targets(file)
-            self._tell_remarks()
+            self._tell_ignored()
             _log.info("endpoints file applied", file=self._path, endpoints=await self.resolver.refresh(pool))
         for problem in file.problems:
             what = "waits for a second look" if file.waiting is not None else "rejected"
             _log.warning(f"endpoints file {what}, pool unchanged", reason=str(problem))
 
-    def _tell_remarks(self) -> None:
-        for remark in self.inputs.remarks:
-            _log.warning("part of the endpoints file without effect", reason=remark)
+    def _tell_ignored(self) -> None:
+        for value in self.inputs.ignored:
+            _log.warning("part of the endpoints file without effect", reason=str(value))
 
     async def _follow_file(self, pool: Pool) -> None:
         async for _ in changes(Path(self._path)):

@@ -16,7 +16,7 @@ from epp.kube.objects.fields import Fields, unknown_within
 from epp.pool.discovery.targets import Target
 from epp.runtime.addresses import HostPort, parse_host, parse_port
 
-_KIND = "ClusterLoadAssignment"
+KIND = "ClusterLoadAssignment"
 _TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _RESOURCE = "type.googleapis.com/envoy.service.discovery.v3.Resource"
 _LEFT_OUT = frozenset({"UNHEALTHY", "DRAINING", "TIMEOUT", 2, 3, 4})
@@ -87,7 +87,7 @@ def is_of_envoy(document: Mapping[str, Any]) -> bool:
 
 
 def read_assignments(document: Mapping[str, Any]) -> tuple[list[Target], tuple[str, ...]]:
-    """Return the endpoints that take requests, and a sentence on each unknown field; raises ValueError with the path.
+    """Return the endpoints that take requests, and the cluster and path of each unknown field; raises ValueError.
 
     Fields are in Envoy's spelling, with underscores, or in that of its JSON, without. All resources are one pool.
     """
@@ -99,8 +99,8 @@ def read_assignments(document: Mapping[str, Any]) -> tuple[list[Target], tuple[s
             assignment = read_struct(_Assignment, resource)
         except ParameterError as error:
             raise ValueError(error.at(place.removesuffix("."))) from None
-        title = f"{_KIND} {assignment.cluster_name or 'without a cluster_name'}"
-        remarks += (f"{title}: {place}{each}" for each in unknown_within(resource, _known_fields()))
+        name = assignment.cluster_name or "without a cluster_name"
+        remarks += (f"{name}: {place}{each}" for each in unknown_within(resource, _known_fields()))
         for group_at, group in enumerate(assignment.endpoints):
             for at, each in enumerate(group.lb_endpoints):
                 if each.health_status not in _LEFT_OUT:
@@ -122,7 +122,7 @@ def _resources(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
         if isinstance(entry, Mapping) and entry.get("@type") == _RESOURCE:
             place, resource = f"{place}resource.", entry.get("resource")
         if not isinstance(resource, Mapping) or resource.get("@type", _TYPE) != _TYPE:
-            raise ValueError(f"{place[:-1]} is no {_KIND}: write one, with '@type': {_TYPE}")
+            raise ValueError(f"{place[:-1]} is no {KIND}: write one, with '@type': {_TYPE}")
         yield place, resource
 
 

@@ -114,7 +114,7 @@ async def test_ocm_14_unknown_fields_of_envoy_are_told_and_change_nothing(tmp_pa
     with capture_logs() as logs:
         await source.start(store)
     assert [endpoint.hostport for endpoint in store.endpoints] == ["10.0.0.1:8000"]
-    first, second = source.inputs.remarks
+    first, second = map(str, source.inputs.ignored)
     place = f"{file}: ClusterLoadAssignment llm: "
     assert first.startswith(f"{place}endpoints[].lb_endpoints[].helth_status is unknown: did you mean 'health_status'?")
     assert second.startswith(f"{place}wieght is unknown: ")
