@@ -199,6 +199,11 @@ def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
 def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
     """Yield the remarks of plugins about the files that they read, up to 100 for each."""
     for plugin in assembly.plugins:
+        if isinstance(plugin, FileDiscovery) and Path(plugin.parameters.path).is_file():  # else it is elsewhere
+            try:
+                plugin.listed()
+            except ConfigurationError as error:
+                yield loaded.problem(f"plugin {plugin.name!r}: {error}")
         inputs = plugin.inputs
         found = [*map(str, inputs.problems), *map(str, inputs.ignored), *inputs.remarks]
         yield from (loaded.problem(f"plugin {plugin.name!r}: {sentence}") for sentence in found[:_MOST_SENTENCES])

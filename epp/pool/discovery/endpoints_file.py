@@ -249,7 +249,8 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
 
     def listed(self) -> Sequence[Endpoint]:
         """Return the endpoints in the file without resolving host names; raises ConfigurationError."""
-        targets = _targets(self._read())
+        self._file = self._read()
+        targets = _targets(self._file)
         return [target.endpoint(target.host if is_ip(target.host) else _ANY_ADDRESS) for target in targets]
 
     async def start(self, pool: Pool) -> None:

@@ -481,3 +481,24 @@ def test_flags_of_several_pools_that_do_not_fit_are_refused(flags, problem):
     result = CliRunner().invoke(application(), ["check", *flags])
     assert result.exit_code == 1
     assert problem in result.output
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "said"),
+    [
+        ("endpoints: [{address: 127.0.0.1, port: 8000}]", "endpoints[0] (line 1): name is missing; add it"),
+        (
+            "{cluster_nme: far, endpoints: [{lb_endpoints: []}]}",
+            "cluster_nme is unknown: did you mean 'cluster_name'?",
+        ),
+    ],
+)
+def test_ocm_14_endpoints_file_that_is_there_is_read(tmp_path, endpoints, said):
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(endpoints)
+    text = f"plugins: [{{type: file-discovery, parameters: {{path: {path}}}}}]\n"
+    text += "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
+    (tmp_path / "config.yaml").write_text(HEAD + text)
+    result = CliRunner().invoke(application(), ["check", str(tmp_path / "config.yaml")])
+    assert result.exit_code == 0
+    assert said in " ".join(result.output.split())
