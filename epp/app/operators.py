@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
 
-import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 from aiohttp import web
 
 from epp.admin.allocation import allocation_routes

@@ -199,10 +199,11 @@ def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
 def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
     """Yield the remarks of plugins about the files that they read, up to 100 for each."""
     for plugin in assembly.plugins:
-        if isinstance(plugin, FileDiscovery) and Path(plugin.parameters.path).is_file():  # else it is elsewhere
+        if isinstance(plugin, FileDiscovery):
             try:
-                plugin.listed()
-            except ConfigurationError as error:
+                if Path(plugin.parameters.path).is_file():  # it may be on another machine
+                    plugin.listed()
+            except (ConfigurationError, OSError) as error:
                 yield loaded.problem(f"plugin {plugin.name!r}: {error}")
         inputs = plugin.inputs
         found = [*map(str, inputs.problems), *map(str, inputs.ignored), *inputs.remarks]

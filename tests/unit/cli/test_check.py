@@ -502,3 +502,11 @@ def test_ocm_14_endpoints_file_that_is_there_is_read(tmp_path, endpoints, said):
     result = CliRunner().invoke(application(), ["check", str(tmp_path / "config.yaml")])
     assert result.exit_code == 0
     assert said in " ".join(result.output.split())
+
+
+def test_path_of_endpoints_that_the_system_refuses_is_a_warning(tmp_path):
+    text = f"plugins: [{{type: file-discovery, parameters: {{path: {'x' * 300}}}}}]\n"
+    text += "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
+    (tmp_path / "config.yaml").write_text(HEAD + text)
+    result = CliRunner().invoke(application(), ["check", str(tmp_path / "config.yaml")])
+    assert (result.exit_code, "File name too long" in " ".join(result.output.split())) == (0, True)
