@@ -1,5 +1,5 @@
 # Two commands: `make run` starts the demo (on another port with `make run PORT=8081`), `make test` runs what is to hold at every commit, in
-# eight minutes on two cores. CONTRIBUTING.md lists the other targets.
+# five minutes on two cores. CONTRIBUTING.md lists the other targets.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input

@@ -29,12 +29,14 @@ _STDERR = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what the process itself writes errors to, which is not what tests write theirs to."""
     config.stash[_STDERR] = os.dup(2)
+    gc.disable()  # nothing is garbage before the tests are collected
 
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector look no more at thousands of collected tests: that was a sixth of all time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

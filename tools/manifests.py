@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import yaml
 
-from epp.kube.needs import binding, needs_of_hub, role
-from epp.kube.resources import CLUSTERS
+from epp.kube.resources import CLUSTERS, binding, needs_of_hub, role
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 NAMESPACE = "model-serving"

@@ -1,28 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses of the admin port: bodies, JSON, errors, and calls into the event loop that owns the data."""
+"""Requests and responses of the admin port: bodies, JSON, errors, counts of requests, and calls into the event loop."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import yaml
 from aiohttp import web
 
-from epp.admin.held_requests import HeldRequests
 from epp.config import Assembly, ConfigState
 from epp.framework.clock import Clock
 from epp.framework.input_errors import ParameterError, read_struct
-from epp.framework.messages import quoted
+from epp.framework.messages import printable, quoted
 from epp.framework.quotas import Quota
 from epp.framework.snapshot import Snapshot
 from epp.routing.director import Director
 from epp.runtime.http_server import read_body, response
 from epp.runtime.plain_yaml import PlainLoader, refuse_unsafe
 from epp.telemetry.endpoints import EndpointState
+
+Counts: TypeAlias = Mapping[str, Counter[str]]
+"""Number of requests by endpoint and tenant."""
+
+_MOST_HELD = 10_000
+"""Requests of a process that are looked through."""
+_MOST_NAME = 128
+
+
+class HeldRequests(NamedTuple):
+    """Requests by endpoint and tenant."""
+
+    assumed: Counts
+    """Those that no endpoint has answered yet."""
+    by_tenant: Counts
+    """Those that are charged to the quotas of tenants."""
+    unanswered: int
+    """All without an answer: more than `assumed` has if there are very many."""
+    silent: int = 0
+    """Processes that did not answer in time: their requests are missing."""
+
+    def with_others(self, others: Sequence["HeldRequests | None"]) -> "HeldRequests":
+        """Return these and those of other processes, None for one that did not answer."""
+        parts = (self, *(each for each in others if each is not None))
+        return HeldRequests(
+            _added(each.assumed for each in parts),
+            _added(each.by_tenant for each in parts),
+            sum(each.unanswered for each in parts),
+            1 + len(others) - len(parts),
+        )
+
+
+def held_requests(director: Director) -> HeldRequests:
+    """Return the requests of this process."""
+    assumed = islice(director.reservations, _MOST_HELD)
+    charged = islice(director.quotas.reservations(), _MOST_HELD)
+    return HeldRequests(
+        _counted((routing.result.targets[0].id, routing.request.fairness_id) for routing in assumed),
+        _counted((place.endpoint, each.tenant) for each in charged for place in each.places),
+        len(director.reservations),
+    )
+
+
+def _counted(pairs: Iterable[tuple[str, str]]) -> Counts:
+    found: dict[str, Counter[str]] = {}
+    for endpoint, tenant in pairs:
+        found.setdefault(endpoint, Counter())[printable(tenant, _MOST_NAME)] += 1
+    return found
+
+
+def _added(parts: Iterable[Counts]) -> Counts:
+    found: dict[str, Counter[str]] = {}
+    for endpoint, counts in (pair for part in parts for pair in part.items()):
+        found.setdefault(endpoint, Counter()).update(counts)
+    return found
+
 
 _HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _JSON: Final = "application/json"
@@ -61,7 +118,6 @@ class AdminError(Exception):
 
     @property
     def response(self) -> web.Response:
-        """The response."""
         return as_json({**self.also, "error": {"type": self.kind, "message": str(self)}}, self.status, self.headers)
 
 
@@ -75,7 +131,6 @@ class BadAdminRequestError(AdminError):
 def as_json(
     content: object, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """Return the answer with this content."""
     return response(msgspec.json.encode(content) + b"\n", {**_HEADERS, **(headers or {})}, status)
 
 
@@ -258,6 +313,8 @@ class PickerView:
     """Tells other processes of a quota that was set for a tenant, or taken back."""
     build: Callable[[str], Assembly]
     """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
+    complete: Callable[[], Coroutine[Any, Any, None]]
+    """Applies what other processes told for decisions."""
 
     async def call(self, work: Callable[[], T]) -> T:
         """Return the result of `work` on the event loop; raises AdminError where it is too busy."""

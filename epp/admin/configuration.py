@@ -31,7 +31,6 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
-    """Return the route."""
 
     async def show(_request: web.Request) -> web.Response:
         """Answer with the configuration."""

@@ -1,23 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints of the pool on the admin port: load, hardware and state of each."""
+"""Endpoints on the admin port: load, hardware, devices, state and requests of each; idle nodes and their price."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from aiohttp import web
 
-from epp.admin.answers import AdminError, PickerView, as_json, read_number, read_text
+from epp.admin.answers import AdminError, HeldRequests, PickerView, as_json, read_number, read_text
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import quoted
-from epp.framework.snapshot import ACCELERATOR, LAST_PICKED, LOAD_AT, LORA, METRICS_AT, MODELS, TOPOLOGY, Snapshot
+from epp.framework.snapshot import (
+    ACCELERATOR,
+    IN_FLIGHT,
+    IN_FLIGHT_TOKENS,
+    INHERITED,
+    LAST_PICKED,
+    LOAD_AT,
+    LORA,
+    METRICS_AT,
+    MODELS,
+    TOPOLOGY,
+    Snapshot,
+)
+from epp.hardware.node_devices import IdleNode
+from epp.hardware.tagger import AcceleratorTagger
 from epp.telemetry.endpoints import EndpointState
 
 PATH = "/api/endpoints"
@@ -30,7 +45,6 @@ _DIGITS = 6
 
 
 def endpoint_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
-    """Return the routes."""
     return web.get(PATH, partial(_all, picker)), web.get(PATH + "/{name:.+}", partial(_one, picker))
 
 
@@ -190,3 +204,114 @@ def _numbers(snapshot: Snapshot, slot: int) -> Mapping[str, float | None]:
 def _camel(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(other.capitalize() for other in others)
+
+
+_MOST_TENANTS = 20
+"""Of one endpoint, those with most."""
+
+
+def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
+
+    async def show(request: web.Request) -> web.Response:
+        """Answer with `limit` endpoints, from the one at `offset` on, and the devices that they have."""
+        limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
+        offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
+        held = await picker.loop.ask(picker.held)
+        snapshot = await picker.call(picker.snapshot)
+        slots = snapshot.slots[offset : offset + limit].tolist()
+        devices = _Devices(snapshot, slots)
+        rows = await in_turns(slots, lambda slot: _allocated(snapshot, slot, held))
+        ids = [_id(snapshot, slot) for slot in slots]
+        return as_json(
+            {
+                "gpuStore": devices.by_id,
+                "nodeWorkerStore": devices.by_node,
+                "allocation": dict(zip(ids, rows, strict=True)),
+                "gpuToWorkerMap": devices.workers,
+                "total": len(snapshot.slots),
+                "unanswered": held.unanswered,
+                **({"silentWorkers": held.silent} if held.silent else {}),
+            }
+        )
+
+    return (web.get("/api/allocation", show),)
+
+
+def _id(snapshot: Snapshot, slot: int) -> str:
+    endpoint = snapshot.endpoints.values[slot]
+    return "" if endpoint is None else endpoint.id
+
+
+def _allocated(snapshot: Snapshot, slot: int, held: HeldRequests) -> Mapping[str, object]:
+    name = _id(snapshot, slot)
+    tag = snapshot.records(ACCELERATOR).values[slot]
+    return {
+        "tag": accelerator_of(tag),
+        "node": tag.node or None,
+        "reservations": {
+            "inFlight": int(snapshot.column(IN_FLIGHT).item(slot)),
+            "inherited": int(snapshot.column(INHERITED).item(slot)),
+            "inFlightTokens": number(snapshot.column(IN_FLIGHT_TOKENS).item(slot)),
+            "assumed": dict(held.assumed.get(name, Counter()).most_common(_MOST_TENANTS)),
+            "byTenant": dict(held.by_tenant.get(name, Counter()).most_common(_MOST_TENANTS)),
+        },
+    }
+
+
+class _Devices:
+    """The devices of some endpoints."""
+
+    def __init__(self, snapshot: Snapshot, slots: Iterable[int]) -> None:
+        self.by_id: dict[str, dict[str, Any]] = {}
+        self.by_node: dict[str, list[str]] = {}
+        self.workers: dict[str, list[str]] = {}
+        """Endpoints by device; those of a slice are of the divided device too."""
+        tags = snapshot.records(ACCELERATOR).values
+        for slot in slots:
+            self._add(_id(snapshot, slot), tags[slot])
+
+    def _add(self, worker: str, tag: AcceleratorTag) -> None:
+        if tag.node:
+            self.by_node.setdefault(tag.node, []).append(worker)
+        for device in tag.devices:
+            self.by_id.setdefault(
+                device.id,
+                {
+                    "model": tag.model or None,
+                    "node": device.node or tag.node or None,
+                    "parent": device.parent_id or None,
+                    "index": device.index,
+                    "numa": device.numa,
+                    "health": device.health or None,
+                    "profile": tag.partition.profile or None,
+                    "fraction": device.fraction,
+                },
+            )
+            for one in dict.fromkeys(filter(None, (device.id, device.parent_id))):
+                self.workers.setdefault(one, []).append(worker)
+
+
+def idle_node_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
+
+    async def show(request: web.Request) -> web.Response:
+        """Answer with `limit` nodes, the most expensive first, and the sums of all nodes."""
+        limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
+        assembly = await picker.call(picker.assembly)
+        taggers = [each for each in assembly.taggers if isinstance(each, AcceleratorTagger)]
+        nodes: list[IdleNode] = []
+        for tagger in taggers:
+            nodes += await asyncio.to_thread(tagger.idle_nodes)
+        free = [each for each in nodes if each.free]
+        return as_json(
+            {
+                "nodes": msgspec.to_builtins(nodes[:limit]),
+                "total": len(nodes),
+                "freeDevices": sum(each.free for each in free),
+                "dollarsPerHour": round(sum(each.dollars_per_hour or 0.0 for each in free), 4),
+                "withoutPrice": sum(each.dollars_per_hour is None for each in free),
+                "readsNodes": bool(taggers),
+                "unseenPods": "; ".join(dict.fromkeys(filter(None, (each.unseen_pods for each in taggers)))),
+            }
+        )
+
+    return (web.get("/api/idle-nodes", show),)

@@ -9,7 +9,6 @@ import numpy as np
 from aiohttp import web
 
 from epp.admin.answers import AdminError, PickerView, as_json, read_one
-from epp.clusters.placement import ClusterTotal
 from epp.explain.building import error_of
 from epp.framework.arrays import Floats, Positions
 from epp.framework.clusters import ClusterIndex, Clusters
@@ -19,6 +18,7 @@ from epp.framework.messages import quoted
 from epp.framework.request import Headers
 from epp.framework.result import FilterTrace, ProfileAttempt, ProfileResult, ScoreTrace
 from epp.framework.snapshot import Snapshot
+from epp.pool.clusters.placement import ClusterTotal
 from epp.routing.director import Simulated, Simulation
 
 PATH = "/api/placement"
@@ -53,7 +53,6 @@ class _Total(ClusterTotal, frozen=True, rename="camel"):
 
 
 def placement_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
-    """Return the route."""
 
     async def show(request: web.Request) -> web.Response:
         """Answer with the ranking for a request without a prompt, of one profile."""

@@ -1,31 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener of the admin port, and who may use it and the metrics port: by token, account, or from this machine."""
+"""The listener of the admin port: who may use it and the metrics port, its page, and the routes of several pools."""
 
 import asyncio
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
 
-from epp.admin.answers import AdminError, BadAdminRequestError
-from epp.admin.page import PUBLIC_PATHS
-from epp.admin.pools import path_in_pool
+from epp.admin.answers import AdminError, BadAdminRequestError, as_json
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
 from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
 from epp.runtime.addresses import HostPort
 from epp.runtime.followed_files import FollowedFile
 from epp.runtime.http_connections import ConnectionCounts, Cut
-from epp.runtime.http_server import Handler, HttpLimits, HttpServer
+from epp.runtime.http_server import Handler, HttpLimits, HttpServer, response
 from epp.telemetry.settings import AdminSettings
+
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+PUBLIC_PATHS: Final = frozenset(_FILES)
+"""Paths that need no token: the page asks for the token itself, and sends it with each request for data."""
+
+
+def page_routes() -> tuple[web.RouteDef, ...]:
+    """Return the routes of the page's files."""
+    files = resources.files("epp.admin") / "page"
+
+    def route(path: str, name: str, kind: str) -> web.RouteDef:
+        content = files.joinpath(name).read_bytes()
+
+        async def send(_request: web.Request) -> web.Response:
+            return response(content, {**_HEADERS, "Content-Type": kind})
+
+        return web.get(path, send)
+
+    return tuple(route(path, *file) for path, file in _FILES.items())
+
+
+_PREFIX = "/pools"
+_POOL = "pool"
+
+Routes: TypeAlias = Mapping[str, Sequence[web.RouteDef]]
+"""The routes of each pool, by its name."""
+
+
+def routes_of_pools(like: Sequence[web.RouteDef], pools: Callable[[], Routes]) -> Sequence[web.RouteDef]:
+    """Return the routes of all pools that there will be; `like` are those of one, as all pools have the same.
+
+    `pools` returns the pools of that moment; called in any thread.
+    """
+
+    def find(route: web.RouteDef) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            name, known = request.match_info[_POOL], pools()
+            for each in known.get(name, ()):
+                if (each.method, each.path) == (route.method, route.path):
+                    return await cast("Handler", each.handler)(request)
+            text = f"no pool {name!r} is served here: see {_PREFIX}"
+            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", text)
+
+        return handle
+
+    async def names(_request: web.Request) -> web.Response:
+        return as_json({"pools": sorted(pools())})
+
+    below = [web.RouteDef(each.method, f"{_PREFIX}/{{{_POOL}}}{each.path}", find(each), each.kwargs) for each in like]
+    return [web.get(_PREFIX, names), *below]
+
+
+def path_in_pool(path: str) -> str:
+    """Return the path without the prefix of a pool."""
+    if not path.startswith(f"{_PREFIX}/"):
+        return path
+    _, slash, rest = path.removeprefix(f"{_PREFIX}/").partition("/")
+    return f"{slash}{rest}"
+
 
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site in requests of programs and of our own page."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions on the admin port: records of the latest ones, and where a request would go, without sending it."""
+"""Decisions on the admin port: the latest ones, and where a request would go, in this pool or a hypothetical one."""
 
 import asyncio
+import dataclasses
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -27,16 +28,141 @@ from epp.admin.answers import (
 )
 from epp.config import Assembly
 from epp.explain.building import error_of, simulated_record
-from epp.explain.made_up_pool import MOST_CHANGES, EndpointChange, UnknownEndpointError, made_up
 from epp.explain.recorder import Recorder
+from epp.framework.arrays import read_only
 from epp.framework.candidates import Subset
+from epp.framework.datalayer import Tagger
+from epp.framework.endpoint import Endpoint
 from epp.framework.errors import ConfigurationError, RequestError
 from epp.framework.headers import METHOD, OBJECTIVE, PATHS
-from epp.framework.messages import quoted
+from epp.framework.limits import NonNegative, Share
+from epp.framework.messages import hint_at, listed, quoted
 from epp.framework.plugin import Parameters
+from epp.framework.records import Records
 from epp.framework.request import Headers
+from epp.framework.snapshot import (
+    ANSWERS,
+    AVOIDED,
+    IN_FLIGHT,
+    KV_USAGE,
+    LOAD_AT,
+    METRICS_AT,
+    REACHABLE,
+    REFUSES,
+    RUNNING,
+    WAITING,
+    Column,
+    Snapshot,
+)
+from epp.routing.datastore.store import available_of
 from epp.routing.director import Simulated, Simulation
 from epp.routing.director.incoming_request import DEFAULT_PATH
+
+MOST_CHANGES = 256
+"""Endpoints that may be changed at once: changed labels are tagged again."""
+
+
+class EndpointChange(Parameters, frozen=True, kw_only=True):
+    """Changed values of an endpoint; null means unknown, and omitted values do not change."""
+
+    waiting: NonNegative | UnsetType | None = UNSET
+    """Requests in the engine's queue."""
+    running: NonNegative | UnsetType | None = UNSET
+    """Requests in the engine's batch."""
+    kv_usage: Share | UnsetType | None = UNSET
+    """Share of the KV cache in use."""
+    in_flight: NonNegative | UnsetType = UNSET
+    """Requests of this picker in flight."""
+    available: bool | UnsetType = UNSET
+    """Whether it can be reached and is not excluded."""
+    labels: dict[str, str | None] | UnsetType = UNSET
+    """Labels to set; null removes a label."""
+
+    @property
+    def numbers(self) -> Mapping[Column, float]:
+        """Changed columns."""
+        given = {WAITING: self.waiting, RUNNING: self.running, KV_USAGE: self.kv_usage, IN_FLIGHT: self.in_flight}
+        found = {
+            column: column.unknown if value is None else float(value)
+            for column, value in given.items()
+            if not isinstance(value, UnsetType)
+        }
+        if not isinstance(self.available, UnsetType):
+            found |= {REACHABLE: ANSWERS if self.available else REFUSES, AVOIDED: 0.0}
+        return found
+
+
+class UnknownEndpointError(ValueError):
+    """A changed endpoint is not in the pool, or its name is ambiguous."""
+
+
+def made_up(
+    snapshot: Snapshot, changes: Mapping[str, EndpointChange], taggers: Sequence[Tagger[Any]], *, now: float
+) -> Snapshot:
+    """Return a snapshot with changes by name, `namespace/name` or address of an endpoint; raises UnknownEndpointError.
+
+    The metrics of a changed endpoint are dated `now`. Taggers read the changed labels.
+    """
+    if not changes:
+        return snapshot
+    endpoints = list(snapshot.endpoints.values)
+    slots = _slots_by_name(endpoints)
+    columns = {name: values.copy() for name, values in snapshot.columns.items() if name in _CHANGEABLE}
+    attributes: dict[str, list[object]] = {}
+    for name, change in changes.items():
+        found = slots.get(name, [])
+        if len(found) != 1:
+            raise UnknownEndpointError(_not_one(name, slots, found, endpoints))
+        (slot,) = found
+        for column, value in change.numbers.items():
+            columns[column.name][slot] = value
+        if change.numbers.keys() & {WAITING, RUNNING, KV_USAGE}:
+            columns[METRICS_AT.name][slot] = columns[LOAD_AT.name][slot] = now
+        endpoint = endpoints[slot]
+        if isinstance(change.labels, UnsetType) or endpoint is None:
+            continue
+        merged = {**endpoint.labels, **change.labels}
+        labels = {key: value for key, value in merged.items() if value is not None}
+        endpoints[slot] = changed = dataclasses.replace(endpoint, labels=labels)
+        for tagger in taggers:
+            for attribute, record in tagger.tag_made_up(changed).attributes.items():
+                records = attributes.setdefault(attribute.name, list(snapshot.records(attribute).values))
+                records[slot] = record
+    relabels = any(not isinstance(change.labels, UnsetType) for change in changes.values())
+    at = snapshot.slots
+    return msgspec.structs.replace(
+        snapshot,
+        available=read_only(available_of(at, columns[REACHABLE.name][at], columns[AVOIDED.name][at])),
+        endpoints=Records(tuple(endpoints)) if attributes or relabels else snapshot.endpoints,
+        columns={**snapshot.columns, **{name: read_only(values) for name, values in columns.items()}},
+        attributes={**snapshot.attributes, **{name: Records(tuple(values)) for name, values in attributes.items()}},
+    )
+
+
+_CHANGEABLE = {
+    column.name for column in (WAITING, RUNNING, KV_USAGE, IN_FLIGHT, METRICS_AT, LOAD_AT, REACHABLE, AVOIDED)
+}
+
+
+def _slots_by_name(endpoints: Sequence[Endpoint | None]) -> Mapping[str, list[int]]:
+    slots: dict[str, list[int]] = {}
+    for slot, endpoint in enumerate(endpoints):
+        if endpoint is not None:
+            for name in {endpoint.name, endpoint.id, endpoint.hostport}:
+                slots.setdefault(name, []).append(slot)
+    return slots
+
+
+def _not_one(
+    name: str, slots: Mapping[str, list[int]], found: Sequence[int], endpoints: Sequence[Endpoint | None]
+) -> str:
+    if found:
+        ids = [endpoint.id for slot in found[:2] if (endpoint := endpoints[slot]) is not None]
+        return f"{len(found)} endpoints are named {quoted(name)}: write namespace/name, such as {ids[0]}"
+    known = list(dict.fromkeys(endpoint.name for endpoint in endpoints if endpoint is not None))
+    some = f"there are {listed(known, 5)}" if known else "the pool is empty"
+    return f"there is no endpoint {quoted(name)}: {hint_at(name, slots, otherwise=some)}"
+
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
@@ -86,7 +212,6 @@ class _Ask(Parameters, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> Headers:
-        """The headers of the request."""
         found = [(METHOD, self.method), (PATHS[0], self.path)]
         if self.objective:
             found.append((OBJECTIVE[0], self.objective))  # before another one in the headers
@@ -101,13 +226,13 @@ class _Ask(Parameters, frozen=True, kw_only=True):
 
 
 def simulation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
-    """Return the route."""
     configs = Configs(picker)
 
     async def simulate(request: web.Request) -> web.Response:
         """Answer with the record of a request that is only tried, and with its error where it is not routed."""
         ask = await read_ask(request, picker.pool)
         config = None if isinstance(ask.config, UnsetType) else await configs.of(ask.config)
+        await picker.loop.ask(picker.complete)
         seed = int(ask.seed, 16) if ask.seed else randbits(64)
         simulation, found = await picker.call(lambda: _simulated(picker, ask, config, seed))
         return await picker.call(lambda: _answer(picker, simulation, found, config))

@@ -10,15 +10,16 @@ import msgspec
 
 from epp.app.pool_check import PoolFindings, PoolReport, check_objects, check_pool, check_pools
 from epp.app.pools import PoolChoice
-from epp.framework.cluster import HubAccess, ObjectKind, ObjectReader
+from epp.framework.cluster_objects import HubAccess, ObjectKind, ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.access_check import Access, AccessState, check_access, user_of
 from epp.kube.configuration import read_secret
-from epp.kube.needs import (
+from epp.kube.readers import secret_data
+from epp.kube.resources import (
     CLUSTER,
     HARDWARE,
     METRICS,
+    SECRETS,
     Importance,
     Need,
     binding,
@@ -26,10 +27,10 @@ from epp.kube.needs import (
     needs_of_hub,
     needs_of_metrics,
     needs_of_picker,
+    resource_of,
     role,
 )
-from epp.kube.readers import secret_data
-from epp.kube.resources import SECRETS, resource_of
+from epp.kube.reviews import Access, AccessState, check_access, user_of
 from epp.pool.discovery import PodTarget, PoolName
 
 if TYPE_CHECKING:

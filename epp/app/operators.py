@@ -9,14 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
-from epp.admin.allocation import allocation_routes
-from epp.admin.answers import AdminError, LoopCalls, PickerView, read_one
+from epp.admin.answers import AdminError, HeldRequests, LoopCalls, PickerView, held_requests, read_one
 from epp.admin.configuration import config_routes, plugin_state_route, plugin_states
-from epp.admin.endpoints import endpoint_routes
-from epp.admin.held_requests import HeldRequests, held_requests
-from epp.admin.idle_nodes import idle_node_routes
-from epp.admin.page import page_routes
+from epp.admin.endpoints import allocation_routes, endpoint_routes, idle_node_routes
 from epp.admin.placement import placement_routes
+from epp.admin.port import page_routes
 from epp.admin.quotas import quota_routes
 from epp.admin.simulate import decision_routes, simulation_routes
 from epp.app.kubernetes import Kubernetes, hubs_health
@@ -30,7 +27,7 @@ from epp.explain.shadows import Shadows
 from epp.explain.storage import DecisionFile
 from epp.extproc.budgets import Budgets
 from epp.framework.clock import Clock
-from epp.framework.cluster import ObjectReader
+from epp.framework.cluster_objects import ObjectReader
 from epp.framework.files import only_files
 from epp.framework.messages import quoted
 from epp.framework.plugin import Plugin
@@ -132,6 +129,7 @@ class Operators:
             tenants=lambda: running.tenants,
             tell_quota=self.processes.tell_quota,
             build=self._on_trial,
+            complete=self.processes.complete,
         )
         return admin_routes(view, self.recorder)
 
@@ -165,6 +163,7 @@ class Operators:
         workers, worker = self.processes.workers, read_one(request, "worker")
         channels = {} if workers is None else {str(number): channel for number, channel in workers.channels.items()}
         if not worker:
+            await self.processes.complete()
             states = await plugin_states(self.running.assembly.instances.by_name, lambda: self.running.store.latest)
             return {**({} if workers is None else {"process": "main", "workers": [*channels]}), "plugins": states}
         if worker not in channels:

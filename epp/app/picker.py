@@ -10,11 +10,10 @@ from typing import Any
 import numpy.ma  # noqa: F401  np.median imports it at its first call, for which requests would wait
 import structlog
 
+from epp.admin.answers import held_requests
 from epp.admin.configuration import plugin_states
-from epp.admin.held_requests import held_requests
 from epp.admin.port import AdminPort, ClusterAccess
-from epp.app.idle_pods import IdleNodePods
-from epp.app.kubernetes import Kubernetes
+from epp.app.kubernetes import IdleNodePods, Kubernetes
 from epp.app.operators import Operators
 from epp.app.processes import Processes
 from epp.app.running import RunningConfig
@@ -27,7 +26,7 @@ from epp.extproc.budgets import Claim
 from epp.extproc.exchange import ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.framework import SystemClock
-from epp.framework.cluster import ObjectReader
+from epp.framework.cluster_objects import ObjectReader
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Plugin, SchedulingObserver
 from epp.framework.registry import Registry
@@ -58,8 +57,6 @@ from epp.telemetry.process_series import (
     show_sources,
     show_watches,
 )
-
-_NAMES_SHOWN = 10
 
 _log = structlog.get_logger()
 
@@ -132,9 +129,7 @@ class Picker:
                 settings.watch_config,
                 loaded,
                 default=settings.default_config,
-                generation=1
-                if settings.link is None or settings.link.config is None
-                else settings.link.config.generation,
+                generation=1 if self.link is None or self.link.config is None else self.link.config.generation,
                 build=self._build_next,
                 watch=settings.watches_config,
                 observer=self.metrics,
@@ -168,9 +163,7 @@ class Picker:
         self._show_series()
         if self._processes.stream is not None:
             show_shared_state(self.metrics.registry, self._processes.stream)
-        self._is_started = False
-        self._is_ready = False
-        self._is_stopping = False
+        self._is_started = self._is_ready = self._is_stopping = False
         self._own_api: KubeApi | None = None
         self._cluster_access: ClusterAccess | None = None
         self._servers = self._make_servers()
@@ -178,7 +171,7 @@ class Picker:
         show_extproc(self.metrics.registry, lambda: extproc.budgets, lambda: extproc.protocol_errors)
 
     def _show_series(self) -> None:
-        """Add the metrics of what is in use at the moment at which they are read."""
+        """Add the metrics of components that a reload may replace: they are looked up when the page is read."""
         registry = self.metrics.registry
         show_inputs(registry, self.operators.input_owners)
         registry.register(
@@ -241,19 +234,10 @@ class Picker:
 
     @property
     def store(self) -> Datastore:
-        """The endpoints of the pool."""
         return self._running.store
 
     @property
-    def pool_text(self) -> str:
-        """The endpoints by the names that they were given; of many, the first and the number of the others."""
-        names = [endpoint.name for endpoint in self.store.endpoints]
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        return f"{', '.join(names[:_NAMES_SHOWN])}{more}" or "no endpoints yet"
-
-    @property
     def director(self) -> Director:
-        """Routes requests to the pool."""
         return self._running.director
 
     @property
@@ -268,7 +252,6 @@ class Picker:
 
     @property
     def open_streams(self) -> int:
-        """ext_proc streams that are open now."""
         return self._servers.extproc.open_streams
 
     @property
@@ -296,7 +279,6 @@ class Picker:
 
     @property
     def config(self) -> ConfigState:
-        """Which configuration is in effect."""
         return ConfigState() if self._follower is None else self._follower.state
 
     def _config_in_effect(self) -> ConfigInEffect | None:
@@ -513,4 +495,5 @@ class Picker:
         return f"starting: {awaited}" if awaited else "starting"
 
     def _session(self, traits: GatewayTraits, claim: Claim, metadata: Mapping[str, str]) -> Session:
+        self._processes.look()
         return Session(self.director, self._exchange, traits, claim, metadata)

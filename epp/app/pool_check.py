@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from epp.app.pools import PoolChoice
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.endpoint import LabelSelector
 from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ApiError, KubeApi
-from epp.kube.collection import ABSENT, list_objects
-from epp.kube.object_set import Decode, Item
+from epp.kube.collection import ABSENT, Decode, Item, list_objects
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object

@@ -15,8 +15,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from epp.admin.answers import AdminError, LoopCalls, read_one
 from epp.admin.configuration import plugin_state_route
-from epp.admin.pools import routes_of_pools
-from epp.admin.port import AdminPort, ClusterAccess
+from epp.admin.port import AdminPort, ClusterAccess, routes_of_pools
 from epp.app.picker import Picker
 from epp.app.servers import Servers, operator_page, show_program
 from epp.app.settings import PickerSettings, of_pool

@@ -2,6 +2,7 @@
 """Connects a picker with its other processes and with other pickers: shared state, messages, connections."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from secrets import randbits, token_hex
@@ -20,18 +21,19 @@ from epp.framework.quotas import Quota
 from epp.framework.sharing import Shareable
 from epp.routing.datastore import Datastore, SharedWork
 from epp.routing.director import Director
-from epp.routing.outliers.shared_failures import SharedFailures
+from epp.routing.outliers.outlier_detector import SharedFailures
 from epp.runtime.followed_files import RELOADS
 from epp.sharing.channel import Channel, Handler
 from epp.sharing.connections import ConnectionReceiver, Connections
 from epp.sharing.exchange import Exchange
 from epp.sharing.health import Processes as Counts
 from epp.sharing.health import WorkersHealth, ask
-from epp.sharing.link import ConfigInEffect
-from epp.sharing.local import Publisher, Relay
+from epp.sharing.link import ConfigInEffect, Link
+from epp.sharing.local import Publisher, Reader, Relay
 from epp.sharing.metrics import MergedMetrics, show_processes
 from epp.sharing.mirror import EndpointCounter, EndpointCounts
 from epp.sharing.processes import Worker, Workers
+from epp.sharing.rings import Rings, shared_memory
 from epp.sharing.stream import SharedStream
 
 _ALL_WORKERS_SECONDS, _FIRST_WORKER_SECONDS = 20.0, 40.0
@@ -82,6 +84,8 @@ class Processes:
         self._clock = clock
         self._publisher: Publisher | None = None
         self._relay: Relay | None = None
+        self._reader: Reader | None = None
+        self._memory: int | None = None
         self._receiver: ConnectionReceiver | None = None
         has_workers = settings.workers > 1
         if not (settings.sharing.address or has_workers or self.link):
@@ -97,15 +101,20 @@ class Processes:
             yield from own
             yield from (plugin for plugin in plugins() if isinstance(plugin, Shareable))
 
-        self._exchange = Exchange(name, shareables, store.snapshot, clock, randbits(64))
+        self._exchange = Exchange(name, shareables, store.snapshot, clock, randbits(64), defers=has_workers)
         if settings.sharing.address and self.link is None:
             self.stream = self._stream()
         if self.link is not None:
-            self._publisher = Publisher(self._exchange, partial(self.link.send, "batch"))
+            rings = self.link.rings
+            self._publisher = Publisher(self._exchange, lambda batch: rings.write(batch, clock.now()))
+            self._reader = Reader(rings, lambda kept: self._exchange.apply(kept.data, clock.now() - kept.at), clock)
             self._counter = EndpointCounter(store, picks, partial(self.link.send, "counted"))
         elif has_workers:
-            self._relay = Relay(self._exchange, clock, self.stream)
+            self._memory = shared_memory(settings.workers + 1)
+            rings = Rings(self._memory, 0)
+            self._relay = Relay(self._exchange, clock, rings, self.stream)
             self._publisher = Publisher(self._exchange, self._relay.from_main)
+            self._reader = Reader(rings, self._relay.from_member, clock)
             self.acceptor = Connections(self._release, clock.now)
             self._counts = EndpointCounts(store)
         wakes = self._publisher or self.stream
@@ -141,18 +150,25 @@ class Processes:
         """How often each endpoint was picked by any process, by id; for the event loop."""
         return self._own_picks() if self._counts is None else self._counts.picks
 
+    def look(self) -> None:
+        """Apply what other processes told, before a request is routed."""
+        if self.link is not None and self._reader is not None:
+            self._reader.poll()
+
+    async def complete(self) -> None:
+        """Apply what the main process leaves to workers until it simulates a request or shows its plugins."""
+        if self._relay is not None:
+            await self._relay.complete()
+
     async def answers(self, kind: str, most_seconds: float) -> Sequence[Any]:
         """Return the answers of workers to a call, None of one that does not answer in time."""
         return tuple((await ask(self._channels(), kind, most_seconds)).values())
 
     async def open(self, server: ExtProcServer, handlers: Mapping[str, Handler], is_ready: Callable[[], bool]) -> None:
-        """Start workers, or connect to the main process.
-
-        `handlers` are those of a worker for messages of the main process, or the other way round.
-        """
-        if self._relay is not None and self.acceptor is not None and self._counts is not None:
+        """Start workers, or connect to the main process; `handlers` are for messages of the other side."""
+        if self._relay is not None and self.acceptor and self._counts is not None and self._memory is not None:
             shared = {"counted": self._counts.add, **handlers}
-            of_worker = partial(self._handlers_of, self._relay, self.acceptor, shared)
+            of_worker = partial(_handlers_of, self.acceptor, shared)
 
             def greeting() -> Iterator[tuple[str, object]]:
                 yield "ready", is_ready()
@@ -164,6 +180,7 @@ class Processes:
                 self._store,
                 self._relay,
                 self.acceptor,
+                self._memory,
                 handlers=of_worker,
                 greeting=greeting,
                 config=self._config,
@@ -176,7 +193,6 @@ class Processes:
                 server.http2, self.link.connections, partial(self.link.send, "connections")
             )
             of_main: Mapping[str, Handler] = {
-                "batch": lambda message: self._exchange.apply(*message),
                 "salt": self._exchange.use_salt,
                 "lost": lambda is_lost: self._exchange.connection(is_lost=is_lost),
                 "release": receiver.release,
@@ -198,15 +214,23 @@ class Processes:
         if self.workers is not None:
             yield "reloads of workers", partial(_pass_on_reloads, self.workers)
             yield "health of workers", partial(_refresh_health, self._health, self.workers)
-        if self._publisher is not None:
+        if self._publisher is not None and self._reader is not None:
             yield "shared state of workers", self._publisher.run
+            yield "shared state of other workers", partial(_read, self._reader, self.link)
         if self.stream is not None:
             yield "shared state", self.stream.run
 
     async def catch_up(self) -> None:
-        """Wait for the state of other pickers, and for workers; raises ConfigurationError if no worker starts."""
+        """Read the state of other pickers, and wait for workers; raises ConfigurationError if no worker starts.
+
+        The endpoints have to be known.
+        """
+        if self.stream is not None:
+            self.stream.begins.set()
         if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
             _log.warning("start without all that other pickers shared", server=self.stream.name)
+        if self.link is not None and self._reader is not None:
+            await self._reader.caught_up()
         if self.workers is not None and not await self.workers.started(
             all_seconds=_ALL_WORKERS_SECONDS, first_seconds=_FIRST_WORKER_SECONDS
         ):
@@ -231,15 +255,9 @@ class Processes:
         """End the workers."""
         if self.workers is not None:
             await self.workers.stop()
-
-    def _handlers_of(
-        self, relay: Relay, acceptor: Connections, others: Mapping[str, Handler], worker: Worker
-    ) -> Mapping[str, Handler]:
-        return {
-            "batch": lambda batch: relay.from_member(worker.picker, batch),
-            "connections": lambda load: acceptor.report(worker.number, load),
-            **others,
-        }
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
 
     def _channels(self) -> Iterable[Channel]:
         return () if self.workers is None else self.workers.channels.values()
@@ -247,6 +265,17 @@ class Processes:
     def _release(self, worker: int, rate: float) -> None:
         if self.workers is not None:
             self.workers.send_to(worker, "release", rate)
+
+
+def _handlers_of(acceptor: Connections, others: Mapping[str, Handler], worker: Worker) -> Mapping[str, Handler]:
+    return {"connections": partial(acceptor.report, worker.number), **others}
+
+
+async def _read(reader: Reader, link: Link | None) -> None:
+    """Read what other processes share: in a worker, once it knows the endpoints."""
+    if link is not None:
+        await link.filled()
+    await reader.run()
 
 
 async def _pass_on_reloads(workers: Workers) -> None:

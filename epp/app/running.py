@@ -15,7 +15,7 @@ from epp.app.source_pool import SourcePool
 from epp.config import Assembly
 from epp.config.model import POOL_SOURCE
 from epp.framework.clock import Clock
-from epp.framework.cluster import ObjectNotifications, ObjectReader, Reading
+from epp.framework.cluster_objects import ObjectNotifications, ObjectReader, Reading
 from epp.framework.datalayer import (
     AffectedEndpoints,
     DataSource,
@@ -353,7 +353,7 @@ class RunningConfig:
 
 
 def _only_tags(plugin: Plugin[Any]) -> bool:
-    """Whether nothing but the tags of endpoints, and messages of the main process, comes from what it reads."""
+    """Whether it only produces tags of endpoints, which workers get from the main process."""
     roles = set(roles_of(type(plugin)))
     return Tagger in roles and roles <= {Tagger, ObjectReader, Follower, DataSource}
 

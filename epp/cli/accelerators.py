@@ -12,9 +12,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.cli.commands import Accelerators
-from epp.cli.inputs import read_config, read_endpoints, split_list
+from epp.cli.input_output import (
+    indented,
+    log_of_errors_only,
+    new_console,
+    plain_table,
+    print_json,
+    read_config,
+    read_endpoints,
+    split_list,
+)
 from epp.cli.options import Output
-from epp.cli.output import indented, log_of_errors_only, new_console, plain_table, print_json
 from epp.cli.running import exit_on
 from epp.config import Assembly, Builder, assemble, default_config
 from epp.framework import Candidates, ConfigurationError, SystemClock
@@ -23,7 +31,8 @@ from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.datalayer import Report as Tagged
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.hardware.reports import ClassTotal, ClassTotals, Missing, fit_report, missing_of
+from epp.hardware.node_devices import ClassTotal, ClassTotals, fit_report
+from epp.hardware.tag_builder import Missing, missing_of
 from epp.hardware.tagger import AcceleratorTagger
 from epp.hardware.tensor_fusion import QuotaReport, quota_reports
 from epp.kube.objects.decode import versions_in

@@ -8,7 +8,7 @@ import aiohttp
 import typer
 
 from epp.cli.commands import Calibrate
-from epp.cli.output import progress_bar, write_text
+from epp.cli.input_output import progress_bar, write_text
 from epp.cli.running import run
 from epp.framework import ConfigurationError
 from epp.framework.files import read_regular

@@ -11,9 +11,8 @@ from rich.tree import Tree
 
 from epp.cli.check_files import FileReport, check_all, check_pools
 from epp.cli.commands import Check
-from epp.cli.inputs import split_list
+from epp.cli.input_output import log_of_errors_only, new_console, print_json, show_findings, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json, show_findings
 from epp.cli.picker_flags import POOL_GROUP
 from epp.cli.running import exit_on
 from epp.config import Builder

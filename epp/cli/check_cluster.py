@@ -15,16 +15,16 @@ from rich.table import Table
 from epp.app.cluster_check import ClusterReport, check_cluster
 from epp.app.pool_check import PoolReport
 from epp.cli.commands import Check
+from epp.cli.input_output import log_of_errors_only, new_console, print_labelled, show_findings
 from epp.cli.kubernetes import lease_name, read_namespace, read_pool_choice, read_source
-from epp.cli.output import log_of_errors_only, new_console, print_labelled, show_findings
-from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError
-from epp.framework.cluster import HubAccess, ObjectKind, ObjectReader
+from epp.framework.cluster_objects import HubAccess, ObjectKind, ObjectReader
 from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.access import ApiUnreachableError, KubeApi
-from epp.kube.access_check import Access, AccessState
-from epp.kube.needs import Importance
+from epp.kube.resources import Importance
+from epp.kube.reviews import Access, AccessState
+from epp.pool.clusters.tagger import ClusterTagger
 
 _COLOURS = {
     AccessState.ALLOWED: "green",

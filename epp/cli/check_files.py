@@ -12,11 +12,10 @@ import msgspec
 from epp.config import Assembly, Builder, InvalidConfigError, LoadedConfig, Problem, assemble
 from epp.config.describe import Graph, describe
 from epp.config.document import written
-from epp.config.load import load_all, one_too_many
+from epp.config.load import NoConfigError, decoded, load_all, one_too_many, read_file
 from epp.config.model import KIND
-from epp.config.sources import NoConfigError, decoded, read_file
 from epp.framework import ConfigurationError, Endpoint, SystemClock
-from epp.framework.cluster import HubAccess, ObjectKind
+from epp.framework.cluster_objects import HubAccess, ObjectKind
 from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors.tagging import Tagging
 from epp.pool.discovery import FileDiscovery, PodFileDiscovery

@@ -5,7 +5,7 @@ import typer
 from rich.table import Table
 
 from epp.cli.commands import ConfigList, ConfigSchema, ConfigShow
-from epp.cli.output import new_console, print_json
+from epp.cli.input_output import new_console, print_json
 from epp.cli.running import exit_on
 from epp.config.load import sample_texts, summary
 from epp.config.model import config_schema as json_schema

@@ -36,9 +36,8 @@ from epp.lab.demo.servers import (
     model_servers,
     two_clusters,
 )
-from epp.lab.demo.table import LastRequest, line, table
 from epp.lab.demo.tenants import FLOOD, SERVERS, STEADY, Tenants, TwoTenants, tenant_config
-from epp.lab.demo.traffic import RoundRobin, Traffic
+from epp.lab.demo.traffic import LastRequest, RoundRobin, Traffic, line, table
 from epp.lab.gateway.local import local_gateway
 from epp.lab.gateway.settings import GatewayError, GatewaySettings
 from epp.pool.discovery import StaticDiscovery

@@ -12,8 +12,8 @@ import msgspec
 
 from epp.cli.commands import Explain
 from epp.cli.decision_tree import show
+from epp.cli.input_output import new_console, print_json
 from epp.cli.options import Output
-from epp.cli.output import new_console, print_json
 from epp.cli.running import exit_on
 from epp.explain.record import VERSION, DecisionRecord
 from epp.framework import ConfigurationError
@@ -35,10 +35,7 @@ _decoder = msgspec.json.Decoder(DecisionRecord)
 
 
 class Wanted(NamedTuple):
-    """The record to find: by its id, by the id of its request, or the latest.
-
-    An `id` without a decision is tried as the id of a request.
-    """
+    """The record to find: by its id, by the id of its request, or the latest."""
 
     id: str = ""
     request_id: str = ""

@@ -9,12 +9,13 @@ import structlog
 import typer
 
 from epp.app import Picker
-from epp.cli.inputs import read_bind_address, read_targets, read_trust
+from epp.cli.input_output import read_bind_address, read_targets, read_trust
 from epp.cli.picker_flags import Gateway
 from epp.cli.running import exit_on, run
 from epp.cli.serve import configure_logs, picker_settings, work_for
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
+from epp.framework.messages import listed
 from epp.lab.gateway.bootstrap import bootstrap_yaml
 from epp.lab.gateway.local import LocalGateway, local_gateway, with_tls
 from epp.lab.gateway.settings import (
@@ -70,7 +71,9 @@ def _page_host(flags: Gateway) -> str:
 def _start_line(running: LocalGateway) -> str:
     page = running.picker.addresses.get("metrics")
     metrics = "" if page is None else f", metrics on {page}"
-    return f"listening on {running.url} for {running.picker.pool_text}{metrics}; Ctrl-C stops"
+    names = [endpoint.name for endpoint in running.picker.store.endpoints]
+    pool = listed(names, 10) or "no endpoints yet"
+    return f"listening on {running.url} for {pool}{metrics}; Ctrl-C stops"
 
 
 def _settings(flags: Gateway) -> GatewaySettings:

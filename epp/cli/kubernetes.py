@@ -13,7 +13,7 @@ import structlog
 
 from epp.app import KubernetesSettings, PoolChoice
 from epp.cli.commands import Check
-from epp.cli.inputs import is_in_files, split_list
+from epp.cli.input_output import is_in_files, split_list
 from epp.cli.picker_flags import Serve
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from epp.cli.commands import PluginOutput, Plugins
-from epp.cli.output import indented, new_console, print_json
+from epp.cli.input_output import indented, new_console, print_json
 from epp.cli.running import exit_on
 from epp.config.plugin_reference import (
     ParameterEntry,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`epp replay`: a trace, replayed with configurations on simulated servers, or its decisions alone."""
+"""`epp replay`: replays a trace with configurations on simulated servers, or only its decisions."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,9 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from epp.cli.commands import Replay
-from epp.cli.inputs import read_named_config, split_list
+from epp.cli.input_output import (
+    log_of_errors_only,
+    new_console,
+    plain_table,
+    print_json,
+    progress_bar,
+    read_named_config,
+    split_list,
+    write_text,
+)
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, plain_table, print_json, progress_bar, write_text
 from epp.cli.replay_decisions import replay_decisions
 from epp.cli.running import exit_on
 from epp.config import LoadedConfig
@@ -177,7 +185,8 @@ def _differences(report: ReplayReport, first: str) -> Table:
     table = plain_table(f"{_plain(report.config)} against {_plain(first)}", ">difference", ">95 % interval", "")
     for name, (label, show) in _COMPARED.items():
         if (found := report.comparison.differences.get(name)) is not None:
-            bounds = f"{_signed(found.low, show)} to {_signed(found.high, show)}"
+            ends = [_signed(each, show) for each in (found.low, found.high)]
+            bounds = _UNKNOWN if found.low is None and found.high is None else " to ".join(ends)
             style = {"better": "green", "worse": "red"}.get(found.verdict, "dim")
             table.add_row(label, _signed(found.value, show), bounds, Text(found.verdict, style=style))
     return table

@@ -14,9 +14,8 @@ from rich.text import Text
 from epp.cli.check_files import STDIN
 from epp.cli.commands import Replay
 from epp.cli.explain import lines_of
-from epp.cli.inputs import read_named_config, split_list
+from epp.cli.input_output import log_of_errors_only, new_console, plain_table, print_json, read_named_config, split_list
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, plain_table, print_json
 from epp.cli.running import exit_on
 from epp.config import Builder, assemble
 from epp.explain.comparison import Comparison, Side, compare

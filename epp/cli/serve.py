@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from epp.app import DEFAULT_POOL_NAME, Picker, PickerSettings, PoolChoice, Pools
-from epp.cli.inputs import (
+from epp.cli.input_output import (
     is_in_files,
     read_bind_address,
     read_config,

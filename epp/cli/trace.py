@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.cli.commands import TraceMake, TraceShow
+from epp.cli.input_output import log_of_errors_only, new_console, print_json, print_labelled, progress_bar
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, print_json, print_labelled, progress_bar
 from epp.cli.running import exit_on
 from epp.framework.messages import printable
 from epp.lab.traces.formats import own_lines

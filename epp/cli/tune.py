@@ -12,9 +12,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from epp.cli.commands import Tune
-from epp.cli.inputs import read_named_config, split_list
+from epp.cli.input_output import (
+    log_of_errors_only,
+    new_console,
+    plain_table,
+    print_json,
+    read_named_config,
+    split_list,
+    write_text,
+)
 from epp.cli.options import Output
-from epp.cli.output import log_of_errors_only, new_console, plain_table, print_json, write_text
 from epp.cli.running import exit_on
 from epp.framework import ConfigurationError
 from epp.lab.replay.fleet import ReplayOptions, load_fleet

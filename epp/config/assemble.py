@@ -24,7 +24,7 @@ from epp.config.wiring import (
     in_order,
     readings_of,
 )
-from epp.framework.cluster import Reading
+from epp.framework.cluster_objects import Reading
 from epp.framework.datalayer import Discovery, EndpointSource, Feed, Tagger
 from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
@@ -176,14 +176,11 @@ def _parsers(loaded: LoadedConfig, instances: Instances) -> Sequence[Parser[Any]
 
 def _rehearse(instances: Instances, builder: Builder) -> None:
     """Try new plugins on made-up endpoints: refuse undeclared reads and unusable results, warn about other errors."""
-    for plugin in instances:
-        if builder.previous.get(plugin.name) is plugin or plugin.name in instances.unconnected:
-            continue
+    new = [each for each in instances if builder.previous.get(each.name) is not each]
+    tried = [each for each in new if each.name not in instances.unconnected]
+    found = in_time([partial(rehearse, plugin, builder.clock.now) for plugin in tried])
+    for plugin, findings in zip(tried, found, strict=False):
         path = instances.path_of(plugin)
-        findings = in_time(partial(rehearse, plugin, builder.clock.now))
-        if findings is None:
-            _fail_in_time(instances, plugin)
-            return
         for name, derivations in findings.derivations.items():
             instances.derivations.setdefault(name, {}).update(derivations)
         for name in findings.undeclared:
@@ -199,6 +196,8 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
                 "request waits for it: a whole decision should take less than 1 ms, without network, disk or sleep",
                 *path,
             )
+    if len(found) < len(tried):
+        _fail_in_time(instances, tried[len(found)])
 
 
 def _rehearse_scheduling(instances: Instances, builder: Builder, scheduler: Scheduler) -> None:
@@ -206,12 +205,12 @@ def _rehearse_scheduling(instances: Instances, builder: Builder, scheduler: Sche
     tried = {plugin.name: plugin for plugin in (scheduler.profile_picker, scheduler.aggregator)}
     if all(builder.previous.get(name) is plugin for name, plugin in tried.items()):
         return
-    findings = in_time(partial(rehearse_scheduling, scheduler))
-    if findings is None:
+    found = in_time([partial(rehearse_scheduling, scheduler)])
+    if not found:
         _fail_in_time(instances, scheduler.profile_picker)
-        return
-    for name, found in findings.items():
-        _report(instances, tried[name], found)
+    for findings in found:
+        for name, each in findings.items():
+            _report(instances, tried[name], each)
 
 
 def _report(instances: Instances, plugin: Plugin[Any], findings: Findings) -> None:

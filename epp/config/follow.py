@@ -10,8 +10,7 @@ from pathlib import Path
 import structlog
 
 from epp.config.assemble import Assembly
-from epp.config.load import LoadedConfig, load_text
-from epp.config.sources import decoded, read_again
+from epp.config.load import LoadedConfig, decoded, load_text, read_again
 from epp.framework import Clock, ConfigurationError, SystemClock
 from epp.framework.files import FileContent, UnsettledVersion, doubt, file_id, next_wait
 from epp.framework.messages import described

@@ -156,7 +156,6 @@ class Instances:
         return plugin
 
     def of(self, role: type[Role]) -> tuple[Role, ...]:
-        """Return all instances with that role."""
         return tuple(plugin for plugin in self.by_name.values() if isinstance(plugin, role))
 
     def may_lack(self, role: type[Role]) -> bool:
@@ -255,7 +254,8 @@ class Instances:
         cls = self._builder.registry.find(type_name)
         if (problem := self._not_allowed(cls)) is not None:
             raise problem
-        return self._instance(cls, read_parameters(cls.parameters_type, {}), type_name)
+        typed = cls.parameters_beside(read_parameters(cls.parameters_type, {}), tuple(self))
+        return self._instance(cls, typed, type_name)
 
     def _not_allowed(self, cls: type[Plugin[Any]]) -> ConfigurationError | None:
         if cls.stability is not Stability.ALPHA or self._builder.experimental:

@@ -2,10 +2,12 @@
 """Tries plugins on made-up endpoints to find undeclared reads, unusable results, errors and slow calls early."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
@@ -49,6 +51,7 @@ _VALUES = {
 }
 _KNOWN = np.array([0.25, 0.5])
 _UNKNOWN = np.full(3, np.nan)
+_MADE_UP = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range(len(_UNKNOWN)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,20 @@ class Findings:
         return self.seconds >= _SLOW_SECONDS
 
 
-def in_time(trial: Callable[[], T], *, limit_seconds: float = TIME_LIMIT_SECONDS) -> T | None:
-    """Return the result of a trial; None after the time limit, when its thread keeps running."""
-    found: list[T] = []
-    thread = threading.Thread(target=lambda: found.append(trial()), name="plugin-trial", daemon=True)
-    thread.start()
-    thread.join(limit_seconds)
-    return found[0] if found else None
+def in_time(trials: Sequence[Callable[[], T]], *, limit_seconds: float = TIME_LIMIT_SECONDS) -> list[T]:
+    """Return the results of trials up to the first one over the time limit, when their thread keeps running."""
+    results: list[T] = []
+    found: SimpleQueue[T] = SimpleQueue()
+
+    def run() -> None:
+        for trial in trials:
+            found.put(trial())
+
+    threading.Thread(target=run, name="plugin-trial", daemon=True).start()
+    with suppress(Empty):
+        while len(results) < len(trials):
+            results.append(found.get(timeout=limit_seconds))
+    return results
 
 
 class _Problems(SchedulingObserver):
@@ -202,12 +212,11 @@ class _WatchedSnapshot(Snapshot, frozen=True):
 
 
 def _watched_snapshot(touched: set[str], values: Floats) -> _WatchedSnapshot:
-    endpoints = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range(len(values)))
     slots = np.arange(len(values), dtype=np.intp)
     return _WatchedSnapshot(
         slots=slots,
         available=slots,
-        endpoints=Records[Endpoint | None](endpoints),
+        endpoints=Records[Endpoint | None](_MADE_UP[: len(values)]),
         columns={column.name: np.where(np.isnan(values), column.unknown, values) for column in CORE_COLUMNS},
         dry_run=True,
         touched=touched,

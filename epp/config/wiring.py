@@ -10,7 +10,7 @@ from epp.config.document import Path
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
 from epp.config.model import DiscoveryRefs, NamedSource, Source
-from epp.framework.cluster import ObjectKind, ObjectNotifications, ObjectReader, Reading
+from epp.framework.cluster_objects import ObjectKind, ObjectNotifications, ObjectReader, Reading
 from epp.framework.datalayer import (
     DataSource,
     Discovery,

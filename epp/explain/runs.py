@@ -67,7 +67,6 @@ def profile_run(
 
 
 def before_filters(run: ProfileResult | ProfileAttempt) -> Candidates:
-    """Return the candidates before the filters of a run."""
     if isinstance(run, ProfileAttempt) or not run.filters:
         return run.candidates
     return _of_slots(run.candidates, run.considered)

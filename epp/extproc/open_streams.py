@@ -166,20 +166,29 @@ class SessionCall(Call):
 
     @property
     def done(self) -> bool:
-        return self._session.done or self._ended
+        return self._ended or self._session.done
 
     @property
     def silence_timeout(self) -> float | None:
         return self._session.silence_timeout
 
     def receive(self, message: bytes) -> Answers:
-        return self._answered(lambda: self._session.receive(decode(message)))
+        try:
+            return self._session.receive(decode(message))
+        except (NotReadyError, ProtocolError) as error:
+            raise self._status(error) from error
 
     def resume(self) -> Answers:
-        return self._answered(self._session.resume)
+        try:
+            return self._session.resume()
+        except (NotReadyError, ProtocolError) as error:
+            raise self._status(error) from error
 
     def on_silence(self) -> Answers:
-        return self._answered(self._session.on_silence)
+        try:
+            return self._session.on_silence()
+        except (NotReadyError, ProtocolError) as error:
+            raise self._status(error) from error
 
     def half_close(self) -> Answers:
         self._ended = True
@@ -214,13 +223,12 @@ class SessionCall(Call):
         if answers:
             self._outlet.finish()
 
-    def _answered(self, callback: Callable[[], Answers]) -> Answers:
-        try:
-            return callback()
-        except NotReadyError as error:
-            self._cause, self._code = Cause.ERROR, _UNAVAILABLE
-            raise RpcError(Status.UNAVAILABLE, str(error)) from error
-        except ProtocolError as error:
-            self._cause, self._code = Cause.ERROR, _INVALID_ARGUMENT
-            self._sessions.warn_of(error, self._peer)
-            raise RpcError(Status.INVALID_ARGUMENT, str(error)) from error
+    def _status(self, error: NotReadyError | ProtocolError) -> RpcError:
+        """Return the status that ends the call after an error."""
+        self._cause = Cause.ERROR
+        if isinstance(error, NotReadyError):
+            self._code = _UNAVAILABLE
+            return RpcError(Status.UNAVAILABLE, str(error))
+        self._code = _INVALID_ARGUMENT
+        self._sessions.warn_of(error, self._peer)
+        return RpcError(Status.INVALID_ARGUMENT, str(error))

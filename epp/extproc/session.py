@@ -46,16 +46,25 @@ _BODY, _ENDED = Progress.BODY, Progress.ENDED
 _NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 SILENCE_TIMEOUT_SECONDS = 0.1
-"""Wait for the body of a gateway that states no modes; after it, the gateway is assumed to wait for an answer.
-
-Less than Envoy's default message timeout of 0.2 s.
-"""
+"""Wait for the body of a gateway that states no modes; less than Envoy's message timeout of 0.2 s."""
 
 
 class Session:
     """`receive` each message, then `close` once after the end of the stream."""
 
-    __slots__ = ("_director", "_metadata", "_request", "_response", "_settings", "_traits", "claim", "on_eviction")
+    __slots__ = (
+        "_director",
+        "_is_mode_unknown",
+        "_metadata",
+        "_request",
+        "_response",
+        "_settings",
+        "_traits",
+        "claim",
+        "done",
+        "on_eviction",
+        "silence_timeout",
+    )
 
     def __init__(
         self,
@@ -74,6 +83,11 @@ class Session:
         self._traits = traits
         self._request: RequestHalf | None = None
         self._response: ResponseHalf | None = None
+        self._is_mode_unknown = False
+        self.done = False
+        """Whether the exchange has ended."""
+        self.silence_timeout: float | None = None
+        """Time to wait for the next message before calling `on_silence`; None for no limit."""
         self.on_eviction: Callable[[], None] = ignore
         """Called when the request must end before its response: call `evict` soon, outside of other calls."""
 
@@ -83,18 +97,9 @@ class Session:
         return self._request is not None and self._request.routing is not None and self._request.routing.is_evictable
 
     @property
-    def done(self) -> bool:
-        return self._response is not None and self._response.progress is _ENDED
-
-    @property
     def is_incomplete(self) -> bool:
         """Whether the gateway must send more of the request soon."""
         return self._request is None or self._request.is_incomplete
-
-    @property
-    def silence_timeout(self) -> float | None:
-        """Time to wait for the next message before calling `on_silence`; None for no limit."""
-        return SILENCE_TIMEOUT_SECONDS if self._request is not None and self._request.awaiting_body else None
 
     def receive(self, message: ProcessingRequest | RequestPiece) -> Sequence[Answer]:
         """Return the answers to a message; raises ProtocolError.
@@ -106,6 +111,7 @@ class Session:
             if request is None or response is None:
                 request, response = self._begin(message)
             if isinstance(message, RequestPiece):
+                self.silence_timeout = None
                 _read_metadata(message.beside, request)
                 return request.on_body(message)
             kind = message.WhichOneof("request")
@@ -113,6 +119,8 @@ class Session:
                 answers: Sequence[Answer] = response.on_body(message.response_body, request.routing)
             else:
                 answers = self._answer(message, kind, request, response)
+                if self._is_mode_unknown:
+                    self.silence_timeout = SILENCE_TIMEOUT_SECONDS if request.awaiting_body else None
             if response.progress is _ENDED:
                 self.close(Cause.NATURAL)
         except Exception as error:  # noqa: BLE001  one request fails, the process stays up
@@ -137,6 +145,7 @@ class Session:
         """Return the answers after a silence of the gateway."""
         if self._request is None or self._response is None:
             return ()
+        self.silence_timeout = None
         self._response.assume(BodyMode.STREAMED)  # the only streaming mode of gateways that wait
         try:
             return self._request.on_silence()
@@ -186,6 +195,7 @@ class Session:
                 request.abandon()
         if response is not None:
             response.end()
+            self.done = True
         if request is not None:
             if request.trace is not None:
                 request.trace.ended(request.routing, cause)
@@ -194,6 +204,7 @@ class Session:
 
     def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
+        self._is_mode_unknown = modes.request is None
         self._request = RequestHalf(
             self._director,
             modes.request,

@@ -53,7 +53,6 @@ def all_true(mask: Mask) -> bool:
 
 
 def any_true(mask: Mask) -> bool:
-    """Return whether any is true."""
     return len(mask) > 0 and mask.item(mask.argmax())
 
 

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address
 from math import nan
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class Candidates:
         self.snapshot = snapshot
         slots.setflags(write=False)
         self.slots = slots
-        self._memo: dict[Callable[[Candidates], object], object] | None = None
+        self._memo: dict[Callable[[Candidates], object], Any] | None = None
         self.profile = profile
         """Name of the profile that runs; empty outside of profiles."""
         self.peer = peer
@@ -125,7 +125,8 @@ class Candidates:
             self._memo = {}
         if build not in self._memo:
             self._memo[build] = read_only(build(self))
-        return cast("_D", self._memo[build])
+        found: _D = self._memo[build]
+        return found
 
     def where_label(self, key: str, values: Sequence[str]) -> Mask:
         """Mark the members whose label `key` has one of the values."""

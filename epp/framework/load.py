@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epp.framework.arrays import Floats, Mask
+from epp.framework.arrays import Floats, Mask, highest
 from epp.framework.candidates import Candidates
 from epp.framework.snapshot import IN_FLIGHT, INHERITED, KV_USAGE, RUNNING, WAITING, Column
 
@@ -112,7 +112,7 @@ def _believed(candidates: Candidates, column: Column) -> Floats:
 def _reports_none_and_has_many(candidates: Candidates) -> Mask | None:
     """Mark endpoints that report no requests while many of our own are in flight; None for none."""
     in_flight = candidates.values(IN_FLIGHT)
-    if not len(in_flight) or in_flight.max() < _MANY:
+    if not len(in_flight) or highest(in_flight) < _MANY:
         return None
     mask: Mask = (in_flight - candidates.values(INHERITED) >= _MANY) & (
         (candidates.values(WAITING) == 0) & (candidates.values(RUNNING) == 0)

@@ -2,7 +2,7 @@
 """Parts of messages: text of clients, suggestions for misspelt names, errors of plugins, and install commands."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path, PurePath
@@ -62,6 +62,13 @@ def printable(text: str, most: int = _MOST_QUOTED) -> str:
 def quoted(text: str) -> str:
     """Return the text in quotes, cut to 64 characters and escaped."""
     return repr(_cut(text, _MOST_QUOTED))
+
+
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first `most` names, and how many more there are."""
+    rest = len(names) - most
+    end = ("" if separator == ", " else separator.rstrip()) + f" and {rest} more"
+    return separator.join(names[:most]) + (end if rest > 0 else "")
 
 
 def _cut(text: str, most: int) -> str:

@@ -5,6 +5,7 @@ from abc import ABC
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from functools import cache
 from time import perf_counter
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVarTuple, cast, get_args
 
@@ -137,7 +138,8 @@ class Plugin(ABC, Generic[P]):
     def parameters_beside(cls, parameters: P, declared: Sequence["Plugin[Any]"]) -> P:  # noqa: ARG003  for overrides
         """Return the parameters to use beside the plugins declared before; raises ConfigurationError.
 
-        Called for each declared plugin, in a configuration that may never take effect.
+        Called for each declared plugin and, with all declared ones, for those that are added because others read what
+        they write. The configuration may never take effect.
         """
         return parameters
 
@@ -207,6 +209,7 @@ class Plugin(ABC, Generic[P]):
         """Rehearse one role; called for each role of the plugin."""
 
 
+@cache
 def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:
     """Return the role classes that a plugin class derives from, in order of declaration."""
     return tuple(role for role in all_roles() if issubclass(cls, role))

@@ -202,6 +202,10 @@ class PrefixMatch(msgspec.Struct, frozen=True, eq=False):
     """Leading tokens held in the memory of the host, one number for each slot; None where tiers are unknown."""
     tier_tokens: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
     """By tier below the accelerator's memory: those of these tokens whose best tier it is, one number for each slot."""
+    last_slot: int = -1
+    """The slot that computed the conversation last; -1 for a new one."""
+    last_tokens: int = 0
+    """Leading tokens of the prompt that it computed then. It may have evicted them since."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "matched_blocks", read_only(self.matched_blocks.view()))
@@ -371,7 +375,6 @@ class Request(msgspec.Struct, eq=False):
         self._data[key.id] = value
 
     def drop(self, key: DataKey[T]) -> None:
-        """Forget it, if it is there."""
         self._data.pop(key.id, None)
 
     def get(self, key: DataKey[T]) -> T | None:

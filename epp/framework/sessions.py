@@ -4,7 +4,7 @@
 import binascii
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Generic, Literal
 
@@ -111,6 +111,61 @@ class SessionAffinityParameters(Parameters, frozen=True):
 
 
 SP = TypeVar("SP", bound=SessionAffinityParameters, default=SessionAffinityParameters)
+BLOCKS_SEARCHED = 256
+"""Last blocks of a prompt in which an earlier prompt is looked for; this takes 15 microseconds at most."""
+
+
+class Conversations:
+    """The endpoint, by number, that computed each conversation last. No session ids are needed.
+
+    A prompt is a chain of block hashes. It is remembered by the block before its last one: that block is whole, so
+    each prompt that continues it has the same block. At most `limit` prompts are remembered, at 75 bytes each; then
+    the older half is forgotten.
+    """
+
+    def __init__(self, limit: int = 16_384) -> None:
+        self._half = limit // 2
+        self._recent: dict[int, int] = {}
+        self._older: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        """Prompts that are remembered."""
+        return len(self._recent) + len(self._older)
+
+    def find(self, hashes: Sequence[int]) -> tuple[int, int]:
+        """Return the endpoint that computed the longest prompt that this one continues, and the number of its blocks.
+
+        -1 and 0 for a new conversation.
+        """
+        recent, older, count = self._recent, self._older, len(hashes)
+        for block in reversed(hashes[-BLOCKS_SEARCHED:]):
+            if block in recent:
+                return recent[block], count
+            if block in older:
+                return older[block], count
+            count -= 1
+        return -1, 0
+
+    def note(self, hashes: Sequence[int], endpoint: int) -> None:
+        """Remember that an endpoint computes a prompt."""
+        if len(hashes) > 1:
+            self._recent[hashes[-2]] = endpoint
+            if len(self._recent) >= self._half:
+                self._recent, self._older = {}, self._recent
+
+    def withdraw(self, hashes: Sequence[int], endpoint: int) -> None:
+        """Forget a prompt if that endpoint was noted last."""
+        if len(hashes) > 1:
+            for known in (self._recent, self._older):
+                if known.get(hashes[-2]) == endpoint:
+                    del known[hashes[-2]]
+
+    def forget(self, *endpoints: int) -> None:
+        """Forget all prompts of endpoints."""
+        self._recent, self._older = (
+            {block: each for block, each in known.items() if each not in endpoints}
+            for known in (self._recent, self._older)
+        )
 
 
 B = TypeVar("B", default=Identity)

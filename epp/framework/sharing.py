@@ -23,6 +23,9 @@ class Shareable(ABC):
     is_lasting: bool = False
     """Whether the state of a picker counts after its end; else `forget` drops it."""
 
+    is_for_decisions: bool = False
+    """Whether only decisions need what others tell: a process that routes no requests applies it to simulate one."""
+
     is_answered: bool = False
     """Whether other pickers wait for what this one says after it applied their changes."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import nan
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -243,7 +243,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     silent ones, because the picker itself may be slow."""
     endpoints: Records[Endpoint | None] = msgspec.field(default_factory=lambda: Records[Endpoint | None](()))
     columns: Mapping[str, Floats] = msgspec.field(default_factory=dict)
-    attributes: Mapping[str, Records[object]] = msgspec.field(default_factory=dict)
+    attributes: Mapping[str, Records[Any]] = msgspec.field(default_factory=dict)
     dry_run: bool = False
     """Whether it is for simulated requests: plugins learn nothing from it."""
 
@@ -259,10 +259,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
 
     def records(self, attribute: Attribute[T]) -> Records[T]:
         """Return the records of all slots."""
-        found = self.attributes.get(attribute.name)
-        if found is None:
-            return Records((attribute.unknown,) * self.capacity)
-        return cast("Records[T]", found)
+        found: Records[T] | None = self.attributes.get(attribute.name)
+        return Records((attribute.unknown,) * self.capacity) if found is None else found
 
     def derive_ahead(self, derivations: Mapping[str, Iterable[Derivation]]) -> Iterator[None]:
         """Derive the values that requests will need, by attribute name, in steps of a fraction of a millisecond."""

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from epp.framework.accelerators.arrays import EndpointPlacement, PlacementTemplate
-from epp.framework.cluster import ObjectsOfKind
+from epp.framework.cluster_objects import ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin import Parameters

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from epp.framework import Parameters
 from epp.framework.accelerators.selection import ANY, Selection, combined
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, Follower, no_endpoint
 from epp.framework.plugin_status import IgnoredValue, InputState
 from epp.kube.objects.base import Object

@@ -76,23 +76,21 @@ def _impossible(name: str, value: object) -> str:
     return f"{_WRITTEN[name]} is {value!r:.40}: write a number from 0 to {_MOST[name]:,.0f}"
 
 
-def with_gpu_catalogue(
-    entries: Sequence[GpuCatalogueEntry], base: Catalogue = CATALOGUE, *, file: str = ""
-) -> Catalogue:
-    """Return the base catalogue with the entries of a GPU catalogue file; `file` is for provenance.
+def with_gpu_catalogue(entries: Sequence[GpuCatalogueEntry], *, file: str = "") -> Catalogue:
+    """Return the built-in catalogue with the entries of a GPU catalogue file; `file` is for provenance.
 
     An entry with the name of a known product sets its price, TFLOPS and partitions. TFLOPS are not set if the name
     matches several products, such as `A100_SXM` for 40 and 80 GB. Any other entry is a new product with both names.
     """
-    found = [_products(entry, base, file) for entry in entries]
+    found = [_products(entry, file) for entry in entries]
     # an entry that matches fewer products is more specific, so it comes last
-    return base.extended(product for products in sorted(found, key=len, reverse=True) for product in products)
+    return CATALOGUE.extended(product for products in sorted(found, key=len, reverse=True) for product in products)
 
 
-def _products(entry: GpuCatalogueEntry, base: Catalogue, file: str) -> list[Product]:
+def _products(entry: GpuCatalogueEntry, file: str) -> list[Product]:
     names = [name for name in (entry.full_model_name, entry.model) if name]
     vendor = entry.vendor.lower()
-    same_name = next((meant for name in names if (meant := base.meant(name))), ())
+    same_name = next((meant for name in names if (meant := CATALOGUE.meant(name))), ())
     known = tuple(product for product in same_name if vendor in {"", product.vendor})
     if not known:
         known = (_new(names, vendor, with_vendor=bool(same_name)),)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tag of an endpoint: the facts of all sources, merged by field."""
+"""Tag of an endpoint: the facts of all sources, merged by field, and the facts that no source has."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from epp.framework.accelerators.arrays import NO_PLACEMENT, EndpointPlacement
-from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Partition, Sharing
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag, Partition, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import NODE_NAME
 from epp.hardware.catalogue import CATALOGUE, Catalogue, features_of
@@ -280,3 +280,49 @@ def _without_figures(facts: Iterable[Facts]) -> list[Facts]:
 
 def _describes_whole_device(fact: Facts) -> bool:
     return fact.rank in {Rank.CLASS, Rank.LABELS} or fact.source.startswith("AcceleratorClass/")
+
+
+_DECLARE = "under accelerator in the endpoint list, or in an override"
+
+
+_REMEDIES: Mapping[str, str] = {
+    "accelerator": f"no known resource, label, claim or class: write an AcceleratorClass, or class {_DECLARE}",
+    "model": f"no label, machine type or class names it: write an AcceleratorClass, or class {_DECLARE}",
+    "count": f"the pod is not known, or others share its node: write count {_DECLARE}",
+    "memory": f"no label, class or row of the catalogue: write memory {_DECLARE}, or capabilities.memoryGB in an "
+    "AcceleratorClass",
+    "TFLOPS": "no class and no row of the catalogue: write capabilities.performance in an AcceleratorClass, or "
+    "fp16TFlops in the file of gpuCatalogue",
+    "price": f"no class, variant, node or file of prices: give --prices FILE, or write cost.perHour in an "
+    f"AcceleratorClass, or costPerHour {_DECLARE}",
+}
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A fact without a source."""
+
+    fact: str
+    """accelerator, model, count, memory, TFLOPS or price."""
+    remedy: str
+
+
+def missing_of(tag: AcceleratorTag) -> tuple[Missing, ...]:
+    """Return the missing facts about the accelerators; none for an endpoint without accelerators."""
+    return tuple(Missing(fact, _REMEDIES[fact]) for fact in _facts(tag))
+
+
+def _facts(tag: AcceleratorTag) -> Iterator[str]:
+    if tag.kind is AcceleratorKind.CPU:
+        return
+    if tag.kind is AcceleratorKind.UNKNOWN:
+        yield "accelerator"
+    elif not tag.model and not tag.product:
+        yield "model"
+    if not tag.count:
+        yield "count"
+    if tag.memory_bytes is None:
+        yield "memory"
+    if not tag.tflops():
+        yield "TFLOPS"
+    if tag.cost_per_hour() is None:
+        yield "price"

@@ -11,7 +11,7 @@ import structlog
 
 from epp.framework.accelerators.arrays import PLACEMENT
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
@@ -22,7 +22,7 @@ from epp.hardware.endpoint_context import TaggerOptions, affected_endpoints
 from epp.hardware.facts.merge import Merged
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import profile_fault
-from epp.hardware.reports import IDLE_METRICS, ClassTotals, IdleNode, IdleNodes, idle_samples
+from epp.hardware.node_devices import IDLE_METRICS, ClassTotals, IdleNode, IdleNodes, idle_samples
 from epp.hardware.tables import Tables
 from epp.hardware.tag_builder import TagBuilder
 from epp.hardware.tensor_fusion import QUOTA_METRICS, quota_samples

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from epp.framework.cluster import ObjectsOfKind
+from epp.framework.cluster_objects import ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.limits import NameOrDefault

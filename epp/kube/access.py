@@ -135,7 +135,6 @@ class KubeApi:
             yield _lines(answer)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._connection is not None:
             await self._connection.client.aclose()
 

@@ -11,7 +11,7 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.kube.access import KubeApi
-from epp.kube.object_set import Decode, T
+from epp.kube.collection import Decode, T
 from epp.kube.resources import Resource
 from epp.kube.watched import Watched, WatchState
 from epp.runtime.supervisor import Supervisor

@@ -169,7 +169,6 @@ class LeaderElection:
         identity: str,
         *,
         clock: Clock,
-        generator: random.Random | None = None,
     ) -> None:
         self.settings = settings
         self.problem = ""
@@ -177,7 +176,6 @@ class LeaderElection:
         self._api = api
         self._lease = Lease(settings, identity, clock)
         self._clock = clock
-        self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
         self._collection = LEASES.path("v1", settings.namespace)
         self._answer_seconds = settings.seconds / 3
         self._on_change: Callable[[bool], None] | None = None
@@ -211,7 +209,7 @@ class LeaderElection:
         self._on_change = on_change
         while True:
             await self._attempt()
-            await asyncio.sleep(self.settings.retry_seconds * self._generator.uniform(*_JITTER))
+            await asyncio.sleep(self.settings.retry_seconds * random.uniform(*_JITTER))  # noqa: S311  spreads requests
 
     def step_down(self) -> None:
         """Stop leading, but keep the lease. Cancel `run`, then call `release`."""

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from epp.framework.clock import Clock, SystemClock
-from epp.framework.cluster import HubAccess, ObjectKind, ObjectReader, ObjectsOfKind, Reading
+from epp.framework.cluster_objects import HubAccess, ObjectKind, ObjectReader, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin_status import InputProblem
 from epp.kube.access import KubeApi
 from epp.kube.cluster import Cluster
+from epp.kube.collection import Decode, Delta
 from epp.kube.configuration import read_secret
-from epp.kube.object_set import Decode, Delta
 from epp.kube.resources import SECRETS, Resource, resource_of
 from epp.kube.watched import Watched, WatchState
 from epp.runtime.supervisor import Supervisor
@@ -82,7 +82,6 @@ class ReadingTask:
 
     @property
     def kinds(self) -> tuple[ObjectKind, ...]:
-        """Kinds that are read."""
         return tuple(self._streams)
 
     def read(self, kinds: Iterable[ObjectKind]) -> None:

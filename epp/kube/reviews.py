@@ -1,18 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication and authorization of HTTP clients by TokenReview and SubjectAccessReview."""
+"""Reviews by an API server: who an HTTP client is and may do, and the rights of a picker, kind by kind."""
 
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from epp.framework.clock import Clock
+from epp.framework.errors import ConfigurationError
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
+from epp.kube.collection import ABSENT, ApiCollection, ApiResources, in_first_version
+from epp.kube.configuration import SETTING
 from epp.kube.objects.base import Part, decoded
-from epp.kube.resources import REVIEWS
+from epp.kube.resources import (
+    LEGACY_OBJECTIVES,
+    LEGACY_REWRITES,
+    OBJECTIVES,
+    REVIEWS,
+    REWRITES,
+    Importance,
+    Need,
+    Resource,
+)
 
 ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
 """Time for which a verdict is cached."""
@@ -21,7 +35,6 @@ KEPT_SECONDS = 600.0
 _MOST_CACHED = 1024
 _MOST_AT_ONCE = 8
 _TOKENS, _ACCESS = (each.path("v1") for each in REVIEWS)
-_FORBIDDEN = 403
 
 
 R = TypeVar("R", bound=Part)
@@ -130,3 +143,186 @@ class TokenReviews:
             raise NoVerdictError(f"{kind} was refused: {error}{remedy}") from error
         except (ApiUnreachableError, ValueError) as error:
             raise NoVerdictError(str(error)) from error
+
+
+_USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_AT_ONCE = 8
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
+
+
+class AccessState(StrEnum):
+    """Whether objects of a kind can be used."""
+
+    ALLOWED = "allowed"
+    FORBIDDEN = "forbidden"
+    ABSENT = "not installed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Rights of a user, for one need of the picker."""
+
+    need: Need
+    state: AccessState
+    version: str = ""
+    """API version in which the objects are read; empty if they cannot be read."""
+    missing: Sequence[str] = ()
+    """Forbidden verbs, including optional ones."""
+    untried: Sequence[str] = ()
+    """Verbs with unknown result: the API server does not support reviews, and a test would write an object."""
+    reason: str = ""
+
+
+class _User(Part, frozen=True):
+    name: str = msgspec.field(default="", name="status.userInfo.username")
+
+
+class _List(Part, frozen=True):
+    version: str = msgspec.field(default="", name="metadata.resourceVersion")
+
+
+async def user_of(api: KubeApi, setting: str = SETTING) -> str:
+    """Return the user name according to the API server; empty if the server is older than 1.28.
+
+    `setting` is what names its address and credentials, for messages.
+    Raises ConfigurationError if the server does not respond or rejects the credentials.
+    """
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        return decoded(await api.request("POST", _USER, body=body), _User).name
+    except ApiUnreachableError as error:
+        raise ConfigurationError(
+            f"no answer from the API server: {error}; start it, or name a kubeconfig with its present address "
+            f"({setting})"
+        ) from error
+    except ApiError as error:
+        if error.status == _UNAUTHORIZED:
+            raise ConfigurationError(
+                f"the API server {api.server} refuses the credentials: {error}; log in again, or name a kubeconfig "
+                f"with a valid token or certificate ({setting})"
+            ) from error
+        if "cannot impersonate" in str(error):
+            raise ConfigurationError(
+                f"--as: {error}; the user of the kubeconfig needs the verb impersonate for that"
+            ) from error
+        return ""
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{api.server} does not answer as an API server of Kubernetes does: {error}; correct the kubeconfig"
+        ) from error
+
+
+async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...]:
+    """Return the rights of the user for each need; raises ApiUnreachableError."""
+    check = _Check(api)
+    found = await asyncio.gather(*(check.access(need) for need in needs))
+    states = {each.need.resource: each.state for each in found}
+    unneeded = {former for now, former in _FORMER.items() if states.get(now) is not AccessState.ABSENT}
+    return tuple(
+        replace(each, need=replace(each.need, importance=Importance.OPTIONAL))
+        if each.need.resource in unneeded
+        else each
+        for each in found
+    )
+
+
+def _first(need: Need) -> dict[str, str]:
+    """Return the parameters of the list of one object."""
+    return {"limit": "1", **({"fieldSelector": f"metadata.name={need.name}"} if need.name else {})}
+
+
+class _Check:
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def access(self, need: Need) -> Access:
+        reviews = await asyncio.gather(*(self._review(need, verb) for verb in need.verbs))
+        verbs = dict(zip(need.verbs, reviews, strict=True))
+        version, reason = "", ""
+        if need.is_read:
+            version, error = await self._list(need)
+            if error is not None and error.status in ABSENT:
+                return Access(need=need, state=AccessState.ABSENT)
+            if error is not None and error.status != _FORBIDDEN:
+                return Access(need=need, state=AccessState.FAILED, reason=str(error))
+            verbs["list"] = error is None
+            reason = "" if error is None else str(error)
+            if "watch" in verbs and verbs["watch"] is None and error is None:
+                verbs["watch"] = await self._may_watch(need, version)
+        missing = tuple(verb for verb, allowed in verbs.items() if allowed is False)
+        if missing and not version and not await self._is_installed(need.resource):
+            return Access(need=need, state=AccessState.ABSENT)
+        return Access(
+            need=need,
+            state=AccessState.FORBIDDEN if {*missing} - {*need.dispensable} else AccessState.ALLOWED,
+            version=version,
+            missing=missing,
+            untried=tuple(verb for verb, allowed in verbs.items() if allowed is None),
+            reason=reason,
+        )
+
+    async def _review(self, need: Need, verb: str) -> bool | None:
+        """Return whether a verb is allowed; None if the API server does not support reviews."""
+        attributes = {
+            "verb": verb,
+            "group": need.resource.group,
+            "resource": need.resource.plural,
+            "namespace": need.namespace,
+            "name": need.name,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        try:
+            return decoded(await self._request("POST", _REVIEW, body=body), AccessReview).allowed
+        except (ApiError, ValueError):
+            return None
+
+    async def _list(self, need: Need) -> tuple[str, ApiError | None]:
+        """Return the first API version whose list request succeeds, or the error."""
+        collection = ApiCollection(need.resource, need.namespace)
+        try:
+            await in_first_version(collection, lambda: self._request("GET", collection.path, params=_first(need)))
+        except ApiError as error:
+            return "", error
+        return collection.version, None
+
+    async def _may_watch(self, need: Need, version: str) -> bool | None:
+        """Open a watch for one second; None for an error other than 403."""
+        path = need.resource.path(version, need.namespace)
+        try:
+            now = decoded(await self._request("GET", path, params=_first(need)), _List).version
+            params = {**_first(need), "watch": "true", "timeoutSeconds": "1", "resourceVersion": now}
+            await self._request("GET", path, params=params)
+        except ApiError as error:
+            return False if error.status == _FORBIDDEN else None
+        except ValueError:
+            return None
+        return True
+
+    async def _is_installed(self, resource: Resource) -> bool:
+        """Return whether the API server has the resource; True if discovery fails."""
+        for version in resource.versions:
+            try:
+                answer = await self._request("GET", resource.path(version).rpartition("/")[0])
+                if any(each.name == resource.plural for each in decoded(answer, ApiResources).resources):
+                    return True
+            except ApiError as error:
+                if error.status not in ABSENT:
+                    return True
+            except ValueError:
+                return True
+        return False
+
+    async def _request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: object = None
+    ) -> bytes:
+        async with self._turn:
+            return await self._api.request(method, path, params=params, body=body)

@@ -10,8 +10,7 @@ import structlog
 
 from epp.framework.clock import Clock
 from epp.kube.access import ApiError, ApiUnreachableError, KubeApi
-from epp.kube.collection import ApiCollection
-from epp.kube.object_set import EXPIRED, Decode, ObjectSet, T
+from epp.kube.collection import EXPIRED, ApiCollection, Decode, ObjectSet, T
 from epp.kube.resources import Resource
 
 _FIRST_DELAY_SECONDS = 0.2
@@ -97,7 +96,6 @@ class Watched(ObjectSet[T]):
 
     @property
     def resource(self) -> Resource:
-        """The resource."""
         return self._collection.resource
 
     @property

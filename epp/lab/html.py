@@ -17,7 +17,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); margin: 2rem auto;
   max-width: 60rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .3rem; }
-p { margin: .3rem 0; max-width: 46rem; } .note, .empty, figcaption { color: var(--dim); }
+p { margin: .3rem 0; max-width: 46rem; } .note, .empty { color: var(--dim); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0; }
 th, td { padding: .2rem .8rem .2rem 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th { font-weight: 600; vertical-align: bottom; }
@@ -68,10 +68,9 @@ def section(title: str, *parts: str, note: str = "") -> str:
     return f"<h2>{escape(title)}</h2>{below}{''.join(parts)}"
 
 
-def figure(plot: str, caption: str = "", *, above: str = "") -> str:
-    """Return a plot with its legend above and its caption below."""
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{above}{plot}{below}</figure>"
+def figure(plot: str, *, above: str = "") -> str:
+    """Return a plot with its legend above."""
+    return f"<figure>{above}{plot}</figure>"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

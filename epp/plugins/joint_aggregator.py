@@ -31,8 +31,7 @@ from epp.framework import (
     Topology,
     Tunable,
 )
-from epp.framework.accelerators.sites import Sites
-from epp.framework.accelerators.tag import names_of
+from epp.framework.accelerators.tag import Sites, names_of
 from epp.framework.candidates import LEVELS
 from epp.framework.headers import ENCODERS, PREFILLER
 from epp.plugins.disaggregation_handlers import StageProfiles, leg_headers

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from epp.framework import (
     NonNegative,
     ObservedLatency,
     Parameters,
+    Plugin,
     PreRequest,
     Producer,
     Request,
@@ -51,7 +53,8 @@ class InflightLoadParameters(Parameters, frozen=True):
     max_estimated_output_tokens: Natural | None = None
     """Upper limit of the estimate; the request's own output limit always applies."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read, if configured; empty for the default one."""
+    """Name of the producer instance whose matches are read, if configured. Without a name, that is the default one; if
+    no plugin reads or writes its matches, and one other producer is declared before, it is that one."""
     sync_cross_replica_state: bool = True
     """Accepted for compatibility: each picker counts its own requests."""
     output_estimator: Literal["static", "sketch"] = "static"
@@ -71,6 +74,22 @@ class InflightLoadProducer(PreRequest[InflightLoadParameters]):
 
     plugin_type = "inflight-load-producer"
     writes = (IN_FLIGHT_COST, IN_FLIGHT_TOKENS)
+
+    @classmethod
+    def parameters_beside(
+        cls, parameters: InflightLoadParameters, declared: Sequence[Plugin[Any]]
+    ) -> InflightLoadParameters:
+        """Return the parameters with the only producer of prefix matches that is declared, if it is not the default."""
+        used = {datum for each in declared for datum in (*each.reads, *each.writes)}
+        producers = {
+            datum.producer
+            for each in declared
+            for datum in each.writes
+            if isinstance(datum, DataKey) and datum.name == PREFIX_MATCH.name
+        }
+        if parameters.prefix_match_info_producer_name or PREFIX_MATCH in used or len(producers) != 1:
+            return parameters
+        return msgspec.structs.replace(parameters, prefix_match_info_producer_name=producers.pop())
 
     def setup(self) -> None:
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)

@@ -34,7 +34,7 @@ from epp.framework import (
     headers,
 )
 from epp.framework.candidates import Subset
-from epp.framework.cluster import ObjectKind, ObjectNotifications
+from epp.framework.cluster_objects import ObjectKind, ObjectNotifications
 from epp.framework.datalayer import EndpointNotifications
 from epp.framework.headers import CONFORMANCE_SERVED, DESTINATION_NAMESPACE, ENDPOINT_SELECTION
 from epp.framework.messages import install_command

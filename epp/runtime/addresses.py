@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses as people write them (`host:port`), and sockets that listen on them."""
+"""Addresses as people write them: of sockets that listen here, and of Redis and Valkey with their client."""
 
+import asyncio
 import errno
 import ipaddress
+import os
 import re
 import reprlib
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 _MAX_PORT = 65535
 _MAX_HOST_CHARACTERS = 253
@@ -97,3 +103,163 @@ def refusal(address: object, error: OSError) -> str:
     """Return a sentence on an address that cannot be listened on, with the remedy; an error without a number: taken."""
     number = error.errno or errno.EADDRINUSE
     return f"cannot listen on {address}: {_REASONS.get(number) or error.strerror}"
+
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_MOST_REASON = 200
+_SENTINEL_PORT = 26379
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """A server of Redis or Valkey, or Sentinels that name one; no cluster.
+
+    Errors never quote the address, which may hold a password.
+    """
+
+    text: str
+    """`redis://` or, with TLS, `rediss://`, then `[user:password@]host[:port][/database]`; or `unix:///path`; or, for
+    the primary that Sentinels name, `redis+sentinel://[user:password@]host[:port],.../service[/database]`."""
+    ca_file: str = ""
+    """Authorities for TLS; empty for those of the system."""
+    setting: str = "--shared-state"
+    """The flag or parameter that has the address, for errors."""
+    ca_setting: str = "--shared-state-ca-file"
+    password_file: Path | None = None
+    """Read at each connection; takes precedence over other passwords."""
+
+    @property
+    def name(self) -> str:
+        """The address without credentials."""
+        found = self.connection()
+        if "unix_socket_path" in found:
+            return f"unix://{found['unix_socket_path']}"
+        hosts = found.get("sentinels") or [(found["host"], found["port"])]
+        service = f"/{found['service_name']}" if "service_name" in found else ""
+        shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
+        return f"{self._parts.scheme}://{shown}{service}/{found['db']}"
+
+    def connection(self, variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
+        """Return the arguments for a client of redis-py; raises ValueError for an invalid address.
+
+        Without a password in the address, `EPP_REDIS_PASSWORD` supplies it, and `EPP_REDIS_USERNAME` the user, unless
+        the address has one.
+        `sentinels` and `service_name` stand for the host and the port of an address of Sentinels.
+        """
+        parts = self._parts
+        if parts.scheme.endswith("+cluster"):
+            raise ValueError(
+                f"{self.setting}: a cluster cannot be used; write redis://host:6379/0 for one server, or "
+                "redis+sentinel://host1:26379,host2:26379/service for one and its replicas"
+            )
+        found = self._place()
+        if not found or not all(value for name, value in found.items() if name != "db"):
+            raise ValueError(
+                f"{self.setting} is no address; write redis://host:6379/0, or "
+                "redis+sentinel://host1:26379,host2:26379/service, and %2F for a / in a password"
+            )
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        if not password:
+            user = user or variables.get("EPP_REDIS_USERNAME", "")
+            password = variables.get("EPP_REDIS_PASSWORD", "")
+        if self.password_file is None:
+            found |= {"username": user or None, "password": password or None}
+        else:
+            found["credential_provider"] = _PasswordFile(self.password_file, user)
+        if parts.scheme.startswith("rediss"):
+            found |= {"ssl": True, "ssl_ca_certs": self.ca_file or None}
+        elif self.ca_file:
+            raise ValueError(f"{self.ca_setting} needs an address that begins with rediss")
+        return found
+
+    def client(self, answer_seconds: float) -> "Redis":
+        """Return a client, which is not connected yet and tries nothing again; raises ValueError without the library.
+
+        A server without an answer for `answer_seconds` counts as failed.
+        """
+        try:
+            from redis.asyncio import Redis  # noqa: PLC0415  loaded only where it is used
+            from redis.asyncio.retry import Retry  # noqa: PLC0415  the same
+            from redis.asyncio.sentinel import Sentinel  # noqa: PLC0415  the same
+            from redis.backoff import NoBackoff  # noqa: PLC0415  the same
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"{self.setting.partition('.')[0]} needs the extra redis: pip install 'inference-epp[redis]'"
+            ) from error
+        manner: dict[str, Any] = {
+            "protocol": 2,
+            "driver_info": None,
+            "socket_timeout": answer_seconds,
+            "socket_connect_timeout": answer_seconds,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        given = self.connection()
+        sentinels, service = given.pop("sentinels", None), given.pop("service_name", "")
+        if not sentinels:
+            return Redis(**given, **manner)
+
+        class Sentinels(Sentinel):
+            """Connected only while they are asked: once for each connection to the server."""
+
+            async def discover_master(self, service_name: str) -> Any:
+                try:
+                    return await super().discover_master(service_name)
+                finally:
+                    for each in self.sentinels:
+                        await each.connection_pool.disconnect(inuse_connections=False)
+
+        theirs = {name: value for name, value in given.items() if name.startswith("ssl")} | manner
+        theirs["password"] = os.environ.get("EPP_REDIS_SENTINEL_PASSWORD") or None
+        asked: Sentinel = Sentinels(sentinels, sentinel_kwargs=theirs)  # type: ignore[no-untyped-call]  # so in redis-py
+        found: Redis = asked.master_for(service, **given, **manner)
+        return found
+
+    def _place(self) -> dict[str, Any]:
+        """Return where the server, or what names it, is; nothing for another text."""
+        parts = self._parts
+        try:
+            if parts.scheme in {"redis+sentinel", "rediss+sentinel"}:
+                hosts = [urlsplit(f"//{each}") for each in parts.netloc.rpartition("@")[2].split(",")]
+                service, _, database = parts.path.strip("/").partition("/")
+                sentinels = all(each.hostname for each in hosts) and [
+                    (each.hostname, each.port or _SENTINEL_PORT) for each in hosts
+                ]
+                return {"sentinels": sentinels, "service_name": unquote(service), "db": int(database or 0)}
+            is_socket = parts.scheme == "unix"
+            named = parse_qs(parts.query).get("db", ["" if is_socket else parts.path.strip("/")])[0]
+            if is_socket:
+                return {"unix_socket_path": parts.path, "db": int(named or 0)}
+            if parts.scheme in {"redis", "rediss"}:
+                return {"host": parts.hostname, "port": parts.port or 6379, "db": int(named or 0)}
+        except ValueError:
+            pass
+        return {}
+
+    @property
+    def _parts(self) -> SplitResult:
+        address = self.text if "://" in self.text else f"redis://{self.text}"
+        scheme, _, rest = address.partition("://")
+        try:
+            return urlsplit(f"{re.sub(r'^valkey', 'redis', scheme)}://{rest}")
+        except ValueError:  # of a host in brackets
+            return urlsplit("")
+
+
+@dataclass(frozen=True, slots=True)
+class _PasswordFile:
+    """Gives redis-py a user and the content of a file, which may change."""
+
+    path: Path
+    user: str
+
+    async def get_credentials_async(self) -> tuple[str, ...]:
+        """Return the user, unless it is the default one, and the password; raises OSError without the file."""
+        password = (await asyncio.to_thread(self.path.read_text)).strip()
+        return (self.user, password) if self.user else (password,)
+
+
+def failure_text(error: BaseException) -> str:
+    """Return why an operation failed, in one short line."""
+    return " ".join(str(error).split())[:_MOST_REASON] or type(error).__name__

@@ -42,10 +42,7 @@ class HttpLimits:
     """Limits that keep one client from blocking the others."""
 
     connections: int = 1024
-    """Open connections, an eighth of the limit of file descriptors at most.
-
-    A further connection closes the oldest one of the host with most, idle before busy ones.
-    """
+    """Open connections, an eighth of the descriptors at most; one more closes the oldest of the busiest host."""
     request_seconds: float = 10.0
     """Time for the head of a request, from the start of the connection or the end of the previous response."""
     body_seconds: float = 5.0
@@ -171,7 +168,6 @@ class _Connection(web.RequestHandler):
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection."""
         self._limit(None)
         self._connections.discard(self)
         self._counts.closed()

@@ -219,9 +219,8 @@ class TaskObserver:
 class Supervisor:
     """Owns background tasks: restarts failed ones with back-off and jitter, and lists them as `failing`."""
 
-    def __init__(self, *, observer: TaskObserver | None = None, generator: random.Random | None = None) -> None:
+    def __init__(self, *, observer: TaskObserver | None = None) -> None:
         self._observer = observer or TaskObserver()
-        self._generator = generator or random.Random()  # noqa: S311  spreads restarts, guards nothing
         self._tasks: set[asyncio.Task[None]] = set()
         self.failing: dict[str, str] = {}
         """The last error of each task that failed and has not run for a while without failing, by the task's name."""
@@ -266,7 +265,7 @@ class Supervisor:
                     return
                 finally:
                     recovery.cancel()
-                await asyncio.sleep(delay * self._generator.uniform(0.5, 1.0))
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311  spreads restarts
                 delay = min(2 * delay, _LONGEST_DELAY_SECONDS)
         finally:
             self.failing.pop(name, None)

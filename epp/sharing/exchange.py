@@ -84,8 +84,13 @@ class Exchange:
         snapshot: Callable[[], Snapshot],
         clock: Clock,
         salt: int,
+        *,
+        defers: bool = False,
     ) -> None:
-        """Prepare; `picker` is another id for each process, `shareables` returns the components in use."""
+        """Prepare; `picker` is another id for each process, `shareables` returns the components in use.
+
+        With `defers`, what only decisions need is not applied until `apply_deferred`.
+        """
         self.picker = picker
         self.salt = salt
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
@@ -98,6 +103,7 @@ class Exchange:
         self._shareables = shareables
         self._snapshot = snapshot
         self._clock = clock
+        self._defers = defers
         self._joined: dict[str, Shareable] = {}
         self._peers: dict[str, _Peer] = {}
         self._sequence = 0
@@ -116,6 +122,12 @@ class Exchange:
     def batch_seconds(self) -> float:
         """The least time between two batches, by the number of pickers."""
         return BATCH_SECONDS * max(1.0, len(self._peers) / _PEERS_AT_FULL_RATE)
+
+    @property
+    def deferred(self) -> Sequence[Shareable]:
+        """The components that `apply_deferred` is for."""
+        self._join()
+        return [each for each in self._joined.values() if self._defers and each.is_for_decisions]
 
     def use_salt(self, salt: int) -> None:
         """Hash with this salt from now on, as the other pickers do."""
@@ -187,11 +199,19 @@ class Exchange:
         snapshot = self._snapshot()
         for name, payload in batch.parts.items():
             each = self._joined.get(name)
-            if each is not None and (is_recent or each.is_lasting):
-                self._apply_part(each, batch.picker, payload, snapshot)
+            if each is None or not (is_recent or each.is_lasting) or (self._defers and each.is_for_decisions):
+                continue
+            self._apply_part(each, batch.picker, payload, snapshot)
         if not is_recent:
             self._forget(batch.picker)
         return True
+
+    def apply_deferred(self, data: bytes) -> None:
+        """Apply the parts of a batch for the `deferred` components."""
+        batch, snapshot = _read(data), self._snapshot()
+        for each in self.deferred:
+            if each.share_name in batch.parts:
+                self._apply_part(each, batch.picker, batch.parts[each.share_name], snapshot)
 
     def farewell(self, picker: str) -> bytes | None:
         """Return the last batch of another picker that ended without one; None for an unknown one."""

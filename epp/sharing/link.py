@@ -17,9 +17,10 @@ from epp.routing.datastore import Datastore
 from epp.routing.outliers.record import Told, Verdict
 from epp.sharing.channel import Channel, ChannelClosedError, Handler
 from epp.sharing.mirror import PoolMirror
+from epp.sharing.rings import Rings
 
 VARIABLE: Final = "EPP_WORKER"
-"""Environment variable of a worker: its number, its descriptors of the channel and for connections, and the key."""
+"""Environment variable of a worker: its number, its descriptors of channel, connections and rings, and the key."""
 _ASK_SECONDS = 10.0
 
 
@@ -38,6 +39,8 @@ class Link(Discovery[Parameters]):
         number: int,
         channel: socket.socket,
         connections: socket.socket,
+        rings: Rings,
+        *,
         key: bytes,
         config: ConfigInEffect | None = None,
     ) -> None:
@@ -50,6 +53,8 @@ class Link(Discovery[Parameters]):
         """None where the main process follows no file."""
         self.connections = connections
         """Gives accepted connections."""
+        self.rings = rings
+        """Batches of all processes."""
         self._sock = channel
         self._channel: Channel | None = None
         self._filled = asyncio.Event()
@@ -94,9 +99,13 @@ class Link(Discovery[Parameters]):
         """Wait until the main process lets this one end, or has ended itself."""
         await self._ended.wait()
 
-    async def start(self, pool: Pool) -> None:  # noqa: ARG002  the datastore is written directly
+    async def filled(self) -> None:
         """Wait for the endpoints of the main process."""
         await self._filled.wait()
+
+    async def start(self, pool: Pool) -> None:  # noqa: ARG002  the datastore is written directly
+        """Wait for the endpoints of the main process."""
+        await self.filled()
 
     async def follow(self, pool: Pool) -> None:  # noqa: ARG002  likewise
         """Do nothing: messages change the pool."""
@@ -126,8 +135,10 @@ def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | Non
         return None
     try:
         *numbers, key = text.split(",")
-        number, channel, connections = map(int, numbers)
+        number, channel, connections, memory = map(int, numbers)
         sockets = socket.socket(fileno=channel), socket.socket(fileno=connections)
+        rings = Rings(memory, number)
+        os.close(memory)
     except (ValueError, OSError) as error:
         raise ConfigurationError(f"{VARIABLE} is set, which epp does for its workers alone: unset it") from error
     try:
@@ -136,7 +147,7 @@ def link_of_environment(variables: Mapping[str, str] = os.environ) -> Link | Non
         for each in sockets:
             each.close()
         raise ConfigurationError("the main process of this worker has ended") from error
-    return Link(number, *sockets, bytes.fromhex(key), config)
+    return Link(number, *sockets, rings, key=bytes.fromhex(key), config=config)
 
 
 def number_of_environment(variables: Mapping[str, str] = os.environ) -> str:

@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches between the processes of one picker: a publisher for each, and the relay of the main process."""
+"""Batches between the processes of one picker: a publisher and a reader for each, and the relay of the main process."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from itertools import islice
+from typing import TypeAlias
 
 from epp.framework.clock import Clock
-from epp.sharing.exchange import Exchange
+from epp.framework.sharing import Shareable
+from epp.sharing.exchange import BATCH_SECONDS, Exchange
+from epp.sharing.rings import Kept, Rings
 from epp.sharing.stream import SharedStream
 
 _IDLE_SECONDS = 0.25
 """Time without a request after which changes are looked for."""
-_MOST_HISTORY_BYTES = 16 * 1024 * 1024
+_READ_SECONDS, _IDLE_READ_SECONDS = BATCH_SECONDS, 0.05
+"""Between two looks at what other processes wrote, and the same if nothing came for a second."""
+_QUIET_SECONDS = 1.0
+_MOST_AT_ONCE = 4
+"""Batches that are applied before one request is routed."""
+_HOLD_SECONDS = 0.005
+"""Time for which batches are applied without a turn for requests."""
 _MOST_UNSENT_BYTES = 1024 * 1024
 """Batches that wait for the server of the shared state; older ones are dropped."""
 
 Send: TypeAlias = Callable[[str, object], None]
-"""Sends a message to another process: `batch`, with its age in seconds, `salt`, or whether other pickers are `lost`."""
+"""Sends a message to another process: the `salt`, or whether other pickers are `lost`."""
 
 
 class Publisher:
@@ -46,77 +55,116 @@ class Publisher:
                     await self.wakes.wait()
 
 
-class _Kept(NamedTuple):
-    batch: bytes
-    at: float
+class Reader:
+    """Applies what other processes wrote into their rings."""
+
+    def __init__(self, rings: Rings, apply: Callable[[Kept], object], clock: Clock) -> None:
+        self._rings = rings
+        self._apply = apply
+        self._clock = clock
+        self._caught_up = asyncio.Event()
+
+    def poll(self) -> None:
+        """Apply what came, before a request is routed by it."""
+        for kept in islice(self._rings.read(), _MOST_AT_ONCE):
+            self._apply(kept)
+
+    async def run(self) -> None:
+        """Read until cancelled; what is there already first."""
+        news_at = self._clock.now()
+        while True:
+            began = self._clock.now()
+            for kept in self._rings.read():
+                self._apply(kept)
+                news_at = self._clock.now()
+                if news_at - began > _HOLD_SECONDS:
+                    await asyncio.sleep(0)
+                    began = self._clock.now()
+            self._caught_up.set()
+            await asyncio.sleep(_READ_SECONDS if began - news_at < _QUIET_SECONDS else _IDLE_READ_SECONDS)
+
+    async def caught_up(self) -> None:
+        """Wait until all that was there at the start is applied."""
+        await self._caught_up.wait()
 
 
 class Relay:
-    """Passes each batch on to all other processes, and to the server of the shared state if there is one.
+    """Applies the batches of the workers in the main process, and joins these with the other pickers.
 
-    A process that joins gets the latest batches, as a picker that starts reads the stream.
+    Batches for the workers are written into the ring of the main process. A process that joins reads all that the rings
+    still have, as a picker that starts reads the stream.
     """
 
-    def __init__(self, exchange: Exchange, clock: Clock, stream: SharedStream | None = None) -> None:
-        """Prepare; `exchange` is that of the main process."""
+    def __init__(self, exchange: Exchange, clock: Clock, rings: Rings, stream: SharedStream | None = None) -> None:
+        """Prepare; `exchange` and `rings` are those of the main process."""
         self._exchange = exchange
         self._clock = clock
+        self._rings = rings
         self._stream = stream
+        self._deferred: Sequence[Shareable] = ()
+        self._completed = rings.oldest
+        """How far batches are applied to these components."""
         self._told = exchange.salt, exchange.is_lost
         self._members: dict[str, Send] = {}
         """By picker id."""
-        self._kept: deque[_Kept] = deque()
-        self._kept_bytes = self._unsent_bytes = 0
+        self._unsent_bytes = 0
         self._unsent: deque[bytes] = deque()
         if stream is not None:
             stream.collect = self._take_unsent
             stream.apply = self.from_others
 
     def join(self, picker: str, send: Send) -> None:
-        """Send batches to another process from now on."""
-        now = self._clock.now()
+        """Tell another process of the salt and the connection to other pickers, now and after each change."""
         send("salt", self._exchange.salt)
         send("lost", self._exchange.is_lost)
-        for kept in self._kept:
-            send("batch", (kept.batch, now - kept.at))
         self._members[picker] = send
 
     def leave(self, picker: str) -> None:
-        """Forget a process that ended; tell the others."""
+        """Forget a process that ended, after all that it wrote; tell the others."""
         self._members.pop(picker, None)
+        for kept in self._rings.read():
+            self.from_member(kept)
         batch = self._exchange.farewell(picker)
         if batch is not None:
-            self.from_member(picker, batch)
+            self._exchange.apply(batch, 0.0)
+            self.from_main(batch)
 
-    def from_member(self, picker: str, batch: bytes) -> None:
-        """Pass on a batch of another process."""
-        self._exchange.apply(batch, 0.0)
-        self._pass_on(batch, 0.0, but=picker)
-        self._write(batch)
+    async def complete(self) -> None:
+        """Apply what was deferred, as far as the rings still have it: a request is to be simulated here."""
+        deferred = self._exchange.deferred
+        if deferred != self._deferred:  # others after a change of the configuration
+            self._deferred, self._completed = deferred, self._rings.oldest
+        began = self._clock.now()
+        for kept in self._rings.read_all(self._completed):
+            self._exchange.apply_deferred(kept.data)
+            if self._clock.now() - began > _HOLD_SECONDS:
+                await asyncio.sleep(0)
+                began = self._clock.now()
+
+    def from_member(self, kept: Kept) -> None:
+        """Apply a batch of another process."""
+        self._exchange.apply(kept.data, self._clock.now() - kept.at)
+        self._write(kept.data)
 
     def from_main(self, batch: bytes) -> None:
-        """Pass on a batch of this process."""
-        self._pass_on(batch, 0.0)
+        """Tell a batch of this process."""
+        self._tell_changes()
+        self._rings.write(batch, self._clock.now())
         self._write(batch)
 
     def from_others(self, batch: bytes, age_seconds: float) -> None:
-        """Pass on a batch of another picker; those of own processes come back from the server, too."""
+        """Apply and pass on a batch of another picker; those of own processes come back from the server, too."""
         if self._exchange.apply(batch, age_seconds, but=self._members):
-            self._pass_on(batch, age_seconds)
+            self._tell_changes()
+            self._rings.write(batch, self._clock.now() - age_seconds)
 
-    def _pass_on(self, batch: bytes, age_seconds: float, but: str = "") -> None:
+    def _tell_changes(self) -> None:
+        """Tell the other processes if the server of the shared state has another salt, or is away."""
         told, self._told = self._told, (self._exchange.salt, self._exchange.is_lost)
-        if self._told != told:  # the server of the shared state has another salt, or is away
+        if self._told != told:
             for send in self._members.values():
                 send("salt", self._exchange.salt)
                 send("lost", self._exchange.is_lost)
-        for picker, send in self._members.items():
-            if picker != but:
-                send("batch", (batch, age_seconds))
-        self._kept.append(_Kept(batch, self._clock.now() - age_seconds))
-        self._kept_bytes += len(batch)
-        while self._kept_bytes > _MOST_HISTORY_BYTES:
-            self._kept_bytes -= len(self._kept.popleft().batch)
 
     def _write(self, batch: bytes) -> None:
         if self._stream is None:

@@ -58,12 +58,13 @@ class Workers:
         store: Datastore,
         relay: Relay,
         gate: Connections,
+        memory: int,
         *,
         handlers: Callable[[Worker], Mapping[str, Handler]],
         greeting: Callable[[], Iterable[tuple[str, object]]],
         config: Callable[[], ConfigInEffect | None],
     ) -> None:
-        """Prepare.
+        """Prepare; `memory` is the descriptor of the rings.
 
         `handlers` returns those of the messages and calls of one worker, `greeting` messages to a new one, `config` the
         configuration with which one starts.
@@ -72,6 +73,7 @@ class Workers:
         self._store = store
         self._relay = relay
         self._gate = gate
+        self._memory = memory
         self._handlers = handlers
         self._greeting = greeting
         self._config = config
@@ -192,7 +194,7 @@ class Workers:
         channel = Channel(own_end, {"hello": hello, "started": started, **self._handlers(worker)})
         with own_end, own_gate:
             with end, gate:
-                process = await _start(worker.number, end, gate, self._key, config)
+                process = await _start(worker.number, end, gate, self._memory, key=self._key, config=config)
             worker.process = process
             try:
                 await channel.open()
@@ -225,10 +227,10 @@ class Workers:
 
 
 async def _start(
-    number: int, channel: socket.socket, gate: socket.socket, key: bytes, config: ConfigInEffect | None
+    number: int, channel: socket.socket, gate: socket.socket, memory: int, *, key: bytes, config: ConfigInEffect | None
 ) -> Process:
-    """Start this command again, as a worker: with the same flags, and the sockets as descriptors."""
-    descriptors = channel.fileno(), gate.fileno()
+    """Start this command again, as a worker: with the same flags, and sockets and memory as descriptors."""
+    descriptors = channel.fileno(), gate.fileno(), memory
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # this program, not one in the current directory

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from epp.runtime.addresses import RedisAddress
 from epp.runtime.flags import SIZE, flag
-from epp.runtime.redis_client import RedisAddress
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _MIB: Final = 1024 * 1024

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client.registry import CollectorRegistry
 
 from epp.framework.clock import Clock
-from epp.runtime.redis_client import failure_text
+from epp.runtime.addresses import failure_text
 from epp.runtime.supervisor import first_of
 from epp.sharing.exchange import COUNTS, Exchange
 from epp.sharing.settings import SharingSettings
@@ -80,6 +80,8 @@ class SharedStream:
         self._offset = 0.0
         """The server's time minus that of the clock, in seconds."""
         self._caught_up = asyncio.Event()
+        self.begins = asyncio.Event()
+        """To be set once the endpoints are known: what others tell of unknown ones has no effect."""
         self.wakes = asyncio.Event()
         """To be set with each request: others shall know of it soon. Changes that wait for an answer set it too."""
         self.collect: Callable[[], Sequence[bytes]] = exchange.collect_all
@@ -96,7 +98,8 @@ class SharedStream:
         return self._caught_up.is_set()
 
     async def run(self) -> None:
-        """Share until cancelled, then publish that this picker ends."""
+        """Share once it `begins`, until cancelled; then publish that this picker ends."""
+        await self.begins.wait()
         pause = _FIRST_PAUSE_SECONDS
         try:
             while not _is_cancelled():

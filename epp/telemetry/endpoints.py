@@ -20,6 +20,7 @@ from rich.text import Text
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import Contact, Unresolved
 from epp.framework.endpoint import Endpoint
+from epp.framework.messages import listed
 from epp.framework.plugin import Plugin
 from epp.framework.records import Derivation
 from epp.framework.snapshot import ACCELERATOR, Snapshot
@@ -258,8 +259,7 @@ class Prices(NamedTuple):
     @property
     def names(self) -> str:
         """The ids as text, of many the first."""
-        more = f" and {len(self.missing) - _NAMES_SHOWN} more" if len(self.missing) > _NAMES_SHOWN else ""
-        return f"{', '.join(self.missing[:_NAMES_SHOWN])}{more}"
+        return listed(self.missing, _NAMES_SHOWN)
 
 
 def prices_of(snapshot: Snapshot) -> Prices:

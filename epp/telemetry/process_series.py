@@ -252,7 +252,6 @@ class ConnectionSeries:
         )
 
     def of(self, port: str) -> ConnectionCounts:
-        """Return the counts of a port."""
         return _PortCounts(port, self._accepted, self._open, self._cut)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from epp.framework.arrays import Floats
 from epp.framework.sharing import MOST_PAYLOAD_BYTES
-from epp.runtime.redis_client import RedisAddress
+from epp.runtime.addresses import RedisAddress
 from epp.sharing.exchange import BATCH_SECONDS
 from perf.bench.rows.idle import POLLED, poll_microseconds
 from perf.bench.rows.inner import figures_of

@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--without", action="append", default=[], choices=sorted(all_rows.ROWS), help="the same")
     parser.add_argument("--transport", choices=[str(each) for each in Transport], help="by default that of the picker")
     parser.add_argument("--soak-minutes", type=float, help="of the row soak; by default 30, and a minute in CI")
-    parser.add_argument("--at-once", type=int, help="rows that run at the same time; by default 1, and 2 in CI")
+    parser.add_argument("--at-once", type=int, help="rows that run at the same time; by default 1, and 3 in CI")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--list", action="store_true", help="say what rows there are")
     given = parser.parse_args()
@@ -112,7 +112,7 @@ def main() -> int:
     chosen = given.only or list(all_rows.IN_CI if given.size == "ci" else all_rows.ROWS)
     chosen = [name for name in chosen if name not in given.without]
     minutes = given.soak_minutes or (0.75 if given.size == "ci" else 30.0)
-    at_once = given.at_once or (2 if given.size == "ci" else 1)
+    at_once = given.at_once or (3 if given.size == "ci" else 1)
     if at_once > 1 and len(chosen) > 1:
         flags = ("--size", given.size, "--soak-minutes", str(minutes))
         judges = asyncio.run(measure_apart(chosen, at_once, flags))

@@ -332,7 +332,6 @@ class _LastUses:
         return self.numbers(candidates.snapshot.capacity)[candidates.slots]
 
     def numbers(self, capacity: int) -> Floats:
-        """Return one number for each slot."""
         self._reach(capacity)
         return self._numbers
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefer accelerators by memory and speed: the fastest, or the smallest device or slice that suffices."""
+"""Prefer accelerators by what they can do: memory, speed, healthy devices, and models that are not frozen."""
 
 from math import isfinite, nan
 from typing import Annotated, Literal
@@ -19,10 +19,23 @@ from epp.framework import (
     Parameters,
     Request,
     Scorer,
+    Share,
     tag_numbers,
 )
+from epp.framework.accelerators.arrays import (
+    WAKE_UP_INPUTS,
+    WakeUpCost,
+)
 from epp.framework.accelerators.requirements import Memory, read_memory
-from epp.framework.accelerators.tag import PRECISIONS, SLOTS_FREE, SLOTS_TOTAL, AcceleratorKind, Precision
+from epp.framework.accelerators.tag import (
+    PHASE,
+    PRECISIONS,
+    SLOTS_FREE,
+    SLOTS_TOTAL,
+    AcceleratorKind,
+    Device,
+    Precision,
+)
 from epp.framework.limits import Weight, require_weights
 from epp.framework.quantities import memory_suffices
 
@@ -258,3 +271,74 @@ def _free_share(tag: AcceleratorTag) -> float:
     if not (isinstance(free, int | float) and isinstance(total, int | float) and total > 0):
         return nan
     return min(max(free / total, 0.0), 1.0)
+
+
+HEALTHY = 1.0
+
+
+DOUBTFUL = 0.5
+
+
+UNHEALTHY = 0.0
+
+
+PENDING = 0.25
+
+
+class DeviceHealthScorer(Scorer):
+    """Health of the endpoint's worst device: 1 if healthy, 0.5 if doubtful, 0 if unhealthy.
+
+    Doubtful: health Unknown, or tainted with NoSchedule. Unhealthy: health Unhealthy, or tainted with NoExecute. A
+    device without reported health or taints is healthy. The score is divided by 4 while TensorFusion reports one of the
+    GPUs as Pending.
+    """
+
+    plugin_type = "device-health-scorer"
+    category = Category.AFFINITY
+    zero_means = "has a device that is unhealthy"
+    reads = (ACCELERATOR,)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        return tag_numbers(candidates, _health)
+
+
+def _health(tag: AcceleratorTag) -> float:
+    worst = min(map(_device_health, tag.devices), default=HEALTHY)
+    return worst * PENDING if "Pending" in str(tag.attributes.get(PHASE, "")).split(",") else worst
+
+
+def _device_health(device: Device) -> float:
+    health = device.health.lower()
+    if health == "unhealthy" or "NoExecute" in device.taints:
+        return UNHEALTHY
+    return DOUBTFUL if health == "unknown" or "NoSchedule" in device.taints else HEALTHY
+
+
+class WakeUpParameters(Parameters, frozen=True):
+    """Reduction of the score of a frozen endpoint."""
+
+    memory_penalty: Share = 0.25
+    """Reduction for an endpoint frozen to memory, 0..1."""
+    disk_penalty: Share = 1.0
+    """Reduction for an endpoint frozen to disk, 0..1."""
+
+
+class WakeUpScorer(Scorer[WakeUpParameters]):
+    """1 for an awake endpoint; `1 - memoryPenalty` or `1 - diskPenalty` for a frozen one.
+
+    An endpoint is frozen if its label or pod annotation `llm-d.ai/frozen` or `tensor-fusion.ai/frozen` is `memory` or
+    `disk`. It counts as awake with requests in flight or running, because the first request wakes it up.
+    """
+
+    plugin_type = "wake-up-scorer"
+    category = Category.AFFINITY
+    zero_means = "is frozen"
+    reads = (ACCELERATOR,)
+    may_read = WAKE_UP_INPUTS[1:]
+
+    def setup(self) -> None:
+        self._cost = WakeUpCost(self.parameters.memory_penalty, self.parameters.disk_penalty)
+
+    def score(self, request: Request, candidates: Candidates) -> Floats:
+        cost = self._cost.of(candidates)
+        return np.ones(len(candidates)) if cost is None else 1.0 - cost

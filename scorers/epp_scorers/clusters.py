@@ -184,7 +184,6 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
             del self._given[next(iter(self._given))]
 
     def _counts(self, clusters: Clusters, candidates: Candidates) -> Floats:
-        """Return one number for each cluster."""
         now = self.clock.now()
         counts = np.array([self._left(name, now) for name in clusters.names])
         if self.parameters.normalize_by == "endpoints":

@@ -28,6 +28,7 @@ from epp.framework import (
     Positions,
     Request,
     Scorer,
+    Share,
     Snapshot,
     Tunable,
     comparable_load,
@@ -103,6 +104,10 @@ class WorkSecondsParameters(Parameters, frozen=True):
     delay_weight: Annotated[NonNegative, Tunable(0, 1)] = 0.0
     """Weight of the delay of the other requests in the batch: an engine that computes a prompt generates their tokens
     more slowly meanwhile. 1 for as much as the time of this request; 0 not to count it."""
+    evicted_prefix_weight: Annotated[Share, Tunable(0, 1)] = 0.0
+    """Share of evicted tokens that count as cached at the endpoint that computed the conversation last, while all KV
+    caches are full; less if a candidate has room. A conversation that moves to a full cache evicts what others would
+    use, so it is better to compute it again where it was. 0 to count all evicted tokens as uncached."""
     adapter_load_seconds: NonNegative = 0.0
     """Time to load a LoRA adapter; with 0, adapters do not count."""
     class_stickiness_seconds: NonNegative = 0.0
@@ -133,7 +138,9 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     - `wait = uncached tokens in flight there / rate`;
     - `prefill = (1 + b) * uncached tokens of this prompt / rate`, where `b = requestsBehind * max(1, uncached tokens in
       flight there / prompt tokens)` is the number of prompts expected to follow; or, with `attentionQuadraticTokens` q
-      and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`;
+      and c of p tokens cached, `(1 + b) * (uncached + uncached * (c + p) / q) / rate`. At the endpoint that computed
+      the conversation last, a share of the tokens that it has evicted since counts as cached: `evictedPrefixWeight`
+      times the least KV cache usage of the candidates;
     - `fetch` is the time to bring cached blocks from lower tiers, or from other endpoints, to the accelerator, by
       `kv-transfer-cost`; tokens that are copied are not uncached;
     - `delay = delayWeight * n * uncached tokens of this prompt / rate`, where `n` is the number of requests running at
@@ -227,15 +234,22 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     def _own_tokens(self, request: Request, candidates: Candidates, ahead: Floats) -> Floats:
         """Return the tokens of this prompt and of the prompts assumed to follow; `ahead` are the tokens in flight."""
         prompt_tokens, given = request.prompt_tokens, self.parameters
-        uncached = uncached_tokens(request, candidates, request.get(self._match_key))
+        match = request.get(self._match_key)
+        uncached = uncached_tokens(request, candidates, match)
         pulled = request.get(PULLED_TOKENS)
         if pulled is not None:
             np.maximum(uncached - pulled[candidates.slots], 0.0, out=uncached)
+        if not len(uncached):
+            return uncached
+        if given.evicted_prefix_weight and match is not None and 0 <= match.last_slot < len(match.matched_blocks):
+            evicted = match.last_tokens - match.tokens_at(match.last_slot)
+            if evicted > 0:
+                usage = min(max(comparable_load(candidates, KV_USAGE).min(), 0.0), 1.0)
+                uncached[candidates.slots == match.last_slot] -= given.evicted_prefix_weight * usage * evicted
+                np.maximum(uncached, _ZERO, out=uncached)
         own = uncached
         if given.attention_quadratic_tokens:
             own = uncached + uncached * (2 * prompt_tokens - uncached) / given.attention_quadratic_tokens
-        if not len(own):
-            return own
         prompts = self._behind
         if given.requests_behind and highest(ahead) > prompt_tokens:  # more than one prompt is in flight somewhere
             prompts = ahead / np.array(float(max(prompt_tokens, 1)))

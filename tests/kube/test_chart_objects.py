@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from epp.kube.needs import Importance, needs_of_hub, needs_of_metrics, needs_of_picker
+from epp.kube.resources import Importance, needs_of_hub, needs_of_metrics, needs_of_picker
 from tests.support.kube.charts import (
     CHART,
     FLAVOURS,

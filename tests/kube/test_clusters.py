@@ -7,8 +7,8 @@ import pytest
 import yaml
 from aiohttp import web
 
-from epp.kube.needs import needs_of_hub, role
 from epp.kube.objects.decode import versions_in
+from epp.kube.resources import needs_of_hub, role
 from tests.support.kube.fleet import fleet_in
 from tests.support.kube.hardware import picker_with, served_by
 from tests.support.kube.users import PICKER_ROLE

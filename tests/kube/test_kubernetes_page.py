@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from epp.kube.needs import Importance, needs_of_picker
+from epp.kube.resources import Importance, needs_of_picker
 from tests.support.documents import blocks, commands, file_of
 from tests.support.kube import manifests as write
 from tests.support.kube.apart import NAMESPACES, gate

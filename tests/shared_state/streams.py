@@ -15,6 +15,7 @@ from epp.sharing.stream import SharedStream
 async def streaming(exchange: Exchange, clock: Clock, url: str, **settings) -> AsyncIterator[SharedStream]:
     """Exchange batches through a server."""
     stream = SharedStream(exchange, SharingSettings(address=url, **settings), "pool", clock)
+    stream.begins.set()
     task = asyncio.create_task(stream.run())
     try:
         yield stream

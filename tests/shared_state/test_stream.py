@@ -66,6 +66,23 @@ async def test_picker_that_starts_knows_placements_and_what_is_in_flight(server)
         assert third.in_flight == {}
 
 
+async def test_placements_are_read_once_the_endpoints_are_known(server):
+    shared = await server()
+    async with sharing(shared.url) as one:
+        one.place(A, [1, 2, 3])
+        await until(lambda: one.exchange.counts["published"], "it was told")
+        late = Picker(SystemClock(), order=())
+        stream = SharedStream(late.exchange, SharingSettings(address=shared.url), "pool", SystemClock())
+        running = asyncio.create_task(stream.run())
+        assert not await stream.caught_up(0.2)
+        late.store.replace(ENDPOINTS)
+        stream.begins.set()
+        assert await stream.caught_up(10)
+        assert late.matched(A, [1, 2, 3]) == 3
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_picker_that_ends_is_forgotten_at_once(server):
     shared = await server()
     async with sharing(shared.url) as other:

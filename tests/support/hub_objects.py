@@ -3,9 +3,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from epp.clusters.cluster_status import Hub
 from epp.kube.objects.decode import CLUSTER_KINDS, decode_object
 from epp.kube.objects.last_good import FileObjects
+from epp.pool.clusters.cluster_status import Hub
 from tests.support.kube.manifests import manifest
 
 OCM = "cluster.open-cluster-management.io"

@@ -18,7 +18,7 @@ from epp.framework.errors import RequestError
 from epp.framework.refusals import BodyTimeoutError, TooManyBytesError, TooManyPendingError, TooManyStreamsError
 from epp.plugins.parsers import grpc, json_parser
 from epp.pool.collectors import engine
-from epp.pool.collectors.sources import pages, response_parser
+from epp.pool.collectors.sources import http, response_parser
 from epp.pool.settings import PageLimits
 
 REPOSITORY = Path(__file__).parents[2]
@@ -97,8 +97,8 @@ def test_every_flag_of_the_tables_was_compared():
     ("limit", "written"),
     [
         ("chunks, headers and trailers of a page", f"{response_parser.MOST_PIECES:,}"),
-        ("time for a page", f"`timeout` of the source ({pages.ModelsSourceParameters().timeout})"),
-        ("bytes of a list of models", f"{pages.MOST_BYTES // 2**20} MiB, {pages.MOST_OBJECTS:,} objects"),
+        ("time for a page", f"`timeout` of the source ({http.ModelsSourceParameters().timeout})"),
+        ("bytes of a list of models", f"{http.MOST_BYTES // 2**20} MiB, {http.MOST_OBJECTS:,} objects"),
         (
             "bytes of all pages that are kept whole and not all there yet",
             (

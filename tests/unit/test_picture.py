@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from epp.framework import Endpoint, ManualClock
-from epp.lab.demo.table import table
+from epp.lab.demo.traffic import table
 from epp.routing.datastore import Datastore
 
 DOCS = Path(__file__).parents[2] / "docs"

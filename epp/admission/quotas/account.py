@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from epp.admission.quotas.allowances import LimitKey
 from epp.admission.quotas.elsewhere import NO_USE, NOWHERE, Beyond, Elsewhere, Use
 from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Reservation, Spent
-from epp.admission.quotas.usage import DayUse, Means, MinuteUse
+from epp.admission.quotas.usage import DayUse, LimitKey, Means, MinuteUse
 from epp.framework.quotas import Quota
 from epp.framework.request import Request, Usage
 
@@ -45,7 +44,6 @@ class Nominations:
         return len(self._of)
 
     def twin(self) -> "Nominations":
-        """Return a copy."""
         other = Nominations()
         other._of = dict(self._of)
         return other

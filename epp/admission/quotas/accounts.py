@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 from epp.admission.quotas.account import Account, brief
-from epp.admission.quotas.allowances import LimitKey
 from epp.admission.quotas.reservation import QuotaObserver
+from epp.admission.quotas.usage import LimitKey
 
 MOST_IDLE = 10_000
 """Idle accounts, which are kept for their usage in a minute or a day."""

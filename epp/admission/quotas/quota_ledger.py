@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from epp.admission.quotas.account import Account
 from epp.admission.quotas.accounts import Accounts, Alerts, JointMemory
-from epp.admission.quotas.allowances import Allowance, LimitKey
 from epp.admission.quotas.elsewhere import Group
 from epp.admission.quotas.limits import blocked
 from epp.admission.quotas.reservation import (
@@ -27,7 +26,7 @@ from epp.admission.quotas.reservation import (
     sum_of_memory,
     sum_of_tflops,
 )
-from epp.admission.quotas.usage import Calendar
+from epp.admission.quotas.usage import Allowance, Calendar, LimitKey
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.clock import Clock
 from epp.framework.quotas import Blocked, Quota
@@ -178,7 +177,7 @@ class QuotaLedger:
             self.alerts.look(account, self._clock.now(), self.calendar.today())
 
     def notify_release(self, tenant: str, quota: Quota | None = None) -> None:
-        """Notify the listener that a tenant has more quota again, and those that share a limit with it."""
+        """Notify the listener that a tenant, and the tenants that share a limit with it, have more quota again."""
         others = (name for limit in (quota.shared if quota else ()) for name in sorted(limit.tenants))
         if self.on_release is not None:
             for each in dict.fromkeys((tenant, *others)):

@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.allowances import Allowance, Allowances, LimitKey
 from epp.admission.quotas.elsewhere import WhenAlone
 from epp.admission.quotas.limits import (
+    MOST_ASKED,
+    MOST_CONSIDERED,
     Bound,
     blocked,
     check_hardware,
     check_tokens,
     deficit,
+    fewest,
     hardware_bounds,
     joint_mask,
     least,
@@ -25,7 +27,7 @@ from epp.admission.quotas.limits import (
 from epp.admission.quotas.quota_ledger import QuotaLedger
 from epp.admission.quotas.reservation import QuotaObserver, Reservation
 from epp.admission.quotas.shared_use import SharedUse
-from epp.admission.quotas.victims import MOST_ASKED, MOST_CONSIDERED, fewest
+from epp.admission.quotas.usage import Allowance, Allowances, LimitKey
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
@@ -336,9 +338,9 @@ class Quotas:
                 found += lines(account, now, today, is_set=each in self._allowances.set_quotas)
         return tuple(found)
 
-    def reservations(self, most: int = _MOST_REPORTED) -> Iterator[Reservation]:
-        """Yield the reservations of the requests in flight of at most so many tenants with a quota."""
-        for account in islice(self._ledger.accounts, most):
+    def reservations(self) -> Iterator[Reservation]:
+        """Yield the reservations of the requests in flight of tenants with a quota, up to a number of tenants."""
+        for account in islice(self._ledger.accounts, _MOST_REPORTED):
             yield from account.reservations()
 
     def quota_of(self, tenant: str) -> Quota | None:

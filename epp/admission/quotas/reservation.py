@@ -58,7 +58,6 @@ def sum_of_memory(shares: Sequence[Share]) -> float:
 
 
 def sum_of_tflops(shares: Sequence[Share]) -> float:
-    """Return the TFLOPS of all shares."""
     return shares[0].tflops if len(shares) == 1 else sum(share.tflops for share in shares)
 
 
@@ -80,7 +79,6 @@ class SharedTime:
         self._at = 0.0
 
     def seconds(self, now: float) -> float:
-        """Return the time of the clock."""
         if self.requests:
             self._seconds += (now - self._at) / self.requests
         self._at = now
@@ -111,7 +109,6 @@ class Amounts(NamedTuple):
     tflops: float = 0.0
 
     def plus(self, other: "Amounts") -> "Amounts":
-        """Return the sum."""
         return Amounts(
             self.requests + other.requests,
             self.tokens + other.tokens,
@@ -146,7 +143,6 @@ class Place:
 
     @property
     def endpoint(self) -> str:
-        """Id of the endpoint."""
         return self._time.endpoint
 
     def spend(self, now: float) -> "Spent":
@@ -218,7 +214,6 @@ class Reservation:
 
     @property
     def priority(self) -> int:
-        """Priority of its request."""
         return self.request.priority
 
     def first_token(self) -> None:

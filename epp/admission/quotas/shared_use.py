@@ -9,9 +9,9 @@ from math import inf
 import msgspec
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.allowances import Allowance
 from epp.admission.quotas.elsewhere import NO_USE, Entry, Group, WhenAlone
 from epp.admission.quotas.quota_ledger import QuotaLedger
+from epp.admission.quotas.usage import Allowance
 from epp.framework.clock import Clock
 from epp.framework.sharing import Shareable
 from epp.framework.snapshot import Snapshot
@@ -57,7 +57,6 @@ class _Peer:
     """Those that it told of before, and not since."""
 
     def note(self, payload: _Payload, picker: str) -> None:
-        """Note the versions of a payload."""
         is_next = payload.version == self.version + 1
         if not is_next:
             self.run = payload.version

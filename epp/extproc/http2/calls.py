@@ -9,8 +9,7 @@ from typing import Final
 
 import structlog
 
-from epp.extproc.http2.frames import DATA, END_STREAM, frame, rst_stream_frame
-from epp.extproc.http2.heads import Head
+from epp.extproc.http2.frames import DATA, END_STREAM, Windows, frame, rst_stream_frame
 from epp.extproc.http2.limits import Budget, Limits
 from epp.extproc.http2.service import (
     HEADERS_BLOCK,
@@ -26,8 +25,7 @@ from epp.extproc.http2.service import (
     not_grpc,
     trailers_block,
 )
-from epp.extproc.http2.streams import Stream
-from epp.extproc.http2.windows import Windows
+from epp.extproc.http2.streams import Head, Stream
 
 _log = structlog.get_logger()
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.framework.accelerators.sites import ROW
-from epp.framework.accelerators.tag import AcceleratorTag
+from epp.framework.accelerators.tag import ROW, AcceleratorTag
 from epp.framework.arrays import Floats, Mask, Positions
 from epp.framework.candidates import Candidates
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT, RUNNING, WAITING, Snapshot

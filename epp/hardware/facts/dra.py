@@ -4,8 +4,8 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from epp.framework.accelerators.sites import CLIQUE
 from epp.framework.accelerators.tag import (
+    CLIQUE,
     DRIVER,
     SLOTS_FREE,
     SLOTS_TOTAL,

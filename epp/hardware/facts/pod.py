@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import floor
 
-from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
 from epp.framework.accelerators.tag import (
     BOOT_ID,
+    CLIQUE,
+    COMPUTE_DOMAIN,
     FROZEN,
     FROZEN_TO,
     POD_UID,

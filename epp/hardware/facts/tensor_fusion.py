@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from epp.framework.accelerators.sites import CLIQUE
 from epp.framework.accelerators.tag import (
+    CLIQUE,
     ISOLATION_MODE,
     PARTITION_TEMPLATE,
     PHASE,

@@ -84,7 +84,6 @@ class Object(Part, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name of the object."""
         return self.metadata.name
 
     @property
@@ -215,7 +214,6 @@ class Faults:
         return (*self._found, *more)
 
     def add(self, field: str, value: object, remedy: str) -> None:
-        """Record a fault."""
         if len(self._found) < _MOST_FAULTS:
             self._found.append(f"{field} is {shown(value)}: {remedy}")
         else:

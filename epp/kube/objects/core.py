@@ -214,7 +214,6 @@ class Pod(Object, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> frozenset[str]:
-        """IP addresses."""
         return frozenset(ip for ip in (self.status.pod_ip, *(each.ip for each in self.status.pod_ips)) if ip)
 
 

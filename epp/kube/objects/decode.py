@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding of cluster objects from plain data; an invalid object does not affect the others."""
+"""Decoding of cluster objects from plain data; an invalid object does not affect the others; unknown fields."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+import yaml
 
+from epp.framework.input_errors import with_step
+from epp.framework.messages import hint_at, nearest, printable
 from epp.kube.objects.base import Object, convert
 from epp.kube.objects.core import Node, VariantAutoscaling, read_config_map, read_pod
 from epp.kube.objects.dra import DeviceClass, ResourceClaim, read_device_taint_rule, read_resource_slice
-from epp.kube.objects.dynamic_scoring import DYNAMIC_SCORING, read_dynamic_scorer, read_dynamic_scoring_config
-from epp.kube.objects.fields import unknown_fields
 from epp.kube.objects.inference import (
     GROUP,
     LEGACY_GROUP,
@@ -25,12 +28,15 @@ from epp.kube.objects.inference import (
 from epp.kube.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
 from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, Namespace, ResourceQuota
 from epp.kube.objects.ocm import (
+    DYNAMIC_SCORING,
     OCM,
     AdmissionCheck,
     ManagedClusterSet,
     ManagedClusterSetBinding,
     MultiKueueCluster,
     MultiKueueConfig,
+    read_dynamic_scorer,
+    read_dynamic_scoring_config,
     read_managed_cluster,
     read_placement_decision,
     read_score,
@@ -46,6 +52,61 @@ from epp.kube.objects.ome_services import (
 from epp.kube.objects.placement import read_placement
 from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
 from epp.kube.resources import BY_KIND, CLUSTERS, MEMORY_QUOTAS, SCORERS
+
+_MOST = 20
+"""Maximum number of unknown fields reported of one object."""
+_MOST_CHARACTERS = 200
+_OTHERS = "*"
+_TABLE = "data/fields.yaml"
+
+Fields: TypeAlias = Mapping[str, "Fields | None"]
+"""Known fields; those without fields of their own may have any value."""
+
+_METADATA: Fields = dict.fromkeys(
+    (
+        *("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "selfLink", "clusterName"),
+        *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations"),
+        *("ownerReferences", "finalizers", "managedFields"),
+    )
+)
+
+
+@cache
+def known_fields() -> Mapping[str, Fields]:
+    """Return the fields of objects by `group/kind`."""
+    specs = yaml.safe_load((files("epp.kube.objects") / _TABLE).read_text("utf-8"))
+    root: dict[str, Fields | None] = {"apiVersion": None, "kind": None, "metadata": _METADATA, "status": None}
+    return {kind: {**root, "spec": fields} for kind, fields in specs.items()}
+
+
+def unknown_fields(document: Mapping[str, object], kind: tuple[str, str]) -> tuple[str, ...]:
+    """Return a sentence for each unknown field, at most 20: `spec.cost.hourly is unknown: did you mean 'perHour'?`.
+
+    Empty for kinds that are not checked, which `data/fields.yaml` leaves out. Entries of a list have one path.
+    """
+    fields = known_fields().get("/".join(kind))
+    return () if fields is None else tuple(dict.fromkeys(islice(unknown_within(document, fields), _MOST)))
+
+
+def unknown_within(value: object, fields: Fields, place: str = "") -> Iterator[str]:
+    """Yield a sentence for each field that is not among the known ones, with its path."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from unknown_within(each, fields, f"{place}[]")
+    if not isinstance(value, Mapping):
+        return
+    for key, inner in value.items():
+        name, others = str(key), fields.get(_OTHERS)
+        known = fields.get(name, others)
+        if known is not None:
+            yield from unknown_within(inner, known, with_step(place, name))
+        if name in fields or others is not None:
+            continue
+        names = fields.keys() - {_OTHERS}
+        is_open = _OTHERS in fields
+        if not is_open or nearest(name, names) is not None:
+            yield printable(f"{with_step(place, name)} is unknown: {hint_at(name, names)}", _MOST_CHARACTERS)
+
 
 Kinds: TypeAlias = frozenset[tuple[str, str]]
 

@@ -149,7 +149,6 @@ class ResourceClaim(Object, frozen=True, kw_only=True):
 
     @property
     def reserved_for(self) -> tuple[PodReference, ...]:
-        """Pods that use the claim."""
         return tuple(
             PodReference(namespace=self.metadata.namespace, name=user.name, uid=user.uid)
             for user in self.consumers

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints
 from epp.framework.plugin import P
 from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
@@ -68,7 +68,6 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         return InputState(tuple(problems[:_MOST_PROBLEMS]), self.rejected)
 
     def find(self, kind: ObjectKind, name: str) -> Object | None:
-        """Return the object in effect."""
         held = self.kinds.get(kind, _Kind()).held.get(name)
         return None if held is None else held.object
 
@@ -171,7 +170,6 @@ class FollowedObjects:
 
     @property
     def cluster(self) -> ClusterObjects:
-        """Objects of the cluster."""
         return self._cluster
 
     @property
@@ -264,7 +262,6 @@ class FollowsObjects(ObjectReader[P]):
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """The kinds of the objects."""
         return tuple(ObjectKind(*kind) for kind in sorted(self._objects.kinds))
 
     def can_read(self, kind: ObjectKind) -> bool:

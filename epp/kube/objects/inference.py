@@ -81,7 +81,6 @@ class PoolMember(Object, frozen=True, kw_only=True):
 
     @property
     def is_legacy(self) -> bool:
-        """Whether it is of the legacy group."""
         return self.api_version.startswith(f"{LEGACY_GROUP}/")
 
 

@@ -281,7 +281,6 @@ class ObjectsByKind:
         return next(reversed(self._places.get((kind, name), [])), "")
 
     def of(self, kind: type[_O]) -> dict[str, _O]:
-        """Return the objects of a kind by id."""
         return cast("dict[str, _O]", self._found[kind])
 
 

@@ -229,7 +229,6 @@ def read_annotations(
 
 
 def class_names(selection: Selection) -> tuple[str, ...]:
-    """Return the names of all classes in a selection."""
     preferred = (each.accelerator_class for each in selection.preference_order)
     return tuple(dict.fromkeys((*selection.classes, *sorted(selection.excluded_classes), *preferred)))
 

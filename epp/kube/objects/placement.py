@@ -56,7 +56,6 @@ class Coordinate(Part, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name in explanations."""
         return self.built_in or f"AddOn/{self.resource}/{self.score}"
 
 

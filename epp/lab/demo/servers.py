@@ -60,10 +60,7 @@ schedulingProfiles:
   - {pluginRef: active-request-scorer, weight: 2}
   - {pluginRef: queue-scorer, weight: 2}
 """
-"""A configuration that fills the cheapest hardware first, and prefers cached prompts on it.
-
-With the sample `heterogeneous-cost`, the H100 would serve all traffic of the demo: a busy H100 is the cheapest.
-"""
+"""A configuration that fills the cheapest hardware first: otherwise the H100 would serve all traffic of the demo."""
 
 
 @dataclass(frozen=True, slots=True)

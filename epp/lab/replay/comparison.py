@@ -112,7 +112,7 @@ def compare(
         differences = {
             name: _difference(
                 name,
-                _minus(values[place][column], values[0][column]),
+                values[place][column] - values[0][column],
                 _minus(drawn[:, place, column], drawn[:, 0, column]),
             )
             for column, name in enumerate(names)
@@ -153,9 +153,8 @@ def _row(found: Mapping[str, float], names: Sequence[str]) -> list[float]:
     return [found[name] for name in names]
 
 
-def _minus(one: Floats | float, other: Floats | float) -> Floats:
-    """Return the difference; 0 of two infinite numbers."""
-    one, other = np.asarray(one), np.asarray(other)
+def _minus(one: Floats, other: Floats) -> Floats:
+    """Return the differences; 0 of two infinite numbers, so that other resamples can tell them apart."""
     with np.errstate(invalid="ignore"):
         found: Floats = np.where(np.isinf(one) & (one == other), 0.0, one - other)
     return found
@@ -175,12 +174,14 @@ def _quantiles(drawn: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _difference(name: str, value: Floats, drawn: Floats) -> Difference:
-    low, high = _quantiles(drawn)
+def _difference(name: str, value: float, drawn: Floats) -> Difference:
     verdict: Verdict = "no difference shown"
+    if math.isnan(value):  # as between two infinite times
+        return Difference(None, None, None, verdict)
+    low, high = _quantiles(drawn)
     if low > 0 or high < 0:
         verdict = "better" if (low > 0) == (name in _HIGHER_IS_BETTER) else "worse"
-    return Difference(_known(float(value)), _known(low), _known(high), verdict)
+    return Difference(_known(value), _known(low), _known(high), verdict)
 
 
 def _known(value: float) -> float | None:

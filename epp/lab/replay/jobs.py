@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,40 +77,41 @@ def available_cpus() -> int:
 def run_jobs(
     jobs: Sequence[Job], report: Callable[[JobProgress], None] = lambda _: None, *, workers: int = 0
 ) -> list[Outcome]:
-    """Return the outcomes of jobs, in their order; by default, as many run at a time as there are CPUs.
+    """Return the outcomes of jobs, in their order; raises the ConfigurationError or TraceError of one.
 
-    Raises the ConfigurationError or TraceError of a job. All processes have ended afterwards.
+    They run in `workers` processes, by default one for each CPU; a single job runs in this one.
     """
     workers = workers or available_cpus()
     if len(jobs) == 1:
         return [_run(jobs[0], lambda seconds, requests: report(JobProgress(0, seconds, requests)))]
-    left = list(enumerate(jobs))
-    running: dict[Connection, tuple[int, Any]] = {}
+    left = iter(enumerate(jobs))
+    running: dict[Connection, int] = {}
+    processes: list[Any] = []
     outcomes: dict[int, Outcome] = {}
     try:
-        while left or running:
-            while left and len(running) < workers:
-                number, job = left.pop(0)
-                ours, theirs = _SPAWN.Pipe(duplex=False)
-                process = _SPAWN.Process(target=_work, args=(theirs, job, os.getpid()), daemon=True)
-                with _interrupts_blocked():
-                    process.start()
-                theirs.close()
-                running[ours] = number, process
+        for number, job in islice(left, workers):
+            ours, theirs = _SPAWN.Pipe()
+            process = _SPAWN.Process(target=_work, args=(theirs, job, os.getpid()), daemon=True)
+            with _interrupts_blocked():
+                process.start()
+            theirs.close()
+            processes.append(process)
+            running[ours] = number
+        while running:
             for connection in wait(list(running)):
                 assert isinstance(connection, Connection)  # noqa: S101  only these are waited for
-                number, process = running[connection]
                 found = _received(connection)
                 if isinstance(found, tuple):
-                    report(JobProgress(number, *found))
+                    report(JobProgress(running[connection], *found))
                     continue
-                del running[connection]
-                process.join()
                 if not isinstance(found, Outcome):
                     raise found
-                outcomes[number] = found
+                outcomes[running.pop(connection)] = found
+                for number, job in islice(left, 1):
+                    connection.send(job)
+                    running[connection] = number
     finally:
-        for _, process in running.values():
+        for process in processes:
             process.kill()
             process.join()
     return [outcomes[number] for number in range(len(jobs))]
@@ -145,13 +147,18 @@ def _run(job: Job, report: Callable[[float, int], None]) -> Outcome:
 
 
 def _work(connection: Connection, job: Job, parent: int) -> None:
-    """Run a job and send progress and outcome."""
+    """Run a job and those received after it, since a process takes a second to start; send progress and outcomes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             return
-    try:
-        found: Outcome | Exception = _run(job, lambda *now: connection.send(now))
-    except Exception as error:  # noqa: BLE001  raised again in the parent
-        found = error
-    connection.send(found)
+    while True:
+        try:
+            found: Outcome | Exception = _run(job, lambda *now: connection.send(now))
+        except Exception as error:  # noqa: BLE001  raised again in the parent
+            found = error
+        connection.send(found)
+        try:
+            job = connection.recv()
+        except EOFError:  # the parent has no more jobs
+            return

@@ -63,7 +63,7 @@ class Columns:
     ttft_target: Floats
     tpot_target: Floats
     regret: Floats
-    """See `epp.lab.replay.engines`."""
+    """See `epp.lab.replay.fleet`."""
 
     @property
     def tpot(self) -> Floats:

@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickers in virtual time: the real pipeline, datastore and director of each, its polls and its KV events."""
+"""Pickers in virtual time: the event loop, the pipeline, datastore and director of each with polls and KV events."""
 
+import asyncio
+import gc
 import math
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, NamedTuple
+import selectors
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextvars import Context
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from epp.app.running import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly, Builder, LoadedConfig, assemble
 from epp.framework import Endpoint
 from epp.framework.clock import Clock
-from epp.framework.cluster import ObjectReader
+from epp.framework.cluster_objects import ObjectReader
 from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report
 from epp.framework.registry import Registry
 from epp.framework.sharing import Shareable
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING
 from epp.hardware.tagger import AcceleratorTagger
 from epp.hardware.topology import TopologyExtractor
-from epp.lab.replay.engines import Page
-from epp.lab.replay.fleet import Fleet, ReplayOptions, Server
-from epp.lab.replay.virtual_time import VirtualClock
-from epp.lab.sim.kv_cache import KVChanges
-from epp.lab.sim.work import SimRequest
+from epp.lab.replay.fleet import Fleet, Page, ReplayOptions, Server
+from epp.lab.sim.work import KVChanges, SimRequest
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
@@ -36,6 +39,109 @@ from epp.routing.director.incoming_request import Seeds
 from epp.routing.policies import PolicyFiles
 from epp.sharing.exchange import Exchange
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_YOUNG_OBJECTS = 50_000
+"""New objects after which they are collected."""
+
+
+class VirtualClock(Clock):
+    """A clock that is set."""
+
+    __slots__ = ("time",)
+
+    def __init__(self, time: float) -> None:
+        self.time = time
+
+    def now(self) -> float:
+        return self.time
+
+    def utc(self) -> float:
+        return self.time
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is a virtual clock: code that waits with asyncio runs in virtual time unchanged.
+
+    Events of `at` run beside the timers of asyncio, in order of time, at a fraction of their cost.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(_Selector(self))
+        self.clock = clock
+        self.events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self.has_callbacks = False
+        """Whether callbacks or timers were added since the last event."""
+        self._numbers = count()
+
+    def time(self) -> float:
+        return self.clock.time
+
+    def at(self, due: float, action: Callable[..., object], *arguments: Any) -> None:
+        """Call `action` at a time; an exception ends the loop."""
+        heappush(self.events, (due, next(self._numbers), action, arguments))
+
+    def after(self, seconds: float, action: Callable[..., object], *arguments: Any) -> None:
+        """Call `action` after a number of seconds; an exception ends the loop."""
+        heappush(self.events, (self.clock.time + seconds, next(self._numbers), action, arguments))
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        self.has_callbacks = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self.has_callbacks = True
+        return super().call_at(when, callback, *args, context=context)
+
+
+class _Selector(selectors.SelectSelector):
+    """Runs events and advances the clock in place of waiting; sockets are never ready."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Run the events of the next `timeout` seconds; raises RuntimeError if the loop would wait without end."""
+        loop, events, clock = self._loop, self._loop.events, self._loop.clock
+        until = math.inf if timeout is None else clock.time + timeout
+        loop.has_callbacks = False
+        while events and events[0][0] <= until:
+            due, _, action, arguments = heappop(events)
+            if due > clock.time:  # noqa: PLR1730  faster than max, for the most frequent line of a replay
+                clock.time = due
+            action(*arguments)
+            if loop.has_callbacks:
+                return []
+        if timeout is None:
+            raise RuntimeError("nothing is left to happen in virtual time")
+        clock.time = until
+        return []
+
+
+def run_virtual(main: Coroutine[Any, Any, T], clock: VirtualClock) -> T:
+    """Run a coroutine in virtual time and return its result; other tasks are cancelled at its end.
+
+    Garbage is collected rarely meanwhile: requests leave little that only a collection finds.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(max(_YOUNG_OBJECTS, thresholds[0]), *thresholds[1:])
+    try:
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+            return runner.run(main)
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 PUBLISH_SECONDS = 0.005
 """From the end of a step of the engine to the index of the picker."""
 
@@ -45,9 +151,8 @@ class Watch:
 
     def __init__(self, store: Datastore, metrics: Feed, server: Server, clock: Clock, interval: float) -> None:
         self._store = store
-        self._server = server
         self._clock = clock
-        endpoint = server.endpoint
+        self._endpoint = endpoint = server.endpoint
         self._poll = Poll(
             self._store,
             metrics,
@@ -67,7 +172,7 @@ class Watch:
         The first page is read as text. Later ones differ only in the load, unless they have adapters: text that the
         reader of pages would find the same numbers in is not written.
         """
-        now, endpoint, before = self._clock.now(), self._server.endpoint, self._page
+        now, endpoint, before = self._clock.now(), self._endpoint, self._page
         self._page, wait = page, 0.0
         if before is None or page.profile.lora_adapters:
             wait = self._poll.settle(endpoint, page.text)
@@ -155,12 +260,14 @@ class Publisher:
     def events(self, changes: KVChanges) -> Sequence[Event]:
         """Return the events of changes; parents are stored before their children.
 
-        Blocks that move to host memory are named only, as by vLLM: the index still has them from the GPU.
+        Blocks that move to a lower tier are named only, as by vLLM: the index still has them from the tier above.
         """
         moves = (
             BlockStored(sorted(changes.offloaded), None, [], 0, medium="CPU"),
+            BlockStored(sorted(changes.written), None, [], 0, medium="DISK"),
             BlockRemoved(sorted(changes.evicted)),
             BlockRemoved(sorted(changes.dropped), medium="CPU"),
+            BlockRemoved(sorted(changes.deleted), medium="DISK"),
         )
         return [*(event for event in moves if event.block_hashes), *self._stored(changes)]
 

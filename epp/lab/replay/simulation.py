@@ -18,12 +18,10 @@ from epp.config import LoadedConfig
 from epp.framework import Headers
 from epp.framework.errors import RequestError
 from epp.framework.headers import KV_CACHE_SOURCE, PREFILLER, SESSION_TOKEN
-from epp.lab.replay.engines import Event, Page
-from epp.lab.replay.fleet import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, Fleet, ReplayOptions, Server
+from epp.lab.replay.fleet import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, Event, Fleet, Page, ReplayOptions, Server
 from epp.lab.replay.outcome import Outcome, Recorder, Status
-from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, Watch
+from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, VirtualClock, VirtualLoop, Watch, run_virtual
 from epp.lab.replay.traffic import Arrival
-from epp.lab.replay.virtual_time import VirtualClock, VirtualLoop, run_virtual
 from epp.lab.sim.work import SimRequest
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
@@ -300,7 +298,7 @@ class Simulation:
         return msgspec.structs.replace(request, transferred_tokens=held), seconds
 
     def _regret(self, arrival: Arrival, chosen: _Place, request: SimRequest) -> float:
-        """Return the regret of a choice, as `epp.lab.replay.engines` defines it."""
+        """Return the regret of a choice, as `epp.lab.replay.fleet` defines it."""
         profile = chosen.server.profile
         work = {(profile.block_size, profile.lora_adapters): request}
         best, its = math.inf, math.nan

@@ -77,7 +77,7 @@ class Summary(msgspec.Struct, frozen=True):
     evicted: int
     unfinished: int
     mean_regret: float | None
-    """Seconds, of routed requests; see `epp.lab.replay.engines`."""
+    """Seconds, of routed requests; see `epp.lab.replay.fleet`."""
     p90_regret: float | None
 
 

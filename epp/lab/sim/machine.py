@@ -5,11 +5,14 @@ from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import accumulate
 
-from epp.lab.sim.kv_cache import BlockHash, Found, KVCache, KVChanges
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import (
+    BlockHash,
     Emission,
     FinishReason,
+    Found,
+    KVCache,
+    KVChanges,
     Occupation,
     OccupationError,
     SimRequest,
@@ -52,8 +55,8 @@ class Machine:
     `max_num_batched_tokens`. It takes `prefill_step_seconds + uncached prompt tokens / prefill_tokens_per_second`
     if it computes any, plus `seconds_per_output_token * (1 + batch_slope * (n - 1))` when `n > 0` requests decode, plus
     `lora_load_seconds` for each adapter that is loaded for a request that joins, plus the time to copy its blocks in
-    host memory, `tokens * kv_bytes_per_token / host_gbps`, times `time_scale`. With `attention_tokens`, a prompt token
-    after `n` others counts as `1 + n / attention_tokens` tokens.
+    host memory, `tokens * kv_bytes_per_token / host_gbps`, and to read those on the disk at `disk_gbps`, times
+    `time_scale`. With `attention_tokens`, a prompt token after `n` others counts as `1 + n / attention_tokens` tokens.
     Requests join only between steps, in order of arrival: one whose prompt does not fit in the KV cache blocks those
     behind it, one whose adapter has no slot does not. When an answer needs a block and none is free, the request that
     joined last loses its blocks, and is the first to join again: its prompt and its answer so far are then computed
@@ -68,14 +71,11 @@ class Machine:
         observer: MachineObserver | None = None,
         every_token: bool = True,
     ) -> None:
-        """Without `every_token`, only first and last tokens are emitted, and steps between them take no time to run.
-
-        The observer is then not told of further tokens.
-        """
+        """Prepare; without `every_token`, the observer is told only of first and last tokens."""
         self.profile = profile
         self._every_token = every_token
         self.observer = observer or MachineObserver()
-        self._cache = KVCache(profile.num_gpu_blocks, profile.num_host_blocks)
+        self._cache = KVCache(profile.num_gpu_blocks, profile.num_host_blocks, profile.num_disk_blocks)
         self.now = now
         """Time of the last `advance`, in seconds."""
         self._waiting: dict[int, SimSequence] = {}
@@ -107,6 +107,11 @@ class Machine:
     def waiting(self) -> int:
         """Requests in the queue, synthetic ones included."""
         return len(self._waiting) + self.occupation.waiting
+
+    def gauges(self) -> tuple[int, int, float]:
+        """Return requests running and waiting, and the share of KV blocks in use: what polls read."""
+        held = self.occupation
+        return len(self._running) + held.running, len(self._waiting) + held.waiting, self.kv_usage
 
     @property
     def kv_usage(self) -> float:
@@ -147,23 +152,22 @@ class Machine:
 
     def uncached_tokens(self, request: SimRequest) -> int:
         """Return how many tokens of its prompt would be computed if the request joined now."""
-        size = self.profile.block_size
-        found = size * self._matched(request).blocks
-        return request.prompt_tokens - max(found, min(request.transferred_tokens, request.prompt_tokens - 1))
+        return self.prompt_work(request)[0]
 
-    def copy_seconds(self, request: SimRequest) -> float:
-        """Return how long its blocks in host memory would be copied if the request joined now."""
-        return self._copy_seconds(self._matched(request).copied)
+    def prompt_work(self, request: SimRequest) -> tuple[int, float]:
+        """Return these tokens, and how long its blocks in host memory and on the disk would be copied."""
+        size, last = self.profile.block_size, request.prompt_tokens - 1
+        found = self._cache.matched(request.block_hashes, min(last // size, len(request.block_hashes)))
+        left = request.prompt_tokens - max(size * found.blocks, min(request.transferred_tokens, last))
+        return left, self._copy_seconds(found)
 
-    def _matched(self, request: SimRequest) -> Found:
-        return self._cache.matched(request.block_hashes[: (request.prompt_tokens - 1) // self.profile.block_size])
-
-    def _copy_seconds(self, blocks: int) -> float:
+    def _copy_seconds(self, found: Found) -> float:
         profile = self.profile
-        return blocks * profile.block_size * profile.kv_bytes_per_token / (profile.host_gbps * 1e9)
+        block_bytes = profile.block_size * profile.kv_bytes_per_token
+        copied, read = found.copied * block_bytes, found.read * block_bytes
+        return copied / (profile.host_gbps * 1e9) + read / (profile.disk_gbps * 1e9)
 
     def workload(self) -> Workload:
-        """Return the present work."""
         step, size = self._step, self.profile.block_size
         done = 0 if step is None else step.done(self.now)
         decoding: list[tuple[int, int]] = []
@@ -187,12 +191,13 @@ class Machine:
         if now < self.now:
             raise ValueError(f"time runs back from {self.now} to {now} seconds")
         emissions: list[Emission] = []
-        if self._step is not None:
+        step = self._step
+        if step is not None:
             self.busy_seconds += now - self.now
-        while self._step is not None and self._step.ends_at <= now:
-            self.now = self._step.ends_at
-            emissions += self._finish(self._step, self._step.repeats)
-            self._step = self._begin_step()
+        while step is not None and step.ends_at <= now:
+            self.now = step.ends_at
+            emissions += self._finish(step, step.repeats)
+            step = self._step = self._begin_step()
             self.observer.changed(self)
         self.now = now
         return emissions
@@ -364,7 +369,7 @@ class Machine:
             if adapter is not None:
                 adapters.add(adapter)
                 seconds += self._load(adapter, in_use=adapters) * self.profile.lora_load_seconds
-            seconds += self._copy_seconds(found.copied)
+            seconds += self._copy_seconds(found)
             del self._waiting[request.request_id]
             self._running[request.request_id] = sequence
             sequence.computed_tokens = cached = found.blocks * self.profile.block_size

@@ -57,6 +57,9 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         num_gpu_blocks: blocks of the KV cache.
         num_host_blocks: blocks of KV cache in the memory of the host, which hold what leaves the KV cache; 0 for none.
         host_gbps: bandwidth of the link to the host, in one direction, in GB/s; nothing is computed during a copy.
+        num_disk_blocks: blocks of KV cache on a disk, which hold what leaves the memory of the host; 0 for none.
+        disk_gbps: bandwidth of reads from the disk in GB/s, by default that of an NVMe drive on PCIe 4; nothing is
+            computed meanwhile.
         kv_bytes_per_token: size of one token in the KV cache, on all devices together.
         max_lora: most adapters that run at the same time; as many stay loaded, those used last.
         lora_load_seconds: time to load an adapter; the machine computes nothing meanwhile.
@@ -81,6 +84,8 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_gpu_blocks: int = 26_000
     num_host_blocks: int = 0
     host_gbps: float = 64.0
+    num_disk_blocks: int = 0
+    disk_gbps: float = 6.5
     kv_bytes_per_token: int = 131_072
     max_lora: int = 1
     lora_load_seconds: float = 0.0
@@ -93,7 +98,10 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Check the values; raises ValueError."""
         cache_tokens = self.block_size * self.num_gpu_blocks
         infinity = float("inf")
-        for field in ("prefill_tokens_per_second", "seconds_per_output_token", "host_gbps", "time_scale"):
+        for field in (
+            *("prefill_tokens_per_second", "seconds_per_output_token"),
+            *("host_gbps", "disk_gbps", "time_scale"),
+        ):
             self._check(0 < getattr(self, field) < infinity, f"{field} must be a positive number")
         for field in (
             *("max_num_seqs", "max_num_batched_tokens", "block_size"),
@@ -102,7 +110,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             self._check(getattr(self, field) >= 1, f"{field} must be at least 1")
         for field in (
             *("batch_slope", "lora_load_seconds", "prefill_step_seconds"),
-            *("attention_tokens", "request_overhead_seconds", "num_host_blocks"),
+            *("attention_tokens", "request_overhead_seconds", "num_host_blocks", "num_disk_blocks"),
         ):
             self._check(0 <= getattr(self, field) < infinity, f"{field} must be 0 or more")
         self._check(

@@ -115,11 +115,13 @@ class PrefixIndex:
         The head of the chain counts as more recent than its tail: like an engine, the index loses tails first. If the
         limit was lowered by much, later records complete the eviction.
         """
-        self._clean()
-        self._scan_records()
+        if self._forgotten:
+            self._clean()
+        if self._to_scan:
+            self._scan_records()
         lane = self._lanes.get(slot) or self._new_lane(slot)
         before = lane.blocks
-        self._record(lane, hashes[:limit].tobytes())
+        self._record(lane, hashes.tobytes()[: 8 * limit])
         if lane.blocks > limit:
             self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _MOST_EVICTED))
 
@@ -160,12 +162,12 @@ class PrefixIndex:
 
     def _record(self, lane: _Lane, chain: bytes) -> None:
         """Hold the runs of a chain, and refer to the last run."""
-        depth, before, held = 0, NONE, True
+        runs, depth, before, held = self._runs, 0, NONE, True
         while 8 * depth < len(chain):
-            run, is_new = self._runs.reach(before, chain, depth, lane.number)
+            run, is_new = runs.reach(before, chain, depth, lane.number)
             if run < 0:
                 break
-            size = self._runs.size(run)
+            size = runs.size(run)
             if is_new:
                 lane.blocks += size
                 if held and before >= 0:
@@ -215,8 +217,7 @@ class PrefixIndex:
 
     def _add_reference(self, lane: _Lane, run: int) -> None:
         """Add a reference to a run that the lane holds."""
-        key = lane.number << 32 | run
-        self._extra.put(key, self._extra.get(key, 0) + 1)
+        self._extra.increment(lane.number << 32 | run)
 
     def _drop_reference(self, lane: _Lane, run: int) -> bool:
         """Remove a reference; return false if it is the only one, which stays."""
@@ -231,8 +232,6 @@ class PrefixIndex:
     def _scan_records(self) -> None:
         """Check a few records of a lane with many records, and drop duplicates."""
         if self._scan is None:
-            if not self._to_scan:
-                return
             self._scan = next(iter(self._to_scan))
             self._scan.scanned = len(self._scan.records)
         lane = self._scan
@@ -274,7 +273,7 @@ class PrefixIndex:
 
     def _clean(self) -> None:
         """Drop a few runs of forgotten slots."""
-        for _ in range(_RUNS_CLEANED if self._forgotten else 0):
+        for _ in range(_RUNS_CLEANED):
             lane = self._forgotten[-1]
             size = len(lane.records) - lane.head
             if lane.front < 0 and not size:

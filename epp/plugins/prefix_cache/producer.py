@@ -36,6 +36,7 @@ from epp.framework.limits import Corrected, CountOrDefault, Tunable
 from epp.framework.plugin import Stability
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.framework.sessions import Conversations
 from epp.framework.sharing import Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
 from epp.plugins.prefix_cache.joint_placement import PlacementNews, placements_in
@@ -154,18 +155,18 @@ class ApproxPrefixCacheProducer(
     from 64 to 4096 tokens, and the capacity is the number of blocks that the engine can cache, and as many more as it
     has yet to compute for requests in flight, if these are counted: they are recorded before they take room in the
     cache. Without `autoTune`, or reports, it is `lruCapacityPerServer`. With `--shared-state`, pickers record each
-    other's chains too.
+    other's chains too. It also publishes which endpoint computed the conversation last.
     """
 
     plugin_type = "approx-prefix-cache-producer"
     metrics = (_SIZE, _HIT_RATIO, _HIT_BYTES)
-    is_lasting = True
+    is_lasting = is_for_decisions = True
 
     def setup(self) -> None:
         self._hit_ratios, self._hit_bytes = Distribution(_HIT_RATIO.bounds), Distribution(_HIT_BYTES.bounds)
         self._match_key = PREFIX_MATCH.produced_by(self.name)
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
-        self._index = PrefixIndex()
+        self._index, self._conversations = PrefixIndex(), Conversations()
         self._secret = int.from_bytes(token_bytes(8))  # prevents clients from making hashes collide
         self._news: PlacementNews | None = None
         """For other pickers, if there may be any."""
@@ -207,7 +208,7 @@ class ApproxPrefixCacheProducer(
         for slot in {leg.slot: None for leg in result.profiles.values() if leg is not None}:
             limit = self._limit(snapshot, slot, hashed.block_tokens)
             for chain in hashed.chains:
-                self._index.record(slot, chain, limit)
+                self._record(slot, chain, limit)
                 if self._news is not None and (endpoint := snapshot.endpoints.values[slot]) is not None:
                     self._news.placed(endpoint.hostport, chain, self.clock.now())
 
@@ -220,12 +221,13 @@ class ApproxPrefixCacheProducer(
             if match.matched_blocks.item(slot) < hashed.blocks:  # the request added blocks
                 endpoint = result.primary.candidates.snapshot.endpoints.values[slot]
                 for chain in hashed.chains:
-                    self._index.withdraw(slot, chain)
+                    self._withdraw(slot, chain)
                     if self._news is not None and endpoint is not None:
                         self._news.withdrawn(endpoint.hostport, chain)
 
     def slots_removed(self, slots: Sequence[int]) -> None:
         self._index.forget(*slots)
+        self._conversations.forget(*slots)
 
     @property
     def share_name(self) -> str:
@@ -234,7 +236,7 @@ class ApproxPrefixCacheProducer(
     def join(self, salt: int) -> None:
         """Start to note changes. Another salt than before changes all hashes, so the index is emptied."""
         if salt != self._secret:
-            self._secret, self._index = salt, PrefixIndex()
+            self._secret, self._index, self._conversations = salt, PrefixIndex(), Conversations()
         self._news = self._news or PlacementNews()
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
@@ -244,16 +246,27 @@ class ApproxPrefixCacheProducer(
         """Record and withdraw the chains of another picker, at endpoints of the pool."""
         slots = snapshot.endpoints.derive(slots_by_address)
         block_tokens, count = self._block_tokens(snapshot), 0
+        limits: dict[int, int] = {}
         for one in placements_in(payload):
             slot = slots.get(one.address)
             if slot is None:
                 continue
             if one.is_withdrawn:
-                self._index.withdraw(slot, one.hashes)
+                self._withdraw(slot, one.hashes)
             else:
-                self._index.record(slot, one.hashes, self._limit(snapshot, slot, block_tokens))
+                if slot not in limits:
+                    limits[slot] = self._limit(snapshot, slot, block_tokens)
+                self._record(slot, one.hashes, limits[slot])
             count += 1
         return count
+
+    def _record(self, slot: int, chain: "array[int]", limit: int) -> None:
+        self._index.record(slot, chain, limit)
+        self._conversations.note(chain, slot)
+
+    def _withdraw(self, slot: int, chain: "array[int]") -> None:
+        self._index.withdraw(slot, chain)
+        self._conversations.withdraw(chain, slot)
 
     def _hashed(self, request: Request, snapshot: Snapshot) -> _Hashed:
         """Return the blocks of the request, computed once unless the block size changes."""
@@ -284,7 +297,14 @@ class ApproxPrefixCacheProducer(
     def _match(self, hashed: _Hashed, slots: int) -> PrefixMatch:
         if len(hashed.chains) <= 1:
             chain = hashed.chains[0] if hashed.chains else _NO_BLOCKS
-            return PrefixMatch(self._index.match(chain, slots), len(chain), hashed.block_tokens)
+            last_slot, computed = self._conversations.find(chain)
+            return PrefixMatch(
+                self._index.match(chain, slots),
+                len(chain),
+                hashed.block_tokens,
+                last_slot=last_slot,
+                last_tokens=computed * hashed.block_tokens,
+            )
         blocks = np.zeros(slots, dtype=np.int32)
         held = np.zeros(slots, dtype=np.int64)
         for chain, tokens in zip(hashed.chains, hashed.tokens, strict=True):

@@ -32,26 +32,39 @@ class IntTable:
         number = key & self._mask
         if number >= len(self._keys):
             number &= self._mask >> 1
-        at = _find(self._keys[number], key.to_bytes(8, byteorder))
-        return default if at < 0 else self._values[number][at]
+        needle = key.to_bytes(8, byteorder)
+        at = self._keys[number].find(needle)
+        if at < 0:
+            return default
+        if at & 7 and (at := _find(self._keys[number], needle, at)) < 0:
+            return default
+        return self._values[number][at >> 3]
 
     def put(self, key: int, value: int) -> None:
         number = self._number(key)
-        needle = key.to_bytes(8, byteorder)
-        at = _find(self._keys[number], needle)
+        at = _find(self._keys[number], key.to_bytes(8, byteorder))
         if at >= 0:
-            self._values[number][at] = value
-            return
-        self._keys[number] += needle
-        self._values[number].append(value)
-        self._count += 1
-        if self._count > _MOST_AVERAGE * len(self._keys):
-            self._split()
+            self._values[number][at >> 3] = value
+        else:
+            self._append(number, key, value)
+
+    def add(self, key: int, value: int) -> None:
+        """Put a key that is absent."""
+        self._append(self._number(key), key, value)
+
+    def increment(self, key: int) -> None:
+        """Add one to the value of a key, 0 if it is absent."""
+        number = self._number(key)
+        at = _find(self._keys[number], key.to_bytes(8, byteorder))
+        if at >= 0:
+            self._values[number][at >> 3] += 1
+        else:
+            self._append(number, key, 1)
 
     def pop(self, key: int, default: int = -1) -> int:
         number = self._number(key)
         keys, values = self._keys[number], self._values[number]
-        at = _find(keys, key.to_bytes(8, byteorder))
+        at = _find(keys, key.to_bytes(8, byteorder)) >> 3
         if at < 0:
             return default
         found = values[at]
@@ -66,6 +79,13 @@ class IntTable:
     def _number(self, key: int) -> int:
         number = key & self._mask
         return number if number < len(self._keys) else number & (self._mask >> 1)
+
+    def _append(self, number: int, key: int, value: int) -> None:
+        self._keys[number] += key.to_bytes(8, byteorder)
+        self._values[number].append(value)
+        self._count += 1
+        if self._count > _MOST_AVERAGE * len(self._keys):
+            self._split()
 
     def _split(self) -> None:
         """Split a bucket in two."""
@@ -84,12 +104,12 @@ class IntTable:
         self._values.append(last_values)
 
 
-def _find(keys: bytearray, needle: bytes) -> int:
-    """Return the number of the entry; negative for none."""
-    at = keys.find(needle)
+def _find(keys: bytearray, needle: bytes, start: int = 0) -> int:
+    """Return the position of a key; negative for none."""
+    at = keys.find(needle, start)
     while at > 0 and at & 7:  # a match across two keys
         at = keys.find(needle, at + 1)
-    return at >> 3
+    return at
 
 
 NONE = -1
@@ -129,6 +149,8 @@ class Runs:
         """Return the number of blocks that a chain from `depth` on shares with the run; the first is known to match."""
         rest = self._rest[run]
         begin = 8 * depth + 8
+        if chain.startswith(rest, begin):
+            return 1 + len(rest) // 8
         theirs = chain[begin : begin + len(rest)]
         if rest.startswith(theirs):
             return 1 + len(theirs) // 8
@@ -153,11 +175,13 @@ class Runs:
         first = int.from_bytes(chain[8 * depth : 8 * depth + 8], byteorder)
         run = self._by_first.get(first, NONE)
         if run < 0:
-            return self._new(parent, first, chain[8 * depth + 8 :], self._one_object(1 << lane)), True
+            run = self._new(parent, first, chain[8 * depth + 8 :], self._one_object(1 << lane))
+            self._by_first.add(first, run)
+            return run, True
         if self._parents[run] != parent:
             return NONE, False
         count = self.common(run, chain, depth)
-        if count < self.size(run):
+        if count <= len(self._rest[run]) // 8:
             run = self._split(run, count)
         mask = self._masks[run]
         if mask >> lane & 1:
@@ -190,10 +214,12 @@ class Runs:
 
     def _split(self, run: int, count: int) -> int:
         """Split off the first `count` blocks, fewer than all, as a new run, and return it."""
-        rest = self._rest[run]
-        head = self._new(self._parents[run], self._first[run], rest[: 8 * (count - 1)], self._masks[run])
+        rest, first = self._rest[run], self._first[run]
+        head = self._new(self._parents[run], first, rest[: 8 * (count - 1)], self._masks[run])
+        self._by_first.put(first, head)
         self._parents[run] = head
-        self._set_first(run, int.from_bytes(rest[8 * (count - 1) : 8 * count], byteorder))
+        self._first[run] = first = int.from_bytes(rest[8 * (count - 1) : 8 * count], byteorder)
+        self._by_first.put(first, run)
         self._rest[run] = rest[8 * count :]
         self.blocks -= count
         return head
@@ -205,6 +231,7 @@ class Runs:
         return self._shared.setdefault(mask, mask)
 
     def _new(self, parent: int, first: int, rest: bytes, mask: int) -> int:
+        """Add a run that is not found by its first block yet."""
         if self._free:
             run = self._free.pop()
         else:
@@ -213,11 +240,6 @@ class Runs:
             self._rest.append(b"")
             self._parents.append(NONE)
             self._masks.append(0)
-        self._rest[run], self._parents[run], self._masks[run] = rest, parent, mask
-        self._set_first(run, first)
+        self._rest[run], self._parents[run], self._masks[run], self._first[run] = rest, parent, mask, first
         self.blocks += 1 + len(rest) // 8
         return run
-
-    def _set_first(self, run: int, first: int) -> None:
-        self._first[run] = first
-        self._by_first.put(first, run)

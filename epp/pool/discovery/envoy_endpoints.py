@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from epp.framework.input_errors import ParameterError, read_struct
-from epp.kube.objects.fields import Fields, unknown_within
+from epp.kube.objects.decode import Fields, unknown_within
 from epp.pool.discovery.targets import Target
 from epp.runtime.addresses import HostPort, parse_host, parse_port
 

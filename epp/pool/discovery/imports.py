@@ -7,13 +7,13 @@ from itertools import islice
 
 import msgspec
 
-from epp.clusters.tagger import ClusterTagger
 from epp.framework.datalayer import Discovery, Pool, Unresolved
+from epp.framework.messages import listed
 from epp.framework.plugin import Parameters, Plugin
 from epp.kube.objects.inference import InferencePoolImport
 from epp.kube.objects.ocm import ManagedCluster
-from epp.pool.discovery.endpoint_list import parse_address
-from epp.pool.discovery.targets import Resolver, Target, system_lookup
+from epp.pool.clusters.tagger import ClusterTagger
+from epp.pool.discovery.targets import Resolver, Target, parse_address, system_lookup
 
 _MOST_CLUSTERS = 1000
 _NAMES_SHOWN = 5
@@ -85,8 +85,7 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
             return unread
         if name not in self._clusters.hub.imports:
             return f"there is no InferencePoolImport {name}: correct poolImport, or see that its controller runs"
-        more = f"; and {len(self._without) - _NAMES_SHOWN} more" if len(self._without) > _NAMES_SHOWN else ""
-        return "; ".join(self._without[:_NAMES_SHOWN]) + more
+        return listed(self._without, _NAMES_SHOWN, "; ")
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool from the objects that the hub has sent so far."""

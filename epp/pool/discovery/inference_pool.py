@@ -15,7 +15,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputProblem
 from epp.kube.cluster import Cluster
-from epp.kube.object_set import Delta, T
+from epp.kube.collection import Delta, T
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.decode import decode_object

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from epp.framework.endpoint import Endpoint, LabelSelector
 from epp.framework.errors import ConfigurationError
+from epp.framework.messages import listed
 from epp.hardware.resources import resource_requests
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Container, Node, Pod, PodSpec
@@ -210,8 +211,8 @@ def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
     remarks = list(_left_out(pod for group in wanted for pod in group.pods))
     if assumed:
         remarks.append(
-            f"{_listed(assumed)}: neither containerPort nor an argument --port says where the server listens: port "
-            f"{DEFAULT_PORT} is assumed; name another in targetPorts, with a selector"
+            f"{listed(assumed, _NAMES_SHOWN)}: neither containerPort nor an argument --port says where the server "
+            f"listens: port {DEFAULT_PORT} is assumed; name another in targetPorts, with a selector"
         )
     of_pools = tuple(group.pool for group in wanted if group.pool)
     return Chosen(tuple(found.values()), title, of_pools, tuple(remarks))
@@ -261,9 +262,4 @@ def _left_out(pods: Iterable[Pod]) -> Iterable[str]:
         if reason := reason_unused(pod):
             reasons.setdefault(reason, []).append(pod.id)
     for reason, names in sorted(reasons.items()):
-        yield f"no endpoint: {_listed(names)}: {reason}"
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"{', '.join(names[:_NAMES_SHOWN])}{more}"
+        yield f"no endpoint: {listed(names, _NAMES_SHOWN)}: {reason}"

@@ -74,8 +74,8 @@ class CentralSocket:
         self._engines: dict[int, _Connected] = {}
         self._waiting_bytes = 0
         self._context, self._address = context, address
-        self._wanted, self._bound = 1, 0
-        """Ports, from that of the address."""
+        self._wanted, self._bound = 0, 0
+        """Ports, from that of the address; none before an endpoint is known: its sender would be unknown."""
         self._ranks: dict[tuple[str, int, str], Sender] = {}
         """By pod, rank and address."""
         self._senders: dict[tuple[str, str], Sender] = {}
@@ -120,7 +120,6 @@ class CentralSocket:
 
     @property
     def sockets(self) -> Iterator[Socket]:
-        """The sockets that are read now."""
         yield self.socket
         yield self._monitor
         for each in self._engines.values():

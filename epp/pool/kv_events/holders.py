@@ -119,7 +119,6 @@ class CachedBlocks:
 
     @property
     def admitted(self) -> int:
-        """Blocks taken in."""
         return self._blocks.admitted
 
     @property
@@ -143,7 +142,6 @@ class CachedBlocks:
         self._free_ids.append(lane.id)
 
     def clear(self, lane: Lane) -> None:
-        """Forget the blocks of a lane."""
         self._retire(lane)
         self._number(lane)
 
@@ -217,7 +215,6 @@ class CachedBlocks:
         return copies
 
     def lacking(self, keys: Keys, places: Places) -> NDArray[np.bool_]:
-        """Return which blocks are not in their cache."""
         rows = self._blocks.find(keys)
         found = np.ones(len(keys), dtype=np.bool_)
         for tier, word, at, bits in _by_word(places, rows >= 0):

@@ -10,7 +10,7 @@ from epp.framework.quantities import parse_duration
 from epp.pool.kv_events.accuracy import PredictionCheck
 from epp.pool.kv_events.subscriptions import KvEvents
 from epp.pool.tokens.source import UdsTokenizerConfig
-from epp.runtime.redis_client import RedisAddress
+from epp.runtime.addresses import RedisAddress
 
 _DEFAULT_BLOCK_TOKENS = 16
 MOST_BLOCKS = 10_000_000

@@ -21,6 +21,7 @@ from epp.framework import (
     Candidates,
     DataKey,
     Endpoint,
+    EndpointObserver,
     Metadata,
     PrefixMatch,
     PreRequest,
@@ -33,8 +34,10 @@ from epp.framework import (
 )
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report
 from epp.framework.endpoint import Identity
+from epp.framework.messages import listed
 from epp.framework.plugin_status import Distribution, InputState, PluginMetric, Sample, endpoint_state
 from epp.framework.quantities import parse_duration
+from epp.framework.sessions import BLOCKS_SEARCHED, Conversations
 from epp.framework.snapshot import Column
 from epp.pool.collectors.tagging import run_in_steps
 from epp.pool.kv_events.accuracy import (
@@ -99,7 +102,9 @@ class _Expected(NamedTuple):
 PP = TypeVar("PP", bound=PrecisePrefixCacheParameters, default=PrecisePrefixCacheParameters)
 
 
-class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], ResponseReporter[PP], FollowingTagger[PP]):
+class PrecisePrefixCacheProducer(
+    Producer[PP], Admitter[PP], PreRequest[PP], ResponseReporter[PP], EndpointObserver[PP], FollowingTagger[PP]
+):
     """Publishes, for each endpoint, the leading blocks of the prompt that its engine reports to hold in its KV cache.
 
     Subscribes to the KV events of each endpoint of the pool. The prompt must be known as token ids: those of the
@@ -154,6 +159,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         self._by_id: dict[int, Lane] = {}
         self._subscriptions = Subscriptions(given.kv_events_config)
         self._expected: deque[_Expected] = deque()
+        self._conversations = Conversations()
         self._lookups = self._hits = self._untold = 0
         self._accuracy = Accuracy(given.prediction_check, self._block_tokens)
         self._held_key: DataKey[NDArray[np.int64]] = DataKey("kv-event-tokens", self.plugin_type, self.name)
@@ -197,6 +203,9 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
                 self._shared.forget_lane(lane)
             self._accuracy.forget(lane.id)
             self._subscriptions.remove(endpoint)
+
+    def slots_removed(self, slots: Sequence[int]) -> None:
+        self._conversations.forget(*slots)
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:  # noqa: ARG002  as the role calls it
         """Receive events until cancelled; what engines hold is unknown at first."""
@@ -250,6 +259,8 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             self._hits += int(blocks.max(initial=0)) - (
                 0 if before is None else int(before.matched_blocks.max(initial=0))
             )
+        size, keys, skipped = _last_blocks(prompts)
+        last_slot, computed = self._conversations.find(keys)
         match = PrefixMatch(
             blocks,
             prompts.total_blocks,
@@ -257,6 +268,8 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             matched.tokens,
             offloaded_tokens=matched.offloaded,
             tier_tokens=matched.tiers,
+            last_slot=last_slot,
+            last_tokens=(skipped + computed) * size if computed else 0,
         )
         request.put(self._match_key, match)
 
@@ -323,6 +336,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         if lane is not None and all(leg is None or leg.slot == slot for leg in result.profiles.values()):
             request.put(CACHED_TOKENS_PREDICTED, held.item(slot))
             request.put(self._sent_key, _Sent(lane, result.targets[0], held.item(slot)))
+        self._conversations.note(_last_blocks(prompts, 2)[1], slot)
         if not self.parameters.speculative_indexing:
             return
         until, now = self.clock.now() + self._ttl, int(self.clock.now()) + 1
@@ -334,6 +348,11 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             keys = np.concatenate([keys for chains in prompts.keys.values() for keys in chains])
             self._index.store(keys, [(lane, SPECULATIVE, len(keys))], now)
             self._expected.append(_Expected(until, lane, keys))
+
+    def request_failed(self, request: Request, result: SchedulingResult) -> None:
+        prompts = self._hashing.known(request)
+        if prompts is not None:
+            self._conversations.withdraw(_last_blocks(prompts, 2)[1], result.primary.slot)
 
     def report(self, request: Request, response: Response) -> Metadata:
         """Compare the prediction with the cached tokens of the response; there is no metadata."""
@@ -353,9 +372,7 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
         found = self._subscriptions.addresses(self._accuracy.distrusted)
         if not found:
             return ()
-        shown = ", ".join(found[:_MOST_SHOWN]) + (
-            f" and {len(found) - _MOST_SHOWN} more" if found[_MOST_SHOWN:] else ""
-        )
+        shown = listed(found, _MOST_SHOWN)
         problem = f"the KV events of {shown} disagree with the cached tokens of responses, and are not used"
         return (f"{problem}; compare the model and the token ids in events with those of requests",)
 
@@ -459,6 +476,15 @@ class PrecisePrefixCacheProducer(Producer[PP], Admitter[PP], PreRequest[PP], Res
             _, lane, keys = self._expected.popleft()
             if self._by_id.get(lane.id) is lane:
                 self._index.withdraw(keys, [(lane, SPECULATIVE, len(keys))])
+
+
+def _last_blocks(prompts: PromptBlocks, most: int = BLOCKS_SEARCHED) -> tuple[int, list[int], int]:
+    """Return the tokens of a block, the keys of the last blocks of a single prompt, and the number of those before."""
+    size, chains = next(iter(prompts.keys.items()), (0, ()))
+    if len(chains) != 1:
+        return size, [], 0
+    keys: list[int] = chains[0][-most:].tolist()
+    return size, keys, len(chains[0]) - len(keys)
 
 
 def _lane_ids(snapshot: Snapshot) -> NDArray[np.intp]:

@@ -58,7 +58,6 @@ class RowTable:
         return column
 
     def find(self, keys: Keys) -> Rows:
-        """Return the row of each key."""
         rows = self._heads[self._bucket(keys)]
         wrong = np.flatnonzero((rows >= 0) & (self.keys[rows] != keys))
         while len(wrong):

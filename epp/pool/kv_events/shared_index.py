@@ -30,7 +30,7 @@ from epp.pool.kv_events.shared_layout import (
     fields_pattern,
     found_in,
 )
-from epp.runtime.redis_client import failure_text
+from epp.runtime.addresses import failure_text
 
 _BUDGET_SECONDS = 0.05
 """Time that a request waits."""

@@ -13,7 +13,7 @@ import structlog
 from epp.framework.arrays import Floats
 from epp.framework.messages import without_credentials
 from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
-from epp.kube.objects.dynamic_scoring import is_url
+from epp.kube.objects.ocm import is_url
 from epp.pool.breaker import Breaker
 from epp.pool.collectors.dynamic_scores.scorer import FetchError
 from epp.pool.predicted_latency.messages import (

@@ -25,7 +25,6 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012  as Jinja declares it
 
     def parse(self, parser: Parser) -> list[Node]:
-        """Return the content."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

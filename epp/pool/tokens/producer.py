@@ -85,9 +85,8 @@ class Lookup(msgspec.Struct):
 class Cache:
     """Token ids by the digest of a request; of too many bytes, the least recently used go."""
 
-    def __init__(self, most_bytes: int = _CACHE_BYTES) -> None:
+    def __init__(self) -> None:
         self.bytes = 0
-        self._most = most_bytes
         self._found: OrderedDict[bytes, Tokens] = OrderedDict()
 
     def get(self, key: bytes) -> Tokens | None:
@@ -100,7 +99,7 @@ class Cache:
         self.drop(key)
         self._found[key] = tokens
         self.bytes += _size(tokens)
-        while self.bytes > self._most:
+        while self.bytes > _CACHE_BYTES:
             self.drop(next(iter(self._found)))
 
     def drop(self, key: bytes) -> None:

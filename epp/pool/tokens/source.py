@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from epp.framework import Count, MediaTokens, Name, Natural, Parameters
 from epp.framework.messages import without_credentials
 from epp.framework.quantities import parse_duration
-from epp.kube.objects.dynamic_scoring import is_url
+from epp.kube.objects.ocm import is_url
 from epp.plugins.encoder_cache import ImageEstimate, VideoEstimate
 from epp.runtime.addresses import parse_host_port
 

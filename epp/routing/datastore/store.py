@@ -91,7 +91,6 @@ class Datastore:
         return {name: attribute for name, (attribute, _) in self._attributes.items()}
 
     def subscribe(self, listener: Callable[[Change], None]) -> None:
-        """Call `listener` after every change of the pool."""
         self._listeners.append(listener)
 
     def call_on_news(self, listener: Callable[[], None]) -> None:
@@ -110,8 +109,7 @@ class Datastore:
     def update(self, changed: Iterable[Endpoint], removed: Iterable[str] = ()) -> Change:
         """Remove the endpoints of the ids `removed`, then add or replace the endpoints in `changed`.
 
-        The cost depends on the change, not on the pool. An endpoint whose id is in both starts without data; an
-        id that is not in the pool may be removed. Raises ValueError for two endpoints of one id in `changed`.
+        An endpoint whose id is in both starts without data. Raises ValueError for two endpoints of one id in `changed`.
         """
         return self._apply(by_id(changed), removed)
 
@@ -152,8 +150,8 @@ class Datastore:
     def report(self, endpoint: Endpoint, report: Report) -> None:
         """Write the report of an endpoint; ignored once it left.
 
-        METRICS_AT becomes now if the report has a core column: a list of models, or a report of an exporter, must not
-        make old numbers of the engine look fresh. So does LOAD_AT, unless it is the same object as the last report.
+        METRICS_AT becomes now if the report has a core column: others must not make old numbers of the engine look
+        fresh. So does LOAD_AT, unless it is the same object as the last report.
         """
         slot = self.slot_of(endpoint)
         if slot is None:
@@ -260,8 +258,7 @@ class Datastore:
     ) -> Staging:
         """Begin to prepare tags of many endpoints and, unless it is None, a whole pool, as in `replace`.
 
-        `derivations` are additional derivations that requests will need, by name of the attribute; ENDPOINTS stands
-        for the endpoints. Raises ValueError for two endpoints of one id.
+        `derivations` are needed by requests, by attribute; ENDPOINTS stands for the endpoints.
         """
         pool = None if wanted is None else by_id(wanted)
         while pool is not None and len(pool) > self._table.capacity:
@@ -427,12 +424,10 @@ class Datastore:
         return Records(tuple(values), planned)
 
     def endpoint(self, identity: str) -> Endpoint | None:
-        """Return the endpoint of this id; None when there is none."""
         slot = self.slot_named(identity)
         return None if slot is None else self._places.endpoints[slot]
 
     def slot_named(self, identity: str) -> int | None:
-        """Return the slot of the endpoint of this id; None when there is none."""
         return self._places.slots.get(identity)
 
     def slot_of(self, endpoint: Endpoint) -> int | None:
@@ -456,7 +451,6 @@ class Datastore:
         return [endpoint for slot in slots if (endpoint := self._places.endpoints[slot]) is not None]
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
-        """Return the endpoint with this address and its slot; None when there is none."""
         slot = self._places.slot_at(hostport)
         endpoint = None if slot is None else self._places.endpoints[slot]
         return None if slot is None or endpoint is None else (slot, endpoint)

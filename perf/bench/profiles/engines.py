@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.lab.replay.engines import Engine, Event, Simulated
+from epp.lab.replay.fleet import Engine, Event, Simulated
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import SimRequest
 

@@ -41,10 +41,10 @@ class Plan:
         """Return the number for this run."""
         return quick if self.quick else full
 
-    def rounds_of(self, title: str, full: int, *, seconds: float, quick: int = 1) -> Iterator[int]:
+    def rounds_of(self, title: str, full: int, *, seconds: float) -> Iterator[int]:
         """Yield the numbers of the rounds of a group; none begins after so many seconds, on a machine that is slow."""
         started = time.monotonic()
-        for number in range(self.rounds or self.scaled(full, quick)):
+        for number in range(self.rounds or self.scaled(full, 1)):
             if number and self.rounds is None and time.monotonic() - started > seconds:
                 self.tell(f"{title}: no more rounds, the time is up")
                 return

@@ -51,7 +51,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
                 await found.served(_WARM, sent, mode)
         await logging.served(_WARM, sent)
         sent += _WARM.requests
-        for number in plan.rounds_of("wire", _ROUNDS, seconds=_SECONDS, quick=2):
+        for number in plan.rounds_of("wire", _ROUNDS, seconds=_SECONDS):
             idle = {found: await found.idle_cores(plan.scaled(10, 5) / 10) for found in (*stands, logging)}
             for row, case in _cases(plan).items():
                 for found in [logging] if row.startswith(_LOGGED) else plan.turns(stands, number):

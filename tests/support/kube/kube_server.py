@@ -15,6 +15,7 @@ from aiohttp import web
 from epp.kube.access import KubeApi
 from epp.kube.resources import Resource
 from epp.kube.watched import Watched
+from tests.support.kube.scripted_api import NO_CERTIFICATES
 from tests.support.waiting import until
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -207,7 +208,7 @@ async def shows(watched: Watched[str], **colors: str) -> None:
 @asynccontextmanager
 async def access_to(server: KubeServer, directory: Path) -> AsyncIterator[KubeApi]:
     """Open access to the server."""
-    api = KubeApi(kubeconfig(directory / "kubeconfig", server.url))
+    api = KubeApi(kubeconfig(directory / "kubeconfig", server.url, cluster=NO_CERTIFICATES))
     try:
         yield api
     finally:

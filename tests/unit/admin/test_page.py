@@ -6,7 +6,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from epp.admin.page import page_routes
+from epp.admin.port import page_routes
 from tests.support.admin_client import ROUTES, asked, opened
 
 

@@ -8,11 +8,10 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-from epp.admin.answers import PickerView
-from epp.admin.held_requests import HeldRequests, held_requests
+from epp.admin.answers import HeldRequests, PickerView, held_requests
+from epp.admin.simulate import EndpointChange, made_up
 from epp.app.operators import admin_routes, on_trial
 from epp.config import Builder, ConfigState, assemble, load_text
-from epp.explain.made_up_pool import EndpointChange, made_up
 from epp.explain.record import DecisionRecord
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Device
@@ -78,12 +77,17 @@ class House:
             tenants=tuple,
             tell_quota=lambda _tenant, _quota: None,
             build=self.build,
+            complete=self.complete,
         )
+        self.completed = 0
         self.built = 0
         self.port = stack.enter_context(opened(admin_routes(picker, None)))
 
     async def held(self) -> HeldRequests:
         return held_requests(self.director).with_others(self.elsewhere)
+
+    async def complete(self) -> None:
+        self.completed += 1
 
     def build(self, text: str):
         self.built += 1

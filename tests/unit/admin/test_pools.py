@@ -5,8 +5,7 @@ import pytest
 from aiohttp import web
 
 from epp.admin.answers import as_json
-from epp.admin.page import page_routes
-from epp.admin.pools import routes_of_pools
+from epp.admin.port import page_routes, routes_of_pools
 from tests.support.admin_client import TOKEN, asked
 
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from epp.admin.quotas import quota_routes
 from epp.admission.quotas import Quotas, Reservation
-from epp.admission.quotas import allowances as engine_limits
+from epp.admission.quotas import usage as engine_limits
 from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.plugin import Guard, PluginObserver
 from epp.framework.quotas import Blocked

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from epp.app import idle_pods
-from epp.app.idle_pods import IdleNodePods
+from epp.app import kubernetes
+from epp.app.kubernetes import IdleNodePods
 from epp.framework.clock import ManualClock
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
@@ -78,7 +78,7 @@ async def test_tf_21_devices_of_pods_in_other_namespaces_are_not_idle(pods, node
 
 
 async def test_tf_21_nodes_take_turns_and_what_was_read_stays_when_access_is_lost(pods, node, pod, monkeypatch):
-    monkeypatch.setattr(idle_pods, "_MOST_NODES", 2)
+    monkeypatch.setattr(kubernetes, "_MOST_NODES", 2)
     tagger = await tagger_of(*(gpus(node, name) for name in ("n1", "n2", "n3")), podsOnIdleNodes=True)
     pods.by_node["n3"] = [
         pod({"nvidia.com/gpu": "8"}, node="n3", name="train", metadata={"namespace": "research"}, uid="t")

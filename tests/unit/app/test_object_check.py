@@ -4,10 +4,10 @@
 import pytest
 
 from epp.app.cluster_check import check_cluster
-from epp.clusters.tagger import ClusterTagger
 from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
-from epp.kube.needs import CLUSTER, needs_of_hub
+from epp.kube.resources import CLUSTER, needs_of_hub
+from epp.pool.clusters.tagger import ClusterTagger
 
 GROUP = "inference.networking.k8s.io"
 OCM = "cluster.open-cluster-management.io"

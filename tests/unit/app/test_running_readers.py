@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from epp.app.running import RunningConfig
 from epp.config import Builder, assemble, load_text
 from epp.framework import ConfigurationError, ManualClock, SystemClock
-from epp.framework.cluster import ObjectKind, ObjectReader
+from epp.framework.cluster_objects import ObjectKind, ObjectReader
 from epp.framework.datalayer import Report, Tagger
 from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY, Topology

@@ -194,7 +194,7 @@ def test_price_that_nobody_gave_is_shown_as_unknown(directory):
 
 
 def test_everything_fits_into_80_columns_without_a_word_cut(directory, monkeypatch):
-    monkeypatch.setattr("epp.cli.output._PIPED_WIDTH", 80)
+    monkeypatch.setattr("epp.cli.input_output._PIPED_WIDTH", 80)
     exit_code, text = run("--endpoints=one=8000;accelerator=h100,other=8001;accelerator=a100", "--fit")
     assert exit_code == 0
     assert max(map(len, text.splitlines())) <= 80

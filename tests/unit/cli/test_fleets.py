@@ -5,6 +5,7 @@ Where the labels come from is told in tests/data/fleets/README.md. TFLOPS are fp
 """
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,6 +164,7 @@ EXPECTED = {
 """By fleet, node and deployment."""
 
 
+@cache
 def objects_of(fleet):
     (path,) = (FLEETS / fleet).iterdir()
     items = yaml.safe_load(path.read_text())["items"]
@@ -170,7 +172,9 @@ def objects_of(fleet):
     return path, nodes, [item for item in items if item["kind"] == "Pod" and item["metadata"]["namespace"] == "llm"]
 
 
-def report_on(path, pods):
+@cache
+def report_on(fleet):
+    path, _, pods = objects_of(fleet)
     endpoints = ",".join(f"{pod['metadata']['name']}={pod['status']['podIP']}:8000" for pod in pods)
     arguments = ["accelerators", f"--objects={path}", f"--endpoints={endpoints}", "--output=json"]
     result = CliRunner().invoke(application(), arguments)
@@ -196,8 +200,8 @@ def hardware_of(found):
 
 @pytest.mark.parametrize("fleet", EXPECTED)
 def test_ome_14_hardware_of_a_whole_fleet_from_its_nodes_and_pods(fleet):
-    path, nodes, pods = objects_of(fleet)
-    report = report_on(path, pods)
+    _, nodes, pods = objects_of(fleet)
+    report = report_on(fleet)
     assert (report["problems"], report["skipped"]) == ([], 0)
     found = {}
     for pod, each in zip(pods, report["endpoints"], strict=True):
@@ -210,15 +214,13 @@ def test_ome_14_hardware_of_a_whole_fleet_from_its_nodes_and_pods(fleet):
 
 @pytest.mark.parametrize("fleet", EXPECTED)
 def test_ome_7_price_of_every_endpoint_has_a_source_or_is_said_to_be_missing(fleet):
-    path, _, pods = objects_of(fleet)
-    for each in report_on(path, pods)["endpoints"]:
+    for each in report_on(fleet)["endpoints"]:
         missing = [fact["fact"] for fact in each["missing"]]
         priced = "per_hour" in each["tag"]["provenance"]
         assert ("price" in missing) == (not priced and each["tag"]["kind"] != "cpu")
 
 
 def test_ome_8_resource_of_an_unknown_vendor_is_named():
-    path, _, pods = objects_of("unknown-devices")
-    problems = [problem for each in report_on(path, pods)["endpoints"] for problem in each["problems"]]
+    problems = [problem for each in report_on("unknown-devices")["endpoints"] for problem in each["problems"]]
     (problem,) = problems
     assert problem.startswith("the pod requests acme.example/npu, a resource with an unknown vendor")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from epp.cli.inputs import read_bind_address, read_endpoints, read_ignored_headers, read_policies
+from epp.cli.input_output import read_bind_address, read_endpoints, read_ignored_headers, read_policies
 from epp.framework import ConfigurationError, Headers
 
 

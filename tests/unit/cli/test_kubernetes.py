@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.app import KubernetesSettings, PoolChoice
-from epp.cli.inputs import is_in_files, read_file_pool
+from epp.cli.input_output import is_in_files, read_file_pool
 from epp.cli.kubernetes import pool_title, read_kubernetes, read_pool_choice
 from epp.cli.picker_flags import Serve
 from epp.config import load_text

@@ -5,7 +5,7 @@ import io
 
 from rich.console import Console
 
-from epp.cli.output import progress_bar
+from epp.cli.input_output import progress_bar
 
 
 def shown_by(*, terminal: bool, shown: bool = True) -> str:

@@ -42,7 +42,7 @@ def test_all_types_are_listed_with_role_and_defaults(plugins):
 
 
 def test_list_and_texts_fit_into_80_columns_without_a_word_cut(monkeypatch):
-    monkeypatch.setattr("epp.cli.output._PIPED_WIDTH", 80)
+    monkeypatch.setattr("epp.cli.input_output._PIPED_WIDTH", 80)
     everything = CliRunner().invoke(application(), ["plugins"]).stdout
     in_full = CliRunner().invoke(application(), ["plugins", "endpoint-rates-producer"]).stdout
     for said in (everything, in_full):

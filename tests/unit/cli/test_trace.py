@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 from typer.testing import CliRunner
 
-from epp.cli import output
+from epp.cli import input_output
 from epp.cli.app import application
 from epp.cli.commands import TraceMake, TraceShow
 from epp.lab.traces.making import WORKLOADS
@@ -48,7 +48,7 @@ def test_show_fits_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setattr(output, "_PIPED_WIDTH", 80)  # pipes have more columns
+    monkeypatch.setattr(input_output, "_PIPED_WIDTH", 80)  # pipes have more columns
     assert max(map(len, run("show", SAMPLES / "mooncake.jsonl").splitlines()[1:])) <= 80
 
 

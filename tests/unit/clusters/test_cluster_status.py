@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standings of clusters, from the objects of a hub."""
 
-from epp.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
 from epp.framework.clusters import PlacementStatus
+from epp.pool.clusters.cluster_status import ClusterStatuses, Evaluate, cluster_statuses
 from tests.support.hub_objects import SCORE, cluster, decision, hub_of, placement, scores, taint, weighted
 from tests.support.kube.manifests import manifest
 

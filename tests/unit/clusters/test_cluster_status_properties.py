@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
+from epp.pool.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from tests.support.hub_objects import cluster, decision, hub_of, placement, scores, weighted
 
 NOW = 1767225600.0

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError, ManualClock, SystemClock
-from epp.framework.cluster import HubAccess, ObjectKind, ObjectsOfKind, Reading
+from epp.framework.cluster_objects import HubAccess, ObjectKind, ObjectsOfKind, Reading
 from epp.framework.files import only_files
 from epp.framework.registry import Registry
+from epp.kube import readers as readers_module
 from epp.kube.cluster import Cluster
 from epp.kube.configuration import read_secret
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.followed import ClusterObjects
 from epp.kube.readers import ClusterReaders, Hubs
+from epp.pool.clusters.tagger import ClusterTagger
 from epp.runtime.supervisor import Supervisor
 from tests.support.kube.fake_api import FakeApi
 from tests.support.kube.kube_server import kubeconfig
@@ -151,7 +152,8 @@ def tokens(script: Script) -> set[str]:
     return {headers.get("Authorization", "") for _, path, headers in script.asked if path == NODES}
 
 
-async def test_ocm_15_kubeconfig_in_a_secret_is_read_and_followed(pool, script, capsys):
+async def test_ocm_15_kubeconfig_in_a_secret_is_read_and_followed(pool, script, capsys, monkeypatch):
+    monkeypatch.setattr(readers_module, "SETTLING_SECONDS", 1.0)  # all there is comes from this process
     api, readers = pool
     script.objects[NODES] = [{"metadata": {"name": "n1"}, "data": "one"}]
     script.allow("nodes")
@@ -174,7 +176,8 @@ async def test_ocm_15_kubeconfig_in_a_secret_is_read_and_followed(pool, script, 
     assert "token-" not in str(capsys.readouterr())
 
 
-async def test_ocm_15_secret_that_is_missing_or_forbidden_is_said_with_the_remedy(pool):
+async def test_ocm_15_secret_that_is_missing_or_forbidden_is_said_with_the_remedy(pool, monkeypatch):
+    monkeypatch.setattr(readers_module, "SETTLING_SECONDS", 1.0)  # all there is comes from this process
     api, readers = pool
     api.forbid(SECRETS)
     plugin = Recorder()

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from epp.framework.clusters import TaintEffect
 from epp.kube.objects.ocm import MultiKueueCluster
 from epp.kube.objects.placement import Coordinate
+from epp.pool.clusters.cluster_status import ClusterStatuses, cluster_statuses
 from tests.support.hub_objects import OCM, cluster, decision, decoded, hub_of, placement, scores, taint, weighted
 from tests.support.kube.manifests import manifest
 

@@ -4,7 +4,6 @@
 import pytest
 import yaml
 
-from epp.clusters.tagger import ClusterTagger
 from epp.framework import ManualClock, Request
 from epp.framework.clusters import CLUSTER
 from epp.framework.endpoint import Endpoint
@@ -13,6 +12,7 @@ from epp.framework.testing import candidates
 from epp.kube.objects.base import convert
 from epp.kube.objects.inference import InferencePoolImport
 from epp.plugins.label_filters import PlacementFilter
+from epp.pool.clusters.tagger import ClusterTagger
 from tests.support.config_files import replace
 from tests.support.kube.manifests import manifest
 

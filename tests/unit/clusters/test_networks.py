@@ -4,11 +4,11 @@
 import pytest
 import yaml
 
-from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.clusters import CLUSTER
 from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
+from epp.pool.clusters.tagger import ClusterTagger
 from tests.support.config_files import replace
 from tests.support.kube.manifests import manifest
 

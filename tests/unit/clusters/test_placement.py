@@ -4,8 +4,7 @@
 import msgspec
 import pytest
 
-from epp.clusters.placement import Evaluation, Situation, allocatable, balanced, evaluate
-from epp.clusters.placement_filters import in_cluster_sets
+from epp.pool.clusters.placement import Evaluation, Situation, allocatable, balanced, evaluate, in_cluster_sets
 from tests.support.hub_objects import SCORE, cluster, decoded, hub_of, placement, taint, weighted
 
 DAY = 1767225600.0

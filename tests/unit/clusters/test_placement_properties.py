@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.clusters.placement import Evaluation, Situation, evaluate
+from epp.pool.clusters.placement import Evaluation, Situation, evaluate
 from tests.support.hub_objects import SCORE, cluster, decoded, placement, taint, weighted
 
 NOW = 1767225600.0

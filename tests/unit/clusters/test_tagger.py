@@ -8,13 +8,13 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError, Endpoint, ManualClock
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, ClusterStatus
 from epp.framework.input_errors import ParameterError
 from epp.framework.registry import Registry
 from epp.kube.resources import CLUSTERS
+from epp.pool.clusters.tagger import ClusterTagger
 from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 from tests.support.config_files import replace

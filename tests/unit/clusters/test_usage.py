@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from epp.clusters.usage import USAGE_ITEMS, UsageItem, normalised, pod_requests, usage_scores
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice
+from epp.pool.clusters.usage import USAGE_ITEMS, UsageItem, normalised, pod_requests, usage_scores
 from tests.support.hub_objects import decoded
 from tests.support.kube.manifests import manifest
 

@@ -115,7 +115,7 @@ async def collecting():
                 clock=SystemClock(),
                 interval_seconds=interval_seconds,
                 observer=observer,
-                generator=random.Random(7),
+                generator=random.Random(7 + len(started)),  # each polls at other times, as pickers do
                 limits=limits,
                 shared=shared,
             )

@@ -13,7 +13,7 @@ from epp.framework.datalayer import Contact, Feed
 from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.polling.collector import Collector
-from epp.pool.collectors.sources.pages import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
+from epp.pool.collectors.sources.http import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.routing.datastore import Datastore
 from tests.support.scripted_source import PAGE, Counting, Errors, Length, Script, value
 

@@ -8,7 +8,7 @@ import pytest
 from epp.framework import Endpoint
 from epp.framework.datalayer import Feed, PageError
 from epp.framework.snapshot import GPU_UTILIZATION
-from epp.pool.collectors.sources.pages import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
+from epp.pool.collectors.sources.http import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 
 DATA = Path(__file__).parents[2] / "data" / "dcgm"
 PODS, NO_PODS, MIG = ((DATA / f"metrics-{name}.txt").read_bytes() for name in ("pods", "no-pods", "mig"))

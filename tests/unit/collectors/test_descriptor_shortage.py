@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polling when file descriptors are few, with the real limit of this process."""
 
+import contextlib
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -74,6 +76,30 @@ async def test_connection_in_the_last_part_of_what_polling_may_use_is_closed_aft
             client.close()
         break
     assert len(server.ports) >= 3  # the first limit that lets a page be asked for leaves no connection to be kept
+
+
+async def test_thread_that_opens_files_takes_no_descriptor_that_a_poll_waited_for(
+    server, source, soft_limit, next_descriptor
+):
+    stop = threading.Event()
+
+    def open_files() -> None:
+        while not stop.is_set():
+            os.close(os.dup(0))
+
+    for most in range(2 * next_descriptor, 4 * next_descriptor):
+        soft_limit(most)
+        with contextlib.suppress(NotAskedError):
+            await source.fetch(server.endpoint())
+            break  # one descriptor is left
+    thread = threading.Thread(target=open_files)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert await source.fetch(server.endpoint()) == server.page
+    finally:
+        stop.set()
+        thread.join()
 
 
 async def test_endpoint_that_could_not_be_asked_is_not_lost():

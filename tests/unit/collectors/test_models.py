@@ -5,7 +5,7 @@ import pytest
 from epp.framework import Endpoint
 from epp.framework.datalayer import PageError
 from epp.framework.snapshot import MODELS
-from epp.pool.collectors.sources.pages import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
+from epp.pool.collectors.sources.http import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
 
 E = Endpoint("e", "10.0.0.1", 8000)
 LIST = b"""{"object": "list", "data": [

@@ -15,7 +15,7 @@ from epp.framework.datalayer import Contact, Feed, PageError
 from epp.framework.snapshot import LORA, MODELS, WAITING
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.polling.poll import CollectorObserver
-from epp.pool.collectors.sources.pages import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
+from epp.pool.collectors.sources.http import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
 from epp.pool.collectors.sources.response_parser import InvalidResponseError, Reading, ResponseParser, WholePage
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Datastore

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.framework.cluster import ObjectKind
+from epp.framework.cluster_objects import ObjectKind
 
 NODES = "{type: k8s-notification-source, parameters: {version: v1, kind: Node}}"
 NODE = ObjectKind("", "Node", "v1")

@@ -2,6 +2,7 @@
 """The plugin reference and the schema: they have everything, and the ready-made files hold to them."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,16 @@ from epp.framework.snapshot import CORE_COLUMNS
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "config"
 FILES = sorted(CONFIG.glob("*.yaml"))
-ENTRIES = plugin_reference(Registry()).plugins
-SCHEMA = config_schema(Registry())
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return plugin_reference(Registry()).plugins
+
+
+@cache
+def published_schema():
+    return config_schema(Registry())
 
 
 def printed(form: str) -> str:
@@ -36,20 +45,19 @@ def test_all_data_that_plugins_can_read_is_exported_and_described():
     assert {column.name for column in CORE_COLUMNS} <= {getattr(framework, name).name for name in listed}
 
 
-def test_command_prints_the_reference_of_all_plugins():
-    assert printed("markdown") == plugin_markdown(ENTRIES)
+def test_command_prints_the_reference_of_all_plugins(entries):
+    assert printed("markdown") == plugin_markdown(entries)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.type)
-def test_every_plugin_and_parameter_has_a_text(entry):
+def test_every_plugin_and_parameter_has_a_text(entries):
     def without_text(parameters, prefix):
         for parameter in parameters:
             if not parameter.text:
                 yield f"{prefix}{parameter.name}"
             yield from without_text(parameter.fields, f"{prefix}{parameter.name}.")
 
-    assert entry.text
-    assert list(without_text(entry.parameters, "")) == []
+    assert [entry.type for entry in entries if not entry.text] == []
+    assert [name for entry in entries for name in without_text(entry.parameters, f"{entry.type}.")] == []
 
 
 class OutsiderParameters(Parameters, frozen=True):
@@ -102,19 +110,19 @@ def unnamed(content, schema, path="") -> list[str]:
 def schema_forms(schema) -> list[dict]:
     """Return the schemas of which one holds: what is referred to, and each of several."""
     if "$ref" in schema:
-        return schema_forms(SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")])
+        return schema_forms(published_schema()["$defs"][schema["$ref"].removeprefix("#/$defs/")])
     return [form for one in schema.get("anyOf", ()) for form in schema_forms(one)] or [schema]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_schema_names_every_key_of_a_ready_made_file(path):
-    assert unnamed(yaml.safe_load(path.read_text()), SCHEMA) == []
+    assert unnamed(yaml.safe_load(path.read_text()), published_schema()) == []
 
 
 def test_schema_does_not_name_what_no_plugin_takes():
     parameters = {"weights": {"hots": 1}, "topologyProducerName": "x"}
     content = {"plugins": [{"type": "topology-affinity-scorer", "parameters": parameters, "nmae": "x"}]}
-    assert unnamed(content, SCHEMA) == [".plugins[0].parameters.weights.hots", ".plugins[0].nmae"]
+    assert unnamed(content, published_schema()) == [".plugins[0].parameters.weights.hots", ".plugins[0].nmae"]
 
 
 def test_schema_refers_only_to_what_it_defines():
@@ -127,4 +135,4 @@ def test_schema_refers_only_to_what_it_defines():
             for value in schema:
                 yield from references(value)
 
-    assert set(references(SCHEMA)) <= {f"#/$defs/{name}" for name in SCHEMA["$defs"]}
+    assert set(references(published_schema())) <= {f"#/$defs/{name}" for name in published_schema()["$defs"]}

@@ -148,6 +148,18 @@ def test_producers_are_added_for_all_that_is_read_and_say_why_they_are_there(bui
     assert assembly.instances.implied["inflight-load-producer"] == "token-load-scorer reads in_flight_tokens"
 
 
+def test_added_count_of_tokens_in_flight_reads_the_prefix_matches_that_there_are(build):
+    def source(others, scorer):
+        assembly = build(f"plugins: [{{type: approx-prefix-cache-producer, name: mine}}, {others}{scorer}]")
+        return assembly.instances.by_name["inflight-load-producer"].parameters.prefix_match_info_producer_name
+
+    named = "{type: work-seconds-scorer, parameters: {prefixMatchInfoProducerName: mine}}"
+    assert source("", named) == "mine"
+    assert source("", "{type: work-seconds-scorer}") == ""  # the default producer is added for the scorer
+    assert source("{type: prefix-cache-scorer}, ", named) == ""
+    assert source("{type: approx-prefix-cache-producer, name: other}, ", named) == ""
+
+
 def test_producers_are_added_transitively(build, registry):
     assembly = build("plugins: [{type: bright}, {type: fire}]", registry=registry)
     assert assembly.instances.implied["lamp"] == "bright reads light"

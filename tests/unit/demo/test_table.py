@@ -13,7 +13,7 @@ from epp.framework.accelerators.tag import AcceleratorTag, Cost, Partition
 from epp.framework.errors import BodyMissingError
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp.lab.demo.table import LastRequest, Row, line, rows, table
+from epp.lab.demo.traffic import LastRequest, Row, line, rows, table
 from epp.routing.director import Cause
 from tests.support.exchanges import BODY, new_bench
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 import yaml
 
-from epp.clusters.tagger import ClusterTagger
 from epp.framework import ConfigurationError, ManualClock
 from epp.framework.registry import Registry
+from epp.pool.clusters.tagger import ClusterTagger
 from epp.pool.discovery import FileDiscovery, PoolImportDiscovery
 from epp.routing.datastore import Datastore
 from tests.support.config_files import replace

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework.snapshot import SERVED
-from epp.kube.object_set import Delta
+from epp.kube.collection import Delta
 from tests.support.kube.pool_place import NODES, PODS, VLLM, Place
 from tests.support.waiting import until
 

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.framework import ManualClock
-from epp.framework.cluster import Reading
+from epp.framework.cluster_objects import Reading
 from epp.framework.registry import Registry
 from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.kube.objects.decode import decode_object

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.framework.endpoint import Identity
 from epp.framework.input_errors import ParameterError, read_parameters
-from epp.framework.sessions import Bindings, SessionIds, decode_endpoint, encode_endpoint
+from epp.framework.sessions import Bindings, Conversations, SessionIds, decode_endpoint, encode_endpoint
 
 TTL, SWEEP, LIMIT = 10.0, 3.0, 3
 A, B, C = (Identity(f"default/{name}", "10.0.0.1:8000", uid=name) for name in "abc")
@@ -115,6 +115,49 @@ class BindingsAgainstModel(RuleBasedStateMachine):
 
 
 TestBindingsAgainstModel = BindingsAgainstModel.TestCase
+
+
+def test_prompt_continues_the_conversation_that_its_blocks_began_with():
+    conversations = Conversations()
+    conversations.note([1, 2, 3], 7)  # 3 may be shorter than a block
+    assert conversations.find([1, 2, 4, 5]) == (7, 2)
+    conversations.note([1, 2, 4, 5], 8)
+    assert conversations.find([1, 2, 4, 6]) == (8, 3)
+    assert conversations.find([1, 2, 9]) == (7, 2)
+    assert conversations.find([5, 6]) == (-1, 0) == conversations.find([])
+
+
+def test_oldest_half_of_conversations_makes_room():
+    conversations = Conversations(limit=4)
+    for block in range(5):
+        conversations.note([block, 0], block)
+    assert len(conversations) == 3
+    assert [conversations.find([block])[0] for block in range(5)] == [-1, -1, 2, 3, 4]
+
+
+def test_prompt_that_failed_and_endpoints_that_left_are_forgotten():
+    conversations = Conversations()
+    conversations.note([1, 0], 7)
+    conversations.withdraw([1, 0], 8)
+    assert conversations.find([1]) == (7, 1)
+    conversations.withdraw([1, 0], 7)
+    assert conversations.find([1]) == (-1, 0)
+    for block in range(4):
+        conversations.note([block, 0], block)
+    conversations.forget(1, 2)
+    assert [conversations.find([block])[0] for block in range(4)] == [0, -1, -1, 3]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=40), st.integers(2, 8))
+def test_latest_conversations_are_known_and_no_more_than_the_limit(noted, limit):
+    conversations, last = Conversations(limit), {}
+    for block, endpoint in noted:
+        conversations.note([block, 99], endpoint)
+        last.pop(block, None)
+        last[block] = endpoint
+        assert len(conversations) <= limit
+        for recent, expected in list(last.items())[-(limit // 2) :]:
+            assert conversations.find([recent]) == (expected, 1)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))

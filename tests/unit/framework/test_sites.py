@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from epp.framework import Candidates, Endpoint, ManualClock
 from epp.framework.accelerators import tag as tags_module
 from epp.framework.accelerators.places import device_closeness, device_use, node_numbers, shared_devices
-from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN, physical_devices
-from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, DeviceLink, Partition
+from epp.framework.accelerators.tag import (
+    CLIQUE,
+    COMPUTE_DOMAIN,
+    NO_TAG,
+    AcceleratorTag,
+    Device,
+    DeviceLink,
+    Partition,
+    physical_devices,
+)
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates

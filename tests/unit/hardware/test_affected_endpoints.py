@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, every_endpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.hardware.endpoint_context import affected_endpoints

@@ -7,7 +7,7 @@ import yaml
 from epp.framework.clock import ManualClock
 from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
-from epp.hardware.reports import IdleNode
+from epp.hardware.node_devices import IdleNode
 from epp.hardware.tagger import AcceleratorTagger
 from tests.support.config_files import replace
 

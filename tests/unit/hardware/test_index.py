@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.hardware.inventory import Inventory, difference, reindexed
 from epp.kube.objects.base import Metadata
 from epp.kube.objects.core import Pod, PodSpec, PodStatus

@@ -10,7 +10,7 @@ import yaml
 from epp.framework import Candidates, Headers, Request, RequestBody
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selections
 from epp.framework.clock import ManualClock
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.hardware.inventory import Inventory

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What still fits, and what each class has left."""
 
-from epp.hardware.reports import ClassTotal, ClassTotals, fit_report
+from epp.hardware.node_devices import ClassTotal, ClassTotals, fit_report
 
 GPU_A = "GPU-00000000-0000-0000-0000-00000000000a"
 GPU_B = "GPU-00000000-0000-0000-0000-00000000000b"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epp.framework.accelerators.tag import PRECISIONS, AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
-from epp.hardware.reports import ClassTotals, fit_report
+from epp.hardware.node_devices import ClassTotals, fit_report
 from epp.hardware.tag_builder import TagBuilder
 from tests.support.decoded_objects import decode
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
-from epp.framework.cluster import ObjectKind, ObjectsOfKind, Reading
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints, every_endpoint
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.plugin_status import InputProblem

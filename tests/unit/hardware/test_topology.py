@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, Topology
 from epp.framework.clock import ManualClock
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY
 from epp.hardware.topology import TopologyExtractor

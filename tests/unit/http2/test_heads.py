@@ -8,8 +8,8 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.extproc.http2.heads import HeadReader, MalformedError, leaves_table, read_head
 from epp.extproc.http2.service import RpcError, Status, field, trailers_block
+from epp.extproc.http2.streams import HeadReader, MalformedError, leaves_table, read_head
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C")]
 # An Envoy's first block of a connection, and its later ones: the path is a literal that is never put into the table.

@@ -4,8 +4,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.extproc.http2.frames import LARGEST_FRAME
 from epp.extproc.http2.protocol import FEW_PIECES, MANY_BYTES, some_of
-from epp.extproc.http2.windows import LARGEST_FRAME
 
 PIECES = st.lists(
     st.tuples(st.integers(1, LARGEST_FRAME), st.integers(1, 40)).map(

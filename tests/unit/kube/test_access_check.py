@@ -5,9 +5,8 @@ import pytest
 
 from epp.framework import ConfigurationError
 from epp.kube.access import ApiUnreachableError, KubeApi
-from epp.kube.access_check import AccessState, check_access, user_of
-from epp.kube.needs import Importance, Need, needs_of_picker
-from epp.kube.resources import LEGACY_OBJECTIVES, OBJECTIVES, PODS, Resource
+from epp.kube.resources import LEGACY_OBJECTIVES, OBJECTIVES, PODS, Importance, Need, Resource, needs_of_picker
+from epp.kube.reviews import AccessState, check_access, user_of
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rights of a picker, and the roles that grant them."""
 
-from epp.kube.needs import Importance, binding, needs_of_picker, role
+from epp.kube.resources import Importance, binding, needs_of_picker, role
 
 
 def acts(needs, importance):

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from structlog.testing import capture_logs
 
 from epp.kube.access import ApiError
-from epp.kube.object_set import Delta, ObjectSet
+from epp.kube.collection import Delta, ObjectSet
 from tests.support.kube.kube_server import WIDGETS, line_of
 
 NAMES = st.sampled_from("abcd")

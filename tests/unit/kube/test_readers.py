@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epp.framework import SystemClock
-from epp.framework.cluster import ObjectKind, ObjectReader, ObjectsOfKind, Reading
+from epp.framework.cluster_objects import ObjectKind, ObjectReader, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints, every_endpoint
 from epp.kube import readers
 from epp.kube.cluster import Cluster
-from epp.kube.object_set import Delta
+from epp.kube.collection import Delta
 from epp.kube.readers import ClusterReaders, ReadingTask, SharedObjects
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from epp.kube.object_set import Delta
+from epp.kube.collection import Delta
 from epp.kube.watched import WatchState
 from tests.support.kube.kube_server import cut, line_of, no_widgets, shows, silence, with_lines, with_status
 from tests.support.waiting import until

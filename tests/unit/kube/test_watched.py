@@ -3,7 +3,7 @@
 
 from structlog.testing import capture_logs
 
-from epp.kube.object_set import Delta
+from epp.kube.collection import Delta
 from epp.kube.watched import WatchState
 from tests.support.kube.kube_server import line_of, no_widgets, shows, with_lines, with_status
 from tests.support.waiting import until

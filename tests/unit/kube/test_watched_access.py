@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from epp.framework import SystemClock
-from epp.framework.cluster import ObjectKind
+from epp.framework.cluster_objects import ObjectKind
 from epp.kube.resources import Resource, resource_of
 from epp.kube.watched import Watched, WatchState
 from tests.support.kube.fake_api import FakeApi

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines that connect to the picker: which of them are believed, and about which endpoint."""
 
+import socket
+
 import pytest
 import zmq
 
@@ -20,6 +22,17 @@ async def test_engine_that_connects_is_believed_about_the_endpoint_of_its_topic(
         await world.tell(0, stored(HASHES, PROMPT))
         await world.tell(1, stored(HASHES[:2], PROMPT[:32]))
         assert world.scores() == [1.0, 0.5, 0]
+
+
+async def test_picker_listens_once_it_knows_an_endpoint():
+    async with central_fleet(0) as world:
+        port = int(world.producer.parameters.kv_events_config.zmq_endpoint.rpartition(":")[2])
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        world.store.replace([Endpoint("p0", "127.0.0.1", 8000)])
+        await world.join(0, name="p0")
+        await world.tell(0, stored(HASHES, PROMPT))
+        assert world.scores() == [1.0]
 
 
 async def test_message_of_an_unknown_sender_is_dropped_and_counted():

@@ -157,6 +157,27 @@ async def test_target_is_expected_to_hold_the_blocks_for_a_while():
         await until(lambda: world.scores() == [0, 0.5], "only what the engine said is left")
 
 
+async def test_match_names_the_endpoint_that_computed_the_conversation_last():
+    def last(world):
+        request, candidates = world.request()
+        world.producer.produce(request, candidates)
+        match = request.get(PREFIX_MATCH.produced_by("precise"))
+        return match.last_slot, match.last_tokens
+
+    async with fleet(2) as world:
+        request, candidates = world.request()
+        world.producer.produce(request, candidates)
+        world.producer.pre_request(request, picked(candidates, 1))
+        assert world.scores() == [0, 0]
+        assert last(world) == (1, 48)  # of 64: a block before the last
+        world.producer.request_failed(request, picked(candidates, 1))
+        assert last(world) == (-1, 0)
+        world.producer.pre_request(request, picked(candidates, 1))
+        assert last(world) == (1, 48)
+        world.producer.slots_removed([1])
+        assert last(world) == (-1, 0)
+
+
 async def test_tokens_of_a_token_producer_are_used():
     async with fleet(1) as world:
         await world.tell(0, stored(HASHES, PROMPT))

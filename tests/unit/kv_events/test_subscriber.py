@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from epp.pool.kv_events import subscriber
+from epp.pool.kv_events import sockets, subscriber
 from epp.pool.kv_events.events import BlockRemoved, BlockStored
 from epp.pool.kv_events.order import EngineCounts, EventCounts, Received
 from epp.pool.kv_events.sockets import MOST_MESSAGE_BYTES
@@ -165,7 +165,8 @@ async def test_reply_with_a_hole_is_asked_for_again_from_there(inbox, publisher)
     assert set(one.asked[1:]) == {2}
 
 
-async def test_engine_without_answers_is_asked_three_times_and_heard_without(inbox, publisher):
+async def test_engine_without_answers_is_asked_three_times_and_heard_without(inbox, publisher, monkeypatch):
+    monkeypatch.setattr(sockets, "_SILENCE_SECONDS", 0.1)
     one = publisher().repeat()
     one.silent_replays = 1000
     one.sequence = 7
@@ -280,7 +281,7 @@ async def test_flood_that_an_event_loop_does_not_keep_up_with_shows_as_a_gap(pub
     one = publisher()
     subscriber.connect(1, Addresses(one.address), EngineCounts())
     await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
-    large = stored([1], [2**31] * 16_000, size=16_000)
+    large = stored([1], [2**31] * 4_000, size=4_000)
     one.send(large)
     await until(lambda: received, "the event loop is busy")
     for _ in range(2_000):

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.plugin_status import InputProblem
 from epp.hardware.classes import object_faults
 from epp.kube.objects.base import Object

@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from epp.framework.clock import ManualClock
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.hardware.tagger import AcceleratorTagger
-from epp.kube.objects import dynamic_scoring, inference, ocm, ome, placement, tensor_fusion
-from epp.kube.objects.decode import ALL_KINDS, decode_object, versions_in
-from epp.kube.objects.fields import known_fields, unknown_fields
+from epp.kube.objects import inference, ocm, ome, placement, tensor_fusion
+from epp.kube.objects.decode import ALL_KINDS, decode_object, known_fields, unknown_fields, versions_in
 from epp.kube.objects.followed import FollowedObjects
 from tests.support.config_files import replace
 from tests.support.kube.manifests import manifest
@@ -131,8 +130,8 @@ READ = {
     "kueue.x-k8s.io/MultiKueueCluster": ocm.MultiKueueCluster,
     "kueue.x-k8s.io/MultiKueueConfig": ocm.MultiKueueConfig,
     "kueue.x-k8s.io/AdmissionCheck": ocm.AdmissionCheck,
-    "dynamic-scoring.open-cluster-management.io/DynamicScorer": dynamic_scoring.DynamicScorer,
-    "dynamic-scoring.open-cluster-management.io/DynamicScoringConfig": dynamic_scoring.DynamicScoringConfig,
+    "dynamic-scoring.open-cluster-management.io/DynamicScorer": ocm.DynamicScorer,
+    "dynamic-scoring.open-cluster-management.io/DynamicScoringConfig": ocm.DynamicScoringConfig,
     "tensor-fusion.ai/GPUResourceQuota": tensor_fusion.GpuResourceQuota,
     "tensor-fusion.ai/SchedulingConfigTemplate": tensor_fusion.SchedulingConfigTemplate,
 }

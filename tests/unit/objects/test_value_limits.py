@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import decode_object, kinds_without_use
 from epp.kube.objects.followed import ClusterObjects

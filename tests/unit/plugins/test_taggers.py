@@ -2,7 +2,7 @@
 import pytest
 
 from epp.framework import ConfigurationError
-from epp.framework.cluster import ObjectKind
+from epp.framework.cluster_objects import ObjectKind
 from epp.framework.datalayer import EndpointNotifications
 from epp.plugins.request_control import EndpointNotificationSource, KubernetesNotificationSource
 from tests.support.plugins import built

@@ -4,7 +4,7 @@
 import pytest
 
 from epp.admission.quotas import Blocked, Reservation
-from epp.admission.quotas.allowances import MOST_SET
+from epp.admission.quotas.usage import MOST_SET
 from epp.framework.errors import ConfigurationError
 from tests.support.quotas import Desk, quota, tag
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.admission.quotas import Blocked, Reservation
+from epp.admission.quotas.limits import fewest
 from epp.admission.quotas.reservation import Amounts
-from epp.admission.quotas.victims import fewest
 from tests.support.quotas import GIB, Desk, quota, tag
 
 

@@ -9,8 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from epp.cli.app import application
+from epp.lab.replay.fleet import ReplayOptions
+from epp.lab.replay.jobs import Job, TraceFile, run_jobs
 from epp.lab.traces.formats import own_lines
-from tests.unit.replay.conftest import BLOCK, requests
+from tests.unit.replay.conftest import BLOCK, config, fleet, requests
 
 
 @pytest.fixture
@@ -49,11 +51,22 @@ def test_requests_that_no_server_can_hold_are_named(tmp_path: Path, endpoints_fi
 def test_configurations_and_seeds_run_side_by_side(trace_file: Path, endpoints_file: Callable[..., Path]):
     endpoints = endpoints_file("a100", "a100")
     code, text, _ = run(
-        trace_file, "--endpoints", endpoints, "--config", "adaptive", "--config", "random", "--seeds", 1
+        trace_file, "--endpoints", endpoints, "--config", "adaptive", "--config", "random", "--seeds", 2
     )
     assert code == 0
     assert text.split()[:2] == ["adaptive", "random"]
     assert "team-a" in text
+
+
+def test_a_process_that_gets_no_further_job_ends_in_silence(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_bytes(b"".join(own_lines(requests(6.0, 400.0), BLOCK)))
+    short, long = (
+        Job(config("random"), fleet("h100"), TraceFile(trace), ReplayOptions(limit=limit)) for limit in (3, 5000)
+    )
+    outcomes = run_jobs([short, long], workers=2)
+    assert [len(outcome.columns.ttft) > 3 for outcome in outcomes] == [False, True]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

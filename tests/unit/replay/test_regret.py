@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.lab.replay.engines import seconds_to_end
-from epp.lab.replay.fleet import ReplayOptions
+from epp.lab.replay.fleet import ReplayOptions, seconds_to_end
 from epp.lab.replay.jobs import replay
 from epp.lab.replay.summary import summarise
 from epp.lab.sim.machine import Machine

@@ -13,8 +13,8 @@ from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.request_conditions import Condition, Preference
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates, endpoint_rates
-from epp_scorers.accelerator_state import AcceleratorPolicyParameters, AcceleratorPolicyScorer
 from epp_scorers.capability import BestFitScorer
+from epp_scorers.strategies import AcceleratorPolicyParameters, AcceleratorPolicyScorer
 
 
 def prefer(*classes: str) -> tuple[Preference, ...]:

@@ -25,8 +25,13 @@ from epp.framework.accelerators.tag import (
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
-from epp_scorers.accelerator_state import DeviceHealthScorer, StrategyScorer
-from epp_scorers.capability import BestFitScorer, MostCapableScorer, SliceFitScorer, SliceHeadroomScorer
+from epp_scorers.capability import (
+    BestFitScorer,
+    DeviceHealthScorer,
+    MostCapableScorer,
+    SliceFitScorer,
+    SliceHeadroomScorer,
+)
 from epp_scorers.cost import CheapestScorer
 from epp_scorers.gpu_packing import (
     CompactFirstScorer,
@@ -42,6 +47,7 @@ from epp_scorers.load import (
     TokenLoadScorer,
 )
 from epp_scorers.preference_order import FirstAvailableScorer, PreferenceOrderScorer
+from epp_scorers.strategies import StrategyScorer
 
 PREFERENCES = [{"class": "b", "score": 30}, {"class": "a", "conditions": [{"promptTokens": ">5"}]}]
 SCORERS = [

@@ -10,7 +10,7 @@ from epp.framework.accelerators.tag import FROZEN, NO_TAG, PHASE, AcceleratorTag
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates, endpoint_rates
-from epp_scorers.accelerator_state import DeviceHealthScorer, WakeUpScorer
+from epp_scorers.capability import DeviceHealthScorer, WakeUpScorer
 from epp_scorers.work_seconds import WorkSecondsScorer
 
 

@@ -10,7 +10,7 @@ from epp.framework import ConfigurationError, Request, RequestBody
 from epp.framework.accelerators.tag import NO_TAG, Cost, Performance
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.testing import endpoint_rates
-from epp_scorers.accelerator_state import StrategyScorer
+from epp_scorers.strategies import StrategyScorer
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError, ManualClock, Request, Topology
 from epp.framework.accelerators.places import closeness_of
-from epp.framework.accelerators.sites import CLIQUE, COMPUTE_DOMAIN
-from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, DeviceLink
+from epp.framework.accelerators.tag import CLIQUE, COMPUTE_DOMAIN, NO_TAG, AcceleratorTag, Device, DeviceLink
 from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, TOPOLOGY
 from epp.framework.testing import candidates

@@ -59,6 +59,40 @@ def test_cached_tokens_are_not_computed():
     assert build().seconds(request, candidates(in_flight_tokens=[0, 0])).tolist() == [1.0, 0.36]
 
 
+def test_part_of_an_evicted_prefix_counts_as_cached_where_the_conversation_was_computed_last():
+    request = request_of(1000, endpoint_rates([1000] * 3))
+    held = np.array([0, 2, 0], dtype=np.int32)
+    request.put(PREFIX_MATCH, PrefixMatch(held, 15, block_tokens=64, last_slot=1, last_tokens=640))
+    full = candidates(in_flight_tokens=[0, 0, 0], kv_usage=[1.0, 1.0, 0.5])
+    # 1000 - 128 tokens, and half of half of the 640 - 128 that were evicted
+    scorer = build(evictedPrefixWeight=0.5, kvBarrierSeconds=0)
+    assert scorer.seconds(request, full).tolist() == [1.0, 0.872 - 0.128, 1.0]
+    # where an endpoint has room, no one is evicted by a conversation that moves there
+    room = candidates(in_flight_tokens=[0, 0, 0], kv_usage=[1.0, 1.0, 0.0])
+    assert scorer.seconds(request, room).tolist() == [1.0, 0.872, 1.0]
+    assert scorer.seconds(request, full.keep(np.array([True, False, True]))).tolist() == [1.0, 1.0]
+    assert scorer.seconds(request, full.keep(np.zeros(3, dtype=np.bool_))).tolist() == []
+
+
+def test_conversation_of_a_slot_beyond_the_pool_counts_for_nobody():
+    request = request_of(1000, endpoint_rates([1000] * 2))
+    held = np.array([0, 2], dtype=np.int32)  # as in a simulation with fewer endpoints
+    request.put(PREFIX_MATCH, PrefixMatch(held, 15, block_tokens=64, last_slot=7, last_tokens=640))
+    pool = candidates(in_flight_tokens=[0, 0], kv_usage=[1.0, 1.0])
+    seconds = build(evictedPrefixWeight=0.5, kvBarrierSeconds=0).seconds(request, pool)
+    assert seconds.tolist() == [1.0, 0.872]
+
+
+@pytest.mark.parametrize(("usage", "expected"), [(-7.0, 0.872), (1e9, 0.872 - 0.256), (nan, 0.872)])
+def test_absurd_kv_cache_usage_counts_as_empty_or_full(usage, expected):
+    request = request_of(1000, endpoint_rates([1000] * 2))
+    held = np.array([0, 2], dtype=np.int32)
+    request.put(PREFIX_MATCH, PrefixMatch(held, 15, block_tokens=64, last_slot=1, last_tokens=640))
+    pool = candidates(in_flight_tokens=[0, 0], kv_usage=[usage, usage])
+    seconds = build(evictedPrefixWeight=0.5, kvBarrierSeconds=0).seconds(request, pool)
+    assert seconds.tolist() == pytest.approx([1.0, expected])
+
+
 def test_attention_counts_what_each_uncached_token_looks_back_at():
     scorer = build(attentionQuadraticTokens=1000)
     # nothing cached: 1000 + 1000 * 1000 / 1000 = 2000; 640 cached: 360 + 360 * (640 + 1000) / 1000 = 950.4

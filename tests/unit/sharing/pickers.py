@@ -22,6 +22,8 @@ class Picker:
 
     clock: ManualClock
     order: tuple[Endpoint, ...] = ENDPOINTS
+    defers: bool = False
+    """Whether it routes no requests."""
     store: Datastore = field(init=False)
     exchange: Exchange = field(init=False)
     prefixes: ApproxPrefixCacheProducer = field(init=False)
@@ -31,8 +33,12 @@ class Picker:
         self.store = Datastore(self.clock)
         self.store.replace(self.order)
         self.prefixes = ApproxPrefixCacheProducer(clock=self.clock)
-        parts: tuple[Shareable, ...] = (SharedWork(self.store), self.prefixes)
-        self.exchange = Exchange(f"p{next(_ids)}", lambda: parts, self.store.snapshot, self.clock, salt=7)
+        work = SharedWork(self.store)
+
+        def parts() -> tuple[Shareable, ...]:
+            return work, self.prefixes
+
+        self.exchange = Exchange(f"p{next(_ids)}", parts, self.store.snapshot, self.clock, salt=7, defers=self.defers)
 
     def slot(self, endpoint: Endpoint) -> int:
         slot = self.store.slot_of(endpoint)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from epp.runtime.redis_client import RedisAddress
+from epp.runtime.addresses import RedisAddress
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 
 import pytest
 
+from epp.routing.outliers.outlier_detector import SharedFailures
 from epp.routing.outliers.record import Failure, Verdict
-from epp.routing.outliers.shared_failures import SharedFailures
 from epp.sharing.exchange import Exchange
 from tests.support.outlier_world import World
 

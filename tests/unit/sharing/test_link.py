@@ -12,6 +12,7 @@ import pytest
 
 from epp.framework.errors import ConfigurationError
 from epp.sharing.link import VARIABLE, ConfigInEffect, link_of_environment, number_of_environment
+from epp.sharing.rings import shared_memory
 
 CONFIG = ConfigInEffect("kind: EndpointPickerConfig\n", 3)
 
@@ -20,7 +21,7 @@ CONFIG = ConfigInEffect("kind: EndpointPickerConfig\n", 3)
 def variables() -> Iterator[dict[str, str]]:
     """Those of worker 2; the main process has ended if it wrote nothing to standard input."""
     ends = [end for _ in range(2) for end in socket.socketpair()]
-    yield {VARIABLE: f"2,{ends[0].detach()},{ends[2].detach()},0aff"}
+    yield {VARIABLE: f"2,{ends[0].detach()},{ends[2].detach()},{shared_memory(3)},0aff"}
     for end in ends:
         end.close()
 
@@ -37,7 +38,7 @@ def test_worker_has_the_sockets_the_key_and_the_configuration_of_the_main_proces
 def test_process_that_is_started_by_hand_is_no_worker():
     assert link_of_environment({}) is None
     with pytest.raises(ConfigurationError, match="for its workers alone: unset it"):
-        link_of_environment({VARIABLE: "1,998,999,aa"})
+        link_of_environment({VARIABLE: "1,997,998,999,aa"})
 
 
 def test_worker_whose_main_process_has_ended_says_so(variables, monkeypatch):

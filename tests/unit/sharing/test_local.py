@@ -2,33 +2,57 @@
 """Processes of one picker, which tell each other what they do through the main process."""
 
 import asyncio
+import os
+from collections.abc import Iterator
 
 import pytest
 
 from epp.framework import ManualClock
-from epp.sharing.local import Publisher, Relay
+from epp.plugins.prefix_cache.producer import ApproxPrefixCacheProducer
+from epp.sharing.local import Publisher, Reader, Relay
+from epp.sharing.rings import Rings, shared_memory
+from tests.support.waiting import until
 from tests.unit.sharing.pickers import ENDPOINTS, Picker
 
 A, B, C, D = ENDPOINTS
 
 
 class Process(Picker):
-    """A worker that handles the messages of the relay."""
+    """A worker that takes the messages of the relay."""
+
+    rings: Rings
 
     def take(self, kind: str, content: object) -> None:
         if kind == "salt":
             self.exchange.use_salt(content)
-        elif kind == "lost":
-            self.exchange.connection(is_lost=content)
         else:
-            self.exchange.apply(*content)
+            self.exchange.connection(is_lost=content)
 
-    def join(self, relay: Relay) -> None:
+    def join(self, relay: Relay, memory: int, number: int) -> None:
         relay.join(self.exchange.picker, self.take)
+        self.rings = Rings(memory, number)
+        self.read()
 
-    def publish(self, relay: Relay) -> None:
+    def publish(self) -> None:
         for batch in self.exchange.collect_all():
-            relay.from_member(self.exchange.picker, batch)
+            self.rings.write(batch, self.clock.now())
+
+    def read(self) -> None:
+        for kept in self.rings.read():
+            self.exchange.apply(kept.data, self.clock.now() - kept.at)
+
+
+class Main(Process):
+    """The main process of three workers."""
+
+    def __init__(self, clock: ManualClock, memory: int, stream: object = None) -> None:
+        super().__init__(clock, defers=True)
+        self.rings = Rings(memory, 0)
+        self.relay = Relay(self.exchange, clock, self.rings, stream)
+
+    def read(self) -> None:
+        for kept in self.rings.read():
+            self.relay.from_member(kept)
 
 
 @pytest.fixture
@@ -37,48 +61,94 @@ def clock():
 
 
 @pytest.fixture
-def main(clock):
-    return Process(clock)
+def memory() -> Iterator[int]:
+    descriptor = shared_memory(4)
+    yield descriptor
+    os.close(descriptor)
 
 
 @pytest.fixture
-def relay(main, clock):
-    return Relay(main.exchange, clock)
+def main(clock, memory):
+    return Main(clock, memory)
 
 
 @pytest.fixture
-def workers(clock, relay):
+def relay(main):
+    return main.relay
+
+
+@pytest.fixture
+def workers(clock, relay, memory):
     both = Process(clock), Process(clock, ENDPOINTS[::-1])
-    for each in both:
-        each.join(relay)
+    for number, each in enumerate(both, 1):
+        each.join(relay, memory, number)
     return both
 
 
-def test_each_process_knows_the_requests_of_all(main, relay, workers):
+def test_each_process_knows_the_requests_of_all(main, workers):
     one, other = workers
     one.send(A, 10)
     other.send(B, 5)
     for each in workers:
-        each.publish(relay)
+        each.publish()
+    for each in (main, *workers):
+        each.read()
     assert one.in_flight == other.in_flight == main.in_flight == {"e0": (1, 10), "e1": (1, 5)}
 
 
 def test_a_process_that_dies_has_no_requests_in_flight(main, relay, workers):
     one, other = workers
     one.send(A, 10)
-    one.publish(relay)
+    one.publish()
+    other.read()
+    one.send(B, 10)
+    one.publish()
     relay.leave(one.exchange.picker)
+    other.read()
     assert other.in_flight == main.in_flight == {}
 
 
-def test_a_process_that_joins_later_knows_where_prompts_went(relay, workers, clock):
+def test_a_process_that_joins_later_knows_where_prompts_went(relay, workers, clock, memory):
     one, _ = workers
     one.place(C, [11, 12, 13])
-    one.publish(relay)
+    one.publish()
     clock.advance(60)
     late = Process(clock)
-    late.join(relay)
+    late.join(relay, memory, 3)
     assert late.matched(C, [11, 12, 13]) == 3
+
+
+async def test_main_process_knows_where_prompts_went_once_it_simulates_a_request(main, relay, workers):
+    one, other = workers
+    one.place(C, [11, 12, 13])
+    other.send(A, 10)
+    for each in workers:
+        each.publish()
+    main.read()
+    assert (main.matched(C, [11, 12, 13]), main.in_flight) == (0, {"e0": (1, 10)})
+    await relay.complete()
+    assert (main.matched(C, [11, 12, 13]), main.in_flight) == (3, {"e0": (1, 10)})
+    other.place(D, [21, 22])
+    other.publish()
+    await relay.complete()
+    assert (main.matched(D, [21, 22]), main.matched(C, [11, 12, 13])) == (2, 3)
+
+
+async def test_plugins_of_a_new_configuration_know_where_prompts_went(main, relay, workers, clock):
+    workers[0].place(C, [11, 12, 13])
+    workers[0].publish()
+    await relay.complete()
+    main.prefixes = ApproxPrefixCacheProducer(clock=clock)
+    await relay.complete()
+    assert main.matched(C, [11, 12, 13]) == 3
+
+
+async def test_main_process_simulates_with_the_placements_of_other_pickers(main, relay, clock):
+    other = Picker(clock)
+    other.place(B, [31, 32])
+    relay.from_others(other.exchange.collect(), 0.0)
+    await relay.complete()
+    assert main.matched(B, [31, 32]) == 2
 
 
 def test_all_processes_hash_with_the_salt_of_the_main_process(main, relay, workers):
@@ -88,23 +158,14 @@ def test_all_processes_hash_with_the_salt_of_the_main_process(main, relay, worke
     assert {each.exchange.salt for each in workers} == {99}
 
 
-def test_all_processes_know_whether_other_pickers_are_reached(main, relay, workers, clock):
+def test_all_processes_know_whether_other_pickers_are_reached(main, relay, workers, clock, memory):
     main.exchange.connection(is_lost=True)
     clock.advance(1)
     for batch in main.exchange.collect_all():
         relay.from_main(batch)
     late = Process(clock)
-    late.join(relay)
+    late.join(relay, memory, 3)
     assert all(each.exchange.is_lost for each in (*workers, late))
-
-
-def test_history_is_bounded(relay, workers, monkeypatch):
-    monkeypatch.setattr("epp.sharing.local._MOST_HISTORY_BYTES", 1000)
-    one, _ = workers
-    for number in range(100):
-        one.place(C, [number])
-        one.publish(relay)
-    assert sum(len(each.batch) for each in relay._kept) <= 1000
 
 
 class Stream:
@@ -114,26 +175,58 @@ class Stream:
         self.wakes = asyncio.Event()
 
 
-def test_batches_of_all_processes_are_written_to_the_shared_state_and_come_back_once(main, clock):
+def test_batches_of_all_processes_are_written_to_the_shared_state_and_come_back_once(clock, memory):
     stream = Stream()
-    relay = Relay(main.exchange, clock, stream)
+    main = Main(clock, memory, stream)
     one, other = Process(clock), Process(clock)
-    one.join(relay)
-    other.join(relay)
+    for number, each in enumerate((one, other), 1):
+        each.join(main.relay, memory, number)
     one.send(A, 10)
-    one.publish(relay)
+    one.publish()
+    main.read()
     written = stream.collect()
     assert len(written) == 1
     assert stream.wakes.is_set()
     assert not stream.collect()
+    other.read()
     applied = other.exchange.counts["applied"]
     stream.apply(written[0], 0.02)
+    other.read()
     assert other.exchange.counts["applied"] == applied
 
     elsewhere = Picker(clock)
     elsewhere.send(B, 7)
     stream.apply(elsewhere.exchange.collect(), 0.02)
+    one.read()
     assert one.in_flight == {"e0": (1, 10), "e1": (1, 7)}
+    assert one.exchange.last_age == pytest.approx(0.02)
+
+
+def test_requests_are_routed_by_what_others_just_wrote_but_do_not_wait_for_much_of_it(workers, clock):
+    one, other = workers
+    reader = Reader(other.rings, lambda kept: other.exchange.apply(kept.data, 0.0), clock)
+    for _ in range(6):
+        one.send(A, 10)
+        one.publish()
+    reader.poll()
+    assert other.in_flight == {"e0": (4, 40)}
+    reader.poll()
+    assert other.in_flight == {"e0": (6, 60)}
+
+
+async def test_reader_applies_what_is_there_before_it_has_caught_up_and_what_comes_later(workers, clock):
+    one, other = workers
+    one.send(A, 10)
+    one.publish()
+    reader = Reader(other.rings, lambda kept: other.exchange.apply(kept.data, 0.0), clock)
+    running = asyncio.create_task(reader.run())
+    async with asyncio.timeout(5):
+        await reader.caught_up()
+        assert other.in_flight == {"e0": (1, 10)}
+        one.send(B, 5)
+        one.publish()
+        await until(lambda: len(other.in_flight) == 2, "the second batch is applied")
+    running.cancel()
 
 
 async def test_publisher_tells_of_a_request_at_once(clock):

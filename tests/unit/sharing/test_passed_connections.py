@@ -183,6 +183,7 @@ async def test_released_connection_is_opened_again_and_no_call_is_lost():
         while True:
             await pick(channel)
             asked += 1
+            await asyncio.sleep(0.02)  # twelve that never pause keep the worker from starting
 
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(main.server.stop)

@@ -18,6 +18,7 @@ from epp.sharing.exchange import Exchange
 from epp.sharing.link import ConfigInEffect
 from epp.sharing.local import Relay
 from epp.sharing.processes import Workers
+from epp.sharing.rings import Rings, shared_memory
 from tests.support.waiting import until
 
 
@@ -38,8 +39,16 @@ class Started:
         self.configs: list[ConfigInEffect | None] = []
 
     async def start(
-        self, _number: int, channel: socket.socket, _gate: socket.socket, _key: bytes, config: ConfigInEffect | None
+        self,
+        _number: int,
+        channel: socket.socket,
+        _gate: socket.socket,
+        _memory: int,
+        *,
+        key: bytes,
+        config: ConfigInEffect | None,
     ) -> Process:
+        assert key
         self.sockets.append(channel.dup())
         self.configs.append(config)
         process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "import time; time.sleep(600)")
@@ -51,6 +60,7 @@ class Started:
 async def started(monkeypatch) -> AsyncIterator[Started]:
     found = Started()
     monkeypatch.setattr(processes, "_start", found.start)
+    monkeypatch.setattr(processes, "_STOP_SECONDS", 0.01)  # they do not end when told to
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     yield found
     for each in found.sockets:
@@ -61,8 +71,9 @@ async def started(monkeypatch) -> AsyncIterator[Started]:
 
 def workers(count: int, config: Callable[[], ConfigInEffect | None] = lambda: None) -> Workers:
     store = Datastore(ManualClock())
-    relay = Relay(Exchange("main", tuple, store.snapshot, ManualClock(), 1), ManualClock())
-    return Workers(count, store, relay, Gate(), handlers=lambda _: {}, greeting=tuple, config=config)
+    memory = shared_memory(1)
+    relay = Relay(Exchange("main", tuple, store.snapshot, ManualClock(), 1), ManualClock(), Rings(memory, 0))
+    return Workers(count, store, relay, Gate(), memory, handlers=lambda _: {}, greeting=tuple, config=config)
 
 
 async def test_as_many_processes_start_at_once_as_there_are_cores(started):
@@ -79,7 +90,6 @@ async def test_as_many_processes_start_at_once_as_there_are_cores(started):
 
 async def test_process_that_hangs_as_it_starts_is_replaced(started, monkeypatch):
     monkeypatch.setattr(processes, "_START_SECONDS", 0.01)
-    monkeypatch.setattr(processes, "_STOP_SECONDS", 0.01)
     several = workers(1)
     several.start()
     try:
@@ -92,10 +102,10 @@ async def test_process_that_hangs_as_it_starts_is_replaced(started, monkeypatch)
 async def test_worker_whose_start_fails_is_replaced_whatever_the_failure(started, monkeypatch):
     failures: list[Exception] = [OSError(24, "no descriptors"), RuntimeError("the pipe is closed")]
 
-    async def start(*given) -> Process:
+    async def start(*given, **more) -> Process:
         if failures:
             raise failures.pop()
-        return await started.start(*given)
+        return await started.start(*given, **more)
 
     monkeypatch.setattr(processes, "_start", start)
     several = workers(1)

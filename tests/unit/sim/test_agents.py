@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What agents ask of a server: tools, and the Responses API, with OpenAI's own client."""
 
+import importlib
 import json
-from collections.abc import AsyncIterator
 
-import openai
 import pytest
 
 from epp.lab.sim.profile import SimProfile
@@ -25,7 +24,13 @@ TALK = [
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[openai.AsyncOpenAI]:
+def openai():
+    """The module, which takes half a second to import: only where these tests run."""
+    return importlib.import_module("openai")
+
+
+@pytest.fixture
+async def client(openai):
     async with (
         running(SimProfile(model="agent-8b", time_scale=0.01)) as sim,
         openai.AsyncOpenAI(base_url=f"http://{sim.address}/v1", api_key="none", max_retries=0) as client,
@@ -63,7 +68,7 @@ async def test_tool_call_is_streamed_in_pieces(client):
     assert reasons[-1] == "tool_calls"
 
 
-async def test_choice_of_an_unreadable_tool_is_a_bad_request(client):
+async def test_choice_of_an_unreadable_tool_is_a_bad_request(client, openai):
     with pytest.raises(openai.BadRequestError, match="name no function"):
         await client.chat.completions.create(
             model="agent-8b", messages=TALK, tools=[{"type": "function"}], tool_choice={"function": 1}

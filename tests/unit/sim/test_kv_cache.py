@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epp.lab.sim.kv_cache import Found, KVCache
+from epp.lab.sim.work import Found, KVCache
 
 A, B, C, D = (bytes([number]) * 16 for number in range(4))
 
@@ -72,12 +72,12 @@ def test_blocks_that_lose_their_place_are_copied_back_from_the_host():
     cache.release(1)
     cache.take_changes()
     fill(cache, 2, [D, b"e"])  # in place of the end of the first prefix
-    assert cache.take_changes() == ({D: (2, 0), b"e": (2, 1)}, {B, C}, {B, C}, set())
+    assert cache.take_changes() == ({D: (2, 0), b"e": (2, 1)}, {B, C}, {B, C}, set(), set(), set())
     cache.release(2)
-    assert cache.matched([A, B, C]) == Found(3, copied=2)
+    assert cache.matched([A, B, C], 3) == Found(3, copied=2)
     assert fill(cache, 3, [A, B, C]) == Found(3, copied=2)
     cache.release(3)
-    assert cache.take_changes() == ({B: (3, 1), C: (3, 2)}, {D, b"e"}, {D, b"e"}, set())
+    assert cache.take_changes() == ({B: (3, 1), C: (3, 2)}, {D, b"e"}, {D, b"e"}, set(), set(), set())
 
 
 def test_host_drops_the_block_that_was_used_longest_ago():
@@ -86,8 +86,35 @@ def test_host_drops_the_block_that_was_used_longest_ago():
     for owner, prefix in enumerate(([A, B], [C, D], [b"e", b"f"])):
         fill(cache, owner, prefix)
         cache.release(owner)
-    assert cache.matched([C, D]) == Found(2, copied=2)
-    assert cache.matched([A, B]) == Found(0)
+    assert cache.matched([C, D], 2) == Found(2, copied=2)
+    assert cache.matched([A, B], 2) == Found(0)
+
+
+def test_blocks_that_leave_host_memory_are_read_from_the_disk():
+    cache = KVCache(2, num_host_blocks=2, num_disk_blocks=2)
+    cache.take_changes()
+    for owner, prefix in enumerate(([A, B], [C, D], [b"e", b"f"])):
+        fill(cache, owner, prefix)
+        cache.release(owner)
+    changes = cache.take_changes()
+    assert (changes.offloaded, changes.written) == ({C, D}, {A, B})
+    assert cache.matched([A, B], 2) == Found(2, read=2)
+    assert fill(cache, 3, [A, B]) == Found(2, read=2)
+    cache.release(3)
+    # e and f move to host memory, C and D from there to the disk, in place of A and B
+    changes = cache.take_changes()
+    assert (changes.written, changes.deleted) == ({C, D}, {A, B})
+
+
+def test_disk_holds_blocks_without_host_memory():
+    cache = KVCache(1, num_disk_blocks=1)
+    cache.take_changes()
+    for owner, prefix in enumerate(([A], [B], [C])):
+        fill(cache, owner, prefix)
+        cache.release(owner)
+    changes = cache.take_changes()
+    assert (changes.offloaded, changes.dropped, changes.written) == (set(), set(), {B})
+    assert cache.matched([B], 1) == Found(1, read=1)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -95,10 +122,11 @@ class CacheMachine(RuleBasedStateMachine):
 
     BLOCKS = 12
     HOST_BLOCKS = 4
+    DISK_BLOCKS = 3
 
     def __init__(self):
         super().__init__()
-        self.cache = KVCache(self.BLOCKS, self.HOST_BLOCKS)
+        self.cache = KVCache(self.BLOCKS, self.HOST_BLOCKS, self.DISK_BLOCKS)
         self.paths: dict[int, list[bytes]] = {}
         self.totals: dict[int, int] = {}
         self.contents: dict[int, bytes] = {}
@@ -107,6 +135,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.take_changes()
         self.told: set[bytes] = set()
         self.told_of_host: set[bytes] = set()
+        self.told_of_disk: set[bytes] = set()
 
     @rule()
     def take_changes(self):
@@ -119,6 +148,10 @@ class CacheMachine(RuleBasedStateMachine):
             assert changes.dropped <= self.told_of_host
             self.told_of_host = (self.told_of_host - changes.dropped) | changes.offloaded
             assert len(self.told_of_host) <= self.HOST_BLOCKS
+            assert changes.written.isdisjoint(self.told_of_disk)
+            assert changes.deleted <= self.told_of_disk
+            self.told_of_disk = (self.told_of_disk - changes.deleted) | changes.written
+            assert len(self.told_of_disk) <= self.DISK_BLOCKS
         assert self.told == set(self.cache.hashes)
 
     @rule(path=st.text(alphabet="xy", min_size=1, max_size=6), first=st.integers(1, 6))
@@ -128,7 +161,7 @@ class CacheMachine(RuleBasedStateMachine):
         owner = self.next_owner
         used_before = self.cache.used_blocks
         self.take_changes()
-        in_host = self.told_of_host
+        in_host, on_disk = self.told_of_host, self.told_of_disk
         found = self.cache.admit(owner, prefix=hashes[:first], blocks=first)
         if found is None:
             assert self.cache.used_blocks == used_before
@@ -139,9 +172,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.totals[owner] = len(path)
         blocks = self.cache.blocks_of(owner)
         assert len(blocks) == first
-        hits = found.blocks - found.copied
+        hits = found.blocks - found.copied - found.read
         assert [self.contents[block] for block in blocks[:hits]] == hashes[:hits]
-        assert in_host.issuperset(hashes[hits : found.blocks])
+        assert len(in_host.intersection(hashes[hits : found.blocks])) == found.copied
+        assert (in_host | on_disk).issuperset(hashes[hits : found.blocks])
         self.take(blocks[hits:])
         self.contents.update(zip(blocks[hits : found.blocks], hashes[hits : found.blocks], strict=True))
 

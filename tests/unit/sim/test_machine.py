@@ -4,8 +4,8 @@
 import msgspec
 import pytest
 
+from epp.lab.sim.completions import SimMetrics
 from epp.lab.sim.machine import Machine
-from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import Emission, Occupation, OccupationError, SimRequest
 
@@ -126,10 +126,23 @@ def test_blocks_in_host_memory_are_copied_in_the_time_of_the_link():
     machine.submit(request(2, prompt=995, output=1))
     machine.advance(20)
     again = request(3, prompt=100, output=1, hashes="abcdefghij")
-    assert (machine.uncached_tokens(again), machine.copy_seconds(again)) == (50, 0.5)
+    assert machine.prompt_work(again) == (50, 0.5)
     machine.submit(again)
     (emission,) = machine.advance(40)
     assert (emission.at_seconds, emission.cached_tokens) == (pytest.approx(21.0), 50)
+
+
+def test_blocks_on_the_disk_are_read_at_its_bandwidth():
+    # as above, with a disk of 0.5 GB/s in place of host memory: 50 tokens take 1 s
+    machine = Machine(profile(num_gpu_blocks=100, num_disk_blocks=5, disk_gbps=0.5, kv_bytes_per_token=10_000_000))
+    machine.submit(request(1, prompt=50, output=1, hashes="abcde"))
+    machine.submit(request(2, prompt=995, output=1))
+    machine.advance(20)
+    again = request(3, prompt=100, output=1, hashes="abcdefghij")
+    assert machine.prompt_work(again) == (50, 1.0)
+    machine.submit(again)
+    (emission,) = machine.advance(40)
+    assert (emission.at_seconds, emission.cached_tokens) == (pytest.approx(21.5), 50)
 
 
 def test_prompt_whose_kv_cache_came_from_elsewhere_computes_its_last_token_and_is_cached_here():

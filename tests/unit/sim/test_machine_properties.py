@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from epp.lab.sim.completions import SimMetrics
 from epp.lab.sim.machine import Machine
-from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import Occupation, OccupationError, SimRequest
 

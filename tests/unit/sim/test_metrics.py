@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from epp.lab.sim.completions import SimMetrics
 from epp.lab.sim.machine import Machine
-from epp.lab.sim.metrics import SimMetrics
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import Occupation, SimRequest
 

@@ -32,6 +32,8 @@ def test_a_preset_is_changed_by_replacing_fields():
         ({"request_overhead_seconds": -1}, "request_overhead_seconds must be 0 or more"),
         ({"num_host_blocks": -1}, "num_host_blocks must be 0 or more"),
         ({"host_gbps": 0}, "host_gbps must be a positive number"),
+        ({"num_disk_blocks": -1}, "num_disk_blocks must be 0 or more"),
+        ({"disk_gbps": 0}, "disk_gbps must be a positive number"),
         ({"max_num_batched_tokens": 8}, "max_num_batched_tokens 8 is less than max_num_seqs 256"),
         ({"max_model_len": 33, "num_gpu_blocks": 2}, "max_model_len 33 must be 2 to 32"),
         ({"lora_adapters": ("a", "a")}, "must all have different names"),

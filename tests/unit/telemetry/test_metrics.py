@@ -99,9 +99,8 @@ def test_cached_tokens_count_where_the_response_tells_them(page, details, count)
     assert (page.value("request_cached_tokens_count", model="m") or 0) == count
 
 
-@pytest.mark.slow
-def test_100_000_invented_models_are_few_series(page):
-    for number in range(100_000):
+def test_5_000_invented_models_are_few_series(page):
+    for number in range(5_000):
         page.route(f"invented-{number}").complete(Cause.NATURAL)
         page.metrics.scheduled(Request("r", RequestBody(model=f"invented-{number}")), 0.0, None)
     page.route("m").complete(Cause.NATURAL)

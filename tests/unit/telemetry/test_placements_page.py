@@ -9,9 +9,9 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import CollectorRegistry
 
-from epp.clusters.tagger import ClusterTagger
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
+from epp.pool.clusters.tagger import ClusterTagger
 from epp.telemetry.page import PLACEMENTS_PATH, OperatorPage
 
 HUB = Path(__file__).parents[2] / "data" / "clusters" / "hub.yaml"

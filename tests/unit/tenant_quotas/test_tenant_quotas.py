@@ -6,14 +6,14 @@ import asyncio
 import pytest
 import yaml
 
-from epp.admission.tenant_quotas import TenantQuotas, TenantQuotasParameters
+from epp.admission.tenants import TenantQuotas, TenantQuotasParameters
 from epp.framework.clock import ManualClock
-from epp.framework.cluster import ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import mistakes_in
 from epp.framework.quotas import Quota, SharedLimit, SingleLimits, TotalLimits
 from epp.framework.registry import Registry
-from epp.kube.needs import needs_of_picker
+from epp.kube.resources import needs_of_picker
 from tests.support.config_files import replace
 from tests.support.waiting import until
 

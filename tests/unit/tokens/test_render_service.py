@@ -128,11 +128,12 @@ async def test_more_fetches_than_the_limit_are_not_begun(render):
         assert (await world.tokens(chat("hello")))[0].no_ids == "busy"
 
 
-async def test_bodies_that_are_asked_about_are_limited_together(render):
+async def test_bodies_that_are_asked_about_are_limited_together(render, monkeypatch):
+    monkeypatch.setattr("epp.pool.tokens.producer._IN_FLIGHT_BYTES", 640 * 1024)
     render.hangs = True
     async with asked(vllm(render, budget="1ms")) as world:
-        for number in range(11):  # 6 MiB each, and 64 in all
-            await world.ids(chat(f"{number} " + "x" * 6 * 1024 * 1024))
+        for number in range(11):  # 60 KiB each, and 640 in all
+            await world.ids(chat(f"{number} " + "x" * 60 * 1024))
         assert world.results == {"late": 10, "busy": 1}
 
 

@@ -13,7 +13,7 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.datalayer import PageError
 from epp.kube.objects.base import convert
-from epp.kube.objects.dynamic_scoring import Auth, DynamicScorer, ScorerConfig, Scoring, Source, check_config
+from epp.kube.objects.ocm import Auth, DynamicScorer, ScorerConfig, Scoring, Source, check_config
 from epp.pool.collectors.dynamic_scores.results import (
     Aggregate,
     JoinedScores,

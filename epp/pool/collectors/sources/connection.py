@@ -113,7 +113,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(0)
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  as asyncio calls it
-        """Return the shared buffer."""
         self._reading.begin()
         return self._reading.buffer
 
@@ -176,17 +175,10 @@ class Connection(asyncio.BufferedProtocol):
         done(answer)
 
 
-async def connect(
-    target: Target, make_socket: Callable[[int], socket.socket], make_connection: Callable[[], Connection]
-) -> Connection:
-    """Return a connection; raises ConnectError, or ssl.SSLError where TLS fails.
-
-    `make_socket` returns a socket of an address family.
-    """
+async def connect(target: Target, connecting: socket.socket, make_connection: Callable[[], Connection]) -> Connection:
+    """Return a connection on the given socket; raises ConnectError, or ssl.SSLError where TLS fails."""
     loop = asyncio.get_running_loop()
-    connecting: socket.socket | None = None
     try:
-        connecting = make_socket(socket.AF_INET6 if ":" in target.address else socket.AF_INET)
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
         began = loop.time()
         await loop.sock_connect(connecting, (target.address, target.port))
@@ -198,8 +190,7 @@ async def connect(
             server_hostname=target.server_name if target.tls is not None else None,
         )
     except BaseException as error:
-        if connecting is not None:
-            connecting.close()
+        connecting.close()
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
             raise ConnectError(error) from error
         raise

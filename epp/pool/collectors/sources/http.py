@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sources over HTTP, on persistent connections."""
+"""Data sources over HTTP, on persistent connections: any page, GPU utilization of DCGM exporters, lists of models."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import asyncio
 import contextlib
 import errno
 import math
+import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import ClassVar, Literal
 from urllib.parse import quote
 
+import msgspec
+import numpy as np
 from typing_extensions import TypeVar
 
-from epp.framework.datalayer import DataSource, PageError, UnreachableError
+from epp.framework.datalayer import DataSource, Extractor, PageError, Report, UnreachableError
 from epp.framework.endpoint import Endpoint, PagePlace
 from epp.framework.limits import AbsolutePath, PortOrZero
 from epp.framework.quantities import parse_duration
+from epp.framework.snapshot import GPU_UTILIZATION, MODELS
+from epp.pool.collectors.exposition import PROMETHEUS_TEXT, Selector
 from epp.pool.collectors.page_limits import REMEDIES, Limit
 from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Target, connect
 from epp.pool.collectors.sources.page_client import Attempt, PageClient
@@ -32,6 +37,7 @@ from epp.pool.collectors.sources.probes import (
     tls_context,
 )
 from epp.pool.collectors.sources.response_parser import PageBuffer, Reading
+from epp.runtime.supervisor import NO_DESCRIPTOR
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNQUOTED = "/?&=%:@!$'()*+,;~-._[]"
@@ -144,10 +150,27 @@ class HttpSource(DataSource[HP]):
     async def close(self) -> None:
         """Do nothing: callers of `client_for` close the connections."""
 
-    async def open_connection(self, target: Target, page_buffer: PageBuffer | None, *, keep: bool) -> Connection:
-        """Return a connection; raises ConnectError or ssl.SSLError."""
-        make_socket = kept_socket if keep else brief_socket
-        return await connect(target, make_socket, lambda: Connection(self.reading, self._most_bytes, page_buffer))
+    async def socket_for(self, target: Target) -> tuple[socket.socket, bool]:
+        """Return a socket, and whether its connection may be kept; raises OSError.
+
+        If file descriptors are scarce, waits for one in order of the calls, at most for the timeout of a page.
+        """
+        family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+        try:
+            return kept_socket(family), True
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+        async with self._descriptor_lock:
+            for _ in range(math.ceil(self.timeout_seconds / _BRIEF_INTERVAL_SECONDS)):
+                await asyncio.sleep(_BRIEF_INTERVAL_SECONDS)
+                with contextlib.suppress(OSError):
+                    return brief_socket(family), False
+            return brief_socket(family), False
+
+    async def connection(self, target: Target, connecting: socket.socket, page_buffer: PageBuffer | None) -> Connection:
+        """Return a connection on the given socket; raises ConnectError or ssl.SSLError."""
+        return await connect(target, connecting, lambda: Connection(self.reading, self._most_bytes, page_buffer))
 
     @property
     def _most_bytes(self) -> int:
@@ -155,7 +178,6 @@ class HttpSource(DataSource[HP]):
         return min(common, self.most_bytes or common)
 
     async def classify(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Classify a failure."""
         of_protocol = self._classify_secure if attempt.url.startswith("https:") else self._classify_plain
         return await of_protocol(error, attempt)
 
@@ -202,14 +224,6 @@ class HttpSource(DataSource[HP]):
             self._checked[key] = (now, found)
         return found
 
-    async def wait_for_descriptor(self) -> None:
-        """Wait for a file descriptor in order of the calls, at most for the timeout of a page."""
-        async with self._descriptor_lock:
-            for _ in range(math.ceil(self.timeout_seconds / _BRIEF_INTERVAL_SECONDS)):
-                await asyncio.sleep(_BRIEF_INTERVAL_SECONDS)
-                with contextlib.suppress(OSError), brief_socket(socket.AF_INET):
-                    return
-
 
 def _failed_after_connection(error: Exception, attempt: Attempt) -> UnreachableError | PageError:
     if isinstance(error, PageError):
@@ -217,3 +231,148 @@ def _failed_after_connection(error: Exception, attempt: Attempt) -> UnreachableE
     if isinstance(error, ConnectError | DisconnectedError):
         return attempt.lost(error.error or error)
     return PageError(f"{attempt.url}: {type(error).__name__}: {error}")
+
+
+# With MIG, the exporter omits the first; the second is optional in its configuration.
+_SERIES = ((Selector("DCGM_FI_DEV_GPU_UTIL"), 100.0), (Selector("DCGM_FI_PROF_GR_ENGINE_ACTIVE"), 1.0))
+_POD = ("exported_pod", "pod")
+_NAMESPACE = ("exported_namespace", "namespace")
+_RANK = re.compile(r"-rank-\d+$")
+
+
+class DcgmSourceParameters(HttpSourceParameters, frozen=True):
+    """URL of the exporter, polling interval and TLS."""
+
+    path: AbsolutePath = "/metrics"
+    """Path of the page."""
+    port: PortOrZero = 9400
+    """Port of the exporter; 0 for the endpoint's own."""
+    interval: str = "1s"
+    """Time between two polls of an endpoint; GPUs do not measure their utilization more often."""
+    use_node_address: bool = False
+    """Poll the address of the endpoint's node, where a DaemonSet runs the exporter, instead of the endpoint's. An
+    endpoint whose node has no known address, such as one in a list of endpoints, is polled at its own."""
+
+
+class DcgmDataSource(HttpSource[DcgmSourceParameters]):
+    """Fetches the page of a DCGM exporter beside the endpoint; its failures do not affect the endpoint."""
+
+    plugin_type = "dcgm-data-source"
+    accept = PROMETHEUS_TEXT
+
+    def place(self, endpoint: Endpoint) -> PagePlace:
+        """Return the exporter at the node, or at the endpoint."""
+        place = super().place(endpoint)
+        return PagePlace(endpoint.node_address, place.port) if self._is_at_node(endpoint) else place
+
+    def asks(self, endpoint: Endpoint) -> bool:
+        """Whether the exporter has the address and port of the endpoint."""
+        return super().asks(endpoint) and not self._is_at_node(endpoint)
+
+    def _is_at_node(self, endpoint: Endpoint) -> bool:
+        return self.parameters.use_node_address and bool(endpoint.node_address)
+
+
+class DcgmExtractor(Extractor):
+    """Reads the utilization of the busiest GPU of an endpoint: DCGM_FI_DEV_GPU_UTIL, 0..1.
+
+    A GPU with a pod label counts for the endpoint with this name and namespace, one without for every endpoint; without
+    any the utilization is unknown. Endpoints named `<pod>-rank-<number>` belong to one pod. With MIG, which has no such
+    series, DCGM_FI_PROF_GR_ENGINE_ACTIVE counts if the exporter has it.
+    """
+
+    plugin_type = "dcgm-extractor"
+    writes = (GPU_UTILIZATION,)
+
+    @property
+    def series(self) -> Collection[str]:
+        return [selector.name for selector, _ in _SERIES]
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        silent = True
+        for selector, full in _SERIES:
+            series = selector.read(page)
+            silent = silent and not series
+            shares = [one.value / full for one in series if _is_of(endpoint, one.labels)]
+            possible = [share for share in shares if 0.0 <= share <= 1.0]  # an unmeasured value is 2 ** 63
+            if possible:
+                return Report({GPU_UTILIZATION: max(possible)})
+        if silent:
+            names = " nor ".join(selector.name for selector, _ in _SERIES)
+            raise PageError(
+                f"the page for endpoint {endpoint.id} has neither {names}: check that it is that of a DCGM exporter, "
+                f"and that these counters are enabled"
+            )
+        return Report({GPU_UTILIZATION: math.nan})
+
+
+def _is_of(endpoint: Endpoint, labels: Mapping[str, str]) -> bool:
+    """Return whether a series is of the endpoint; one without labels of pods is of all endpoints.
+
+    In a page of Prometheus itself, the exporter's own labels have the prefix `exported_`, and `pod` is the exporter.
+    """
+    pod = _first(labels, _POD)
+    namespace = _first(labels, _NAMESPACE)
+    return pod in {"", endpoint.name, _RANK.sub("", endpoint.name)} and namespace in {"", endpoint.namespace}
+
+
+def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+MOST_BYTES = 2 * 1024 * 1024
+_LONGEST_NAME = 256
+MOST_OBJECTS = 10_000
+"""The event loop is blocked while a list is read: 2 ms for so many objects."""
+
+
+class ModelsSourceParameters(HttpSourceParameters, frozen=True):
+    """URL of the list, polling interval and TLS."""
+
+    path: AbsolutePath = "/v1/models"
+    """Path of the list."""
+    interval: str = "10s"
+    """Time between two polls of an endpoint, and so the longest delay until a loaded adapter is known."""
+
+
+class ModelsDataSource(HttpSource[ModelsSourceParameters]):
+    """Fetches an endpoint's list of models: at most 2 MiB, no redirects, no cookies, no compression."""
+
+    plugin_type = "models-data-source"
+    accept = "application/json"
+    most_bytes = MOST_BYTES
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_Model]
+
+
+class ModelsDataExtractor(Extractor):
+    """Reads the names of models and adapters from a list in the OpenAI format: of at most 2 MiB and 10,000 objects.
+
+    Names of more than 256 characters are left out.
+    """
+
+    plugin_type = "models-data-extractor"
+    writes = (MODELS,)
+
+    _decoder = msgspec.json.Decoder(_ModelList)
+
+    def extract(self, page: bytes, endpoint: Endpoint) -> Report:
+        if len(page) > MOST_BYTES or np.count_nonzero(np.frombuffer(page, np.uint8) == ord("{")) > MOST_OBJECTS:
+            raise PageError(
+                f"endpoint {endpoint.id}: the list of models has more than {MOST_BYTES} bytes, or more than "
+                f"{MOST_OBJECTS} objects; check the path of the source"
+            )
+        try:
+            models = self._decoder.decode(page)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PageError(
+                f"endpoint {endpoint.id}: the page is not a list of models such as "
+                f'{{"data": [{{"id": "a-model"}}]}}: {error}; check the path of the source'
+            ) from error
+        return Report(attributes={MODELS: frozenset(one.id for one in models.data if len(one.id) <= _LONGEST_NAME)})

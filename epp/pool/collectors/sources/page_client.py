@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -236,29 +237,25 @@ class PageClient:
 
     async def _request_anew(self) -> bytes | Exception:
         """Request on a new connection; if file descriptors are scarce, on a short-lived one."""
+        self._disconnect()
         try:
-            return await self._request_once(keep=True)
-        except NotAskedError:
-            await self._source.wait_for_descriptor()
-        except Exception as error:  # noqa: BLE001  classified
-            return await self._classify(error)
+            connecting, keep = await self._source.socket_for(self.target)
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                return NotAskedError(f"{self.attempt.url}: {error.strerror}")
+            return await self._classify(ConnectError(error))
         try:
-            return await self._request_once(keep=False)
+            return await self._request_once(connecting, keep=keep)
         except Exception as error:  # noqa: BLE001  classified
             return await self._classify(error)
 
-    async def _request_once(self, *, keep: bool) -> bytes:
-        self._disconnect()
+    async def _request_once(self, connecting: socket.socket, *, keep: bool) -> bytes:
         self.seconds = 0.0
         try:
             async with asyncio.timeout(self._source.timeout_seconds):
-                try:
-                    connection = await self._source.open_connection(self.target, self._page_buffer, keep=keep)
-                except ConnectError as error:
-                    if error.error.errno in NO_DESCRIPTOR:
-                        raise NotAskedError(f"{self.attempt.url}: {error.error.strerror}") from None
-                    raise
-                self._connection = connection
+                self._connection = connection = await self._source.connection(
+                    self.target, connecting, self._page_buffer
+                )
                 if keep:
                     connection.on_idle_end = self.on_end
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -278,7 +275,7 @@ class PageClient:
                 self._disconnect()
 
     async def _classify(self, error: Exception) -> Exception:
-        if isinstance(error, NotAskedError) or (isinstance(error, PageError) and not isinstance(error, WantsTlsError)):
+        if isinstance(error, PageError) and not isinstance(error, WantsTlsError):
             return error
         return await self._source.classify(error, self.attempt)
 

@@ -148,6 +148,32 @@ def test_endpoint_that_takes_a_freed_slot_inherits_nothing(sent_to):
     assert match_of(producer, prompt_of(b"a")) == [0, 0, 0]
 
 
+def last_of(producer, prompt):
+    match = ask(producer, prompt).get(PREFIX_MATCH)
+    return match.last_slot, match.last_tokens
+
+
+def test_match_names_the_endpoint_that_computed_the_conversation_last_though_it_holds_nothing_now(sent_to):
+    producer = ApproxPrefixCacheProducer(ApproxPrefixCacheParameters(max_bytes_per_server=3 * BYTES_PER_ENTRY))
+    producer.pre_request(ask(producer, prompt_of(b"a", b"b", b"c")), sent_to(POOL, 1))
+    producer.pre_request(ask(producer, prompt_of(b"d", b"e", b"f")), sent_to(POOL, 1))
+    assert match_of(producer, prompt_of(b"a", b"b", b"c", b"d")) == [0, 0, 0]
+    assert last_of(producer, prompt_of(b"a", b"b", b"c", b"d")) == (1, 2 * 64)
+    assert last_of(producer, prompt_of(b"a", b"x")) == (-1, 0)
+
+
+def test_conversation_is_computed_last_by_none_that_failed_or_left(sent_to):
+    producer = ApproxPrefixCacheProducer()
+    failed = ask(producer, prompt_of(b"a", b"b"))
+    producer.pre_request(failed, sent_to(POOL, 1))
+    producer.request_failed(failed, sent_to(POOL, 1))
+    assert last_of(producer, prompt_of(b"a", b"b")) == (-1, 0)
+    producer.pre_request(failed, sent_to(POOL, 2))
+    assert last_of(producer, prompt_of(b"a", b"b")) == (2, 64)
+    producer.slots_removed([2])
+    assert last_of(producer, prompt_of(b"a", b"b")) == (-1, 0)
+
+
 def test_named_instance_publishes_under_its_name():
     producer = ApproxPrefixCacheProducer(name="fine-blocks")
     request = ask(producer, prompt_of(b"a"))

@@ -12,11 +12,7 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from epp.clusters.cluster_status import ClusterStatuses, Evaluate, Hub, cluster_statuses
-from epp.clusters.networks import DeclaredNetwork, declared_networks
-from epp.clusters.placement import Explanation
-from epp.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
-from epp.framework.cluster import HubAccess, ObjectKind, ObjectsOfKind
+from epp.framework.cluster_objects import HubAccess, ObjectKind, ObjectsOfKind
 from epp.framework.clusters import CLUSTER, CLUSTER_LABELS, cluster_of
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, Report, no_endpoint
 from epp.framework.endpoint import Endpoint
@@ -27,6 +23,16 @@ from epp.framework.quantities import parse_duration
 from epp.kube.access import KubeApi
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds
 from epp.kube.objects.followed import Change, Effect, FollowsObjects
+from epp.pool.clusters.cluster_status import (
+    ClusterStatuses,
+    DeclaredNetwork,
+    Evaluate,
+    Hub,
+    cluster_statuses,
+    declared_networks,
+)
+from epp.pool.clusters.placement import Explanation
+from epp.pool.clusters.usage import USAGE_ITEMS, UsageItem, usage_scores
 
 _KINDS = tuple(ObjectKind(group, kind) for group, kind in sorted(CLUSTER_KINDS))
 _USAGE_KINDS = (

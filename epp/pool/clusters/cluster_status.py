@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status of every cluster at one moment: decisions of placements, imported pools, scores and queueing."""
+"""Status of every cluster at one moment: decisions of placements, imported pools, scores, queueing and networks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from epp.clusters.placement import Evaluation, Situation, evaluate, group_of
-from epp.clusters.placement_filters import in_cluster_sets
 from epp.framework.clusters import NO_STATUS, POOL_IMPORT, USAGE_SCORE, ClusterStatus, PlacementStatus
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object, condition_of
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import ResourceClaim, ResourceSlice
@@ -28,6 +27,7 @@ from epp.kube.objects.ocm import (
     PlacementDecision,
 )
 from epp.kube.objects.placement import Placement
+from epp.pool.clusters.placement import Evaluation, Situation, evaluate, group_of, in_cluster_sets
 
 Evaluate: TypeAlias = Literal["auto", "always", "never"]
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
@@ -231,7 +231,6 @@ class ClusterStatuses:
     """Time of the next change without a change of objects, in seconds since the epoch; None for never."""
 
     def of(self, cluster: str) -> ClusterStatus:
-        """Return the status of a cluster."""
         found = self.known.get(cluster)
         return msgspec.structs.replace(self.others, cluster=cluster) if found is None else found
 
@@ -304,3 +303,49 @@ def cluster_statuses(
     return ClusterStatuses(
         known=known, others=others, decided=decisions, missing=missing, until=min(ends, default=None)
     )
+
+
+_MOST_COST = 1e6
+
+
+class DeclaredNetwork(NamedTuple):
+    """Network between the local cluster and another one; None for numbers that are not declared."""
+
+    latency: float | None = None
+    """Seconds of a round trip."""
+    cost: float | None = None
+    """Dollars for a gigabyte."""
+
+
+def declared_networks(
+    hub: Hub, configured: Mapping[str, DeclaredNetwork], claims: tuple[str, str]
+) -> tuple[Mapping[str, DeclaredNetwork], tuple[str, ...]]:
+    """Return the networks by cluster, and a message for each claim that is no number.
+
+    `claims` are the names of the claims, or labels, with latency and cost; empty for none. Configured numbers replace
+    those of claims.
+    """
+    found, faults = dict(configured), []
+    for name, cluster in hub.clusters.items() if any(claims) else ():
+        numbers = []
+        for claim, read, form in zip(claims, (parse_duration, _cost), ("35ms", "0.02"), strict=True):
+            text = cluster.claims.get(claim) or cluster.metadata.labels.get(claim, "")
+            try:
+                numbers.append(read(text) if claim and text else None)
+            except ValueError:
+                faults.append(f"ManagedCluster {name}: {claim} is {text!r:.60}: write a number such as {form}")
+                numbers.append(None)
+        own = found.get(name, DeclaredNetwork())
+        merged = DeclaredNetwork(
+            *(given if given is not None else each for given, each in zip(own, numbers, strict=True))
+        )
+        if merged != DeclaredNetwork():
+            found[name] = merged
+    return found, tuple(faults)
+
+
+def _cost(text: str) -> float:
+    cost = float(text)
+    if not 0 <= cost < _MOST_COST:
+        raise ValueError("no cost")
+    return cost

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports about a cluster: free slices, devices of each class, missing facts, and nodes without an endpoint."""
+"""Devices of the nodes of a cluster: free slices, their number in each class, and nodes without an endpoint."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import PluginMetric, Sample
 from epp.hardware.classes import Evidence, matching_classes, pci_of
@@ -24,50 +23,8 @@ from epp.hardware.tag_builder import TagBuilder
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.tensor_fusion import Gpu
 
-_DECLARE = "under accelerator in the endpoint list, or in an override"
-_REMEDIES: Mapping[str, str] = {
-    "accelerator": f"no known resource, label, claim or class: write an AcceleratorClass, or class {_DECLARE}",
-    "model": f"no label, machine type or class names it: write an AcceleratorClass, or class {_DECLARE}",
-    "count": f"the pod is not known, or others share its node: write count {_DECLARE}",
-    "memory": f"no label, class or row of the catalogue: write memory {_DECLARE}, or capabilities.memoryGB in an "
-    "AcceleratorClass",
-    "TFLOPS": "no class and no row of the catalogue: write capabilities.performance in an AcceleratorClass, or "
-    "fp16TFlops in the file of gpuCatalogue",
-    "price": f"no class, variant, node or file of prices: give --prices FILE, or write cost.perHour in an "
-    f"AcceleratorClass, or costPerHour {_DECLARE}",
-}
 Fit = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Number of additional slices if all are of one profile, by node, UUID of the GPU and profile."""
-
-
-class Missing(msgspec.Struct, frozen=True):
-    """A fact without a source."""
-
-    fact: str
-    """accelerator, model, count, memory, TFLOPS or price."""
-    remedy: str
-
-
-def missing_of(tag: AcceleratorTag) -> tuple[Missing, ...]:
-    """Return the missing facts about the accelerators; none for an endpoint without accelerators."""
-    return tuple(Missing(fact, _REMEDIES[fact]) for fact in _facts(tag))
-
-
-def _facts(tag: AcceleratorTag) -> Iterator[str]:
-    if tag.kind is AcceleratorKind.CPU:
-        return
-    if tag.kind is AcceleratorKind.UNKNOWN:
-        yield "accelerator"
-    elif not tag.model and not tag.product:
-        yield "model"
-    if not tag.count:
-        yield "count"
-    if tag.memory_bytes is None:
-        yield "memory"
-    if not tag.tflops():
-        yield "TFLOPS"
-    if tag.cost_per_hour() is None:
-        yield "price"
 
 
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):

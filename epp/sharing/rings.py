@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches in memory that the processes of one picker share: each process writes its own ring and reads the others.
+
+There are no locks. A writer publishes a batch by one word after its bytes, so that one that is killed leaves whole
+batches only. A reader that the writer overtakes goes on with the oldest batch that is left.
+"""
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+import xxhash
+
+RING_BYTES: Final = 4 * 1024 * 1024
+"""Of one process. The kernel gives memory to the part that was written."""
+_WORD_BYTES: Final = 8
+_HEAD_BYTES: Final = 2 * _WORD_BYTES
+"""Bytes that were ever written, and those before the oldest batch that is left."""
+_BATCH_HEAD: Final = Struct("=IQd")
+"""Length, checksum and time of a batch."""
+
+
+class Kept(NamedTuple):
+    """A batch of another process, and when it left its picker, on the clock that all processes have."""
+
+    data: bytes
+    at: float
+
+
+def shared_memory(processes: int, ring_bytes: int = RING_BYTES) -> int:
+    """Return a descriptor of memory for the rings of so many processes; it ends with the last process that has it."""
+    size = processes * (_HEAD_BYTES + ring_bytes)
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("epp-rings")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+class Rings:
+    """The rings of all processes, by number: 0 is the main process."""
+
+    def __init__(self, descriptor: int, own: int, ring_bytes: int = RING_BYTES) -> None:
+        """Map the memory; raises OSError or ValueError for another descriptor. `own` is the ring of this process."""
+        self._own = own
+        self._size = ring_bytes
+        self._stride = _HEAD_BYTES + ring_bytes
+        self._map = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self._memory = memoryview(self._map)
+        self._words = self._memory.cast("Q")
+        """A word is written and read at once."""
+        self._read = [0] * (len(self._memory) // self._stride)
+        """By ring: bytes that this process has read."""
+        self._inherited: int = self._words[own * self._stride // _WORD_BYTES]
+        """Bytes in its own ring that a process before it wrote."""
+
+    def write(self, batch: bytes, at: float) -> None:
+        """Append a batch to the ring of this process; the oldest ones are overwritten."""
+        record = _BATCH_HEAD.pack(len(batch), xxhash.xxh3_64_intdigest(batch), at) + batch
+        word = self._own * self._stride // _WORD_BYTES
+        written, oldest = self._words[word], self._words[word + 1]
+        if len(record) > self._size:
+            raise ValueError(f"a batch of {len(batch)} bytes does not fit in a ring of {self._size}")
+        while written + len(record) - oldest > self._size:
+            oldest += _BATCH_HEAD.size + _BATCH_HEAD.unpack(self._bytes(self._own, oldest, _BATCH_HEAD.size))[0]
+        self._words[word + 1] = oldest  # before its bytes are overwritten
+        start = written % self._size
+        base = self._own * self._stride + _HEAD_BYTES
+        before_end = record[: self._size - start]
+        self._memory[base + start : base + start + len(before_end)] = before_end
+        self._memory[base : base + len(record) - len(before_end)] = record[len(before_end) :]
+        self._words[word] = written + len(record)
+
+    def read(self) -> Iterator[Kept]:
+        """Yield the batches that other processes wrote since the last time, also the one that this one replaces.
+
+        What the main process says of a worker that ended comes after all that the worker wrote.
+        """
+        return self._read_from(self._read, self._own)
+
+    @property
+    def oldest(self) -> list[int]:
+        """Positions for `read_all` before all that the rings still have."""
+        return [0] * len(self._read)
+
+    def read_all(self, positions: list[int]) -> Iterator[Kept]:
+        """Yield the batches of all processes, this one included, after `positions`, which move on."""
+        return self._read_from(positions, None)
+
+    def _read_from(self, positions: list[int], own: int | None) -> Iterator[Kept]:
+        of_main = self._words[0]
+        for ring in (*range(1, len(positions)), 0):
+            word = ring * self._stride // _WORD_BYTES
+            end = self._inherited if ring == own else self._words[word] if ring else of_main
+            while (at := max(positions[ring], self._words[word + 1])) < end:
+                kept = self._batch(ring, at)
+                if at < self._words[word + 1]:
+                    continue  # overwritten meanwhile
+                if kept is None:
+                    break  # this processor does not see all of it yet
+                positions[ring] = at + _BATCH_HEAD.size + len(kept.data)
+                yield kept
+
+    def close(self) -> None:
+        """Unmap the memory."""
+        self._words.release()
+        self._memory.release()
+        self._map.close()
+
+    def _batch(self, ring: int, at: int) -> Kept | None:
+        """Return the batch at a position; None for bytes that are none."""
+        length, checksum, sent_at = _BATCH_HEAD.unpack(self._bytes(ring, at, _BATCH_HEAD.size))
+        if length > self._size:
+            return None
+        data = self._bytes(ring, at + _BATCH_HEAD.size, length)
+        return Kept(data, sent_at) if xxhash.xxh3_64_intdigest(data) == checksum else None
+
+    def _bytes(self, ring: int, at: int, count: int) -> bytes:
+        base, start = ring * self._stride + _HEAD_BYTES, at % self._size
+        found = bytes(self._memory[base + start : base + min(start + count, self._size)])
+        return found if len(found) == count else found + bytes(self._memory[base : base + count - len(found)])
