@@ -26,6 +26,8 @@ plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}, {type: no-hit-lru-s
 """
 COUNTED = ("request", "plugin_", "scheduler", "prefix", "pool_", "decision")
 """Parts of the names of metrics that would show a request; others go on by themselves."""
+NOT_COUNTED = "per_pod_queue_size"
+"""Has no series of a server whose last page is too old, as on a busy machine."""
 
 
 class Front:
@@ -60,7 +62,8 @@ class Front:
     async def counted(self) -> list[str]:
         async with self._http.get(f"{self._metrics}/metrics") as page:
             lines = (await page.text()).splitlines()
-        return [line for line in lines if not line.startswith("#") and any(part in line for part in COUNTED)]
+        samples = [line for line in lines if not line.startswith("#") and NOT_COUNTED not in line]
+        return [line for line in samples if any(part in line for part in COUNTED)]
 
     async def load(self) -> list[dict]:
         rows = (await self.get("/api/endpoints"))["endpoints"]
