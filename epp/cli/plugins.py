@@ -78,7 +78,10 @@ def _show_in_full(entry: PluginEntry) -> None:
     console = new_console()
     console.print(f"[cyan]{entry.type}[/] ({', '.join(entry.roles)}; {entry.stability})")
     for paragraph in entry.text.split("\n\n"):
-        console.print(" ".join(paragraph.split()) + "\n", markup=False)
+        first, *items = paragraph.split("\n- ")
+        for text in (first, *(f"- {item}" for item in items)):
+            console.print(" ".join(text.split()), markup=False)
+        console.print()
     for name, parameter in _flattened(entry.parameters):
         default = f"default {parameter.default}" if parameter.default else "required"
         console.print(indented(f"[cyan]{escape(name)}[/]: {escape(f'{parameter.type}; {default}')}", 2))

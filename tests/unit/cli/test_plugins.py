@@ -66,6 +66,11 @@ def test_texts_are_shown_as_they_are_written(plugins):
     assert "needs the extra `tokenizers`" in said
 
 
+def test_items_of_a_list_begin_on_lines_of_their_own(plugins):
+    _, text, _ = plugins("work-seconds-scorer")
+    assert sum(line.startswith("- `") for line in text.splitlines()) >= 8
+
+
 def test_types_asked_for_are_all_shown(plugins):
     _, said, _ = plugins("queue-scorer", "random-picker")
     assert "queue-scorer (Scorer" in said
