@@ -2,6 +2,7 @@
 """A child process with a log file: ended by its pid, and killed with its parent at the latest."""
 
 import asyncio
+import os
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -62,6 +63,8 @@ class Process:
         """Stop it in its tracks: connections stay open, and nothing is answered."""
         assert self._child is not None, f"{self.command[0]} was not started"
         self._child.send_signal(signal.SIGSTOP)
+        # Its threads run on until each has seen the signal, and could answer one more request.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Undo `pause`."""
