@@ -13,7 +13,7 @@ import msgspec
 from perf.rig.envoy import FULL_DUPLEX
 from perf.rig.pickers import own
 from perf.rig.processes import children
-from perf.rig.stand import Load, Stand, loader, stand
+from perf.rig.stand import Load, Outcome, Stand, loader, stand
 
 SERVERS = 8
 _ENVOY = {"": msgspec.structs.replace(FULL_DUPLEX, concurrency=2)}
@@ -54,14 +54,22 @@ async def _figures(found: Stand, number: int, rate: float) -> dict[str, float]:
     await found.served(_CLOSED, 0)  # to warm up
     idle = await found.idle_cores(2.0)
     outcome = await found.served(_CLOSED, _CLOSED.requests)
+    for_each = Load(_CLOSED.requests, connections=_CLOSED.connections * number)
+    loaded = await found.served(for_each, 2 * _CLOSED.requests)
     figures = {
-        "CPU of a request, us": (outcome.cpu_seconds - idle * outcome.seconds) / outcome.requests * 1e6,
+        "CPU of a request, us": _microseconds(outcome, idle),
+        f"the same, {_CLOSED.connections} connections for each worker, us": _microseconds(loaded, idle),
         "requests a second": outcome.requests / outcome.seconds,
         "p99, ms": outcome.p99 * 1e3,
         "CPU at rest, % of a core": idle * 100,
         "memory, MiB": found.picker.memory_mib,
     }
-    return figures if number == 1 else figures | await _killed(found, rate, 2 * _CLOSED.requests)
+    return figures if number == 1 else figures | await _killed(found, rate, 3 * _CLOSED.requests)
+
+
+def _microseconds(outcome: Outcome, idle: float) -> float:
+    """Return the CPU time of a request, without that of a picker at rest."""
+    return (outcome.cpu_seconds - idle * outcome.seconds) / outcome.requests * 1e6
 
 
 async def _killed(found: Stand, rate: float, first: int) -> dict[str, float]:
@@ -81,9 +89,9 @@ def main() -> None:
         print(json.dumps(found, indent=1))
         return
     names = dict.fromkeys(name for rows in found.values() for name in rows)
-    print(f"{'workers':44}" + "".join(f"{number:>10}" for number in found))
+    print(f"{'workers':52}" + "".join(f"{number:>10}" for number in found))
     for name in names:
-        print(f"{name:44}" + "".join(f"{rows[name]:10.1f}" if name in rows else f"{'':10}" for rows in found.values()))
+        print(f"{name:52}" + "".join(f"{rows[name]:10.1f}" if name in rows else f"{'':10}" for rows in found.values()))
 
 
 if __name__ == "__main__":
