@@ -314,7 +314,7 @@ class PickerView:
     build: Callable[[str], Assembly]
     """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
     complete: Callable[[], Coroutine[Any, Any, None]]
-    """Applies what other processes told for decisions."""
+    """Applies the placements of prompts by workers, before a request is simulated."""
 
     async def call(self, work: Callable[[], T]) -> T:
         """Return the result of `work` on the event loop; raises AdminError where it is too busy."""

@@ -275,7 +275,7 @@ class IdleNodePods:
             await asyncio.sleep(_ROUND_SECONDS)
 
     async def look(self, tagger: AcceleratorTagger) -> None:
-        """Tell a tagger of the pods on some of its idle nodes: those that it was told of longest ago, or never."""
+        """List the pods on some of a tagger's idle nodes, first on those listed never or longest ago."""
         names = [each.node for each in await asyncio.to_thread(tagger.idle_nodes)]
         before = tagger.pods_on_nodes
         known = {name: before[name] for name in before if name in set(names)}  # the oldest first

@@ -107,7 +107,7 @@ class Processes:
         if self.link is not None:
             rings = self.link.rings
             self._publisher = Publisher(self._exchange, lambda batch: rings.write(batch, clock.now()))
-            self._reader = Reader(rings, lambda kept: self._exchange.apply(kept.data, clock.now() - kept.at), clock)
+            self._reader = Reader(rings, lambda timed: self._exchange.apply(timed.data, clock.now() - timed.at), clock)
             self._counter = EndpointCounter(store, picks, partial(self.link.send, "counted"))
         elif has_workers:
             self._memory = shared_memory(settings.workers + 1)
@@ -151,12 +151,12 @@ class Processes:
         return self._own_picks() if self._counts is None else self._counts.picks
 
     def look(self) -> None:
-        """Apply what other processes told, before a request is routed."""
+        """Apply new batches of other processes, before a request is routed."""
         if self.link is not None and self._reader is not None:
             self._reader.poll()
 
     async def complete(self) -> None:
-        """Apply what the main process leaves to workers until it simulates a request or shows its plugins."""
+        """Apply the batches that the main process needs only to simulate a request or to show its plugins."""
         if self._relay is not None:
             await self._relay.complete()
 

@@ -333,7 +333,7 @@ class RunningConfig:
         return assembly.taggers if self._collects else ()
 
     def _readings(self, assembly: Assembly) -> Sequence[Reading]:
-        """Return what plugins read; without those that only tag, if another process does: it sends the tags."""
+        """Return what plugins read. In a worker, those that only tag read nothing: the main process sends tags."""
         return [each for each in assembly.readings if self._collects or not _only_tags(each.reader)]
 
     def _sync_tasks(self) -> None:

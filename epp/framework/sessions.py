@@ -112,7 +112,7 @@ class SessionAffinityParameters(Parameters, frozen=True):
 
 SP = TypeVar("SP", bound=SessionAffinityParameters, default=SessionAffinityParameters)
 BLOCKS_SEARCHED = 256
-"""Last blocks of a prompt in which an earlier prompt is looked for; this takes 15 microseconds at most."""
+"""Last blocks of a prompt in which an earlier prompt is looked for: a bound on the time of one prompt."""
 
 
 class Conversations:

@@ -24,7 +24,7 @@ class Shareable(ABC):
     """Whether the state of a picker counts after its end; else `forget` drops it."""
 
     is_for_decisions: bool = False
-    """Whether only decisions need what others tell: a process that routes no requests applies it to simulate one."""
+    """Whether only decisions need the changes of others: a process that routes no requests applies them to simulate."""
 
     is_answered: bool = False
     """Whether other pickers wait for what this one says after it applied their changes."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from epp.framework.clock import Clock
 from epp.framework.sharing import Shareable
 from epp.sharing.exchange import BATCH_SECONDS, Exchange
-from epp.sharing.rings import Kept, Rings
+from epp.sharing.rings import Rings, TimedBatch
 from epp.sharing.stream import SharedStream
 
 _IDLE_SECONDS = 0.25
@@ -56,26 +56,26 @@ class Publisher:
 
 
 class Reader:
-    """Applies what other processes wrote into their rings."""
+    """Applies the batches in the rings of other processes."""
 
-    def __init__(self, rings: Rings, apply: Callable[[Kept], object], clock: Clock) -> None:
+    def __init__(self, rings: Rings, apply: Callable[[TimedBatch], object], clock: Clock) -> None:
         self._rings = rings
         self._apply = apply
         self._clock = clock
         self._caught_up = asyncio.Event()
 
     def poll(self) -> None:
-        """Apply what came, before a request is routed by it."""
-        for kept in islice(self._rings.read(), _MOST_AT_ONCE):
-            self._apply(kept)
+        """Apply some new batches, before a request is routed."""
+        for timed in islice(self._rings.read(), _MOST_AT_ONCE):
+            self._apply(timed)
 
     async def run(self) -> None:
         """Read until cancelled; what is there already first."""
         news_at = self._clock.now()
         while True:
             began = self._clock.now()
-            for kept in self._rings.read():
-                self._apply(kept)
+            for timed in self._rings.read():
+                self._apply(timed)
                 news_at = self._clock.now()
                 if news_at - began > _HOLD_SECONDS:
                     await asyncio.sleep(0)
@@ -122,29 +122,29 @@ class Relay:
     def leave(self, picker: str) -> None:
         """Forget a process that ended, after all that it wrote; tell the others."""
         self._members.pop(picker, None)
-        for kept in self._rings.read():
-            self.from_member(kept)
+        for timed in self._rings.read():
+            self.from_member(timed)
         batch = self._exchange.farewell(picker)
         if batch is not None:
             self._exchange.apply(batch, 0.0)
             self.from_main(batch)
 
     async def complete(self) -> None:
-        """Apply what was deferred, as far as the rings still have it: a request is to be simulated here."""
+        """Apply the deferred parts of batches that the rings still have, before a request is simulated."""
         deferred = self._exchange.deferred
         if deferred != self._deferred:  # others after a change of the configuration
             self._deferred, self._completed = deferred, self._rings.oldest
         began = self._clock.now()
-        for kept in self._rings.read_all(self._completed):
-            self._exchange.apply_deferred(kept.data)
+        for timed in self._rings.read_all(self._completed):
+            self._exchange.apply_deferred(timed.data)
             if self._clock.now() - began > _HOLD_SECONDS:
                 await asyncio.sleep(0)
                 began = self._clock.now()
 
-    def from_member(self, kept: Kept) -> None:
+    def from_member(self, timed: TimedBatch) -> None:
         """Apply a batch of another process."""
-        self._exchange.apply(kept.data, self._clock.now() - kept.at)
-        self._write(kept.data)
+        self._exchange.apply(timed.data, self._clock.now() - timed.at)
+        self._write(timed.data)
 
     def from_main(self, batch: bytes) -> None:
         """Tell a batch of this process."""

@@ -23,7 +23,7 @@ _BATCH_HEAD: Final = Struct("=IQd")
 """Length, checksum and time of a batch."""
 
 
-class Kept(NamedTuple):
+class TimedBatch(NamedTuple):
     """A batch of another process, and when it left its picker, on the clock that all processes have."""
 
     data: bytes
@@ -76,7 +76,7 @@ class Rings:
         self._memory[base : base + len(record) - len(before_end)] = record[len(before_end) :]
         self._words[word] = written + len(record)
 
-    def read(self) -> Iterator[Kept]:
+    def read(self) -> Iterator[TimedBatch]:
         """Yield the batches that other processes wrote since the last time, also the one that this one replaces.
 
         What the main process says of a worker that ended comes after all that the worker wrote.
@@ -88,23 +88,23 @@ class Rings:
         """Positions for `read_all` before all that the rings still have."""
         return [0] * len(self._read)
 
-    def read_all(self, positions: list[int]) -> Iterator[Kept]:
+    def read_all(self, positions: list[int]) -> Iterator[TimedBatch]:
         """Yield the batches of all processes, this one included, after `positions`, which move on."""
         return self._read_from(positions, None)
 
-    def _read_from(self, positions: list[int], own: int | None) -> Iterator[Kept]:
+    def _read_from(self, positions: list[int], own: int | None) -> Iterator[TimedBatch]:
         of_main = self._words[0]
         for ring in (*range(1, len(positions)), 0):
             word = ring * self._stride // _WORD_BYTES
             end = self._inherited if ring == own else self._words[word] if ring else of_main
             while (at := max(positions[ring], self._words[word + 1])) < end:
-                kept = self._batch(ring, at)
+                timed = self._batch(ring, at)
                 if at < self._words[word + 1]:
                     continue  # overwritten meanwhile
-                if kept is None:
+                if timed is None:
                     break  # this processor does not see all of it yet
-                positions[ring] = at + _BATCH_HEAD.size + len(kept.data)
-                yield kept
+                positions[ring] = at + _BATCH_HEAD.size + len(timed.data)
+                yield timed
 
     def close(self) -> None:
         """Unmap the memory."""
@@ -112,13 +112,13 @@ class Rings:
         self._memory.release()
         self._map.close()
 
-    def _batch(self, ring: int, at: int) -> Kept | None:
+    def _batch(self, ring: int, at: int) -> TimedBatch | None:
         """Return the batch at a position; None for bytes that are none."""
         length, checksum, sent_at = _BATCH_HEAD.unpack(self._bytes(ring, at, _BATCH_HEAD.size))
         if length > self._size:
             return None
         data = self._bytes(ring, at + _BATCH_HEAD.size, length)
-        return Kept(data, sent_at) if xxhash.xxh3_64_intdigest(data) == checksum else None
+        return TimedBatch(data, sent_at) if xxhash.xxh3_64_intdigest(data) == checksum else None
 
     def _bytes(self, ring: int, at: int, count: int) -> bytes:
         base, start = ring * self._stride + _HEAD_BYTES, at % self._size

@@ -95,7 +95,7 @@ class Accounts:
 
 
 class JointMemory:
-    """Accelerator memory of the requests of several tenants together; `clear` lets sums be made anew."""
+    """Accelerator memory of the requests of several tenants together; `clear` drops the computed sums."""
 
     def __init__(self, accounts: Accounts, today: Callable[[], int]) -> None:
         self._accounts = accounts

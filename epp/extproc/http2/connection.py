@@ -117,7 +117,7 @@ class Connection:
         self.out.append(window_update_frame(0, limits.connection_window - DEFAULT_WINDOW))
 
     def receive(self, data: bytes, now: float, is_over: Callable[[], bool] = _never) -> bytes:
-        """Handle bytes of the peer; return those that are left for a later iteration once `is_over`."""
+        """Handle bytes of the peer until `is_over`; return the rest, for a later iteration."""
         self._now = now
         later = b""
         if self.closed:

@@ -38,8 +38,8 @@ class Process(Picker):
             self.rings.write(batch, self.clock.now())
 
     def read(self) -> None:
-        for kept in self.rings.read():
-            self.exchange.apply(kept.data, self.clock.now() - kept.at)
+        for timed in self.rings.read():
+            self.exchange.apply(timed.data, self.clock.now() - timed.at)
 
 
 class Main(Process):
@@ -51,8 +51,8 @@ class Main(Process):
         self.relay = Relay(self.exchange, clock, self.rings, stream)
 
     def read(self) -> None:
-        for kept in self.rings.read():
-            self.relay.from_member(kept)
+        for timed in self.rings.read():
+            self.relay.from_member(timed)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_batches_of_all_processes_are_written_to_the_shared_state_and_come_back_
 
 def test_requests_are_routed_by_what_others_just_wrote_but_do_not_wait_for_much_of_it(workers, clock):
     one, other = workers
-    reader = Reader(other.rings, lambda kept: other.exchange.apply(kept.data, 0.0), clock)
+    reader = Reader(other.rings, lambda timed: other.exchange.apply(timed.data, 0.0), clock)
     for _ in range(6):
         one.send(A, 10)
         one.publish()
@@ -218,7 +218,7 @@ async def test_reader_applies_what_is_there_before_it_has_caught_up_and_what_com
     one, other = workers
     one.send(A, 10)
     one.publish()
-    reader = Reader(other.rings, lambda kept: other.exchange.apply(kept.data, 0.0), clock)
+    reader = Reader(other.rings, lambda timed: other.exchange.apply(timed.data, 0.0), clock)
     running = asyncio.create_task(reader.run())
     async with asyncio.timeout(5):
         await reader.caught_up()

@@ -25,7 +25,7 @@ def rings(memory: int, own: int) -> Rings:
 
 
 def batches(reader: Rings) -> list[bytes]:
-    return [kept.data for kept in reader.read()]
+    return [timed.data for timed in reader.read()]
 
 
 def test_each_process_gets_the_batches_of_the_others_once(memory):
@@ -33,7 +33,7 @@ def test_each_process_gets_the_batches_of_the_others_once(memory):
     one.write(b"first", 1.5)
     one.write(b"second", 2.5)
     main.write(b"of main", 3.5)
-    assert [(kept.data, kept.at) for kept in other.read()] == [(b"first", 1.5), (b"second", 2.5), (b"of main", 3.5)]
+    assert [(timed.data, timed.at) for timed in other.read()] == [(b"first", 1.5), (b"second", 2.5), (b"of main", 3.5)]
     assert batches(one) == [b"of main"]
     assert batches(main) == [b"first", b"second"]
     assert not batches(other)
@@ -58,7 +58,7 @@ def test_end_that_the_main_process_tells_comes_after_all_batches_of_a_worker(mem
     assert next(reading).data == b"first"
     one.write(b"last", 0.0)
     main.write(b"its end", 0.0)
-    assert [kept.data for kept in reading] == []  # what came meanwhile is for the next time
+    assert [timed.data for timed in reading] == []  # what came meanwhile is for the next time
     assert batches(other) == [b"last", b"its end"]
 
 
@@ -117,16 +117,16 @@ def test_readers_get_whole_batches_in_order_whatever_happens(steps):
                 processes[own].write(batch, 0.0)
                 written[own].append(batch)
                 continue
-            for kept in processes[own].read():
-                writer, sent = kept.data[0], kept.data[1]
+            for timed in processes[own].read():
+                writer, sent = timed.data[0], timed.data[1]
                 assert writer != own
-                assert kept.data in written[writer]
+                assert timed.data in written[writer]
                 read[own].append((writer, sent))
         for found in read:
             for writer in range(3):
                 numbers = [sent for each, sent in found if each == writer]
                 assert numbers == sorted(set(numbers))
-        left = [kept.data for kept in rings(descriptor, 0).read()]  # of one that joins
+        left = [timed.data for timed in rings(descriptor, 0).read()]  # of one that joins
         for writer in (1, 2):
             found = [batch for batch in left if batch[0] == writer]
             assert found == written[writer][len(written[writer]) - len(found) :]
