@@ -139,7 +139,7 @@ class Picker:
             settings,
             self.director,
             self.store,
-            lambda: self._running.assembly.plugins,
+            lambda: self._running.assembly,
             self._clock,
             picks=lambda: self.metrics.picks,
             config=self._config_in_effect,

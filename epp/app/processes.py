@@ -13,10 +13,10 @@ from prometheus_client.registry import CollectorRegistry
 
 from epp.admission.quotas import WhenAlone
 from epp.app.settings import PickerSettings
+from epp.config.assemble import Assembly
 from epp.extproc.server import ExtProcServer
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
-from epp.framework.plugin import Plugin
 from epp.framework.quotas import Quota
 from epp.framework.sharing import Shareable
 from epp.routing.datastore import Datastore, SharedWork
@@ -54,7 +54,7 @@ class Processes:
         settings: PickerSettings,
         director: Director,
         store: Datastore,
-        plugins: Callable[[], Iterable[Plugin[Any]]],
+        assembly: Callable[[], Assembly],
         clock: Clock,
         *,
         picks: Callable[[], Mapping[str, int]],
@@ -97,11 +97,9 @@ class Processes:
             director.quotas.share(name, WhenAlone(settings.sharing.quotas_when_alone)),
         )
 
-        def shareables() -> Iterator[Shareable]:
-            yield from own
-            yield from (plugin for plugin in plugins() if isinstance(plugin, Shareable))
-
-        self._exchange = Exchange(name, shareables, store.snapshot, clock, randbits(64), defers=has_workers)
+        self._exchange = Exchange(
+            name, _shareables(own, assembly), store.snapshot, clock, randbits(64), defers=has_workers
+        )
         if settings.sharing.address and self.link is None:
             self.stream = self._stream()
         if self.link is not None:
@@ -265,6 +263,21 @@ class Processes:
     def _release(self, worker: int, rate: float) -> None:
         if self.workers is not None:
             self.workers.send_to(worker, "release", rate)
+
+
+def _shareables(own: tuple[Shareable, ...], assembly: Callable[[], Assembly]) -> Callable[[], tuple[Shareable, ...]]:
+    """Return a call that returns the components that share: `own`, and the plugins of the present configuration."""
+    known: Assembly | None = None
+    found = own
+
+    def current() -> tuple[Shareable, ...]:
+        nonlocal known, found
+        if (present := assembly()) is not known:
+            known = present
+            found = (*own, *(plugin for plugin in present.plugins if isinstance(plugin, Shareable)))
+        return found
+
+    return current
 
 
 def _handlers_of(acceptor: Connections, others: Mapping[str, Handler], worker: Worker) -> Mapping[str, Handler]:

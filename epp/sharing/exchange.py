@@ -3,7 +3,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -80,7 +80,7 @@ class Exchange:
     def __init__(
         self,
         picker: str,
-        shareables: Callable[[], Iterable[Shareable]],
+        shareables: Callable[[], tuple[Shareable, ...]],
         snapshot: Callable[[], Snapshot],
         clock: Clock,
         salt: int,
@@ -104,6 +104,8 @@ class Exchange:
         self._snapshot = snapshot
         self._clock = clock
         self._defers = defers
+        self._known: tuple[Shareable, ...] = ()
+        """What `shareables` returned last."""
         self._joined: dict[str, Shareable] = {}
         self._peers: dict[str, _Peer] = {}
         self._sequence = 0
@@ -133,6 +135,7 @@ class Exchange:
         """Hash with this salt from now on, as the other pickers do."""
         if salt != self.salt:
             self.salt = salt
+            self._known = ()
             self._joined.clear()
         self._join()
 
@@ -261,7 +264,11 @@ class Exchange:
 
     def _join(self) -> None:
         """Follow the components in use, which change with the configuration."""
-        found: Mapping[str, Shareable] = {each.share_name: each for each in self._shareables()}
+        current = self._shareables()
+        if current == self._known:
+            return
+        self._known = current
+        found: Mapping[str, Shareable] = {each.share_name: each for each in current}
         for name, each in found.items():
             if self._joined.get(name) is not each:
                 each.join(self.salt)

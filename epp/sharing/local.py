@@ -50,6 +50,8 @@ class Publisher:
                 self.exchange.counts["bytes_out"] += len(batch)
             self.exchange.sweep()
             await asyncio.sleep(self.exchange.batch_seconds)
+            if self.wakes.is_set():
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_SECONDS):
                     await self.wakes.wait()
@@ -66,8 +68,9 @@ class Reader:
 
     def poll(self) -> None:
         """Apply some new batches, before a request is routed."""
-        for timed in islice(self._rings.read(), _MOST_AT_ONCE):
-            self._apply(timed)
+        if self._rings.has_news:
+            for timed in islice(self._rings.read(), _MOST_AT_ONCE):
+                self._apply(timed)
 
     async def run(self) -> None:
         """Read until cancelled; what is there already first."""

@@ -76,6 +76,12 @@ class Rings:
         self._memory[base : base + len(record) - len(before_end)] = record[len(before_end) :]
         self._words[word] = written + len(record)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether other processes wrote since the last `read`."""
+        stride = self._stride // _WORD_BYTES
+        return any(self._words[ring * stride] != read and ring != self._own for ring, read in enumerate(self._read))
+
     def read(self) -> Iterator[TimedBatch]:
         """Yield the batches that other processes wrote since the last time, also the one that this one replaces.
 

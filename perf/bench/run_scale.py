@@ -18,6 +18,9 @@ from perf.rig.stand import Load, Outcome, Stand, loader, stand
 SERVERS = 8
 _ENVOY = {"": msgspec.structs.replace(FULL_DUPLEX, concurrency=2)}
 _CLOSED = Load(3000, connections=32)
+_OPEN_SECONDS = 6.0
+_EACH_RATE = 150.0
+"""Requests a second for each worker, of which two workers have twice as many."""
 _KILL_AFTER_SECONDS = 1.0
 
 
@@ -56,15 +59,18 @@ async def _figures(found: Stand, number: int, rate: float) -> dict[str, float]:
     outcome = await found.served(_CLOSED, _CLOSED.requests)
     for_each = Load(_CLOSED.requests, connections=_CLOSED.connections * number)
     loaded = await found.served(for_each, 2 * _CLOSED.requests)
+    open_loop = Load(int(_OPEN_SECONDS * _EACH_RATE * number), connections=32, rate=_EACH_RATE * number)
+    paced = await found.served(open_loop, 3 * _CLOSED.requests)
     figures = {
         "CPU of a request, us": _microseconds(outcome, idle),
         f"the same, {_CLOSED.connections} connections for each worker, us": _microseconds(loaded, idle),
+        f"the same, {_EACH_RATE:.0f} requests a second for each worker, us": _microseconds(paced, idle),
         "requests a second": outcome.requests / outcome.seconds,
         "p99, ms": outcome.p99 * 1e3,
         "CPU at rest, % of a core": idle * 100,
         "memory, MiB": found.picker.memory_mib,
     }
-    return figures if number == 1 else figures | await _killed(found, rate, 3 * _CLOSED.requests)
+    return figures if number == 1 else figures | await _killed(found, rate, 4 * _CLOSED.requests)
 
 
 def _microseconds(outcome: Outcome, idle: float) -> float:

@@ -34,6 +34,9 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
             raise ValueError(f"{self.requests} requests with {self.tokens} tokens are not possible")
 
 
+_NONE = _Entry("", 0, 0)
+
+
 class _Work(msgspec.Struct, frozen=True, array_like=True):
     is_whole: bool
     """Whether endpoints that are not listed, here or later, have none."""
@@ -92,13 +95,13 @@ class SharedWork(Shareable):
             return None
         self._told[:, slots] = own[:, slots]
         endpoints = self._endpoints
-        entries = [_Entry(address, 0, 0) for address in left]
+        entries = [(address, 0, 0, 0) for address in left]
         entries += [
-            _Entry(endpoint.hostport, int(requests), int(tokens), int(picks))
+            (endpoint.hostport, int(requests), int(tokens), int(picks))
             for slot, requests, tokens, picks in zip(slots.tolist(), *own[:, slots].tolist(), strict=True)
             if (endpoint := endpoints[slot]) is not None
         ]
-        return _encode(_Work(whole, entries))
+        return _encode((whole, entries))
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  the store has the present
         work = _decode(payload)
@@ -106,8 +109,9 @@ class SharedWork(Shareable):
         if work.is_whole:
             self._end_all(theirs, but={entry.address for entry in work.entries})
         for entry in work.entries:
-            if self._store.find(entry.address) is not None:
-                self._put(theirs, entry)
+            slot = self._store.slot_at(entry.address)
+            if slot is not None:
+                self._put(theirs, entry, slot)
         return len(work.entries)
 
     def forget(self, peer: str) -> None:
@@ -116,17 +120,19 @@ class SharedWork(Shareable):
     def _end_all(self, theirs: dict[str, _Entry], but: AbstractSet[str] = frozenset()) -> None:
         for address, entry in tuple(theirs.items()):
             if (entry.requests or entry.tokens) and address not in but:
-                self._put(theirs, _Entry(address, 0, 0, entry.picks))
+                self._put(theirs, _Entry(address, 0, 0, entry.picks), self._store.slot_at(address))
 
-    def _put(self, theirs: dict[str, _Entry], entry: _Entry) -> None:
-        before = theirs.get(entry.address) or _Entry(entry.address, 0, 0)
+    def _put(self, theirs: dict[str, _Entry], entry: _Entry, slot: int | None) -> None:
+        before = theirs.get(entry.address, _NONE)
         theirs[entry.address] = entry
-        if entry.picks > before.picks:
-            self._store.picked_elsewhere(entry.address)
         requests, tokens = self._totals.get(entry.address, (0, 0))
         total = requests + entry.requests - before.requests, tokens + entry.tokens - before.tokens
         self._totals[entry.address] = total
-        self._store.count_peers(entry.address, *total)
+        if slot is None:
+            return
+        if entry.picks > before.picks:
+            self._store.ledger.picked(slot)
+        self._store.count_peers(slot, *total)
 
     def _renew(self, own: Floats) -> bool:
         """Count endpoints as untold; return whether the next payload has all with work."""
@@ -168,11 +174,16 @@ class SharedWork(Shareable):
                 for theirs in self._peers.values():
                     theirs.pop(endpoint.hostport, None)
         for _, endpoint in (*change.removed, *change.added):
-            self._store.count_peers(endpoint.hostport, *self._totals.get(endpoint.hostport, (0, 0)))
+            slot = self._store.slot_at(endpoint.hostport)
+            if slot is not None:
+                self._store.count_peers(slot, *self._totals.get(endpoint.hostport, (0, 0)))
 
 
 def _own(snapshot: Snapshot) -> Floats:
     """Return the requests and tokens by slot that this picker sent, and how many it ever sent."""
-    requests = snapshot.column(IN_FLIGHT) - snapshot.column(INHERITED) - snapshot.column(PEER_REQUESTS)
-    tokens = snapshot.column(IN_FLIGHT_TOKENS) - snapshot.column(PEER_TOKENS)
-    return np.stack((requests, tokens, requests + snapshot.column(SERVED)))
+    own = np.empty((3, snapshot.capacity))
+    requests = np.subtract(snapshot.column(IN_FLIGHT), snapshot.column(INHERITED), out=own[0])
+    requests -= snapshot.column(PEER_REQUESTS)
+    np.subtract(snapshot.column(IN_FLIGHT_TOKENS), snapshot.column(PEER_TOKENS), out=own[1])
+    np.add(requests, snapshot.column(SERVED), out=own[2])
+    return own

@@ -196,11 +196,8 @@ class Datastore:
         if self._inheritance.sweep(self._clock.now()):
             self._tell_news()
 
-    def count_peers(self, hostport: str, requests: int, tokens: int) -> None:
-        """Count so much work of other pickers as in flight at the endpoint of an address, if there is one."""
-        slot = self._places.slot_at(hostport)
-        if slot is None:
-            return
+    def count_peers(self, slot: int, requests: int, tokens: int) -> None:
+        """Count so much work of other pickers as in flight at a slot."""
         released = False
         for part, whole, value in ((PEER_REQUESTS, IN_FLIGHT, requests), (PEER_TOKENS, IN_FLIGHT_TOKENS, tokens)):
             change = value - self._table.get(part, slot)
@@ -220,12 +217,6 @@ class Datastore:
         is_known = slots >= 0
         for column, values in zip((SERVED, FAILED), numbers, strict=True):
             self._table.add_many(column, slots[is_known], values[is_known])
-
-    def picked_elsewhere(self, hostport: str) -> None:
-        """Note that another picker sent a request to the endpoint of an address."""
-        slot = self._places.slot_at(hostport)
-        if slot is not None:
-            self.ledger.picked(slot)
 
     def tag(self, endpoint: Endpoint, report: Report) -> None:
         """Write a tagger's report on the endpoint; METRICS_AT stays. Ignored if the endpoint has left.
@@ -449,6 +440,10 @@ class Datastore:
         """Return the endpoints that were sent a request after the one of this number: see `Ledger.sequence`."""
         slots = self._table.above(LAST_PICKED, sequence)
         return [endpoint for slot in slots if (endpoint := self._places.endpoints[slot]) is not None]
+
+    def slot_at(self, hostport: str) -> int | None:
+        """Return the lowest slot of an endpoint with this address."""
+        return self._places.slot_at(hostport)
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:
         slot = self._places.slot_at(hostport)

@@ -18,7 +18,7 @@ class QuotaPicker(Desk):
         super().__init__(quotas, clock=clock, **endpoints)
         name = f"p{next(_ids)}"
         shared = self.quotas.share(name, when_alone)
-        self.exchange = Exchange(name, lambda: [shared], lambda: self.pool.snapshot, clock, salt=7)
+        self.exchange = Exchange(name, lambda: (shared,), lambda: self.pool.snapshot, clock, salt=7)
         self.under_way: list[Reservation] = []
 
     def send(self, number: int = 1, tenant: str = "a", **size: int) -> int:

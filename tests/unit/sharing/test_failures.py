@@ -11,7 +11,7 @@ from tests.support.outlier_world import World
 
 def exchange_of(world: World) -> Exchange:
     shared = SharedFailures(world.memory, world.store)
-    return Exchange(f"p{id(world)}", lambda: [shared], world.store.snapshot, world.clock, 7)
+    return Exchange(f"p{id(world)}", lambda: (shared,), world.store.snapshot, world.clock, 7)
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ def test_dry_runs_see_the_use_at_other_pickers(clock):
 
 def test_component_that_joins_without_contact_is_told(clock):
     one, parts = QuotaPicker(clock, {"a": quota(requests=12)}), []
-    exchange = Exchange("late", lambda: parts, lambda: one.pool.snapshot, clock, salt=7)
+    exchange = Exchange("late", lambda: tuple(parts), lambda: one.pool.snapshot, clock, salt=7)
     exchange.connection(is_lost=True)
     parts.append(one.quotas.share("late", WhenAlone.REFUSE))
     exchange.collect()
