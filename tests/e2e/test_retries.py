@@ -108,7 +108,7 @@ class Setup:
 async def edge(port: int, gateway: str, directory: Path, patience: str, *, hedged: bool) -> AsyncIterator[None]:
     config = directory / "edge.json"
     config.write_text(json.dumps(edge_config(port, gateway, patience, hedged=hedged)))
-    arguments = ("-c", str(config), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error")
+    arguments = ("-c", str(config), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
     envoy = await asyncio.create_subprocess_exec(find_envoy(), *arguments, stderr=asyncio.subprocess.DEVNULL)
     try:
 

@@ -104,7 +104,7 @@ async def behind_a_gateway_that_traces(
         config = traced(bootstrap_dict(settings), int(received.address.rpartition(":")[2]), percent)
         path = directory / "envoy.json"
         path.write_text(json.dumps(config))
-        arguments = ("-c", str(path), "--use-dynamic-base-id", "--concurrency", "1", "-l", "error")
+        arguments = ("-c", str(path), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
         envoy = await asyncio.create_subprocess_exec(find_envoy(), *arguments, stderr=asyncio.subprocess.DEVNULL)
         try:
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
