@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib import resources
@@ -23,14 +23,16 @@ from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
 from epp.runtime.addresses import HostPort
 from epp.runtime.followed_files import FollowedFile
 from epp.runtime.http_connections import ConnectionCounts, Cut
-from epp.runtime.http_server import Handler, HttpLimits, HttpServer, response
+from epp.runtime.http_server import Handler, HttpLimits, response
+from epp.telemetry.page import OperatorPort, reason
 from epp.telemetry.settings import AdminSettings
 
-_FILES = {
+_FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
+"""By path; they need no token: the page asks for the token itself, and sends it with each request for data."""
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": (
@@ -42,12 +44,7 @@ _HEADERS = {
 }
 
 
-PUBLIC_PATHS: Final = frozenset(_FILES)
-"""Paths that need no token: the page asks for the token itself, and sends it with each request for data."""
-
-
 def page_routes() -> tuple[web.RouteDef, ...]:
-    """Return the routes of the page's files."""
     files = resources.files("epp.admin") / "page"
 
     def route(path: str, name: str, kind: str) -> web.RouteDef:
@@ -103,7 +100,6 @@ def path_in_pool(path: str) -> str:
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site in requests of programs and of our own page."""
 _SCHEME: Final = "bearer "
-METRICS_TOKEN_FLAG: Final = "--metrics-token-file"  # noqa: S105  a flag
 _LEAST_CHARACTERS: Final = 16
 _MOST_TOKEN_BYTES: Final = 4096
 _LONGEST_CLUSTER_TOKEN: Final = 8192
@@ -133,7 +129,7 @@ class TokenFile:
         try:
             self._file = FollowedFile(partial(_read_token, path), path)
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{flag}: {_reason(path, error)}", remedy=_REMEDY) from error
+            raise ConfigurationError(f"{flag}: {reason(error, path)}", remedy=_REMEDY) from error
 
     def matches(self, token: str) -> bool:
         """Return whether it is the token, in a time that tells nothing of it."""
@@ -146,8 +142,12 @@ class TokenFile:
         """The answer to a request with another token."""
         return _unauthorized("the token is missing or wrong", f"the content of {self._flag}")
 
+    async def access(self, request: web.Request) -> web.Response | None:
+        """Return the refusal of a request to the metrics port; None for one that may be answered."""
+        return None if self.matches(bearer(request)) else self.refusal.response
+
     def _reject(self, error: Exception) -> None:
-        _log.warning("token stays as it was", flag=self._flag, reason=_reason(self._path, error), remedy=_REMEDY)
+        _log.warning("token stays as it was", flag=self._flag, reason=reason(error, self._path), remedy=_REMEDY)
 
 
 def _read_token(path: Path) -> bytes:
@@ -159,55 +159,6 @@ def _read_token(path: Path) -> bytes:
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise ValueError("has blanks or characters that no header can have")
     return _digest(token)
-
-
-class Access:
-    """Refuses requests that may not be answered."""
-
-    def __init__(self, token: TokenFile | None) -> None:
-        """Prepare; without a token, for a port of this machine only."""
-        self._token = token
-
-    def check(self, request: web.Request, *, needs_token: bool = True) -> None:
-        """Raise AdminError for a request that is not to be answered."""
-        host = request.headers.get("host", "")
-        self._check_host(host)
-        origin = request.headers.get("origin")
-        site = request.headers.get("sec-fetch-site", "none").lower()
-        if site not in _OWN_SITES or (origin is not None and origin.lower() != f"http://{host.lower()}"):
-            raise AdminError(
-                HTTPStatus.FORBIDDEN, "Forbidden", "this request is of a page of another site: ask from a program"
-            )
-        if needs_token and self._token is not None and not self._token.matches(bearer(request)):
-            raise self._token.refusal
-
-    def _check_host(self, host: str) -> None:
-        """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
-        try:
-            name = urlsplit(f"//{host}").hostname
-        except ValueError:
-            name = None
-        if not name:
-            raise BadAdminRequestError("the header Host is missing or no host: send the host that you connect to")
-        if self._token is None and not is_loopback(name):
-            raise AdminError(
-                HTTPStatus.FORBIDDEN,
-                "Forbidden",
-                "without a token, this port is for 127.0.0.1, [::1] and localhost alone: connect to one of these, or "
-                "start with --admin-token-file",
-            )
-
-
-class TokenAccess:
-    """Says of a request to the metrics port why it is refused."""
-
-    def __init__(self, file: Path) -> None:
-        """Read the token; raises ConfigurationError."""
-        self._token = TokenFile(file, METRICS_TOKEN_FLAG)
-
-    async def __call__(self, request: web.Request) -> web.Response | None:
-        """Return the refusal; None for a request that may be answered."""
-        return None if self._token.matches(bearer(request)) else self._token.refusal.response
 
 
 class ClusterAccess:
@@ -234,15 +185,14 @@ class ClusterAccess:
                 self._said = str(error)
                 _log.warning("metrics page: the cluster cannot be asked who may read it", reason=self._said)
             text = "the Kubernetes API cannot be asked who may read this: see the log of the picker, and ask again"
-            return AdminError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", text, headers={"Retry-After": "5"}
-            ).response
+            later = {"Retry-After": "5"}
+            return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", text, headers=later).response
         if verdict is Verdict.ALLOWED:
             return None
         if verdict is Verdict.UNKNOWN:
             return _unknown_account("the Kubernetes API does not know the token")
         text = f"this account may not get {request.path}: give it a ClusterRole with that path in nonResourceURLs"
-        return AdminError(HTTPStatus.FORBIDDEN, "Forbidden", text).response
+        return _forbidden(text).response
 
     async def _verdict(self, token: str, path: str) -> Verdict:
         if self._loop is None:
@@ -265,6 +215,10 @@ def _unauthorized(why: str, wanted: str) -> AdminError:
     )
 
 
+def _forbidden(message: str) -> AdminError:
+    return AdminError(HTTPStatus.FORBIDDEN, "Forbidden", message)
+
+
 def bearer(request: web.Request) -> str:
     """Return the token of a request; empty where it has none."""
     value = request.headers.get("authorization", "")
@@ -279,15 +233,7 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def _reason(path: Path, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{path} cannot be read: {error.strerror}"
-    return f"{path} {error}"
-
-
-class AdminPort:
-    """Served from its own thread."""
-
+class AdminPort(OperatorPort):
     def __init__(self, settings: AdminSettings, counts: ConnectionCounts | None = None) -> None:
         """Prepare; raises ConfigurationError for a port that would be open to others without a token."""
         if settings.token_file is None and not is_loopback(settings.host):
@@ -297,33 +243,40 @@ class AdminPort:
             )
         self.address = HostPort(settings.host, settings.port or 0)
         """Where it listens; port 0 for any free one."""
-        self._access = Access(None if settings.token_file is None else TokenFile(settings.token_file))
+        self._token = None if settings.token_file is None else TokenFile(settings.token_file)
         self._limits = HttpLimits(settings.max_connections, settings.request_seconds, settings.body_seconds)
         self._counts = counts or ConnectionCounts()
-        self._server: HttpServer | None = None
-
-    @property
-    def port(self) -> int:
-        """The port listened on; 0 while closed."""
-        return 0 if self._server is None else self._server.port
 
     def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Listen and serve; raises OSError."""
-        app = web.Application(middlewares=[self._answer_failures, self._check_access])
-        app.add_routes(routes)
-        host, port = self.address.host, self.address.port
-        self._server = HttpServer(host, port, app, self._limits, name="admin port", counts=self._counts)
-
-    def close(self) -> None:
-        """Stop serving; blocks until the thread has ended."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._serve(self.address, routes, (self._answer_failures, self._check_access), name="admin port")
 
     @web.middleware
     async def _check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._access.check(request, needs_token=path_in_pool(request.path) not in PUBLIC_PATHS)
+        host = request.headers.get("host", "")
+        self._check_host(host)
+        origin = request.headers.get("origin")
+        site = request.headers.get("sec-fetch-site", "none").lower()
+        if site not in _OWN_SITES or (origin is not None and origin.lower() != f"http://{host.lower()}"):
+            raise _forbidden("this request is of a page of another site: ask from a program")
+        is_public = path_in_pool(request.path) in _FILES
+        if not is_public and self._token is not None and not self._token.matches(bearer(request)):
+            raise self._token.refusal
         return await handler(request)
+
+    def _check_host(self, host: str) -> None:
+        """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
+        if not name:
+            raise BadAdminRequestError("the header Host is missing or no host: send the host that you connect to")
+        if self._token is None and not is_loopback(name):
+            raise _forbidden(
+                "without a token, this port is for 127.0.0.1, [::1] and localhost alone: connect to one of these, or "
+                "start with --admin-token-file"
+            )
 
     @web.middleware
     async def _answer_failures(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -334,7 +287,11 @@ class AdminPort:
                 self._counts.cut(Cut.UNAUTHORIZED)
             return error.response
         except web.HTTPNotFound:
-            known = ", ".join(_known_routes(request.app))
+            known = ", ".join(
+                f"{route.method} {route.resource.canonical.partition('{')[0]}"
+                for route in request.app.router.routes()
+                if route.method != "HEAD" and route.resource is not None
+            )
             text = f"there is nothing at this path: use {known or 'none'}"
             return AdminError(HTTPStatus.NOT_FOUND, "NotFound", text).response
         except web.HTTPMethodNotAllowed as error:
@@ -348,9 +305,3 @@ class AdminPort:
             _log.exception("admin port failed", path=request.path)
             text = f"{type(error).__name__}: see the log"
             return AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal", text).response
-
-
-def _known_routes(app: web.Application) -> Iterator[str]:
-    for route in app.router.routes():
-        if route.method != "HEAD" and route.resource is not None:
-            yield f"{route.method} {route.resource.canonical.partition('{')[0]}"

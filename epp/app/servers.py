@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from prometheus_client.registry import CollectorRegistry
 
-from epp.admin.port import AdminPort, ClusterAccess, TokenAccess
+from epp.admin.port import AdminPort, ClusterAccess, TokenFile
 from epp.app.settings import PickerSettings
 from epp.extproc.open_streams import SessionMaker, StreamObserver
 from epp.extproc.server import ExtProcServer
@@ -116,7 +116,7 @@ def operator_page(
         HttpLimits(page.max_connections, page.request_seconds),
         scores=scores,
         explanations=explanations,
-        access=access if page.token_file is None else TokenAccess(page.token_file),
+        access=access if page.token_file is None else TokenFile(page.token_file, "--metrics-token-file").access,
         counts=counts,
         tls=None if page.cert_dir is None else PageTls(page.cert_dir, page.client_ca_file),
         debug=debug,

@@ -4,7 +4,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -13,11 +13,13 @@ from typing import Final, TypeAlias
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry
 
 from epp.extproc.tls import CertificateFiles, server_context
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
+from epp.runtime.addresses import HostPort
 from epp.runtime.followed_files import FollowedFile
 from epp.runtime.http_connections import ConnectionCounts, Contexts, Cut
 from epp.runtime.http_server import Handler, HttpLimits, HttpServer, response
@@ -39,9 +41,34 @@ _DIRECTORY_FLAG, _AUTHORITY_FLAG = "--metrics-cert-dir", "--metrics-client-ca-fi
 _MOST_BYTES = 1024 * 1024
 
 
-class OperatorPage:
-    """Served in its own thread."""
+class OperatorPort:
+    """A port for operators, served in its own thread while it is open."""
 
+    _limits: HttpLimits
+    _counts: ConnectionCounts
+    _tls: Contexts | None = None
+    _server: HttpServer | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on; 0 while closed."""
+        return 0 if self._server is None else self._server.port
+
+    def _serve(
+        self, at: HostPort, routes: Iterable[web.RouteDef], middlewares: Iterable[Middleware], *, name: str
+    ) -> None:
+        app = web.Application(middlewares=middlewares)
+        app.add_routes(routes)
+        self._server = HttpServer(at.host, at.port, app, self._limits, name=name, counts=self._counts, tls=self._tls)
+
+    def close(self) -> None:
+        """Stop serving; block until the thread has ended."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+class OperatorPage(OperatorPort):
     def __init__(
         self,
         registry: CollectorRegistry,
@@ -71,26 +98,11 @@ class OperatorPage:
         self._registry = registry
         self._health = health
         self._limits = limits
-        self._server: HttpServer | None = None
-
-    @property
-    def port(self) -> int:
-        """The port listened on; 0 while closed."""
-        return 0 if self._server is None else self._server.port
 
     def open(self, host: str, port: int) -> None:
         """Listen and serve; raises OSError."""
-        app = web.Application(middlewares=[self._answer_failures, self._check_access])
-        app.add_routes(self._routes())
-        self._server = HttpServer(
-            host, port, app, self._limits, name="metrics port", counts=self._counts, tls=self._tls
-        )
-
-    def close(self) -> None:
-        """Stop serving; block until the thread has ended."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        middlewares = self._answer_failures, self._check_access
+        self._serve(HostPort(host, port), self._routes(), middlewares, name="metrics port")
 
     def _routes(self) -> list[web.RouteDef]:
         rendering, health = Rendering(self._registry), Rendering(self._registry)
@@ -187,7 +199,7 @@ class PageTls:
                 self._authorities = FollowedFile(partial(_read_authorities, path), path)
             except (OSError, ValueError) as error:
                 raise ConfigurationError(
-                    f"{_AUTHORITY_FLAG}: {_reason(error, path)}: write certificates of authorities in PEM"
+                    f"{_AUTHORITY_FLAG}: {reason(error, path)}: write certificates of authorities in PEM"
                 ) from error
         self._path = path
         self._context = self._new()
@@ -209,7 +221,7 @@ class PageTls:
         _log.warning(
             "new client authorities rejected, those before stay in effect",
             flag=_AUTHORITY_FLAG,
-            reason=_reason(error, self._path),
+            reason=reason(error, self._path),
         )
 
     def _new(self) -> ssl.SSLContext:
@@ -231,7 +243,8 @@ def _read_authorities(path: Path) -> str:
     return text
 
 
-def _reason(error: Exception, path: Path | None) -> str:
+def reason(error: Exception, path: Path | None) -> str:
+    """Say why a file is not used."""
     if isinstance(error, ssl.SSLError):
         return f"{path} has a certificate that cannot be read"
     return f"{path} cannot be read: {error.strerror}" if isinstance(error, OSError) else f"{path} {error}"
