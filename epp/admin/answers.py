@@ -68,10 +68,7 @@ def held_requests(director: Director) -> HeldRequests:
 
 
 def _counted(pairs: Iterable[tuple[str, str]]) -> Counts:
-    found: dict[str, Counter[str]] = {}
-    for endpoint, tenant in pairs:
-        found.setdefault(endpoint, Counter())[printable(tenant, _MOST_NAME)] += 1
-    return found
+    return _added({endpoint: Counter((printable(tenant, _MOST_NAME),))} for endpoint, tenant in pairs)
 
 
 def _added(parts: Iterable[Counts]) -> Counts:
@@ -97,8 +94,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class AdminError(Exception):
-    """A request is not answered as its client wishes."""
-
     def __init__(
         self,
         status: HTTPStatus,
@@ -211,7 +206,7 @@ def read_number(request: web.Request, name: str, otherwise: int, *, least: int, 
 
 
 def read_text(request: web.Request, name: str) -> str:
-    """Return a text of the query, empty without one; raises AdminError for a long one."""
+    """Return a text of the query, empty without one; raises AdminError for a long one, and takes the first of two."""
     text = request.query.get(name, "")
     if len(text) > _MOST_TEXT:
         raise BadAdminRequestError(f"{name} has {len(text)} characters: write {_MOST_TEXT} at most")
@@ -287,7 +282,7 @@ def _unavailable() -> AdminError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerView:
-    """The picker that is shown; all but `call` and `build` is for its event loop."""
+    """The picker that is shown; all but `loop` and `build` is for its event loop."""
 
     loop: LoopCalls
     pool: str
@@ -315,7 +310,3 @@ class PickerView:
     """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
     complete: Callable[[], Coroutine[Any, Any, None]]
     """Applies the placements of prompts by workers, before a request is simulated."""
-
-    async def call(self, work: Callable[[], T]) -> T:
-        """Return the result of `work` on the event loop; raises AdminError where it is too busy."""
-        return await self.loop.call(work)

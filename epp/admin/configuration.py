@@ -34,7 +34,7 @@ def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
     async def show(_request: web.Request) -> web.Response:
         """Answer with the configuration."""
-        now, stands = await picker.call(lambda: (picker.assembly(), picker.config()))
+        now, stands = await picker.loop.call(lambda: (picker.assembly(), picker.config()))
         return as_json(
             {
                 "generation": stands.generation,

@@ -2,19 +2,19 @@
 """Endpoints on the admin port: load, hardware, devices, state and requests of each; idle nodes and their price."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
-from math import isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from aiohttp import web
 
 from epp.admin.answers import AdminError, HeldRequests, PickerView, as_json, read_number, read_text
+from epp.explain.runs import cost_of, number
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import quoted
@@ -38,10 +38,10 @@ from epp.telemetry.endpoints import EndpointState
 PATH = "/api/endpoints"
 _SHOWN = 200
 _MOST_SHOWN = 1000
+_INTERNAL = frozenset({METRICS_AT.name, LOAD_AT.name, LAST_PICKED.name})
 _IN_A_ROW = 16
 """Endpoints that are written before the event loop of requests has the interpreter for itself."""
 _PAUSE_SECONDS = 0.001
-_DIGITS = 6
 
 
 def endpoint_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
@@ -64,7 +64,12 @@ async def _all(picker: PickerView, request: web.Request) -> web.Response:
     for slot in snapshot.slots.tolist():
         endpoint = snapshot.endpoints.values[slot]
         state = None if endpoint is None else pool.state_of(endpoint)
-        if endpoint is None or (wanted and wanted not in _searched(endpoint, state)):
+        if endpoint is None:
+            continue
+        if (
+            wanted
+            and wanted not in f"{endpoint.id} {endpoint.hostport} {'' if state is None else state.why}".casefold()
+        ):
             continue
         broken = slot not in available or (state is not None and state.needs_attention)
         (first if broken else others).append(slot)
@@ -96,8 +101,6 @@ async def _one(picker: PickerView, request: web.Request) -> web.Response:
 
 
 class _Pool(NamedTuple):
-    """The pool at one moment."""
-
     snapshot: Snapshot
     now: float
     states: Mapping[str, EndpointState]
@@ -110,7 +113,7 @@ class _Pool(NamedTuple):
 
 
 async def _pool(picker: PickerView) -> _Pool:
-    snapshot, now, states, picks = await picker.call(
+    snapshot, now, states, picks = await picker.loop.call(
         lambda: (picker.snapshot(), picker.clock.now(), picker.states(), picker.picks())
     )
     return _Pool(snapshot, now, {each.name: each for each in states}, picks, picker.source_of)
@@ -119,15 +122,14 @@ async def _pool(picker: PickerView) -> _Pool:
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
     """Return a row for each slot, as JSON. There is a pause after a few rows, in which requests are served."""
     rows = []
-    for number, slot in enumerate(slots, 1):
+    for count, slot in enumerate(slots, 1):
         rows.append(msgspec.Raw(msgspec.json.encode(row(slot))))
-        if not number % _IN_A_ROW:
+        if not count % _IN_A_ROW:
             await asyncio.sleep(_PAUSE_SECONDS)
     return rows
 
 
 def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
-    """Return the known facts of the endpoint in a slot."""
     snapshot = pool.snapshot
     endpoint = snapshot.endpoints.values[slot]
     assert endpoint is not None  # noqa: S101  of a slot in use
@@ -148,7 +150,11 @@ def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
         "labels": dict(endpoint.labels),
         "available": bool(np.isin(slot, snapshot.available)),
         **({} if state is None else {"why": state.why, "remedy": state.remedy or None}),
-        "load": _numbers(snapshot, slot),
+        "load": {
+            _camel(name): number(values.item(slot))
+            for name, values in sorted(snapshot.columns.items())
+            if name not in _INTERNAL
+        },
         "picks": pool.picks.get(endpoint.id, 0),
         "reportAgeSeconds": number(pool.now - snapshot.column(METRICS_AT).item(slot)),
         "accelerator": accelerator_of(tag),
@@ -171,7 +177,7 @@ def accelerator_of(tag: AcceleratorTag) -> Mapping[str, object]:
         "count": tag.count,
         "memoryBytes": tag.memory_bytes,
         "tflops": number(tag.tflops()) or None,
-        "costPerHour": None if (cost := tag.cost_per_hour()) is None else number(cost),
+        "costPerHour": cost_of(tag),
         "priceSource": tag.price_source() or None,
         "partition": None if not partition.profile else {"kind": partition.kind.value, "profile": partition.profile},
         "sharers": partition.sharers,
@@ -179,25 +185,6 @@ def accelerator_of(tag: AcceleratorTag) -> Mapping[str, object]:
         "reason": tag.reason or None,
         "devices": [device.id for device in tag.devices],
         "provenance": dict(tag.provenance),
-    }
-
-
-def number(value: float) -> float | None:
-    """Return a number as answers have it; None for one that is not known."""
-    return round(float(value), _DIGITS) if isfinite(value) else None
-
-
-def _searched(endpoint: Endpoint, state: EndpointState | None) -> str:
-    return f"{endpoint.id} {endpoint.hostport} {'' if state is None else state.why}".casefold()
-
-
-def _numbers(snapshot: Snapshot, slot: int) -> Mapping[str, float | None]:
-    """Return all columns except internal ones."""
-    left_out = {METRICS_AT.name, LOAD_AT.name, LAST_PICKED.name}
-    return {
-        _camel(name): number(values.item(slot))
-        for name, values in sorted(snapshot.columns.items())
-        if name not in left_out
     }
 
 
@@ -217,17 +204,17 @@ def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
         held = await picker.loop.ask(picker.held)
-        snapshot = await picker.call(picker.snapshot)
+        snapshot = await picker.loop.call(picker.snapshot)
         slots = snapshot.slots[offset : offset + limit].tolist()
-        devices = _Devices(snapshot, slots)
+        by_id, by_node, workers = _devices(snapshot, slots)
         rows = await in_turns(slots, lambda slot: _allocated(snapshot, slot, held))
         ids = [_id(snapshot, slot) for slot in slots]
         return as_json(
             {
-                "gpuStore": devices.by_id,
-                "nodeWorkerStore": devices.by_node,
+                "gpuStore": by_id,
+                "nodeWorkerStore": by_node,
                 "allocation": dict(zip(ids, rows, strict=True)),
-                "gpuToWorkerMap": devices.workers,
+                "gpuToWorkerMap": workers,
                 "total": len(snapshot.slots),
                 "unanswered": held.unanswered,
                 **({"silentWorkers": held.silent} if held.silent else {}),
@@ -258,23 +245,19 @@ def _allocated(snapshot: Snapshot, slot: int, held: HeldRequests) -> Mapping[str
     }
 
 
-class _Devices:
-    """The devices of some endpoints."""
-
-    def __init__(self, snapshot: Snapshot, slots: Iterable[int]) -> None:
-        self.by_id: dict[str, dict[str, Any]] = {}
-        self.by_node: dict[str, list[str]] = {}
-        self.workers: dict[str, list[str]] = {}
-        """Endpoints by device; those of a slice are of the divided device too."""
-        tags = snapshot.records(ACCELERATOR).values
-        for slot in slots:
-            self._add(_id(snapshot, slot), tags[slot])
-
-    def _add(self, worker: str, tag: AcceleratorTag) -> None:
+def _devices(
+    snapshot: Snapshot, slots: Iterable[int]
+) -> tuple[Mapping[str, object], Mapping[str, list[str]], Mapping[str, list[str]]]:
+    """Return devices by id, endpoints by node, and endpoints by device: those of a slice are of the whole too."""
+    by_id: dict[str, Mapping[str, object]] = {}
+    by_node: defaultdict[str, list[str]] = defaultdict(list)
+    workers: defaultdict[str, list[str]] = defaultdict(list)
+    for slot in slots:
+        worker, tag = _id(snapshot, slot), snapshot.records(ACCELERATOR).values[slot]
         if tag.node:
-            self.by_node.setdefault(tag.node, []).append(worker)
+            by_node[tag.node].append(worker)
         for device in tag.devices:
-            self.by_id.setdefault(
+            by_id.setdefault(
                 device.id,
                 {
                     "model": tag.model or None,
@@ -288,7 +271,8 @@ class _Devices:
                 },
             )
             for one in dict.fromkeys(filter(None, (device.id, device.parent_id))):
-                self.workers.setdefault(one, []).append(worker)
+                workers[one].append(worker)
+    return by_id, by_node, workers
 
 
 def idle_node_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
@@ -296,7 +280,7 @@ def idle_node_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
     async def show(request: web.Request) -> web.Response:
         """Answer with `limit` nodes, the most expensive first, and the sums of all nodes."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
-        assembly = await picker.call(picker.assembly)
+        assembly = await picker.loop.call(picker.assembly)
         taggers = [each for each in assembly.taggers if isinstance(each, AcceleratorTagger)]
         nodes: list[IdleNode] = []
         for tagger in taggers:

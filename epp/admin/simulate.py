@@ -80,7 +80,6 @@ class EndpointChange(Parameters, frozen=True, kw_only=True):
 
     @property
     def numbers(self) -> Mapping[Column, float]:
-        """Changed columns."""
         given = {WAITING: self.waiting, RUNNING: self.running, KV_USAGE: self.kv_usage, IN_FLIGHT: self.in_flight}
         found = {
             column: column.unknown if value is None else float(value)
@@ -92,14 +91,10 @@ class EndpointChange(Parameters, frozen=True, kw_only=True):
         return found
 
 
-class UnknownEndpointError(ValueError):
-    """A changed endpoint is not in the pool, or its name is ambiguous."""
-
-
 def made_up(
     snapshot: Snapshot, changes: Mapping[str, EndpointChange], taggers: Sequence[Tagger[Any]], *, now: float
 ) -> Snapshot:
-    """Return a snapshot with changes by name, `namespace/name` or address of an endpoint; raises UnknownEndpointError.
+    """Return a snapshot with changes by name, `namespace/name` or address of an endpoint; raises AdminError.
 
     The metrics of a changed endpoint are dated `now`. Taggers read the changed labels.
     """
@@ -112,7 +107,7 @@ def made_up(
     for name, change in changes.items():
         found = slots.get(name, [])
         if len(found) != 1:
-            raise UnknownEndpointError(_not_one(name, slots, found, endpoints))
+            raise BadAdminRequestError(f"endpoints: {_not_one(name, slots, found, endpoints)}")
         (slot,) = found
         for column, value in change.numbers.items():
             columns[column.name][slot] = value
@@ -133,7 +128,7 @@ def made_up(
     return msgspec.structs.replace(
         snapshot,
         available=read_only(available_of(at, columns[REACHABLE.name][at], columns[AVOIDED.name][at])),
-        endpoints=Records(tuple(endpoints)) if attributes or relabels else snapshot.endpoints,
+        endpoints=Records(tuple(endpoints)) if relabels else snapshot.endpoints,
         columns={**snapshot.columns, **{name: read_only(values) for name, values in columns.items()}},
         attributes={**snapshot.attributes, **{name: Records(tuple(values)) for name, values in attributes.items()}},
     )
@@ -202,7 +197,6 @@ class _Ask(Parameters, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> bytes:
-        """The body of the request."""
         if self.body is None:
             return b""
         try:
@@ -234,8 +228,8 @@ def simulation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
         config = None if isinstance(ask.config, UnsetType) else await configs.of(ask.config)
         await picker.loop.ask(picker.complete)
         seed = int(ask.seed, 16) if ask.seed else randbits(64)
-        simulation, found = await picker.call(lambda: _simulated(picker, ask, config, seed))
-        return await picker.call(lambda: _answer(picker, simulation, found, config))
+        simulation, found = await picker.loop.call(lambda: _simulated(picker, ask, config, seed))
+        return await picker.loop.call(lambda: _answer(picker, simulation, found, config))
 
     return (web.post(PATH, simulate),)
 
@@ -244,10 +238,7 @@ def _simulated(picker: PickerView, ask: _Ask, config: Assembly | None, seed: int
     director, assembly = picker.director, picker.assembly()
     headers = ask.fields
     subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
-    try:
-        snapshot = made_up(picker.snapshot(), ask.endpoints, assembly.taggers, now=picker.clock.now())
-    except UnknownEndpointError as error:
-        raise BadAdminRequestError(f"endpoints: {error}") from error
+    snapshot = made_up(picker.snapshot(), ask.endpoints, assembly.taggers, now=picker.clock.now())
     found = director.in_flight(frozenset(ask.victims)) if ask.victims else {}
     for name in ask.victims:
         if name not in found:
@@ -256,11 +247,16 @@ def _simulated(picker: PickerView, ask: _Ask, config: Assembly | None, seed: int
                 "write the requestId of a decision"
             )
     simulation = director.simulation(None if config is None else config.pipeline, snapshot, list(found.values()))
+    return simulation, tried(simulation, headers, ask.bytes, subset, seed=seed)
+
+
+def tried(simulation: Simulation, headers: Headers, body: bytes, subset: Subset | None, *, seed: int) -> Simulated:
+    """Return what would become of a request."""
     try:
-        incoming = simulation.read(headers, ask.bytes, subset)
+        incoming = simulation.read(headers, body, subset)
     except RequestError as error:
-        return simulation, simulation.refusal(headers, error)
-    return simulation, simulation.run(incoming, seed=seed)
+        return simulation.refusal(headers, error)
+    return simulation.run(incoming, seed=seed)
 
 
 def _answer(picker: PickerView, simulation: Simulation, found: Simulated, config: Assembly | None) -> web.Response:
@@ -307,7 +303,7 @@ class Configs:
         except (UnicodeEncodeError, TypeError) as error:
             raise BadAdminRequestError(f"config: it is not what JSON can have: {error}") from error
         async with self._one_at_a_time:
-            beside = await self._picker.call(self._picker.assembly)
+            beside = await self._picker.loop.call(self._picker.assembly)
             if beside is not self._beside:
                 self._built.clear()
                 self._beside = beside

@@ -152,13 +152,15 @@ def _scorer_step(trace: ScoreTrace, profile: Profile | None) -> ScorerStep:
 def _listed(totals: Floats | None, scores: Sequence[ScoreTrace], count: int, picked: Positions) -> list[int]:
     """Return the positions of the picked endpoints in order, then of the others with the best totals."""
     if totals is None:
-        totals = np.zeros(count)
-        for trace in scores:
-            totals = totals + trace.weight * trace.scores
+        totals = weighted_sum(scores, count)
     first = picked[:MOST_LISTED].tolist()
     chosen = set(picked.tolist())
     best = (position for position in np.argsort(-totals, kind="stable").tolist() if position not in chosen)
     return [*first, *islice(best, MOST_LISTED - len(first))]
+
+
+def weighted_sum(scores: Sequence[ScoreTrace], count: int) -> Floats:
+    return sum((trace.weight * trace.scores for trace in scores), np.zeros(count))
 
 
 def _candidate_scores(
