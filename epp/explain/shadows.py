@@ -1,27 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shadow profiles: run for a sample of the routed requests after their responses have started."""
+"""Shadow profiles: run for a sample of the routed requests after their responses have started, within limits."""
 
 import asyncio
+import resource
+from asyncio import CancelledError
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from time import perf_counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from time import perf_counter, thread_time
+from typing import Any, TypeVar, TypeVarTuple
 
+import structlog
+import xxhash
+from msgspec.structs import replace
 from prometheus_client.registry import CollectorRegistry
 
 from epp.explain.record import ShadowRun
 from epp.explain.recorder import Recorder
-from epp.explain.shadow import Compared, Outcome, Shadow, Tried, seed_of
+from epp.explain.runs import accelerator_of, cost_of, name_of, number
+from epp.framework.candidates import Candidates
+from epp.framework.errors import PluginFailedError, RequestError
+from epp.framework.messages import printable
+from epp.framework.plugin import Failure, Guard, Plugin, Role, SchedulingObserver
 from epp.framework.request import Request
-from epp.framework.result import SchedulingResult
+from epp.framework.result import ProfileResult, SchedulingResult
 from epp.framework.roles import ShadowLimits
+from epp.framework.snapshot import ACCELERATOR
 from epp.routing.director import DirectorObserver
 from epp.routing.scheduling.profile import Profile
-from epp.telemetry.families import Counters, Gauges, Histograms
+from epp.routing.scheduling.scheduler import Cycle
+from epp.telemetry.families import Families
+from epp.telemetry.request_series import OTHER, Bounded
 
 SHADOW, REAL = "shadow", "real"
 _MOST_ACCELERATORS = 64
 """Largest number of accelerators in metrics."""
-_OTHER = "other"
 _GAPS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.2)
 SHARE = 0.05
@@ -31,81 +46,286 @@ _HEAD_START_SECONDS = 0.001
 _MOST_BYTES = 32 * 2**20
 """Limit on the bodies of waiting requests together."""
 _SEEDS = 2**64
+MOST_GROWTH_OF_RUN = 64 * 2**20
+"""Bytes by which one run may grow the process."""
+MOST_GROWTH = 256 * 2**20
+"""Bytes by which all runs together may grow the process."""
+_MOST_OVERRUNS = 5.0
+_FORGIVEN = 0.05
+"""Overruns that one run within its time compensates."""
+_WAITING = 4.0
+"""Wall time that a run may take, as a multiple of its CPU time: the CPU may be busy with other processes."""
+_MOST_TEXT = 200
+_DIGITS = 6
+_SAME = 1e-9
+"""Totals that differ by less are equal."""
+T = TypeVar("T")
+A = TypeVarTuple("A")
+_log = structlog.get_logger()
+
+
+def resident_bytes() -> int:
+    """Return the resident size of this process; 0 if it cannot be read."""
+    try:
+        pages = Path("/proc/self/statm").read_bytes().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+class Growth:
+    """Growth of the process by the runs of one profile."""
+
+    def __init__(self) -> None:
+        self._least = 0
+        self._sum = 0
+
+    def breach(self, before: int, after: int) -> str:
+        """Record the size of the process before and after a run; return the exceeded limit, empty for none."""
+        grown = after - before
+        if not self._least or before <= self._least:
+            self._least, self._sum = before, 0
+        self._sum = max(self._sum + grown, 0)
+        if grown > MOST_GROWTH_OF_RUN:
+            return f"took {grown >> 20} MiB of memory for one request"
+        if min(self._sum, after - self._least) > MOST_GROWTH:
+            return f"took {self._sum >> 20} MiB of memory, and does not give it back"
+        return ""
+
+
+class Outcome(StrEnum):
+    """Outcome of a run, compared with the real pick."""
+
+    AGREES = "agrees"
+    """Same endpoint."""
+    TIES = "ties"
+    """Another endpoint with the same total score."""
+    DIFFERS = "differs"
+    REFUSED = "refused"
+    """Its filters keep no endpoint."""
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A routed request for which shadow profiles are to run."""
+
+    request: Request
+    """The real one."""
+    dry: Request
+    """A copy from when it was routed; it is never sent."""
+    result: SchedulingResult
+    at: float
+    """When it was routed, in seconds of `perf_counter`."""
+
+    def candidates(self) -> Candidates:
+        """Return the candidates of the real pick before all filters, in the same snapshot."""
+        primary = self.result.primary
+        left = primary.candidates
+        slots = primary.considered if len(primary.considered) else left.slots
+        return Candidates(replace(left.snapshot, dry_run=True), slots, peer=left.peer, now=left.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    run: ShadowRun
+    outcome: Outcome
+    real_accelerator: str = ""
+    real_cost: float | None = None
+    """Dollars per hour."""
+
+
+class _OverTimeError(Exception):
+    """A run has exceeded its time; no further plugin is called."""
+
+
+class Shadow(SchedulingObserver):
+    """Runs one profile on the event loop, between other tasks."""
+
+    def __init__(self, profile: Profile, seconds: float, failed: Callable[[str, str], None]) -> None:
+        """`seconds` limits the CPU time of a run; `failed` is called with profile and plugin of each failed call."""
+        self.name = profile.name
+        self.problem = ""
+        """Why it is disabled; empty while it runs."""
+        self._failed = failed
+        self._logged: set[str] = set()
+        """Plugins whose failures have been logged."""
+        self._seconds = seconds
+        self._overruns = 0.0
+        self._growth = Growth()
+        self._guard = _BoundedGuard(self, seconds)
+        self._cycle = Cycle(profile, self._guard, self)
+
+    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:  # noqa: ARG002
+        """Count a failed call; the first one of each plugin is logged."""
+        self._failed(self.name, plugin)
+        if plugin not in self._logged:
+            self._logged.add(plugin)
+            _log.warning("plugin of a shadow profile failed", profile=self.name, plugin=plugin, reason=problem)
+
+    def run(self, tried: Tried) -> Compared:
+        """Return the pick of the profile for a request; never raises."""
+        started, before = perf_counter(), resident_bytes()
+        found: ProfileResult | None = None
+        outcome, problem = Outcome.FAILED, ""
+        self._guard.begin()
+        try:
+            candidates = tried.candidates()
+            found = self._cycle.run(tried.dry, candidates.within(self.name, candidates.peer))
+        except _OverTimeError:
+            pass  # reported below
+        except PluginFailedError as error:
+            problem = str(error)
+        except RequestError as error:
+            outcome, problem = Outcome.REFUSED, error.detail or error.message
+        except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001  whatever a plugin raises
+            problem = f"{type(error).__name__}: {error}"
+        seconds = perf_counter() - started
+        if self._guard.is_over():
+            outcome, found = Outcome.TIMEOUT, None
+            problem = f"took more than {self._seconds * 1e3:g} ms, in plugin {self._guard.plugin!r}"
+        self._judge(outcome, self._growth.breach(before, resident_bytes()))
+        run = ShadowRun(profile=self.name, seconds=round(seconds, _DIGITS), problem=printable(problem, _MOST_TEXT))
+        return Compared(run, outcome) if found is None else _compared(run, found, tried)
+
+    def _judge(self, outcome: Outcome, breach: str) -> None:
+        """Disable the profile if it takes too much time or memory."""
+        if outcome is not Outcome.TIMEOUT:
+            self._overruns = max(self._overruns - _FORGIVEN, 0.0)
+        else:
+            self._overruns += 1
+            if self._overruns >= _MOST_OVERRUNS:
+                breach = breach or f"took more than {self._seconds * 1e3:g} ms too often, at last in plugin " + repr(
+                    self._guard.plugin
+                )
+        if breach:
+            self.problem = breach
+            _log.error(
+                "shadow profile disabled",
+                profile=self.name,
+                reason=breach,
+                remedy="mend its plugins, or give it a longer timeout; the next version of the configuration, or a "
+                "restart, enables it again",
+            )
+
+
+class _BoundedGuard(Guard):
+    """Calls no further plugin after the CPU time of a run, or four times that in wall time."""
+
+    __slots__ = ("_cpu_until", "_seconds", "_until", "plugin")
+
+    def __init__(self, observer: SchedulingObserver, seconds: float) -> None:
+        super().__init__(observer)
+        self._seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        self._cpu_until = thread_time() + self._seconds
+        self._until = perf_counter() + self._seconds * _WAITING
+        self.plugin = ""
+        """The last plugin called."""
+
+    def is_over(self) -> bool:
+        return thread_time() >= self._cpu_until or perf_counter() >= self._until
+
+    def call(self, role: Role, plugin: Plugin[Any], method: Callable[[*A], T], *arguments: *A) -> T | Failure:
+        if self.is_over():
+            raise _OverTimeError
+        self.plugin = plugin.name
+        return super().call(role, plugin, method, *arguments)
+
+
+def seed_of(seed: int) -> int:
+    """Return the seed for shadow profiles of a request: independent of its own random numbers."""
+    return xxhash.xxh3_64_intdigest(b"shadow", seed)
+
+
+def _compared(run: ShadowRun, found: ProfileResult, tried: Tried) -> Compared:
+    primary = tried.result.primary
+    snapshot = primary.candidates.snapshot
+    tags = snapshot.records(ACCELERATOR).values
+    slot, real = found.slot, primary.slot
+    gap: float | None = 0.0
+    outcome = Outcome.AGREES
+    if slot != real:
+        places = (found.candidates.slots == real).nonzero()[0]
+        gap = None
+        if len(places):
+            gap = number(found.totals.item(found.picked.item(0)) - found.totals.item(places.item(0)))
+        outcome = Outcome.TIES if gap is not None and abs(gap) < _SAME else Outcome.DIFFERS
+    tag = tags[slot]
+    run = replace(
+        run,
+        endpoint=name_of(snapshot, slot),
+        agrees=slot == real,
+        score_gap=gap,
+        accelerator=accelerator_of(tag),
+        cost_per_hour=cost_of(tag),
+    )
+    return Compared(run, outcome, accelerator_of(tags[real]), cost_of(tags[real]))
 
 
 class ShadowSeries:
     """Metrics of shadow profiles, written on the event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        of_profile = ("profile",)
-        self._runs = Counters(
-            "llm_d_epp_shadow_runs",
+        families, of_profile = Families(registry), ("profile",)
+        self._runs = families.counters(
+            "shadow_runs",
             "Runs of shadow profiles by outcome: agrees, ties (another endpoint, which scores the same), "
             "differs, refused (its filters left none), failed or timeout.",
             ("profile", "outcome"),
-            registry,
         )
-        self._gap = Histograms(
-            "llm_d_epp_shadow_score_gap",
+        self._gap = families.histograms(
+            "shadow_score_gap",
             "How much higher the pick of a shadow profile scores than the real one, by its own scorers, where the "
             "real one passes its filters; 0 where it does not.",
-            of_profile,
             _GAPS,
-            registry,
-        )
-        self._seconds = Histograms(
-            "llm_d_epp_shadow_duration_seconds",
-            "Time that a shadow profile took for a request.",
             of_profile,
-            _SECONDS,
-            registry,
         )
-        self._picks = Counters(
-            "llm_d_epp_shadow_picks",
+        self._seconds = families.histograms(
+            "shadow_duration_seconds", "Time that a shadow profile took for a request.", _SECONDS, of_profile
+        )
+        self._picks = families.counters(
+            "shadow_picks",
             "Picks by accelerator class, or else model: those of a shadow profile, and the real ones of the same "
             "requests.",
             ("profile", "by", "accelerator"),
-            registry,
         )
-        self._dollars = Counters(
-            "llm_d_epp_shadow_cost_per_hour_dollars",
+        self._dollars = families.counters(
+            "shadow_cost_per_hour_dollars",
             "Sum of the dollars an hour of the endpoints picked, where both have a price: by a shadow profile, and the "
             "real ones of the same requests.",
             ("profile", "by"),
-            registry,
         )
-        self._priced = Counters("llm_d_epp_shadow_priced_picks", "Picks in each of these sums.", of_profile, registry)
-        self._failures = Counters(
-            "llm_d_epp_shadow_plugin_failures",
-            "Failed calls of plugins of shadow profiles.",
-            ("profile", "plugin"),
-            registry,
+        self._priced = families.counters("shadow_priced_picks", "Picks in each of these sums.", of_profile)
+        self.failures = families.counters(
+            "shadow_plugin_failures", "Failed calls of plugins of shadow profiles.", ("profile", "plugin")
         )
-        self.skipped = Counters(
-            "llm_d_epp_shadow_skipped",
+        self.skipped = families.counters(
+            "shadow_skipped",
             "Sampled requests that were skipped: queue, too many waited; bytes, their bodies were too large together; "
             "reload, the configuration changed; disabled, all shadow profiles were disabled.",
             ("reason",),
-            registry,
         )
-        self._disabled = Gauges(
-            "llm_d_epp_shadow_disabled",
+        self.disabled = families.gauges(
+            "shadow_disabled",
             "1 for a shadow profile that is disabled, since it took too much time or memory.",
             of_profile,
-            registry,
         )
-        self.waiting = Gauges("llm_d_epp_shadow_queue_size", "Requests that wait for shadow profiles.", (), registry)
-        self._accelerators: set[str] = set()
+        self.waiting = families.gauges("shadow_queue_size", "Requests that wait for shadow profiles.").labels()
+        self._accelerators = Bounded[str](_MOST_ACCELERATORS)
 
     def keep(self, profiles: Collection[str]) -> None:
         """Show these profiles, all enabled, and no others."""
-        for family in (self._runs, self._gap, self._seconds, self._picks, self._dollars, self._priced, self._failures):
+        for family in (self._runs, self._gap, self._seconds, self._picks, self._dollars, self._priced, self.failures):
             for values in family.values():
                 if values[0] not in profiles:
                     family.remove(*values)
-        self._disabled.clear()
+        self.disabled.clear()
         for profile in profiles:
-            self._disabled.labels(profile).set(0)
+            self.disabled.labels(profile).set(0)
             for outcome in Outcome:
                 self._runs.labels(profile, outcome.value)
 
@@ -125,18 +345,8 @@ class ShadowSeries:
             self._dollars.labels(name, REAL).inc(compared.real_cost)
             self._priced.labels(name).inc()
 
-    def failed(self, profile: str, plugin: str) -> None:
-        self._failures.labels(profile, plugin).inc()
-
-    def disabled(self, profile: str) -> None:
-        self._disabled.labels(profile).set(1)
-
     def _named(self, accelerator: str) -> str:
-        if accelerator not in self._accelerators:
-            if len(self._accelerators) >= _MOST_ACCELERATORS:
-                return _OTHER
-            self._accelerators.add(accelerator)
-        return accelerator or "unknown"
+        return self._accelerators.shown(accelerator, OTHER) or "unknown"
 
 
 class Shadows(DirectorObserver):
@@ -168,7 +378,7 @@ class Shadows(DirectorObserver):
         self._series.keep(profiles)
         self._shadows, self._threshold = (), 0
         if limits is not None and profiles:
-            failed = self._series.failed
+            failed = self._series.failures.count
             self._shadows = tuple(Shadow(profile, limits.seconds, failed) for profile in profiles.values())
             self._threshold, self._most = int(limits.sample_rate * _SEEDS), limits.max_queue
 
@@ -184,7 +394,7 @@ class Shadows(DirectorObserver):
             self._waiting.append(Tried(request, request.dry_copy(seed_of(request.seed)), result, perf_counter()))
             self._bytes += request.size_bytes
             self._wanted.set()
-            self._series.waiting.labels().set(len(self._waiting))
+            self._series.waiting.set(len(self._waiting))
             if self._recorder is not None:
                 self._recorder.expect_shadows(request)
 
@@ -219,7 +429,7 @@ class Shadows(DirectorObserver):
         compared = shadow.run(tried)
         self._series.add(compared)
         if shadow.problem:
-            self._series.disabled(shadow.name)
+            self._series.disabled.labels(shadow.name).set(1)
             if all(each.problem for each in self._shadows):
                 self._threshold = 0
                 self._skip_all("disabled")
@@ -240,4 +450,4 @@ class Shadows(DirectorObserver):
         self._bytes -= tried.request.size_bytes
         if not self._waiting:
             self._wanted.clear()
-        self._series.waiting.labels().set(len(self._waiting))
+        self._series.waiting.set(len(self._waiting))

@@ -3,7 +3,7 @@
 
 import mmap
 
-from epp.explain.shadow import MOST_GROWTH, MOST_GROWTH_OF_RUN, Growth, resident_bytes
+from epp.explain.shadows import MOST_GROWTH, MOST_GROWTH_OF_RUN, Growth, resident_bytes
 
 MIB = 2**20
 

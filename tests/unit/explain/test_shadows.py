@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.config import Builder, InvalidConfigError, assemble, load_text
-from epp.explain import shadow as shadow_module
 from epp.explain import shadows as shadows_module
 from epp.explain.record import ShadowRun
 from epp.explain.shadows import Shadows
@@ -203,7 +202,7 @@ async def test_gie_9_shadow_that_is_slow_again_and_again_is_disabled():
 
 async def test_gie_9_shadow_that_takes_memory_is_disabled_at_once(monkeypatch):
     # Garbage of other tests that is freed during the run would hide what the run takes.
-    monkeypatch.setattr(shadow_module, "resident_bytes", lambda: sum(map(len, HELD)))
+    monkeypatch.setattr(shadows_module, "resident_bytes", lambda: sum(map(len, HELD)))
     world = World("Greedy")
     world.route()
     world.route()
@@ -217,9 +216,9 @@ async def test_gie_9_shadow_that_takes_memory_is_disabled_at_once(monkeypatch):
 
 def test_resident_size_includes_memory_that_was_just_written():
     gc.collect()
-    before = shadow_module.resident_bytes()
+    before = shadows_module.resident_bytes()
     HELD.append(b"x" * (256 * 2**20))
-    assert shadow_module.resident_bytes() - before > shadow_module.MOST_GROWTH_OF_RUN
+    assert shadows_module.resident_bytes() - before > shadows_module.MOST_GROWTH_OF_RUN
 
 
 async def test_gie_9_requests_beyond_the_queue_have_no_shadows():
