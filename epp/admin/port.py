@@ -244,8 +244,8 @@ class AdminPort(OperatorPort):
         self.address = HostPort(settings.host, settings.port or 0)
         """Where it listens; port 0 for any free one."""
         self._token = None if settings.token_file is None else TokenFile(settings.token_file)
-        self._limits = HttpLimits(settings.max_connections, settings.request_seconds, settings.body_seconds)
-        self._counts = counts or ConnectionCounts()
+        self.limits = HttpLimits(settings.max_connections, settings.request_seconds, settings.body_seconds)
+        self.counts = counts or ConnectionCounts()
 
     def open(self, routes: Sequence[web.RouteDef]) -> None:
         """Listen and serve; raises OSError."""
@@ -284,7 +284,7 @@ class AdminPort(OperatorPort):
             return await handler(request)
         except AdminError as error:
             if error.status in _REFUSED:
-                self._counts.cut(Cut.UNAUTHORIZED)
+                self.counts.cut(Cut.UNAUTHORIZED)
             return error.response
         except web.HTTPNotFound:
             known = ", ".join(

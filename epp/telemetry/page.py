@@ -5,6 +5,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -44,9 +45,9 @@ _MOST_BYTES = 1024 * 1024
 class OperatorPort:
     """A port for operators, served in its own thread while it is open."""
 
-    _limits: HttpLimits
-    _counts: ConnectionCounts
-    _tls: Contexts | None = None
+    limits: HttpLimits
+    counts: ConnectionCounts
+    tls: Contexts | None = None
     _server: HttpServer | None = None
 
     @property
@@ -59,7 +60,7 @@ class OperatorPort:
     ) -> None:
         app = web.Application(middlewares=middlewares)
         app.add_routes(routes)
-        self._server = HttpServer(at.host, at.port, app, self._limits, name=name, counts=self._counts, tls=self._tls)
+        self._server = HttpServer(at.host, at.port, app, self.limits, name=name, counts=self.counts, tls=self.tls)
 
     def close(self) -> None:
         """Stop serving; block until the thread has ended."""
@@ -68,58 +69,43 @@ class OperatorPort:
             self._server = None
 
 
+@dataclass(eq=False)
 class OperatorPage(OperatorPort):
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        health: Callable[[], Mapping[str, object]],
-        limits: HttpLimits = HttpLimits(),  # noqa: B008  frozen
-        *,
-        scores: Callable[[str], Mapping[str, object]] | None = None,
-        explanations: Callable[[], Mapping[str, object]] | None = None,
-        access: Access | None = None,
-        counts: ConnectionCounts | None = None,
-        tls: Contexts | None = None,
-        debug: Callable[[], web.RouteDef] | None = None,
-    ) -> None:
-        """Prepare. The callables are called in any thread.
+    """The metrics port; its callables are called in any thread."""
 
-        `scores` returns the scores of all clusters, given the name of the local one; `explanations`, those of
-        placements by `namespace/name`. `access` returns the refusal of a request; without it, any client may ask for
-        any page. `debug` is called as the port is opened, on the event loop that owns the plugins, and returns the
-        route of a page of its own.
-        """
-        self._access = access
-        self._make_debug = debug
-        self._counts = counts or ConnectionCounts()
-        self._tls = tls
-        self._scores = scores
-        self._explanations = explanations
-        self._registry = registry
-        self._health = health
-        self._limits = limits
+    registry: CollectorRegistry
+    health: Callable[[], Mapping[str, object]]
+    limits: HttpLimits = HttpLimits()  # noqa: RUF009  frozen
+    _: KW_ONLY
+    scores: Callable[[str], Mapping[str, object]] | None = None
+    """Returns the scores of all clusters, given the name of the local one."""
+    explanations: Callable[[], Mapping[str, object]] | None = None
+    """Returns those of placements by `namespace/name`."""
+    access: Access | None = None
+    """Returns the refusal of a request; without it, any client may ask for any page."""
+    counts: ConnectionCounts = field(default_factory=ConnectionCounts)
+    tls: Contexts | None = None
+    debug: Callable[[], web.RouteDef] | None = None
+    """Called as the port is opened, on the event loop that owns the plugins; returns the route of a page of its own."""
 
     def open(self, host: str, port: int) -> None:
         """Listen and serve; raises OSError."""
-        middlewares = self._answer_failures, self._check_access
-        self._serve(HostPort(host, port), self._routes(), middlewares, name="metrics port")
-
-    def _routes(self) -> list[web.RouteDef]:
-        rendering, health = Rendering(self._registry), Rendering(self._registry)
+        rendering, health = Rendering(self.registry), Rendering(self.registry)
 
         async def healthz(_request: web.Request) -> web.Response:
             ready, state = await health.shared(_HEALTH_PATH, self._state)
             return response(state, _JSON, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
         routes = [web.get("/metrics", rendering.page), web.get(_HEALTH_PATH, healthz)]
-        if self._scores is not None:
-            routes.append(web.get(SCORES_PATH, partial(_cluster_scores, rendering, self._scores)))
-        if self._explanations is not None:
-            placements = partial(_placements, rendering, self._explanations)
+        if self.scores is not None:
+            routes.append(web.get(SCORES_PATH, partial(_cluster_scores, rendering, self.scores)))
+        if self.explanations is not None:
+            placements = partial(_placements, rendering, self.explanations)
             routes += [web.get(PLACEMENTS_PATH, placements), web.get(PLACEMENTS_PATH + "/{name:.*}", placements)]
-        if self._make_debug is not None:
-            routes.append(self._make_debug())
-        return routes
+        if self.debug is not None:
+            routes.append(self.debug())
+        middlewares = self._answer_failures, self._check_access
+        self._serve(HostPort(host, port), routes, middlewares, name="metrics port")
 
     @web.middleware
     async def _answer_failures(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -133,7 +119,7 @@ class OperatorPage(OperatorPort):
             refusal = f"method {request.method} is not allowed: use GET or HEAD"
             return _line(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"Allow": "GET, HEAD"})
         except BusyError:
-            self._counts.cut(Cut.BUSY)
+            self.counts.cut(Cut.BUSY)
             text = "busy: too many selections of metrics are asked for at once; ask again, or for the whole page"
             return _line(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": "1"})
         except Exception as error:  # noqa: BLE001  other requests are still answered
@@ -142,18 +128,18 @@ class OperatorPage(OperatorPort):
 
     @web.middleware
     async def _check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        refusal = None if self._access is None else await self._access(request)
+        refusal = None if self.access is None else await self.access(request)
         if refusal is None:
             return await handler(request)
         if request.path == _HEALTH_PATH and request.method in {"GET", "HEAD"}:  # probes have no token
             status = HTTPStatus((await handler(request)).status)
             return response(json.dumps({"ready": status is HTTPStatus.OK}).encode() + b"\n", _JSON, status)
-        self._counts.cut(Cut.UNAUTHORIZED)
+        self.counts.cut(Cut.UNAUTHORIZED)
         return refusal
 
     def _state(self) -> tuple[bool, bytes]:
         """Return whether the picker is ready, and its state of health as JSON."""
-        state = self._health()
+        state = self.health()
         return bool(state.get("ready")), json.dumps(state).encode() + b"\n"
 
 
