@@ -88,7 +88,7 @@ class Operators:
                 line=self.running.director.line,
                 now=self.clock.now(),
                 budgets=self.budgets(),
-                alerts=self.metrics.quota_alerts,
+                alerts=self.metrics.quotas.alerts,
                 file=None if self.recorder is None else self.recorder.file,
                 shadows=self.shadows.problems,
                 plugins=self.running.assembly.plugins,

@@ -141,7 +141,7 @@ class Picker:
             self.store,
             lambda: self._running.assembly,
             self._clock,
-            picks=lambda: self.metrics.picks,
+            picks=lambda: self.metrics.scheduling.picks,
             config=self._config_in_effect,
         )
         self.operators = Operators(

@@ -5,7 +5,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -27,7 +27,7 @@ from epp.framework.snapshot import Snapshot
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 from epp.routing.director.incoming_request import path_of
 from epp.routing.scheduling.profile import Profile
-from epp.telemetry.families import Computed, Row
+from epp.telemetry.families import Computed, Row, rows_of
 from epp.telemetry.settings import DecisionSettings
 
 SAMPLED, ASKED, FAILED = "sampled", "asked", "failed"
@@ -57,11 +57,8 @@ class Setup:
     """The configuration and pool in effect."""
 
     profiles: Callable[[], Mapping[str, Profile]]
-    """Profiles of the configuration, by name."""
     generation: Callable[[], int]
-    """Generation of the configuration."""
     snapshot: Callable[[], Snapshot]
-    """The pool."""
 
 
 class Recorder(DirectorObserver):
@@ -109,13 +106,7 @@ class Recorder(DirectorObserver):
         if kept.is_final and self.file is not None:
             self.file.write(kept.data)
 
-    def next_id(self) -> str:
-        """Return a new record id, also for simulations."""
-        self._number += 1
-        return f"{self._prefix}-{self._number}"
-
     def completed(self, routing: Routing, cause: Cause) -> None:
-        """Record a routed request that failed."""
         if routing.status < _SERVER_ERROR and (cause is _NATURAL or cause not in _FAILED_BY):
             return
         if self._allow():
@@ -205,7 +196,8 @@ class Recorder(DirectorObserver):
         *,
         snapshot: Snapshot | None = None,
     ) -> Recording:
-        record_id, at = self.next_id(), self._clock.utc()
+        self._number += 1
+        record_id, at = f"{self._prefix}-{self._number}", self._clock.utc()
         is_refused = isinstance(outcome, RequestError)
         if not is_refused:
             timings = replace(timings, decision=round(self._clock.now() - request.received_at, 6))
@@ -240,7 +232,7 @@ class Recorder(DirectorObserver):
         try:
             data = recording.made()
         except Exception as error:  # noqa: BLE001  a record must not stop the others
-            recording.lose()
+            recording.is_lost, recording.build = True, None
             self._unwritten.pop(recording, None)
             self.lost["error"] += 1
             if self.lost["error"] == 1:
@@ -291,19 +283,12 @@ def recorder_of(settings: DecisionSettings, clock: Clock, setup: Setup, send: Ke
 
 
 def show_records(registry: CollectorRegistry, recorder: Recorder) -> None:
-    """Add the metrics of a recorder."""
 
-    def lost() -> Iterator[Row]:
-        yield from (((why,), (count,)) for why, count in recorder.lost.items())
-        yield ("file",), (0 if recorder.file is None else recorder.file.lost,)
+    def lost() -> Sequence[Row]:
+        return rows_of({**recorder.lost, "file": 0 if recorder.file is None else recorder.file.lost})
 
     texts = {"llm_d_epp_decision_records_total": "Recorded decisions by reason: sampled, asked or failed."}
-    Computed(
-        registry,
-        ("recorded_for",),
-        texts,
-        lambda: [((why,), (count,)) for why, count in recorder.recorded.items()],
-    )
+    Computed(registry, ("recorded_for",), texts, lambda: rows_of(recorder.recorded))
     texts = {
         "llm_d_epp_decision_records_lost_total": "Lost decision records by reason: busy, too little time; rate, too "
         "many failures in a second; error, an error of a plugin or of the picker; file, not written to --decision-file."

@@ -5,16 +5,16 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Event, Thread
 from typing import NamedTuple
 
 import structlog
 
 from epp.framework.errors import ConfigurationError
+from epp.telemetry.logs import write_all
 
 _MOST_QUEUED_BYTES = 8 * 1024 * 1024
 """Limit on lines that wait to be written; further lines are lost."""
@@ -26,8 +26,6 @@ _log = structlog.get_logger()
 
 
 class Kept(NamedTuple):
-    """A stored record."""
-
     id: str
     request_id: str
     at: float
@@ -87,10 +85,9 @@ class Ring:
         `since` (seconds since 1970) and `after` (the id of a record) exclude older records. `request_id` selects the
         records of one request.
         """
-        newest: Iterator[Kept] = reversed(self._kept.values())
         found: list[bytes] = []
         left = self._most_bytes if most_bytes is None else most_bytes
-        for kept in newest:
+        for kept in reversed(self._kept.values()):
             if len(found) >= limit or kept.id == after or (since is not None and kept.at <= since):
                 break
             if request_id and kept.request_id != request_id:
@@ -116,7 +113,6 @@ class DecisionFile:
         It is rotated at `most_bytes`; of `count` files, the older ones end in `.1` (the latest), `.2` and so on.
         """
         self.path = path.absolute()
-        """The current file."""
         self._most_bytes = most_bytes
         self._count = count
         self._queue: SimpleQueue[bytes] = SimpleQueue()
@@ -159,11 +155,9 @@ class DecisionFile:
 
     def _work(self) -> None:
         while True:
-            lines = [self._queue.get()]
+            first = self._queue.get()
             self._ending.wait(_GATHER_SECONDS)
-            with contextlib.suppress(Empty):
-                while True:
-                    lines.append(self._queue.get_nowait())
+            lines = [first, *(self._queue.get() for _ in range(self._queue.qsize()))]
             self._taken_bytes += sum(map(len, lines))
             lines = [line for line in lines if line]
             if lines:
@@ -217,7 +211,7 @@ class DecisionFile:
             if size and data and os.pread(descriptor, 1, size - 1) != b"\n":
                 data = b"\n" + data  # after a line that a crash has truncated
             try:
-                _write_all(descriptor, data)
+                write_all(descriptor, data)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, size)
@@ -245,9 +239,3 @@ class DecisionFile:
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]

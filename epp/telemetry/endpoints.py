@@ -56,7 +56,6 @@ class EndpointState:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether there is something to do about it."""
         return not self.used or self.contact in _IMPERFECT
 
     def as_fields(self) -> Mapping[str, object]:
@@ -263,7 +262,6 @@ class Prices(NamedTuple):
 
 
 def prices_of(snapshot: Snapshot) -> Prices:
-    """Return which endpoints have no price."""
     tags = snapshot.records(ACCELERATOR)
     slots = snapshot.slots[tags.derive_mask(_lacks_price)[snapshot.slots]].tolist()
     missing = tuple(endpoint.id for slot in slots if (endpoint := snapshot.endpoints.values[slot]) is not None)
@@ -271,7 +269,6 @@ def prices_of(snapshot: Snapshot) -> Prices:
 
 
 def count_unpriced(snapshot: Snapshot) -> int:
-    """Return how many endpoints have no price."""
     return int(np.count_nonzero(snapshot.records(ACCELERATOR).derive_mask(_lacks_price)[snapshot.slots]))
 
 

@@ -10,12 +10,7 @@ from functools import partial
 from itertools import accumulate
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
@@ -47,8 +42,6 @@ class _Value:
 
 
 class Count(_Value):
-    """A series of a counter."""
-
     __slots__ = ("created",)
 
     def __init__(self) -> None:
@@ -209,7 +202,6 @@ class Counters(Family[Count]):
     make = Count
 
     def count(self, *values: str) -> None:
-        """Add one to the series with these values of its labels."""
         self.labels(*values).value += 1
 
     def samples(self, name: str, labels: dict[str, str], series: Count, *, with_created: bool) -> Iterator[Sample]:
@@ -251,7 +243,6 @@ class Histograms(Family[Distribution]):
     def samples(
         self, name: str, labels: dict[str, str], series: Distribution, *, with_created: bool
     ) -> Iterator[Sample]:
-        """Yield the buckets, the count and the sum."""
         count = 0
         for edge, count in zip(self._edges, accumulate(series.counts), strict=True):
             yield Sample(f"{name}_bucket", {**labels, "le": edge}, count)
@@ -267,7 +258,6 @@ class Families:
     def __init__(self, registry: CollectorRegistry, *, legacy: bool = True) -> None:
         self.registry = registry
         self.legacy = legacy
-        """Whether older names are shown."""
 
     def counters(self, name: str, text: str, labels: Sequence[str] = (), legacy: Legacy | str = "") -> Counters:
         return Counters(f"{PREFIX}{name}", text, labels, self.registry, legacy=self._older(name, labels, legacy))
@@ -290,6 +280,11 @@ class Families:
 
 Row: TypeAlias = tuple[Sequence[str], Sequence[float | None]]
 """The values of the labels, and a value for each metric; None for no sample."""
+
+
+def rows_of(values: Mapping[str, float]) -> Sequence[Row]:
+    """Return the rows of one metric with one label, by the values of the label."""
+    return [((label,), (value,)) for label, value in values.items()]
 
 
 class Computed(Collector):

@@ -18,14 +18,7 @@ from epp.framework.plugin import Plugin
 from epp.framework.request import IN_FLIGHT_COST, DataKey, Request
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.datastore import Datastore
-from epp.telemetry.families import (
-    EXTENSION,
-    SCHEDULING_SECONDS,
-    Computed,
-    Families,
-    Gauges,
-    Row,
-)
+from epp.telemetry.families import EXTENSION, SCHEDULING_SECONDS, Computed, Families, Gauges, Row
 from epp.telemetry.request_series import OTHER, Bounded, RequestSeries, Series, shortened
 
 _PREFIX = "flow_control_"
@@ -69,17 +62,13 @@ class FlowSeries:
             entering,
             EXTENSION,
         )
-        self.cycled = (
-            families.histograms(
-                f"{_PREFIX}dispatch_cycle_duration_seconds",
-                "Time of one dispatch cycle, including the routing of released requests.",
-                SCHEDULING_SECONDS,
-                (),
-                EXTENSION,
-            )
-            .labels()
-            .observe
+        cycles = families.histograms(
+            f"{_PREFIX}dispatch_cycle_duration_seconds",
+            "Time of one dispatch cycle, including the routing of released requests.",
+            SCHEDULING_SECONDS,
+            legacy=EXTENSION,
         )
+        self.cycled = cycles.labels().observe
         self._ended = families.counters(
             f"{_PREFIX}requests_total",
             "Requests by how flow control ended for them.",
@@ -110,6 +99,34 @@ class FlowSeries:
         texts = {f"{name}requests": f"Requests {text}", f"{name}bytes": f"Bytes of bodies {text}"}
         self._all_bands: Sequence[Row] = ()
         Computed(families.registry, ("inference_pool",), texts, lambda: self._all_bands)
+        self._issued = families.counters(
+            f"{_PREFIX}revocations_issued_total",
+            "Requests under way that were told to end, by the priority of the one that they make room for.",
+            ("priority", "inference_pool"),
+        )
+        self._revoked = families.counters(
+            f"{_PREFIX}revocations_total",
+            "Requests told to end, by outcome: confirmed as they have ended, timed_out if they did not in time.",
+            ("outcome", "inference_pool"),
+        )
+        self._target = families.gauges(
+            f"{_PREFIX}reclaim_target",
+            "How much fuller than allowed the endpoint was at the last decision, in units of pool_saturation.",
+            ("inference_pool",),
+        ).labels(pool_name)
+        self._pending = families.gauges(
+            f"{_PREFIX}pending_reclaim",
+            "What requests that were told to end, and have not yet, take of an endpoint, in the same units.",
+            ("inference_pool",),
+        ).labels(pool_name)
+        self._confirmation_seconds = families.histograms(
+            f"{_PREFIX}revocation_confirmation_seconds",
+            "Time from telling a request to end to its end.",
+            CONFIRMATION_SECONDS,
+            ("inference_pool",),
+        ).labels(pool_name)
+        self._revoked_for = Bounded[str](_MAX_PRIORITIES)
+        self._credit = 0.0
 
     def queued(self, request: Request) -> None:
         series = self._series(request)
@@ -130,7 +147,6 @@ class FlowSeries:
         self._count(request, series, outcome, seconds, release=True)
 
     def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
-        """Record how long it took to put a request into its queue."""
         stay = request.get(QUEUEING_OUTCOME)
         outcome = Outcome.NOT_YET_FINALIZED if waits or stay is None else stay.outcome
         series = self._series(request)
@@ -147,6 +163,30 @@ class FlowSeries:
         """Count a request that was let through at once, and refused all the same."""
         if request is not None and request.get(QUEUEING_OUTCOME) is AT_ONCE:
             self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
+
+    def revoked(
+        self,
+        target: int,  # noqa: ARG002  requests; the metric shows their sums
+        issued: int,
+        pending: int,
+        *,
+        priority: int,
+        deficit: float,
+        credit: float,
+    ) -> None:
+        self._issued.labels(self._revoked_for.shown(str(priority), OTHER), self._pool).inc(issued)
+        self._credit = credit
+        self._target.set(deficit)
+        self._pending.set(pending * credit)
+
+    def revocation_confirmed(self, seconds: float, pending: int) -> None:
+        self._revoked.labels("confirmed", self._pool).inc()
+        self._confirmation_seconds.observe(seconds)
+        self._pending.set(pending * self._credit)
+
+    def revocations_given_up(self, count: int) -> None:
+        self._revoked.labels("timed_out", self._pool).inc(count)
+        self._pending.set(0)
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
         """Set the gauges to the waiting requests; None if flow control is off."""
@@ -195,70 +235,6 @@ def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | Non
         requests / limits.requests if limits.requests else None,
         size_bytes / limits.size_bytes if limits.size_bytes else None,
     )
-
-
-_POOL = ("inference_pool",)
-
-
-class RevocationSeries:
-    """Counts decisions and their results."""
-
-    def __init__(self, pool_name: str, families: Families) -> None:
-        self._pool = pool_name
-        self._issued = families.counters(
-            f"{_PREFIX}revocations_issued_total",
-            "Requests under way that were told to end, by the priority of the one that they make room for.",
-            ("priority", *_POOL),
-        )
-        self._ended = families.counters(
-            f"{_PREFIX}revocations_total",
-            "Requests told to end, by outcome: confirmed as they have ended, timed_out if they did not in time.",
-            ("outcome", *_POOL),
-        )
-        self._target = families.gauges(
-            f"{_PREFIX}reclaim_target",
-            "How much fuller than allowed the endpoint was at the last decision, in units of pool_saturation.",
-            _POOL,
-        ).labels(pool_name)
-        self._pending = families.gauges(
-            f"{_PREFIX}pending_reclaim",
-            "What requests that were told to end, and have not yet, take of an endpoint, in the same units.",
-            _POOL,
-        ).labels(pool_name)
-        self._seconds = families.histograms(
-            f"{_PREFIX}revocation_confirmation_seconds",
-            "Time from telling a request to end to its end.",
-            CONFIRMATION_SECONDS,
-            _POOL,
-        ).labels(pool_name)
-        self._priorities = Bounded[str](_MAX_PRIORITIES)
-        self._credit = 0.0
-
-    def revoked(
-        self,
-        target: int,  # noqa: ARG002  requests; the metric shows their sums
-        issued: int,
-        pending: int,
-        *,
-        priority: int,
-        deficit: float,
-        credit: float,
-    ) -> None:
-        self._issued.labels(self._priorities.shown(str(priority), OTHER), self._pool).inc(issued)
-        self._credit = credit
-        self._target.set(deficit)
-        self._pending.set(pending * credit)
-
-    def revocation_confirmed(self, seconds: float, pending: int) -> None:
-        """Count the end of a request that was told to."""
-        self._ended.labels("confirmed", self._pool).inc()
-        self._seconds.observe(seconds)
-        self._pending.set(pending * self._credit)
-
-    def revocations_given_up(self, count: int) -> None:
-        """Count requests that did not end in time."""
-        self._ended.labels("timed_out", self._pool).inc(count)
-        self._pending.set(0)
 
 
 _MOST_INFLIGHT_FLOWS = 256

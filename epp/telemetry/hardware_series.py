@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 from prometheus_client.registry import CollectorRegistry
 
-from epp.framework import ACCELERATOR_SELECTION, Request
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.arrays import Floats
 from epp.framework.clusters import CLUSTER, MOST_SCORE
 from epp.framework.datalayer import KnowsAccelerators, unknown_accelerators
 from epp.framework.plugin import Plugin
 from epp.framework.records import Derivation
-from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, ANSWERS, IN_FLIGHT, KV_USAGE, REACHABLE, WAITING, Snapshot
 from epp.telemetry.endpoints import PRICE_DERIVATIONS, count_unpriced
-from epp.telemetry.families import Computed, Counters, Families, Row
-from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER, Bounded
+from epp.telemetry.families import Computed, Families, Row, rows_of
 
 SCORES_PATH = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
 """Where an API server has them."""
@@ -65,7 +62,7 @@ def show_hardware(families: Families, pool_name: str, shown: Callable[[], Snapsh
     Computed(families.registry, ("name", "accelerator"), texts, rows)
     text = "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
     unpriced = {"llm_d_epp_endpoints_without_price": text}
-    Computed(families.registry, ("name",), unpriced, lambda: [((pool_name,), (count_unpriced(shown()),))])
+    Computed(families.registry, ("name",), unpriced, lambda: rows_of({pool_name: count_unpriced(shown())}))
 
 
 def hardware_name(tag: AcceleratorTag) -> str:
@@ -79,23 +76,6 @@ HARDWARE_DERIVATIONS: Sequence[Derivation] = (
     (np.float64, AcceleratorTag.cost_per_hour),
 )
 """Values computed from the tag of each endpoint."""
-
-
-class SelectionSeries:
-    """Counts the pick of each profile; accelerators beyond 256 combinations are counted under `other`."""
-
-    def __init__(self, counter: Counters) -> None:
-        self._counter = counter
-        self._known = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
-
-    def count(self, request: Request, result: SchedulingResult) -> None:
-        asked = request.get(ACCELERATOR_SELECTION)
-        for profile, leg in result.profiles.items():
-            if leg is None:
-                continue
-            tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
-            labels = hardware_name(tag), profile, "" if asked is None else asked.of(profile).policy
-            self._counter.count(*self._known.shown(labels, (OTHER, *labels[1:])))
 
 
 def show_unknown_accelerators(registry: CollectorRegistry, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from types import CodeType, FrameType, MappingProxyType
+from types import CodeType, FrameType
 from typing import Literal, TextIO, TypeAlias, cast
 
 import msgspec
@@ -26,15 +26,13 @@ from epp.telemetry.request_log import request_as_text
 TimeStamp: TypeAlias = Callable[[], str | int | float]
 """Returns the time of now as lines have it."""
 
-_KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "exception": "stacktrace",
-        "model": "modelName",
-        "objective": "objectiveKey",
-        "request_id": REQUEST_ID,
-        "target_model": "targetModelName",
-    }
-)
+_KEYS: Mapping[str, str] = {
+    "exception": "stacktrace",
+    "model": "modelName",
+    "objective": "objectiveKey",
+    "request_id": REQUEST_ID,
+    "target_model": "targetModelName",
+}
 """Keys of llm-d-router for fields that have other names in this program."""
 _SKIPPED_FRAMES = 2
 
@@ -189,9 +187,13 @@ class LogWriter(io.TextIOBase):
         except (OSError, ValueError):  # a stream in memory
             self._stream.write(lines)
             return
-        data = memoryview(lines.encode("utf-8", "backslashreplace"))
-        while data:
-            data = data[os.write(descriptor, data) :]
+        write_all(descriptor, lines.encode("utf-8", "backslashreplace"))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 ERRORS_ALONE = -1
@@ -217,28 +219,6 @@ class LogStyle:
     def is_text(self) -> bool:
         """Whether lines are text for people."""
         return sys.stderr.isatty() if self.encoder is None else self.encoder == "console"
-
-
-class FailureLog:
-    """Logs the first failure of each plugin and kind; repetitions would hide other lines."""
-
-    def __init__(self) -> None:
-        self._logged: set[tuple[str, object]] = set()
-
-    def log(self, plugin: str, error: Exception, problem: str) -> None:
-        """Log the error with its traceback, unless this plugin has had one of its type."""
-        if self._is_first(plugin, type(error)):
-            structlog.get_logger().error("plugin failed", plugin=plugin, error=problem, exc_info=error)
-
-    def warn(self, plugin: str, problem: str, count: int) -> None:
-        """Log a problem with that many results, unless this plugin has had it before."""
-        if self._is_first(plugin, problem):
-            structlog.get_logger().warning(problem, plugin=plugin, count=count)
-
-    def _is_first(self, plugin: str, kind: object) -> bool:
-        first = (plugin, kind) not in self._logged
-        self._logged.add((plugin, kind))
-        return first
 
 
 def configure(verbosity: int = 2, style: LogStyle = LogStyle(), *, worker: str = "") -> LogWriter:

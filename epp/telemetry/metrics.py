@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics under the names of llm-d-router, updated by director, scheduler, collector and configuration."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from prometheus_client.registry import CollectorRegistry
 
 from epp.admission.flow_control.control import FlowControl
-from epp.admission.quotas import Quotas
 from epp.config import ConfigObserver
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock
 from epp.framework.plugin import SchedulingObserver
 from epp.framework.plugin_status import Legacy
-from epp.framework.request import DEFAULT_FLOW, DataKey, Usage
+from epp.framework.request import DEFAULT_FLOW, DataKey
 from epp.framework.snapshot import Snapshot
 from epp.pool.collectors.polling.poll import CollectorObserver
-from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
+from epp.routing.director import Cause, DirectorObserver, Refusal, Rewrite, Routing
 from epp.telemetry.families import EXTENSION, Families, Histograms
-from epp.telemetry.flow_series import FlowSeries, RevocationSeries
+from epp.telemetry.flow_series import FlowSeries
 from epp.telemetry.plugin_metrics import SchedulingMetrics
 from epp.telemetry.pool_series import PoolSeries, QuotaSeries, ids_of, served_models, slots_by_name
-from epp.telemetry.request_series import MAX_COMBINATIONS, RequestSeries, RewriteSeries, Series
+from epp.telemetry.request_series import (
+    MAX_COMBINATIONS,
+    MAX_UNKNOWN,
+    OTHER,
+    Bounded,
+    RequestSeries,
+    Series,
+    shortened,
+)
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 _MODELS = _LABELS[:2]
@@ -90,15 +97,14 @@ class RequestMetrics:
             ("label",),
         )
         self.series = RequestSeries(clock, running, folded, max_combinations=max_combinations)
-        """The series of all requests."""
-        self.model_rewritten = RewriteSeries(
-            families.counters(
-                "model_rewrite_decisions_total",
-                "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
-                ("model_rewrite_name", "model_name", "target_model"),
-                EXTENSION,
-            )
-        ).count
+        self._rewrites = families.counters(
+            "model_rewrite_decisions_total",
+            "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
+            ("model_rewrite_name", "model_name", "target_model"),
+            EXTENSION,
+        )
+        self._rewritten = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
+        self._rewritten_by_clients = Bounded[str](MAX_UNKNOWN)
         self._duration = histogram(
             "request_duration_seconds",
             "Time from the headers of a request to the end of the response.",
@@ -139,15 +145,12 @@ class RequestMetrics:
             NTPOT_SECONDS,
             "normalized_time_per_output_token_seconds",
         )
-        self.request_processed = (
-            families.histograms(
-                "request_processing_duration_seconds",
-                "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
-                REQUEST_PROCESSING_SECONDS,
-            )
-            .labels()
-            .observe
+        processing = families.histograms(
+            "request_processing_duration_seconds",
+            "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
+            REQUEST_PROCESSING_SECONDS,
         )
+        self.request_processed = processing.labels().observe
         self._response_processing = families.histograms(
             "response_processing_duration_seconds",
             "Time that the picker spent on the pieces of a streamed response; of others, the time from its headers to "
@@ -161,6 +164,17 @@ class RequestMetrics:
         series.of(self._requests).inc()
         series.of(self._request_size).observe(request.size_bytes)
         return series
+
+    def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
+        """Count a request whose model a rule has chosen.
+
+        Beyond 16 models by generic rules, a model counts as `other`; so does everything beyond 256 combinations.
+        """
+        model = shortened(request.body.model)
+        if rewrite.generic:
+            model = self._rewritten_by_clients.shown(model, OTHER)
+        labels = shortened(rewrite.name), model, shortened(request.model)
+        self._rewrites.count(*self._rewritten.shown(labels, (OTHER, OTHER, OTHER)))
 
     def refused(self, refusal: Refusal) -> None:
         request = refusal.request
@@ -209,20 +223,16 @@ class RequestMetrics:
         usage = routing.usage
         if usage is None:
             return
-        self._count_tokens(usage, series, tells_cached=routing.tells_cached)
+        if usage.prompt_tokens:
+            series.of(self._input).observe(usage.prompt_tokens)
+        if routing.tells_cached:
+            series.of(self._cached).observe(usage.cached_tokens)
         tokens = usage.completion_tokens
         if tokens:
+            series.of(self._output).observe(tokens)
             series.of(self._ntpot).observe(seconds / tokens)
         if tokens > 1 and routing.is_stream and routing.first_byte_at is not None:
             series.of(self._tpot).observe((now - routing.first_byte_at) / (tokens - 1))
-
-    def _count_tokens(self, usage: Usage, series: Series, *, tells_cached: bool) -> None:
-        if usage.prompt_tokens:
-            series.of(self._input).observe(usage.prompt_tokens)
-        if tells_cached:
-            series.of(self._cached).observe(usage.cached_tokens)
-        if usage.completion_tokens:
-            series.of(self._output).observe(usage.completion_tokens)
 
 
 _POLLS, _OLDER_POLLS = "datalayer_", "llm_d_inference_scheduler_"
@@ -251,25 +261,69 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         """
         self.registry = CollectorRegistry()
         families = self.families = Families(self.registry, legacy=legacy)
-        """Makes further metrics."""
         self._clock = clock
         self._requests = RequestMetrics(families, clock, max_combinations=max_combinations)
-        self._scheduling = SchedulingMetrics(families)
-        self.slowest_call = self._scheduling.slowest_call
+        self.scheduling = SchedulingMetrics(families)
+        self.slowest_call = self.scheduling.slowest_call
         self._pool = PoolSeries(pool_name, families, stale_seconds)
         self._flow = FlowSeries(pool_name, clock, self._requests.series, families)
-        self._quotas = QuotaSeries(clock, families)
-        revocations = RevocationSeries(pool_name, families)
+        self.quotas = QuotaSeries(clock, families)
+        self.refresh_quotas = self.quotas.show
         for group, *events in (
             (self._requests, "model_rewritten", "first_piece", "request_processed"),
-            (self._scheduling, "scheduled", "plugin_called", "plugin_failed", "scores_rejected", "scores_clamped"),
+            (self.scheduling, "scheduled", "plugin_called", "plugin_failed", "scores_rejected", "scores_clamped"),
             (self._flow, "queued", "left", "enqueued", "cycled"),
-            (revocations, "revoked", "revocation_confirmed", "revocations_given_up"),
-            (self._quotas, "alert"),
+            (self._flow, "revoked", "revocation_confirmed", "revocations_given_up"),
+            (self.quotas, "alert"),
         ):
             for event in events:
                 setattr(self, event, getattr(group, event))
-        for event, record in _recorders(families).items():
+        # Methods that record events; the arguments of each are the labels of a counter, or a value.
+        recorders: Mapping[str, Callable[..., None]] = {
+            "poll_error": families.counters(
+                f"{_POLLS}poll_errors_total",
+                "Failed polls of endpoints.",
+                ("source_type",),
+                _OLDER_POLLS,
+            ).count,
+            "extract_error": families.counters(
+                f"{_POLLS}extract_errors_total",
+                "Polled pages that could not be read.",
+                ("source_type", "extractor_type"),
+                _OLDER_POLLS,
+            ).count,
+            "page_limited": families.counters(
+                f"{_POLLS}page_limits_total",
+                "Polled pages beyond a limit: refused, or read in part (family_series, series_bytes).",
+                ("source_type", "limit"),
+            ).count,
+            "endpoint_suspected": families.counters(
+                f"{_OUTLIERS}suspicions_total",
+                "Times that an endpoint was avoided and asked as a connection to it failed or ended, by what its port "
+                "said: answers, refuses, silent.",
+                ("verdict",),
+            ).count,
+            "endpoint_ejected": families.counters(
+                f"{_OUTLIERS}ejections_total",
+                "Ejections of endpoints by the failures that led to them: connection, gateway (502, 503, 504), server "
+                "(other errors).",
+                ("cause",),
+            ).count,
+            "ejection_spared": families.counters(
+                f"{_OUTLIERS}ejections_overflow_total",
+                "Endpoints that were not ejected, as --outlier-max-ejection-percent of the pool are.",
+                ("cause",),
+            ).count,
+            "poll_interval": families.gauges(
+                f"{_POLLS}poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
+            )
+            .labels()
+            .set,
+            "endpoints_ejected": families.gauges(f"{_OUTLIERS}ejections_active", "Endpoints that are ejected now.")
+            .labels()
+            .set,
+        }
+        for event, record in recorders.items():
             setattr(self, event, record)
         self._endpoint_responses = families.counters(
             "endpoint_responses_total",
@@ -298,12 +352,12 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002  see `scheduled`
         series = self._requests.routed(request)
         self._flow.routed(request, series)
-        self._scheduling.routed(request, result, series)
+        self.scheduling.routed(request, result, series)
 
     def refused(self, refusal: Refusal) -> None:
         self._requests.refused(refusal)
         self._flow.refused(refusal.request)
-        self._quotas.refused(refusal.error)
+        self.quotas.refused(refusal.error)
 
     def expired(self, routing: Routing) -> None:  # noqa: ARG002  their number says enough
         """Count a routed request that no endpoint has answered for too long."""
@@ -315,7 +369,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             self._endpoint_responses.count(routing.served.name, outcome)
 
     def config_taken(self, generation: int) -> None:
-        """Record that the configuration file is in effect."""
         self._config_is_good.set(1)
         if generation != self._generation.value:
             self._reloads.count("taken")
@@ -326,7 +379,6 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._reloads.count("refused")
 
     def task_failed(self, kind: str, error: Exception) -> None:  # noqa: ARG002  the supervisor logs it
-        """Count an error of a background task."""
         self._task_failures.count(kind)
 
     def refresh_pool(self, snapshot: Snapshot, flow: FlowControl | None = None) -> None:
@@ -338,66 +390,4 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         for name, outcome in self._endpoint_responses.values():
             if name not in names:
                 self._endpoint_responses.remove(name, outcome)
-        self._scheduling.keep(snapshot.endpoints.derive(ids_of))
-
-    def refresh_quotas(self, quotas: Quotas, named: Iterable[str] = ()) -> None:
-        """Update the gauges of quotas, those of the tenants of the configuration before others."""
-        self._quotas.show(quotas, named)
-
-    @property
-    def picks(self) -> Mapping[str, int]:
-        """How often each endpoint of the pool was picked, by `namespace/name`; for the event loop."""
-        return self._scheduling.picks
-
-    @property
-    def quota_alerts(self) -> Sequence[Mapping[str, object]]:
-        """Limits of quotas that are almost used up; may be read in any thread."""
-        return self._quotas.alerts
-
-
-def _recorders(families: Families) -> Mapping[str, Callable[..., None]]:
-    """Return the methods that record events by the event: its arguments are the labels of a counter, or a value."""
-    return {
-        "poll_error": families.counters(
-            f"{_POLLS}poll_errors_total",
-            "Failed polls of endpoints.",
-            ("source_type",),
-            _OLDER_POLLS,
-        ).count,
-        "extract_error": families.counters(
-            f"{_POLLS}extract_errors_total",
-            "Polled pages that could not be read.",
-            ("source_type", "extractor_type"),
-            _OLDER_POLLS,
-        ).count,
-        "page_limited": families.counters(
-            f"{_POLLS}page_limits_total",
-            "Polled pages beyond a limit: refused, or read in part (family_series, series_bytes).",
-            ("source_type", "limit"),
-        ).count,
-        "endpoint_suspected": families.counters(
-            f"{_OUTLIERS}suspicions_total",
-            "Times that an endpoint was avoided and asked as a connection to it failed or ended, by what its port "
-            "said: answers, refuses, silent.",
-            ("verdict",),
-        ).count,
-        "endpoint_ejected": families.counters(
-            f"{_OUTLIERS}ejections_total",
-            "Ejections of endpoints by the failures that led to them: connection, gateway (502, 503, 504), server "
-            "(other errors).",
-            ("cause",),
-        ).count,
-        "ejection_spared": families.counters(
-            f"{_OUTLIERS}ejections_overflow_total",
-            "Endpoints that were not ejected, as --outlier-max-ejection-percent of the pool are.",
-            ("cause",),
-        ).count,
-        "poll_interval": families.gauges(
-            f"{_POLLS}poll_interval_seconds", "Time between two polls of an endpoint, which grows with the pool."
-        )
-        .labels()
-        .set,
-        "endpoints_ejected": families.gauges(f"{_OUTLIERS}ejections_active", "Endpoints that are ejected now.")
-        .labels()
-        .set,
-    }
+        self.scheduling.keep(snapshot.endpoints.derive(ids_of))

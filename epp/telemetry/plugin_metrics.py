@@ -10,15 +10,15 @@ import structlog
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from epp.framework import Endpoint, Request
+from epp.framework import ACCELERATOR_SELECTION, Endpoint, Request
 from epp.framework.messages import described
 from epp.framework.plugin import Plugin, Role
 from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Sample
 from epp.framework.result import SchedulingResult
+from epp.framework.snapshot import ACCELERATOR
 from epp.telemetry.families import EXTENSION, PREFIX, SCHEDULING_SECONDS, Count, Counters, Families, Gauges, Histograms
-from epp.telemetry.hardware_series import SelectionSeries
-from epp.telemetry.logs import FailureLog
-from epp.telemetry.request_series import OTHER, Bounded, Series, shortened
+from epp.telemetry.hardware_series import hardware_name
+from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER, Bounded, Series, shortened
 
 _LABELS = ("plugin_type", "plugin_name")
 
@@ -91,72 +91,17 @@ def family_of(metric: PluginMetric, *, legacy: bool = True) -> Counters | Gauges
     return Gauges(name, metric.text, labels, None, legacy=older)
 
 
-class PluginTimes:
-    """Durations of plugin calls, and how many were slow; logs a plugin that is slow again and again."""
-
-    def __init__(self, families: Families) -> None:
-        labels = ("extension_point", "plugin_type", "plugin_name")
-        self._durations = families.histograms(
-            "plugin_duration_seconds",
-            "Duration of plugin calls.",
-            SCHEDULING_SECONDS,
-            labels,
-            EXTENSION,
-        )
-        self._slow_calls = families.counters(
-            "plugin_slow_calls_total", f"Plugin calls of {SLOW_SECONDS:g} s and more.", labels
-        )
-        self._calls: dict[tuple[str, str, str], Distribution] = {}
-        self._logged: set[tuple[str, str, str]] = set()
-        self._slowest = (0.0, "")
-
-    def add(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
-        """Record a call; there are many for each request."""
-        key = role.name, plugin.plugin_type, plugin.name
-        calls = self._calls.get(key)
-        if calls is None:
-            calls = self._calls[key] = self._durations.labels(*key)
-            self._slow_calls.labels(*key)
-        if seconds <= SCHEDULING_SECONDS[0]:  # most are, and `observe` costs more
-            calls.counts[0] += 1
-            calls.total += seconds
-            return
-        calls.observe(seconds)
-        if seconds >= SLOW_SECONDS:
-            self._slow(key, seconds, calls)
-
-    def take_slowest(self) -> tuple[float, str]:
-        """Return the seconds and the plugin of the longest slow call since this was last called; 0 for none."""
-        slowest, self._slowest = self._slowest, (0.0, "")
-        return slowest
-
-    def _slow(self, key: tuple[str, str, str], seconds: float, calls: Distribution) -> None:
-        slow = self._slow_calls.labels(*key)
-        slow.inc()
-        self._slowest = max(self._slowest, (seconds, key[2]))
-        total = sum(calls.counts)
-        if key not in self._logged and slow.value >= _SLOW_CALLS and slow.value >= _SLOW_SHARE * total:
-            self._logged.add(key)
-            _log.warning(
-                "plugin is slow: all requests wait for it",
-                plugin=key[2],
-                slow_calls=slow.value,
-                calls=total,
-                mean_ms=round(calls.total / total * 1e3, 3),
-            )
-
-
 class SchedulingMetrics:
-    """Counts runs of the scheduler, and calls of plugins."""
+    """Counts runs of the scheduler, and calls of plugins; logs a plugin that fails, or is slow again and again."""
 
     def __init__(self, families: Families) -> None:
-        self._failure_log = FailureLog()
+        self._logged: set[tuple[object, ...]] = set()
+        """Plugins and problems that a line has told of: repetitions would hide other lines."""
         self._times = families.histograms(
             "scheduler_e2e_duration_seconds",
             "Time for one run of the scheduler: all profiles, with their filters, scorers and pickers.",
             SCHEDULING_SECONDS,
-            (),
-            EXTENSION,
+            legacy=EXTENSION,
         ).labels()
         self._attempts = families.counters(
             "scheduler_attempts_total",
@@ -176,20 +121,24 @@ class SchedulingMetrics:
         self._clamped_scores = families.counters(
             "scheduler_scores_clamped_total", "Scores below 0 or above 1, and limited to these.", ("plugin_name",)
         )
-        plugin_times = PluginTimes(families)
-        self.plugin_called = plugin_times.add
-        """Record a call; there are many for each request."""
-        self.slowest_call = plugin_times.take_slowest
+        labels = ("extension_point", "plugin_type", "plugin_name")
+        self._durations = families.histograms(
+            "plugin_duration_seconds", "Duration of plugin calls.", SCHEDULING_SECONDS, labels, EXTENSION
+        )
+        self._slow_calls = families.counters(
+            "plugin_slow_calls_total", f"Plugin calls of {SLOW_SECONDS:g} s and more.", labels
+        )
+        self._calls: dict[tuple[str, str, str], Distribution] = {}
+        self._slowest = (0.0, "")
         self._plugin_failures = families.counters(
             "plugin_failures_total", "Errors raised by plugins.", ("plugin_name",)
         )
-        self._selections = SelectionSeries(
-            families.counters(
-                "accelerator_selections_total",
-                "Picks by accelerator class (or model, without a class), profile and policy of the selection.",
-                ("accelerator", "profile", "policy"),
-            )
+        self._selections = families.counters(
+            "accelerator_selections_total",
+            "Picks by accelerator class (or model, without a class), profile and policy of the selection.",
+            ("accelerator", "profile", "policy"),
         )
+        self._selected = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
 
     def scheduled(self, request: Request, seconds: float, result: SchedulingResult | None) -> None:
         """Record a run of the scheduler; where it has a result, `routed` counts the endpoint."""
@@ -198,18 +147,23 @@ class SchedulingMetrics:
             self._attempts.count(_FAILURE, self._failed.shown(shortened(request.model), OTHER), "", "", "")
 
     def routed(self, request: Request, result: SchedulingResult, series: Series) -> None:
-        """Count the picks of a run of the scheduler."""
+        """Count the picks of a run of the scheduler; accelerators beyond 256 combinations count as `other`."""
         endpoint = result.targets[0]
         model = series.labels[1]
         picked = self._picked.get((model, endpoint.id, endpoint.hostport))
         if picked is None:
             picked = self._attempt(model, endpoint, most=_MOST_PICKED if series.is_known else _MOST_UNKNOWN)
         picked.value += 1
-        self._selections.count(request, result)
+        asked = request.get(ACCELERATOR_SELECTION)
+        for profile, leg in result.profiles.items():
+            if leg is not None:
+                tag = leg.candidates.snapshot.records(ACCELERATOR).values[leg.slot]
+                labels = hardware_name(tag), profile, "" if asked is None else asked.of(profile).policy
+                self._selections.count(*self._selected.shown(labels, (OTHER, *labels[1:])))
 
     @property
     def picks(self) -> Mapping[str, int]:
-        """Return how often each endpoint of the pool was picked, by `namespace/name`."""
+        """How often each endpoint of the pool was picked, by `namespace/name`; for the event loop."""
         found: Counter[str] = Counter()
         for (_, endpoint, _), count in self._picked.items():
             found[endpoint] += int(count.value)
@@ -222,20 +176,62 @@ class SchedulingMetrics:
             namespace, _, name = key[1].partition("/")
             self._attempts.remove(_SUCCESS, key[0], name, namespace, key[2].rpartition(":")[2])
 
+    def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
+        """Record a call; there are many for each request."""
+        key = role.name, plugin.plugin_type, plugin.name
+        calls = self._calls.get(key)
+        if calls is None:
+            calls = self._calls[key] = self._durations.labels(*key)
+            self._slow_calls.labels(*key)
+        if seconds <= SCHEDULING_SECONDS[0]:  # most are, and `observe` costs more
+            calls.counts[0] += 1
+            calls.total += seconds
+            return
+        calls.observe(seconds)
+        if seconds >= SLOW_SECONDS:
+            self._slow(key, seconds, calls)
+
+    def slowest_call(self) -> tuple[float, str]:
+        """Return the seconds and the plugin of the longest slow call since this was last called; 0 for none."""
+        slowest, self._slowest = self._slowest, (0.0, "")
+        return slowest
+
     def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
-        """Count an error of a plugin, and log the first of each type."""
-        self._plugin_failures.labels(plugin).inc()
-        self._failure_log.log(plugin, error, problem)
+        """Count an error of a plugin, and log the first of each type with its traceback."""
+        self._plugin_failures.count(plugin)
+        if self._is_first(plugin, type(error)):
+            _log.error("plugin failed", plugin=plugin, error=problem, exc_info=error)
 
     def scores_rejected(self, plugin: str, count: int) -> None:
         """Count scores that are NaN or infinite, and log the first."""
         self._rejected_scores.labels(plugin).inc(count)
-        self._failure_log.warn(plugin, "scorer returned NaN or infinity, which count as 0", count)
+        if self._is_first(plugin, "rejected"):
+            _log.warning("scorer returned NaN or infinity, which count as 0", plugin=plugin, count=count)
 
     def scores_clamped(self, plugin: str, count: int) -> None:
         """Count scores below 0 and above 1, and log the first."""
         self._clamped_scores.labels(plugin).inc(count)
-        self._failure_log.warn(plugin, "scorer returned scores below 0 or above 1, which count as these", count)
+        if self._is_first(plugin, "clamped"):
+            _log.warning("scorer returned scores below 0 or above 1, which count as these", plugin=plugin, count=count)
+
+    def _slow(self, key: tuple[str, str, str], seconds: float, calls: Distribution) -> None:
+        slow = self._slow_calls.labels(*key)
+        slow.inc()
+        self._slowest = max(self._slowest, (seconds, key[2]))
+        total = sum(calls.counts)
+        if slow.value >= _SLOW_CALLS and slow.value >= _SLOW_SHARE * total and self._is_first(*key):
+            _log.warning(
+                "plugin is slow: all requests wait for it",
+                plugin=key[2],
+                slow_calls=slow.value,
+                calls=total,
+                mean_ms=round(calls.total / total * 1e3, 3),
+            )
+
+    def _is_first(self, *problem: object) -> bool:
+        is_first = problem not in self._logged
+        self._logged.add(problem)
+        return is_first
 
     def _attempt(self, model: str, endpoint: Endpoint, *, most: int) -> Count:
         key = model, endpoint.id, endpoint.hostport

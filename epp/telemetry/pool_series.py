@@ -167,13 +167,13 @@ class QuotaSeries:
 
     @property
     def alerts(self) -> Sequence[Mapping[str, object]]:
-        """Limits that are almost used up, with the use as the alert began."""
+        """Limits that are almost used up, with the use as the alert began; may be read in any thread."""
         return [
             {"tenant": printable(tenant), "limit": key, "used": used, "most": limit}
             for (tenant, key), (used, limit) in list(self._alerts.items())
         ]
 
-    def show(self, quotas: Quotas, named: Iterable[str]) -> None:
+    def show(self, quotas: Quotas, named: Iterable[str] = ()) -> None:
         """Show limits and use as of now: of the named tenants first, so that clients cannot displace them."""
         if not quotas.is_active:
             self._rows = ()

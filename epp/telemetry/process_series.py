@@ -20,7 +20,7 @@ from epp.kube.cluster import Cluster
 from epp.kube.watched import Watched, WatchState
 from epp.pool.discovery.several import SourceState
 from epp.runtime.http_connections import ConnectionCounts, Cut
-from epp.telemetry.families import EXTENSION, Computed, Counters, Families, Gauges, Row
+from epp.telemetry.families import EXTENSION, Computed, Families, Row, rows_of
 
 _PACKAGE = "inference-epp"
 STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
@@ -30,7 +30,6 @@ _NETWORK = Path("/proc/self/net/netstat")
 
 
 def show_build(families: Families, transport: str, lost_log_lines: Callable[[], int]) -> None:
-    """Add the metrics of the program: its version, what carries ext_proc, and lost log lines."""
     info = families.gauges(
         "info",
         "1, with the commit and the version of this program; an installation that does not tell has no commit.",
@@ -83,14 +82,11 @@ def _network_traffic() -> Mapping[str, int]:
 
 
 def show_leader(registry: CollectorRegistry, lease: str, *, is_leader: Callable[[], bool]) -> None:
-    """Add the metric that tells whether this replica leads."""
     text = "1 while this replica holds the lease of that name, 0 while it stands by."
-    Computed(registry, ("name",), {"leader_election_master_status": text}, lambda: [((lease,), (float(is_leader()),))])
+    Computed(registry, ("name",), {"leader_election_master_status": text}, lambda: rows_of({lease: float(is_leader())}))
 
 
 def show_inputs(registry: CollectorRegistry, owners: Callable[[], Iterable[HasInputs]]) -> None:
-    """Add the metrics of the inputs of all that is in use at that moment."""
-
     def files() -> Iterator[Row]:
         for owner in owners():
             inputs = owner.inputs
@@ -116,8 +112,6 @@ def show_inputs(registry: CollectorRegistry, owners: Callable[[], Iterable[HasIn
 
 
 def show_sources(registry: CollectorRegistry, states: Callable[[], Iterable[SourceState]]) -> None:
-    """Add the metrics of the sources of endpoints, if there are several."""
-
     def rows() -> Iterator[Row]:
         for state in states():
             yield (state.name,), (state.endpoints, state.hidden, float(bool(state.trouble)), state.stale_seconds)
@@ -133,8 +127,6 @@ def show_sources(registry: CollectorRegistry, states: Callable[[], Iterable[Sour
 
 
 def show_watches(registry: CollectorRegistry, watches: Callable[[], Iterable[Watched[Any]]]) -> None:
-    """Add the metrics of the watches of the cluster that are in use at that moment."""
-
     def rows() -> Iterable[Row]:
         found: dict[tuple[str, str], Sequence[float]] = {}
         for watch in watches():
@@ -164,8 +156,6 @@ def show_watches(registry: CollectorRegistry, watches: Callable[[], Iterable[Wat
 
 
 def show_hubs(registry: CollectorRegistry, hubs: Callable[[], Iterable[Cluster]]) -> None:
-    """Add the metrics of the hubs that plugins read."""
-
     def rows() -> Iterator[Row]:
         for hub in hubs():
             watches = hub.watches
@@ -185,7 +175,6 @@ def show_hubs(registry: CollectorRegistry, hubs: Callable[[], Iterable[Cluster]]
 def show_extproc(
     registry: CollectorRegistry, budgets: Callable[[], Budgets], protocol_errors: Callable[[], Mapping[str, int]]
 ) -> None:
-    """Add the metrics of the budgets of gateways, and of their errors by kind."""
     texts = {
         "llm_d_epp_budget_used": "What gateways take of a budget: connections, streams, pending_streams (whose request "
         "is not complete), or gathered_bytes.",
@@ -201,12 +190,8 @@ def show_extproc(
     text = "Requests refused as nothing more of them came for --body-timeout."
     Computed(registry, (), {"llm_d_epp_request_body_timeouts_total": text}, lambda: [((), (budgets().timeouts,))])
     text = "Streams that ended as the gateway broke the protocol, by kind."
-    Computed(
-        registry,
-        ("kind",),
-        {"llm_d_epp_extproc_protocol_errors_total": text},
-        lambda: [((kind,), (count,)) for kind, count in protocol_errors().items()],
-    )
+    errors = {"llm_d_epp_extproc_protocol_errors_total": text}
+    Computed(registry, ("kind",), errors, lambda: rows_of(protocol_errors()))
 
 
 class StreamSeries(StreamObserver):
@@ -236,31 +221,28 @@ class ConnectionSeries:
     """Counters and a gauge with the port as a label; each port is counted by one thread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._accepted = Counters(
-            "llm_d_epp_page_connections_total",
-            "Connections to the metrics port and the admin port.",
-            ("port",),
-            registry,
+        families = Families(registry)
+        self.accepted = families.counters(
+            "page_connections_total", "Connections to the metrics port and the admin port.", ("port",)
         )
-        self._open = Gauges("llm_d_epp_page_connections_open", "Those that are open.", ("port",), registry)
-        self._cut = Counters(
-            "llm_d_epp_page_connections_cut_total",
+        self.open = families.gauges("page_connections_open", "Those that are open.", ("port",))
+        self.cut = families.counters(
+            "page_connections_cut_total",
             "Connections to the metrics port and the admin port that were closed or refused, by cause: made_room for "
             "others, no_descriptor, request_timeout, response_timeout, bad_request, unauthorized, busy, tls.",
             ("port", "cause"),
-            registry,
         )
 
     def of(self, port: str) -> ConnectionCounts:
-        return _PortCounts(port, self._accepted, self._open, self._cut)
+        return _PortCounts(port, self)
 
 
 class _PortCounts(ConnectionCounts):
-    def __init__(self, port: str, accepted: Counters, opened: Gauges, cut: Counters) -> None:
+    def __init__(self, port: str, series: ConnectionSeries) -> None:
         self._port = port
-        self._accepted = accepted.labels(port)
-        self._open = opened.labels(port)
-        self._cut = cut
+        self._accepted = series.accepted.labels(port)
+        self._open = series.open.labels(port)
+        self._cut = series.cut
 
     def opened(self) -> None:
         self._accepted.inc()

@@ -40,7 +40,6 @@ Encoder: TypeAlias = Callable[[Any], bytes]
 T = TypeVar("T")
 LABEL = "inference_pool"
 """The label that llm-d-router's metrics of flow control have."""
-Choose: TypeAlias = Callable[[CollectorRegistry], Collector]
 
 
 class BusyError(Exception):
@@ -183,20 +182,19 @@ class MetricsOfPools(CollectorRegistry):
         self._own = own
         self._pools = pools
 
-    def collect(self) -> Iterator[Metric]:
-        return self._collect(lambda registry: registry)
-
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
-        """Return a collector of the samples with these names."""
-        chosen = frozenset(names)
-        choose: Choose = lambda registry: registry.restricted_registry(chosen)  # noqa: E731  its type is written here
-        return cast("RestrictedRegistry", SimpleNamespace(collect=partial(self._collect, choose)))
+        return cast("RestrictedRegistry", SimpleNamespace(collect=partial(self.collect, frozenset(names))))
 
-    def _collect(self, choose: Choose) -> Iterator[Metric]:
-        yield from choose(self._own).collect()
+    def collect(self, names: frozenset[str] = frozenset()) -> Iterator[Metric]:
+        """Yield all metrics, or those with samples of these names."""
+
+        def chosen(registry: CollectorRegistry) -> Collector:
+            return registry.restricted_registry(names) if names else registry
+
+        yield from chosen(self._own).collect()
         found: dict[str, dict[str, Metric]] = {}
         for pool, registry in self._pools().items():
-            for metric in choose(registry).collect():
+            for metric in chosen(registry).collect():
                 found.setdefault(metric.name, {})[pool] = metric
         for name, of_pools in found.items():
             first = next(iter(of_pools.values()))

@@ -150,10 +150,7 @@ def _stay(request: Request | None) -> dict[str, Any]:
 
 
 class StepLog(DirectorObserver):
-    """A line for each step of each request."""
-
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
-        """Log which rule chose the model."""
         _step(
             request,
             "model rewritten",
@@ -175,20 +172,16 @@ class StepLog(DirectorObserver):
         )
 
     def held(self, request: Request, plugin: str) -> None:
-        """Log that an admitter lets the request wait."""
         _step(request, "held", plugin=plugin)
 
     def queued(self, request: Request) -> None:
-        """Log that the request waits for room at an endpoint."""
         flow = printable(request.fairness_id)
         _step(request, "queued", flow=flow, priority=request.priority, bytes=request.size_bytes)
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Log what became of it in flow control."""
         _step(request, "flow control", outcome=outcome.value, queue_seconds=round(seconds, 6))
 
     def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:
-        """Log each filter, scorer and picker, and the result of the aggregator."""
         for name, leg in result.profiles.items():
             if leg is None:
                 error = result.errors.get(name)
@@ -215,7 +208,6 @@ class StepLog(DirectorObserver):
         _step(routing.request, "first piece", endpoint=routing.served.name, bytes=routing.response_bytes)
 
     def completed(self, routing: Routing, cause: Cause) -> None:
-        """Log the last piece of the response, or the error in its place."""
         _step(routing.request, "last piece", outcome=cause.value, bytes=routing.response_bytes)
 
     def _profile(self, request: Request, leg: ProfileResult) -> None:

@@ -7,10 +7,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import xxhash
 
-from epp.framework import Request
 from epp.framework.clock import Clock
 from epp.framework.request import DEFAULT_FLOW
-from epp.routing.director import Rewrite
 from epp.telemetry.families import Counters, Family, Gauges, Level, S
 
 Labels: TypeAlias = tuple[str, str, str, str]
@@ -146,7 +144,6 @@ class RequestSeries:
         return series
 
     def release(self, series: Series, now: float) -> None:
-        """Let go of a series that was held."""
         series.open -= 1
         series.last_used = now
         if not series.open and series.labels in self._combinations:
@@ -159,7 +156,6 @@ class RequestSeries:
         return series
 
     def succeeded(self, model: str, target: str) -> None:
-        """Record a successful request for a model."""
         if (model, target) == self._last_proven:
             return
         self._last_proven = model, target
@@ -234,23 +230,3 @@ def shortened(value: str) -> str:
         return value
     digest = "~" + xxhash.xxh3_64_hexdigest(value.encode("utf-8", "surrogatepass"))
     return value[: MAX_CHARACTERS - len(digest)] + digest
-
-
-class RewriteSeries:
-    """Counts each choice of a model.
-
-    Beyond 16 models by generic rules, a model is counted under `other`; so is everything beyond 256 combinations.
-    """
-
-    def __init__(self, counter: Counters) -> None:
-        self._counter = counter
-        self._known = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
-        self._by_clients = Bounded[str](MAX_UNKNOWN)
-
-    def count(self, request: Request, rewrite: Rewrite) -> None:
-        """Count a request whose model a rule has chosen."""
-        model = shortened(request.body.model)
-        if rewrite.generic:
-            model = self._by_clients.shown(model, OTHER)
-        labels = shortened(rewrite.name), model, shortened(request.model)
-        self._counter.count(*self._known.shown(labels, (OTHER, OTHER, OTHER)))

@@ -4,7 +4,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 from threading import Event, Thread
 from typing import Any
@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from prometheus_client.registry import CollectorRegistry
 
 from epp.framework.plugin import SchedulingObserver
-from epp.telemetry.families import Computed, Row
+from epp.telemetry.families import Computed, Row, rows_of
 from epp.telemetry.tracing import TracingError, TracingSettings
 from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.trace import GatewayTracer, Trace, TracedScheduling
@@ -81,11 +81,12 @@ class SpanCounts:
 
     def show(self, registry: CollectorRegistry) -> None:
 
-        def rows() -> Iterable[Row]:
-            return [(("exported",), (self.exported,)), (("failed",), (self.failed,)), (("dropped",), (self.dropped,))]
+        def rows() -> Sequence[Row]:
+            return rows_of({"exported": self.exported, "failed": self.failed, "dropped": self.dropped})
 
-        text = "Spans of traces, by what became of them."
-        Computed(registry, ("outcome",), {"llm_d_epp_trace_spans_total": text}, rows)
+        Computed(
+            registry, ("outcome",), {"llm_d_epp_trace_spans_total": "Spans of traces, by what became of them."}, rows
+        )
 
 
 class ExportThread(SpanProcessor):
@@ -173,8 +174,6 @@ class Tracing:
     """Traces requests until `close`; raises TracingError."""
 
     def __init__(self, settings: TracingSettings) -> None:
-        """Make the exporters, and start the thread that sends spans."""
-        self.exporters = settings.exporters
         self.counts = SpanCounts(settings.exporters)
         _take_over_log()
         try:

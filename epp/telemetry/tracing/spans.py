@@ -165,7 +165,6 @@ def _printable(attributes: Attributes) -> Attributes:
 
 
 def _exchange(trace: Trace) -> Attributes:
-    """Return the attributes of request and response."""
     attributes: Attributes = {"llm_d.epp.request.outcome": trace.cause.value, **_printable(trace.asked)}
     if trace.result is not None:
         attributes["llm_d.epp.request.profile"] = trace.result.primary.profile

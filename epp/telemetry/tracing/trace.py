@@ -47,12 +47,10 @@ class Unsampled(RequestTrace):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Request headers that tell the endpoint of the trace."""
         return self._headers
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """The ids of trace and span in hexadecimal."""
         context = self.root.get_span_context()
         return {"trace_id": format_trace_id(context.trace_id), "span_id": format_span_id(context.span_id)}
 
@@ -112,11 +110,9 @@ class Trace(Unsampled):
         return self._base + perf_counter_ns()
 
     def complete(self) -> None:
-        """Record that the request is complete, and is routed from now on."""
         self.completed_at = self.now()
 
     def refused(self, error: RequestError, request: Request | None = None) -> None:
-        """Record how it is refused; only the first call counts."""
         if self.error is not None or self.ended_at is not None:
             return
         self.error = error
@@ -126,7 +122,6 @@ class Trace(Unsampled):
             self.routed_at = self.now()
 
     def ended(self, routing: Routing | None, cause: Cause) -> None:
-        """Record the end of the exchange; only the first call counts."""
         if self.ended_at is not None:
             return
         self.ended_at = self.now()
@@ -174,12 +169,9 @@ class GatewayTracer(RequestTracer, DirectorObserver):
         self._current: Trace | None = None
 
     @property
-    @override
     def fields(self) -> frozenset[str]:
-        """Those of the propagators."""
         return frozenset(name.lower() for name in self._propagator.fields)
 
-    @override
     def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
         """Return the trace of a request: that of its gateway's call, the one that its headers name, or a new one.
 

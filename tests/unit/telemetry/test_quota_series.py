@@ -143,20 +143,20 @@ def test_alert_is_logged_as_it_begins_and_shown_until_it_ends(quotas, metrics, c
         "used": 2,
         "most": 2,
     }
-    assert metrics.quota_alerts == [{"tenant": "a", "limit": WORKERS, "used": 2, "most": 2}]
+    assert metrics.quotas.alerts == [{"tenant": "a", "limit": WORKERS, "used": 2, "most": 2}]
     for each in held:
         each.release()
     clock.advance(100)
     with capture_logs() as logs:
         of.sweep()
     assert [log["event"] for log in logs] == ["quota no longer almost used up"]
-    assert metrics.quota_alerts == []
+    assert metrics.quotas.alerts == []
 
 
 def test_hostile_name_of_a_tenant_is_short_and_printable_in_log_and_health(metrics):
     with capture_logs() as logs:
         metrics.alert("\x1b[31m" + "x" * 5000, WORKERS, 4, 4, is_over=False)
-    for shown in (logs[0]["tenant"], metrics.quota_alerts[0]["tenant"]):
+    for shown in (logs[0]["tenant"], metrics.quotas.alerts[0]["tenant"]):
         assert shown.isprintable()
         assert len(shown) <= 64
 
@@ -166,7 +166,7 @@ def test_log_lines_of_alerts_are_few_however_many_tenants_there_are(metrics, clo
         for number in range(5000):
             metrics.alert(f"t{number}", WORKERS, 4, 4, is_over=False)
     assert len(logs) == 20
-    assert len(metrics.quota_alerts) == 1000
+    assert len(metrics.quotas.alerts) == 1000
     clock.advance(60)
     with capture_logs() as logs:
         metrics.alert("t0", WORKERS, 1, 4, is_over=True)
