@@ -34,8 +34,6 @@ _MOST_NAME = 128
 
 
 class HeldRequests(NamedTuple):
-    """Requests by endpoint and tenant."""
-
     assumed: Counts
     """Those that no endpoint has answered yet."""
     by_tenant: Counts
@@ -57,7 +55,6 @@ class HeldRequests(NamedTuple):
 
 
 def held_requests(director: Director) -> HeldRequests:
-    """Return the requests of this process."""
     assumed = islice(director.reservations, _MOST_HELD)
     charged = islice(director.quotas.reservations(), _MOST_HELD)
     return HeldRequests(
@@ -117,8 +114,6 @@ class AdminError(Exception):
 
 
 class BadAdminRequestError(AdminError):
-    """The request itself is at fault."""
-
     def __init__(self, message: str) -> None:
         super().__init__(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 

@@ -33,7 +33,6 @@ _JSON = {"Content-Type": "application/json"}
 def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
     async def show(_request: web.Request) -> web.Response:
-        """Answer with the configuration."""
         now, stands = await picker.loop.call(lambda: (picker.assembly(), picker.config()))
         return as_json(
             {
@@ -62,7 +61,6 @@ def plugin_state_route(
     """
 
     async def answer(request: web.Request) -> web.Response:
-        """Answer with the state of each plugin, or why there is none."""
         if needs_loopback and not _is_local(request):
             return response(_FOR_LOOPBACK.encode(), _TEXT, HTTPStatus.FORBIDDEN)
         try:

@@ -25,13 +25,12 @@ _MOST_SHOWN = 200
 _MOST_NAMED = 100
 """Of these, those of configuration and objects, which come before tenants that clients name."""
 _EXCEEDED = "ScalingQuotaExceeded"
+_DIGITS = 6
 
 _log = structlog.get_logger()
 
 
 class _AdjustBody(Parameters, frozen=True, kw_only=True):
-    """A change of a quota."""
-
     tenant: TenantName
     quota: QuotaParameters | UnsetType | None = UNSET
     """None to remove the limits that were set here."""
@@ -63,7 +62,6 @@ def quota_routes(
         return as_json({"quotas": await loop.call(found)})
 
     async def show_one(request: web.Request) -> web.Response:
-        """Answer with the quota of one tenant."""
         tenant = request.match_info["name"]
         found = await loop.call(lambda: _shown(quotas(), tenant))
         if found is None:
@@ -133,9 +131,9 @@ def _shown(quotas: Quotas, tenant: str) -> dict[str, object] | None:
             {
                 "key": line.key,
                 "limit": line.limit,
-                "used": _rounded(line.used),
-                **({"elsewhere": _rounded(line.elsewhere)} if line.elsewhere else {}),
-                "remaining": _rounded(line.headroom),
+                "used": round(line.used, _DIGITS),
+                **({"elsewhere": round(line.elsewhere, _DIGITS)} if line.elsewhere else {}),
+                "remaining": round(line.headroom, _DIGITS),
                 "percent": round(100.0 * line.used / line.limit, 2),
                 "alert": line.is_alerting,
                 "uncounted": line.uncounted,
@@ -145,19 +143,15 @@ def _shown(quotas: Quotas, tenant: str) -> dict[str, object] | None:
     }
 
 
-def _rounded(amount: float) -> float:
-    return round(amount, 6)
-
-
 def _outcome(made: Adjustment, *, dry_run: bool) -> Mapping[str, object]:
     return {
         "tenant": made.tenant,
         "dryRun": dry_run,
         "applied": made.is_applied,
         "quota": None if made.after is None else written(made.after),
-        "headroom": {line.key: _rounded(line.headroom) for line in made.lines},
+        "headroom": {line.key: round(line.headroom, _DIGITS) for line in made.lines},
         "exceeded": [
-            {"key": each.key, "used": _rounded(each.requested), "limit": each.limit} for each in made.breaches
+            {"key": each.key, "used": round(each.requested, _DIGITS), "limit": each.limit} for each in made.breaches
         ],
     }
 

@@ -350,17 +350,16 @@ def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[web.RouteDef, 
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         (at, after), request_id = _since(request), read_one(request, "request")
 
-        def found() -> tuple[list[bytes], dict[str, object]]:
+        def found() -> dict[str, object]:
             records = recorder.ring.latest(
                 limit, since=at, after=after, request_id=request_id, most_bytes=_MOST_RECORD_BYTES
             )
-            return records, {"recorded": dict(recorder.recorded), "lost": dict(recorder.lost)}
+            recorded, lost = dict(recorder.recorded), dict(recorder.lost)
+            return {"decisions": [Raw(record) for record in records], "recorded": recorded, "lost": lost}
 
-        records, counts = await loop.call(found)
-        return as_json({"decisions": [Raw(record) for record in records], **counts})
+        return as_json(await loop.call(found))
 
     async def one(request: web.Request) -> web.Response:
-        """Answer with one record."""
         record_id = request.match_info["name"]
         found = await loop.call(lambda: recorder.ring.get(record_id))
         if found is None:

@@ -27,7 +27,7 @@ from epp.explain.record import (
     ShadowRun,
     Timings,
 )
-from epp.explain.runs import MOST_LISTED, before_filters, number, profile_run
+from epp.explain.runs import MOST_LISTED, before_filters, cost_of, number, profile_run
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION
 from epp.framework.candidates import Candidates
 from epp.framework.errors import InternalError, RequestError
@@ -36,7 +36,7 @@ from epp.framework.messages import printable, shown_path
 from epp.framework.quotas import TENANT
 from epp.framework.rates import target_seconds
 from epp.framework.request import BYTES_PER_TOKEN, CACHED_TOKENS_PREDICTED, PROMPT_TOKENS, SESSION_ID, DataKey, Request
-from epp.framework.result import FailedScheduling, ProfileAttempt, SchedulingResult
+from epp.framework.result import FailedScheduling, ProfileAttempt, ProfileResult, SchedulingResult
 from epp.framework.snapshot import METRICS_AT, Snapshot
 from epp.routing.director import Cause, Decision, Routing, Simulated, Simulation
 from epp.routing.scheduling.profile import Profile
@@ -77,15 +77,22 @@ def record_of(
     record has hashes of the prompt.
     """
     pick, failure = None, None
+    first: ProfileResult | ProfileAttempt | None
     if isinstance(outcome, RequestError):
         failure = failure_of(outcome)
         why = printable(_detail(outcome) or outcome.message, _MOST_TEXT)
+        runs = {} if outcome.scheduling is None else outcome.scheduling.profiles
+        first = next(iter(runs.values()), None)
     else:
         pick = _pick(request, outcome)
         why = Decision(request, outcome).why()
-    candidates = _considered(outcome)
-    if candidates is not None:
-        snapshot = candidates.snapshot
+        first = outcome.primary
+    considered = None if first is None else before_filters(first)
+    if considered is not None:
+        snapshot = considered.snapshot
+    stay = request.get(QUEUEING_OUTCOME)
+    if stay is not None and stay.waited:
+        timings = replace(timings, queue=round(stay.seconds, 6), queue_outcome=stay.outcome.value)
     return DecisionRecord(
         version=VERSION,
         id=id,
@@ -95,18 +102,17 @@ def record_of(
         recorded_for=recorded_for,
         config_generation=config_generation,
         asked=_asked(request),
-        seen=None if snapshot is None else _seen(request, snapshot, candidates),
+        seen=None if snapshot is None else _seen(request, snapshot, considered),
         profiles=tuple(_runs(request, outcome, profiles)),
         pick=pick,
         failure=failure,
-        timings=_with_queue(request, timings),
+        timings=timings,
         why=why,
         prefix=_prefix(request, prefix_key) if prefix_key else None,
     )
 
 
 def failure_of(error: RequestError) -> Failure:
-    """Return an error in the format of records."""
     return Failure(
         type=type(error).__name__,
         code=error.code,
@@ -181,15 +187,6 @@ def _age(snapshot: Snapshot, now: float) -> float:
     return 0.0 if age is None else max(age, 0.0)
 
 
-def _considered(outcome: SchedulingResult | RequestError) -> Candidates | None:
-    """Return the candidates of the profiles before all filters; None if no profile ran."""
-    if isinstance(outcome, SchedulingResult):
-        return before_filters(outcome.primary)
-    runs = {} if outcome.scheduling is None else outcome.scheduling.profiles
-    run = next(iter(runs.values()), None)
-    return None if run is None else before_filters(run)
-
-
 def _runs(
     request: Request, outcome: SchedulingResult | RequestError, profiles: Mapping[str, Profile]
 ) -> Iterator[ProfileRun]:
@@ -216,7 +213,7 @@ def _pick(request: Request, result: SchedulingResult) -> Pick:
     targets = [target.name for target in islice(destination.targets, MOST_LISTED)]
     decision = Decision(request, result)
     asked = request.get(ACCELERATOR_SELECTION)
-    cost, share = decision.cost_per_hour, decision.cached_share
+    share = decision.cached_share
     return Pick(
         endpoint=targets[0],
         address=destination.addresses[0],
@@ -227,16 +224,9 @@ def _pick(request: Request, result: SchedulingResult) -> Pick:
         accelerator=decision.accelerator,
         accelerator_model=decision.tag.model,
         policy="" if asked is None else asked.of(primary.profile).policy,
-        cost_per_hour=None if cost is None else number(cost),
+        cost_per_hour=cost_of(decision.tag),
         cached_share=None if share is None else number(share),
     )
-
-
-def _with_queue(request: Request, timings: Timings) -> Timings:
-    stay = request.get(QUEUEING_OUTCOME)
-    if stay is None or not stay.waited:
-        return timings
-    return replace(timings, queue=round(stay.seconds, 6), queue_outcome=stay.outcome.value)
 
 
 def simulated_record(
@@ -319,11 +309,6 @@ class Recording:
         if self._ending.is_fallback:
             self._why = routing.decision.why(routing.served)
 
-    def lose(self) -> None:
-        """Mark it as lost: its record cannot be built."""
-        self.is_lost = True
-        self.build = None
-
     def made(self) -> bytes:
         """Build or update the record; return it as JSON. Raise ValueError for one that is too large."""
         record = _decoder.decode(self.data) if self.build is None else self.build()
@@ -347,7 +332,6 @@ RECORDING: DataKey[Recording] = DataKey("decision-recording")
 
 
 def ending_of(routing: Routing, cause: Cause) -> Ending:
-    """Return how a routed request ended."""
     usage, targets = routing.usage, routing.result.targets
     return Ending(
         cause=cause.value,

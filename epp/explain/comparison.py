@@ -10,7 +10,8 @@ import numpy as np
 
 from epp.config import Assembly
 from epp.explain.record import CandidateScore, DecisionRecord
-from epp.explain.replay import Fleet, Replay, Taken, called_again, same_plugins
+from epp.explain.replay import Fleet, Replay, Taken, called_again, members, same_plugins
+from epp.explain.runs import accelerator_of
 
 _MOST_MOVES = 20
 _DIGITS = 6
@@ -89,7 +90,7 @@ class _Sums:
             self.refused[taken.error] += 1
             return
         self.picks[taken.endpoint] += 1
-        self.classes[class_of(fleet, taken)] += 1
+        self.classes[_place(fleet, taken)] += 1
         cost = fleet.tags[taken.slot].cost_per_hour()
         if cost is not None and isfinite(cost):
             self.costs.append(cost)
@@ -124,7 +125,7 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
     Each decision is replayed on the recorded state of the endpoints: a different decision has no effect on later ones.
     """
     usable, skipped = _usable(records)
-    fleet = Fleet.of(usable)
+    fleet = Fleet(usable)
     one, other = Replay(config, config, fleet), Replay(against, config, fleet)
     last_picked = np.zeros(len(fleet.slots))
     sums, moves = (_Sums(), _Sums()), Counter[tuple[str, str]]()
@@ -136,13 +137,16 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
             each.add(result, fleet, known)
         picked = "" if record.pick is None else record.pick.endpoint
         reproduced += taken.endpoint == picked
-        cut += _is_cut(record)
+        cut += any(
+            run.candidates_more or any(step.kept_more or step.dropped_more for step in run.filters)
+            for run in record.profiles
+        )
         if taken.endpoint != otherwise.endpoint:
             differing += 1
             moves[_place(fleet, taken), _place(fleet, otherwise)] += 1
         if picked in fleet.slots:
             last_picked[fleet.slots[picked]] = number
-    again = called_again(against, config)
+    same = same_plugins(against, config)
     return Comparison(
         decisions=len(records),
         replayed=len(usable),
@@ -153,15 +157,9 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
         config=sums[0].side(),
         against=sums[1].side(),
         moves=[Shift(before=a, after=b, count=count) for (a, b), count in moves.most_common(_MOST_MOVES)],
-        recalled=_recalled(against, config),
-        asked_anew=again,
+        recalled=[name for name in members(against) if name in same],
+        asked_anew=called_again(against, config),
     )
-
-
-def class_of(fleet: Fleet, taken: Taken) -> str:
-    """Return the accelerator class of the picked endpoint, or else its model."""
-    tag = fleet.tags[taken.slot]
-    return tag.primary_class or tag.model or _NO_CLASS
 
 
 def _usable(records: Iterable[DecisionRecord]) -> tuple[list[DecisionRecord], Mapping[str, int]]:
@@ -177,25 +175,10 @@ def _usable(records: Iterable[DecisionRecord]) -> tuple[list[DecisionRecord], Ma
     return sorted(usable, key=lambda record: record.at), dict(skipped.most_common())
 
 
-def _is_cut(record: DecisionRecord) -> bool:
-    return any(
-        run.candidates_more or any(step.kept_more or step.dropped_more for step in run.filters)
-        for run in record.profiles
-    )
-
-
 def _place(fleet: Fleet, taken: Taken) -> str:
-    return class_of(fleet, taken) if taken.endpoint else f"refused: {taken.error}"
-
-
-def _recalled(against: Assembly, config: Assembly) -> Sequence[str]:
-    same = same_plugins(against, config)
-    named = (
-        plugin.name
-        for profile in against.pipeline.scheduler.profiles.values()
-        for plugin in (*(each.filter for each in profile.filters), *(each.scorer for each in profile.scorers))
-    )
-    return list(dict.fromkeys(name for name in named if name in same))
+    if not taken.endpoint:
+        return f"refused: {taken.error}"
+    return accelerator_of(fleet.tags[taken.slot]) or _NO_CLASS
 
 
 def _mean(values: Sequence[float]) -> float | None:

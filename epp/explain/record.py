@@ -61,8 +61,6 @@ class Seen(_Part, frozen=True, kw_only=True):
 
 
 class Drop(_Part, frozen=True, kw_only=True):
-    """An endpoint that a filter dropped."""
-
     endpoint: str
     reason: str = ""
 
@@ -148,8 +146,6 @@ class ProfileRun(_Part, frozen=True, kw_only=True):
 
 
 class Pick(_Part, frozen=True, kw_only=True):
-    """Where the request was sent."""
-
     endpoint: str
     address: str
     fallbacks: tuple[str, ...] = ()
@@ -169,8 +165,6 @@ class Pick(_Part, frozen=True, kw_only=True):
 
 
 class Ending(_Part, frozen=True, kw_only=True):
-    """End of the response."""
-
     cause: str
     status: int = 0
     served_endpoint: str = ""
@@ -199,8 +193,6 @@ class Timings(_Part, frozen=True, kw_only=True):
 
 
 class ShadowRun(_Part, frozen=True, kw_only=True):
-    """Result of a shadow profile."""
-
     profile: str
     endpoint: str = ""
     agrees: bool = False
@@ -225,8 +217,6 @@ class Prefix(_Part, frozen=True, kw_only=True):
 
 
 class DecisionRecord(_Part, frozen=True, kw_only=True):
-    """One decision."""
-
     version: int
     id: str
     kind: Literal["routed", "refused", "simulated"]

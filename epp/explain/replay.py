@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay of recorded decisions by a configuration, on the recorded state of the endpoints."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from types import MappingProxyType
@@ -105,7 +105,6 @@ class RecordedFilter(Filter[Any]):
         self._recalled = recalled
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        """Return the recorded result, or that of the real filter."""
         kept: Mask = self._recalled.of(self, candidates, lambda: self._real.filter(request, candidates)) == _KEPT
         return kept
 
@@ -121,7 +120,6 @@ class RecordedScorer(Scorer[Any]):
         self._recalled = recalled
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
-        """Return the recorded scores, or those of the real scorer."""
         return self._recalled.of(self, candidates, lambda: self._real.score(request, candidates))
 
 
@@ -137,26 +135,24 @@ _FIRST_ADDRESS = 0x0A000001
 """10.0.0.1: records have only names of endpoints, so each one gets an address from here on."""
 
 
-@dataclass(slots=True)
 class Fleet:
-    """The endpoints of all records, with a slot for each."""
+    """The endpoints of all records, with a slot for each, in the order of the pool as far as it is known."""
 
-    slots: dict[str, int] = field(default_factory=dict)
-    endpoints: list[Endpoint] = field(default_factory=list)
-    tags: list[AcceleratorTag] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, records: Iterable[DecisionRecord]) -> "Fleet":
-        """Return the endpoints of records with their hardware, in the order of the pool as far as it is known."""
-        fleet, records = cls(), list(records)
+    def __init__(self, records: Sequence[DecisionRecord]) -> None:
+        self.slots: dict[str, int] = {}
+        self.endpoints: list[Endpoint] = []
+        self.tags: list[AcceleratorTag] = []
         for name in _in_order(records):
-            fleet._slot(name)
+            self._slot(name)
         for record in records:
             for run in record.profiles:
-                fleet._add(run)
-            if record.pick is not None and record.pick.accelerator_model and record.pick.endpoint in fleet.slots:
-                fleet._name_model(fleet.slots[record.pick.endpoint], record.pick.accelerator_model)
-        return fleet
+                self._add(run)
+            if record.pick is not None and record.pick.accelerator_model and record.pick.endpoint in self.slots:
+                slot, model = self.slots[record.pick.endpoint], record.pick.accelerator_model
+                tag = self.tags[slot]
+                if not tag.model:
+                    known = AcceleratorTag(classes=tag.classes, model=model, count=1, cost=tag.cost)
+                    self.tags[slot] = known.located()
 
     def _add(self, run: ProfileRun) -> None:
         for name in endpoints_of(run):
@@ -167,11 +163,6 @@ class Fleet:
                 names = (candidate.accelerator,) if candidate.accelerator else ()
                 cost = Cost(per_hour=candidate.cost_per_hour)
                 self.tags[slot] = AcceleratorTag(classes=names, count=1, cost=cost).located()
-
-    def _name_model(self, slot: int, model: str) -> None:
-        tag = self.tags[slot]
-        if not tag.model:
-            self.tags[slot] = AcceleratorTag(classes=tag.classes, model=model, count=1, cost=tag.cost).located()
 
     def _slot(self, name: str) -> int:
         slot = self.slots.get(name)
@@ -212,8 +203,6 @@ def _in_order(records: Iterable[DecisionRecord]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A replayed decision."""
-
     endpoint: str = ""
     """Empty for a refused request."""
     slot: int = -1
@@ -239,7 +228,8 @@ class Replay:
         observer = SchedulingObserver()
         self._guard = Guard(observer)
         self._scheduler = scheduler.observed_by(observer, self._profiles)
-        self._records = _records(fleet)
+        self._endpoints = Records[Endpoint | None](tuple(fleet.endpoints))
+        self._attributes = MappingProxyType({ACCELERATOR.name: Records(tuple(fleet.tags))})
 
     def take(self, record: DecisionRecord, last_picked: Floats) -> Taken:
         """Return the decision on a recorded request."""
@@ -272,9 +262,9 @@ class Replay:
         return Snapshot(
             slots=available,
             available=available,
-            endpoints=self._records[0],
+            endpoints=self._endpoints,
             columns=MappingProxyType({name: read_only(values) for name, values in columns.items()}),
-            attributes=self._records[1],
+            attributes=self._attributes,
             dry_run=True,
         )
 
@@ -299,10 +289,9 @@ def called_again(assembly: Assembly, recorded_by: Assembly) -> Mapping[str, tupl
     """Return the filters and scorers that are called again, with the data they read that records lack."""
     same = same_plugins(assembly, recorded_by)
     return {
-        plugin.name: tuple(dict.fromkeys(_lacking(plugin, assembly, frozenset())))
-        for profile in assembly.pipeline.scheduler.profiles.values()
-        for plugin in _members(profile)
-        if plugin.name not in same
+        name: tuple(dict.fromkeys(_lacking(plugin, assembly, frozenset())))
+        for name, plugin in members(assembly).items()
+        if name not in same
     }
 
 
@@ -320,9 +309,13 @@ def _lacking(plugin: Plugin[Any], assembly: Assembly, asked: frozenset[str]) -> 
                 yield from _lacking(writer, assembly, asked | {name})
 
 
-def _members(profile: Profile) -> Iterator[Plugin[Any]]:
-    yield from (member.filter for member in profile.filters)
-    yield from (member.scorer for member in profile.scorers)
+def members(assembly: Assembly) -> Mapping[str, Plugin[Any]]:
+    """Return the filters and scorers of all profiles, by name."""
+    found: dict[str, Plugin[Any]] = {}
+    for profile in assembly.pipeline.scheduler.profiles.values():
+        found |= {member.filter.name: member.filter for member in profile.filters}
+        found |= {member.scorer.name: member.scorer for member in profile.scorers}
+    return found
 
 
 def _are_same(one: Plugin[Any], other: Plugin[Any]) -> bool:
@@ -351,11 +344,6 @@ def _with_recorded(profile: Profile, recalled: Recalled, same: frozenset[str]) -
             for member in profile.scorers
         ),
     )
-
-
-def _records(fleet: Fleet) -> tuple[Records[Endpoint | None], Mapping[str, Records[Any]]]:
-    endpoints: tuple[Endpoint | None, ...] = tuple(fleet.endpoints)
-    return Records(endpoints), MappingProxyType({ACCELERATOR.name: Records(tuple(fleet.tags))})
 
 
 def _request(record: DecisionRecord) -> Request:

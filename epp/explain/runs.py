@@ -48,18 +48,27 @@ def profile_run(
     if isinstance(run, ProfileAttempt):
         picked, picker = _NO_PICKS, ""
         left = _of_slots(considered, run.filters[-1].slots) if run.filters else considered
-        totals: Floats | None = None
+        totals = weighted_sum(run.scores, len(left))
     else:
         left, picked, totals, picker = run.candidates, run.picked, run.totals, run.picker
     scores = run.scores
-    listed = _listed(totals, scores, len(left), picked) if scores or len(picked) else []
+    listed = _listed(totals, picked) if scores or len(picked) else []
+    zero_means = {} if profile is None else {each.scorer.name: each.scorer.zero_means for each in profile.scorers}
     return ProfileRun(
         name=printable(name),
         primary=primary,
         failure=failure,
         considered=len(considered),
         filters=tuple(_filter_steps(request, considered, run.filters, profile)),
-        scorers=tuple(_scorer_step(trace, profile) for trace in scores),
+        scorers=tuple(
+            ScorerStep(
+                plugin=trace.plugin,
+                weight=trace.weight,
+                problem=printable(trace.problem, _MOST_TEXT),
+                zero_means=zero_means.get(trace.plugin, ""),
+            )
+            for trace in scores
+        ),
         candidates=tuple(_candidate_scores(left, scores, totals, picked, listed)),
         candidates_more=len(left) - len(listed) if listed else 0,
         picker=picker,
@@ -138,21 +147,8 @@ def _reasons(request: Request, dropped: Candidates, plugin: str, member: Profile
     return reasons
 
 
-def _scorer_step(trace: ScoreTrace, profile: Profile | None) -> ScorerStep:
-    members = () if profile is None else profile.scorers
-    scorer = next((each.scorer for each in members if each.scorer.name == trace.plugin), None)
-    return ScorerStep(
-        plugin=trace.plugin,
-        weight=trace.weight,
-        problem=printable(trace.problem, _MOST_TEXT),
-        zero_means="" if scorer is None else scorer.zero_means,
-    )
-
-
-def _listed(totals: Floats | None, scores: Sequence[ScoreTrace], count: int, picked: Positions) -> list[int]:
+def _listed(totals: Floats, picked: Positions) -> list[int]:
     """Return the positions of the picked endpoints in order, then of the others with the best totals."""
-    if totals is None:
-        totals = weighted_sum(scores, count)
     first = picked[:MOST_LISTED].tolist()
     chosen = set(picked.tolist())
     best = (position for position in np.argsort(-totals, kind="stable").tolist() if position not in chosen)
@@ -164,7 +160,7 @@ def weighted_sum(scores: Sequence[ScoreTrace], count: int) -> Floats:
 
 
 def _candidate_scores(
-    left: Candidates, scores: Sequence[ScoreTrace], totals: Floats | None, picked: Positions, listed: Sequence[int]
+    left: Candidates, scores: Sequence[ScoreTrace], totals: Floats, picked: Positions, listed: Sequence[int]
 ) -> Iterator[CandidateScore]:
     if not listed:
         return
@@ -180,7 +176,7 @@ def _candidate_scores(
         tag = tags[slot]
         yield CandidateScore(
             endpoint=name_of(left.snapshot, slot),
-            total=round(sum(parts) if totals is None else totals.item(position), _DIGITS),
+            total=round(totals.item(position), _DIGITS),
             scores=tuple(round(score, _DIGITS) for score in each),
             contributions=tuple(round(part, _DIGITS) for part in parts),
             rank=ranks.get(position),
