@@ -165,7 +165,6 @@ def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
 
 
 def accelerator_of(tag: AcceleratorTag) -> Mapping[str, object]:
-    """Return the known facts of the hardware of an endpoint."""
     partition = tag.partition
     return {
         "class": tag.primary_class or None,

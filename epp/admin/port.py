@@ -90,7 +90,6 @@ def routes_of_pools(like: Sequence[web.RouteDef], pools: Callable[[], Routes]) -
 
 
 def path_in_pool(path: str) -> str:
-    """Return the path without the prefix of a pool."""
     if not path.startswith(f"{_PREFIX}/"):
         return path
     _, slash, rest = path.removeprefix(f"{_PREFIX}/").partition("/")
@@ -139,7 +138,6 @@ class TokenFile:
 
     @property
     def refusal(self) -> AdminError:
-        """The answer to a request with another token."""
         return _unauthorized("the token is missing or wrong", f"the content of {self._flag}")
 
     async def access(self, request: web.Request) -> web.Response | None:
@@ -174,7 +172,6 @@ class ClusterAccess:
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, request: web.Request) -> web.Response | None:
-        """Return the refusal; None for a request that may be answered."""
         token = bearer(request)
         if not token or len(token) > _LONGEST_CLUSTER_TOKEN:
             return _unknown_account("there is no token")

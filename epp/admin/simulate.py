@@ -251,7 +251,6 @@ def _simulated(picker: PickerView, ask: _Ask, config: Assembly | None, seed: int
 
 
 def tried(simulation: Simulation, headers: Headers, body: bytes, subset: Subset | None, *, seed: int) -> Simulated:
-    """Return what would become of a request."""
     try:
         incoming = simulation.read(headers, body, subset)
     except RequestError as error:

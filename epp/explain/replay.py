@@ -94,8 +94,6 @@ class Recalled:
 
 
 class RecordedFilter(Filter[Any]):
-    """A filter of the configuration under which decisions were recorded."""
-
     plugin_type = "recorded-filter"
 
     def __init__(self, real: Filter[Any], recalled: Recalled) -> None:
@@ -110,8 +108,6 @@ class RecordedFilter(Filter[Any]):
 
 
 class RecordedScorer(Scorer[Any]):
-    """A scorer of the configuration under which decisions were recorded."""
-
     plugin_type = "recorded-scorer"
 
     def __init__(self, real: Scorer[Any], recalled: Recalled) -> None:
@@ -232,7 +228,6 @@ class Replay:
         self._attributes = MappingProxyType({ACCELERATOR.name: Records(tuple(fleet.tags))})
 
     def take(self, record: DecisionRecord, last_picked: Floats) -> Taken:
-        """Return the decision on a recorded request."""
         snapshot = self._snapshot(record, last_picked)
         self._recalled.use(record, self._fleet.slots)
         request = _request(record)

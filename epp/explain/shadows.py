@@ -19,7 +19,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from epp.explain.record import ShadowRun
 from epp.explain.recorder import Recorder
-from epp.explain.runs import accelerator_of, cost_of, name_of, number
+from epp.explain.runs import accelerator_of, before_filters, cost_of, name_of, number
 from epp.framework.candidates import Candidates
 from epp.framework.errors import PluginFailedError, RequestError
 from epp.framework.messages import printable
@@ -119,13 +119,6 @@ class Tried:
     at: float
     """When it was routed, in seconds of `perf_counter`."""
 
-    def candidates(self) -> Candidates:
-        """Return the candidates of the real pick before all filters, in the same snapshot."""
-        primary = self.result.primary
-        left = primary.candidates
-        slots = primary.considered if len(primary.considered) else left.slots
-        return Candidates(replace(left.snapshot, dry_run=True), slots, peer=left.peer, now=left.now)
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -171,8 +164,10 @@ class Shadow(SchedulingObserver):
         outcome, problem = Outcome.FAILED, ""
         self._guard.begin()
         try:
-            candidates = tried.candidates()
-            found = self._cycle.run(tried.dry, candidates.within(self.name, candidates.peer))
+            real = before_filters(tried.result.primary)
+            snapshot = replace(real.snapshot, dry_run=True)
+            candidates = Candidates(snapshot, real.slots, profile=self.name, peer=real.peer, now=real.now)
+            found = self._cycle.run(tried.dry, candidates)
         except _OverTimeError:
             pass  # reported below
         except PluginFailedError as error:
@@ -267,8 +262,6 @@ def _compared(run: ShadowRun, found: ProfileResult, tried: Tried) -> Compared:
 
 
 class ShadowSeries:
-    """Metrics of shadow profiles, written on the event loop."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         families, of_profile = Families(registry), ("profile",)
         self._runs = families.counters(
@@ -399,7 +392,6 @@ class Shadows(DirectorObserver):
                 self._recorder.expect_shadows(request)
 
     async def run(self) -> None:
-        """Run shadow profiles for queued requests until cancelled."""
         while True:
             await self._wanted.wait()
             await asyncio.sleep(max(self._waiting[0].at + _HEAD_START_SECONDS - perf_counter(), 0.0))

@@ -160,7 +160,6 @@ class Family(Collector, Generic[S]):
         return list(self._series)
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metric, and that of its older name, without samples."""
         yield self.kind(self.name, self._text, labels=self.label_names)
         if self._legacy is not None:
             yield self.kind(self._legacy.name, f"Deprecated: use {self.name}.", labels=self._legacy.labels)
@@ -312,7 +311,6 @@ class Computed(Collector):
             yield kind(name, text, labels=self._labels)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, each with a sample for each row."""
         rows = list(self._read()) if len(self._texts) > 1 else None  # of one metric, they need not be kept
         for position, metric in enumerate(self.describe()):
             metric.samples = Samples(partial(self._samples, metric, rows, position))

@@ -206,8 +206,6 @@ TimeEncoding: TypeAlias = Literal["epoch", "millis", "nano", "iso8601", "rfc3339
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """How lines look."""
-
     encoder: Literal["json", "console"] | None = None
     """None for text on a terminal, and JSON elsewhere."""
     time_encoding: TimeEncoding | None = None
@@ -217,7 +215,6 @@ class LogStyle:
 
     @property
     def is_text(self) -> bool:
-        """Whether lines are text for people."""
         return sys.stderr.isatty() if self.encoder is None else self.encoder == "console"
 
 

@@ -217,7 +217,6 @@ class RequestMetrics:
         return outcome
 
     def _answered(self, routing: Routing, series: Series, now: float) -> None:
-        """Record times and tokens of a response that came to its end."""
         seconds = now - routing.request.began_at
         series.of(self._duration).observe(seconds)
         usage = routing.usage

@@ -159,7 +159,6 @@ async def _cluster_scores(
 async def _placements(
     rendering: Rendering, explanations: Callable[[], Mapping[str, object]], request: web.Request
 ) -> web.Response:
-    """Return the explanation of one placement, or of all by name."""
     name = request.match_info.get("name", "").strip("/")
     found = explanations()
     if name and name not in found:
@@ -191,7 +190,6 @@ class PageTls:
         self._context = self._new()
 
     async def __call__(self) -> ssl.SSLContext:
-        """Return the context for a connection that is accepted now."""
         await asyncio.to_thread(self._renew)  # file systems may be slow
         return self._context
 

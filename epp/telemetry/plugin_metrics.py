@@ -42,8 +42,6 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class PluginMetrics(Collector):
-    """Shows the metrics of the plugins that are in use."""
-
     def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]], *, legacy: bool = True) -> None:
         """Prepare; with `legacy`, metrics are shown under older names too."""
         self._plugins = plugins
@@ -55,7 +53,6 @@ class PluginMetrics(Collector):
             yield from family_of(metric, legacy=self._legacy).describe()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the samples of all plugins, by metric."""
         plugins = tuple(self._plugins())
         families = {metric: family_of(metric, legacy=self._legacy) for plugin in plugins for metric in plugin.metrics}
         for plugin in plugins:

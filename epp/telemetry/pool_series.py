@@ -91,7 +91,6 @@ class PoolSeries:
 
 
 def served_models(snapshot: Snapshot) -> frozenset[str]:
-    """Return the models and adapters that any endpoint reports."""
     return snapshot.records(MODELS).derive(_union) | snapshot.records(LORA).derive(_adapters)
 
 

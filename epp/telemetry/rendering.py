@@ -118,7 +118,6 @@ class Pace:
     def __init__(
         self, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Prepare; the work begins now."""
         self._clock = clock
         self._sleep = sleep
         self._began = clock()

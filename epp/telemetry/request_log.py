@@ -161,7 +161,6 @@ class StepLog(DirectorObserver):
         )
 
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
-        """Log how many endpoints may serve the request before any profile runs."""
         _step(
             request,
             "candidates",

@@ -77,7 +77,6 @@ class Series:
 
     @property
     def is_known(self) -> bool:
-        """Whether the model is known to be served."""
         return self.rank is not _Rank.UNKNOWN
 
     def of(self, family: Family[S]) -> S:
@@ -87,7 +86,6 @@ class Series:
         return series
 
     def with_more(self, family: Family[S], *more: str) -> S:
-        """Return the series of a metric with more labels, of these values."""
         series: S | None = self._more.get((family, more))
         if series is None:
             series = self._more[family, more] = family.labels(*self.labels, *more)

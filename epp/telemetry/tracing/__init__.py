@@ -25,8 +25,6 @@ class TracingError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracingSettings:
-    """Where spans go, and when."""
-
     exporters: tuple[str, ...]
     """Names under which packages register them."""
     service_name: str | None
