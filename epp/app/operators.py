@@ -38,8 +38,8 @@ from epp.routing.director.waiting import QueueStatus
 from epp.runtime.supervisor import Supervisor
 from epp.sharing.channel import ChannelClosedError
 from epp.telemetry.endpoints import MAX_ROWS
-from epp.telemetry.hardware_series import cluster_scores
 from epp.telemetry.metrics import Metrics
+from epp.telemetry.pool_series import cluster_scores
 
 _WORKER_SECONDS = 2.0
 """Time in which a page for operators waits for a worker."""

@@ -44,9 +44,9 @@ from epp.sharing.link import ConfigInEffect, Link
 from epp.sharing.metrics import packed_metrics
 from epp.sharing.stream import show_shared_state
 from epp.telemetry.flow_series import show_inflight
-from epp.telemetry.hardware_series import show_unknown_accelerators
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.plugin_metrics import LoopLag, PluginMetrics
+from epp.telemetry.pool_series import show_unknown_accelerators
 from epp.telemetry.process_series import (
     ConnectionSeries,
     StreamSeries,

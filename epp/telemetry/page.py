@@ -24,7 +24,7 @@ from epp.runtime.addresses import HostPort
 from epp.runtime.followed_files import FollowedFile
 from epp.runtime.http_connections import ConnectionCounts, Contexts, Cut
 from epp.runtime.http_server import Handler, HttpLimits, HttpServer, response
-from epp.telemetry.hardware_series import LOCAL_CLUSTER, SCORES_PATH
+from epp.telemetry.pool_series import LOCAL_CLUSTER, SCORES_PATH
 from epp.telemetry.rendering import BusyError, Rendering
 
 _HEALTH_PATH: Final = "/healthz"

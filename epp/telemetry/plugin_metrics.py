@@ -17,7 +17,7 @@ from epp.framework.plugin_status import Distribution, Legacy, PluginMetric, Samp
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR
 from epp.telemetry.families import EXTENSION, PREFIX, SCHEDULING_SECONDS, Count, Counters, Families, Gauges, Histograms
-from epp.telemetry.hardware_series import hardware_name
+from epp.telemetry.pool_series import hardware_name
 from epp.telemetry.request_series import MAX_COMBINATIONS, OTHER, Bounded, Series, shortened
 
 _LABELS = ("plugin_type", "plugin_name")

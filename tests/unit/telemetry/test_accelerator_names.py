@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from epp.framework import ManualClock
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
-from epp.telemetry.hardware_series import show_unknown_accelerators
+from epp.telemetry.pool_series import show_unknown_accelerators
 
 
 def test_ome_11_unknown_names_of_each_plugin_are_counted():

@@ -16,8 +16,8 @@ from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REACHABLE, REFUSES, WA
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.ocm import AddOnPlacementScore
 from epp.routing.datastore import Datastore
-from epp.telemetry.hardware_series import SCORES_PATH, cluster_scores
 from epp.telemetry.page import OperatorPage
+from epp.telemetry.pool_series import SCORES_PATH, cluster_scores
 
 NOW = 1767225600.0
 """2026-01-01."""
