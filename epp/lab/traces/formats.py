@@ -42,6 +42,9 @@ class LineFormat(ABC):
     """A format with one request a line."""
 
     name: str
+    is_csv = False
+    required: frozenset[str]
+    """Keys of the object in a line, or columns of the CSV header."""
     starts_at_zero = False
     """Whether times count from the start of the trace; otherwise, the first request is the start."""
 
@@ -53,9 +56,9 @@ class LineFormat(ABC):
         """Lines that are no requests: headers, and comments among the first lines."""
 
     @classmethod
-    @abstractmethod
     def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
         """Return whether a line has the keys of an object, or the columns of a CSV header, of this format."""
+        return is_csv == cls.is_csv and keys >= cls.required
 
     @abstractmethod
     def request(self, line: bytes) -> TraceRequest:
@@ -66,12 +69,13 @@ class OwnLines(LineFormat):
     """Objects with the fields of TraceRequest; the first line may be `{"block_tokens": 64}`."""
 
     name = "jsonl"
+    required = frozenset({"at", "prompt_tokens", "output_tokens"})
     starts_at_zero = True
     _decoder = msgspec.json.Decoder(TraceRequest)
 
     @classmethod
     def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
-        return not is_csv and (keys == {"block_tokens"} or keys >= {"at", "prompt_tokens", "output_tokens"})
+        return super().recognises(keys, is_csv=is_csv) or (not is_csv and keys == {"block_tokens"})
 
     def request(self, line: bytes) -> TraceRequest:
         return _decoded(self._decoder, line)
@@ -88,15 +92,12 @@ class Mooncake(LineFormat):
     """JSON lines of the Mooncake traces: milliseconds, and an id for each block of 512 tokens, the last one in part."""
 
     name = "mooncake"
+    required = frozenset({"timestamp", "input_length", "output_length"})
     _decoder = msgspec.json.Decoder(_MooncakeRequest)
 
     def __init__(self, head: Sequence[bytes]) -> None:
         super().__init__(head)
         self.block_tokens = 512
-
-    @classmethod
-    def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
-        return not is_csv and keys >= {"timestamp", "input_length", "output_length"}
 
     def request(self, line: bytes) -> TraceRequest:
         found = _decoded(self._decoder, line)
@@ -112,11 +113,8 @@ class Decisions(LineFormat):
     """Records of `--decision-file`: requests that ended with a known number of output tokens."""
 
     name = "decisions"
+    required = frozenset({"version", "id", "kind", "at", "asked"})
     _decoder = msgspec.json.Decoder(DecisionRecord)
-
-    @classmethod
-    def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
-        return not is_csv and keys >= {"version", "id", "kind", "at", "asked"}
 
     def request(self, line: bytes) -> TraceRequest:
         record = _decoded(self._decoder, line)
@@ -148,8 +146,7 @@ class Decisions(LineFormat):
 class CsvFormat(LineFormat):
     """A CSV file with a header, and one request a line."""
 
-    required: frozenset[str]
-    """Columns of this format."""
+    is_csv = True
 
     def __init__(self, head: Sequence[bytes]) -> None:
         super().__init__(head)
@@ -158,10 +155,6 @@ class CsvFormat(LineFormat):
         for column in sorted(self.required.difference(self.columns)):
             raise BrokenLineError(f"no column {column}")
         self.headers |= {header}
-
-    @classmethod
-    def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
-        return is_csv and keys >= cls.required
 
     def cells(self, line: bytes) -> dict[str, str]:
         """Return the cells of a line that are not empty, by column; raises BrokenLineError."""
@@ -176,7 +169,7 @@ class OwnCsv(CsvFormat):
 
     name = "csv"
     starts_at_zero = True
-    required = frozenset({"at", "prompt_tokens", "output_tokens"})
+    required = OwnLines.required
 
     def __init__(self, head: Sequence[bytes]) -> None:
         super().__init__(head)

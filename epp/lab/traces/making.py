@@ -63,7 +63,6 @@ class Workload:
     prefix_share: float = 1.0
     """Share of the sessions that have one of them."""
     has_blocks: bool = True
-    """Whether prompts have block ids."""
     grows: bool = True
     """Whether each prompt of a session contains those before; otherwise they share the first one's beginning."""
     most_tokens: int = 128_000
@@ -72,67 +71,63 @@ class Workload:
     objective: str = ""
 
 
-AZURE_CODE = Workload(first=Spread(1500, 0.79), output=Spread(13, 1.07), burstiness=2.0, has_blocks=False)
-"""Code completion at Azure, November 2023. Medians: about 1,500 and 13 tokens (Splitwise, ISCA 2024, section III). The
-deviation of the output gives a mean of 23 tokens, and 9 of 10 below 51: in the trace of 2024, about 23 and 49."""
-AZURE_CONV = Workload(first=Spread(1020, 0.5), output=Spread(129, 0.95), has_blocks=False)
-"""Conversations at Azure, November 2023. Medians: about 1,020 and 129 tokens (the same)."""
-MOONCAKE = Workload(
-    first=Spread(2000, 1.17),
-    output=Spread(85, 1.234),
-    prefixes=10,
-    prefix_tokens=12 * 512,
-    prefix_share=0.75,
-    block_tokens=512,
-)
-"""Tools and agents at Kimi: 8,596 tokens of prompt and 182 of output in the mean; samples share 12 blocks of 512
-tokens; up to about half of the blocks are cached (Mooncake, FAST 2025, and the page of its traces)."""
-AGENTS = Workload(
-    first=Spread(2000, 1.0),
-    more=Spread(860, 1.0),
-    output=Spread(220, 1.32),
-    calls=30.9,
-    pause=Spread(6, 1.0),
-    idle=Spread(60, 1.2),
-    prefixes=5,
-    prefix_tokens=10_000,
-    most_tokens=200_000,
-)
-"""Coding agents: 30.9 calls a session, 7.8 calls until the user speaks again, and in the mean 67,800 tokens of prompt
-and 527 of output (GitHub Copilot, Azure Public Dataset, June 2026). A call adds about 860 tokens in the median
-(TraceLab, University of Washington, 2026). There, 86 % of the prompts were cached; here, caches do not forget."""
-CHAT = Workload(
-    first=Spread(30, 1.3),
-    more=Spread(30, 1.3),
-    output=Spread(130, 1.0),
-    calls=2.0,
-    pause=Spread(30, 1.0),
-    prefixes=1,
-    prefix_tokens=256,
-    most_tokens=32_000,
-)
-"""Chats: 2.0 turns, and in the mean about 70 tokens of prompt and 215 of answer (LMSYS-Chat-1M, ICLR 2024, table 1).
-The system prompt is our choice."""
-BATCH = Workload(
-    first=Spread(1000, 0.7),
-    more=Spread(1000, 0.7),
-    output=Spread(120, 0.7),
-    calls=200.0,
-    pause=Spread(0.02, 1.0),
-    prefixes=20,
-    prefix_tokens=1536,
-    grows=False,
-    objective="batch",
-)
-"""Jobs of about 200 prompts after one instruction, 30 a second, for the objective `batch`. All numbers are ours."""
 WORKLOADS: Mapping[str, Workload] = MappingProxyType(
     {
-        "azure-code": AZURE_CODE,
-        "azure-conv": AZURE_CONV,
-        "mooncake": MOONCAKE,
-        "agents": AGENTS,
-        "batch": BATCH,
-        "chat": CHAT,
+        # Code completion at Azure, November 2023. Medians: about 1,500 and 13 tokens (Splitwise, ISCA 2024, section
+        # III). The deviation of the output gives a mean of 23 tokens, and 9 of 10 below 51: in the trace of 2024, about
+        # 23 and 49.
+        "azure-code": Workload(first=Spread(1500, 0.79), output=Spread(13, 1.07), burstiness=2.0, has_blocks=False),
+        # Conversations at Azure, November 2023. Medians: about 1,020 and 129 tokens (the same).
+        "azure-conv": Workload(first=Spread(1020, 0.5), output=Spread(129, 0.95), has_blocks=False),
+        # Tools and agents at Kimi: 8,596 tokens of prompt and 182 of output in the mean; samples share 12 blocks of 512
+        # tokens; up to about half of the blocks are cached (Mooncake, FAST 2025, and the page of its traces).
+        "mooncake": Workload(
+            first=Spread(2000, 1.17),
+            output=Spread(85, 1.234),
+            prefixes=10,
+            prefix_tokens=12 * 512,
+            prefix_share=0.75,
+            block_tokens=512,
+        ),
+        # Coding agents: 30.9 calls a session, 7.8 calls until the user speaks again, and in the mean 67,800 tokens of
+        # prompt and 527 of output (GitHub Copilot, Azure Public Dataset, June 2026). A call adds about 860 tokens in
+        # the median (TraceLab, University of Washington, 2026). There, 86 % of the prompts were cached; here, caches do
+        # not forget.
+        "agents": Workload(
+            first=Spread(2000, 1.0),
+            more=Spread(860, 1.0),
+            output=Spread(220, 1.32),
+            calls=30.9,
+            pause=Spread(6, 1.0),
+            idle=Spread(60, 1.2),
+            prefixes=5,
+            prefix_tokens=10_000,
+            most_tokens=200_000,
+        ),
+        # Jobs of about 200 prompts after one instruction, 30 a second, for the objective `batch`. All numbers are ours.
+        "batch": Workload(
+            first=Spread(1000, 0.7),
+            more=Spread(1000, 0.7),
+            output=Spread(120, 0.7),
+            calls=200.0,
+            pause=Spread(0.02, 1.0),
+            prefixes=20,
+            prefix_tokens=1536,
+            grows=False,
+            objective="batch",
+        ),
+        # Chats: 2.0 turns, and in the mean about 70 tokens of prompt and 215 of answer (LMSYS-Chat-1M, ICLR 2024, table
+        # 1). The system prompt is our choice.
+        "chat": Workload(
+            first=Spread(30, 1.3),
+            more=Spread(30, 1.3),
+            output=Spread(130, 1.0),
+            calls=2.0,
+            pause=Spread(30, 1.0),
+            prefixes=1,
+            prefix_tokens=256,
+            most_tokens=32_000,
+        ),
     }
 )
 
@@ -159,7 +154,6 @@ class MadeTrace:
     block_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check the limits; raises TraceError."""
         if not 0 < self.rate * self.seconds <= MOST_REQUESTS:
             raise TraceError(f"rate times duration is not above 0 and at most {MOST_REQUESTS:,} requests")
         if self.rate * self.pause > MOST_OPEN_SESSIONS:

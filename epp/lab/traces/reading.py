@@ -48,6 +48,7 @@ _MOST_MESSAGES = 2000
 _READ_BYTES = 1024 * 1024
 _ANSWERS = frozenset({"gpt", "chatgpt", "assistant", "model", "bard", "bing"})
 _BETWEEN = re.compile(r"[\s,]*")
+_BEGIN = re.compile(r"[\s,]*\[")
 SORTED_REQUESTS = 16_384
 """Requests that are sorted by time; one that is later than this in the file is a broken line."""
 SORTED_BLOCKS = 2_000_000
@@ -57,15 +58,10 @@ MOST_RATE = 100_000.0
 FORMAT_NAMES = (*FORMATS, SHAREGPT)
 
 
-class _Turn(NamedTuple):
-    prompt_bytes: int
-    output_tokens: int
-
-
 class _Conversation(NamedTuple):
     session: str
-    turns: list[_Turn]
-    """The last one first."""
+    turns: list[tuple[int, int]]
+    """Bytes of the prompt and tokens of the answer; the last one first."""
     blocks: "array[int]"
     """Of the longest prompt: those of the other prompts are the first of these."""
 
@@ -97,17 +93,16 @@ class ConversationTrace(FileTrace):
                     break
                 index = random.randrange(len(are_open))
                 conversation = are_open[index]
-                turn = conversation.turns.pop()
+                prompt_bytes, output_tokens = conversation.turns.pop()
                 if not conversation.turns:
                     are_open[index] = are_open[-1]
                     are_open.pop()
-                prompt_tokens = -(-turn.prompt_bytes // BYTES_PER_TOKEN)
                 yield TraceRequest(
                     at=round(at, 6),
-                    prompt_tokens=prompt_tokens,
-                    output_tokens=turn.output_tokens,
+                    prompt_tokens=-(-prompt_bytes // BYTES_PER_TOKEN),
+                    output_tokens=output_tokens,
                     session=conversation.session,
-                    blocks=tuple(conversation.blocks[: turn.prompt_bytes // (BLOCK_TOKENS * BYTES_PER_TOKEN)]),
+                    blocks=tuple(conversation.blocks[: prompt_bytes // (BLOCK_TOKENS * BYTES_PER_TOKEN)]),
                 )
                 at += random.expovariate(self._rate)
         problems.check()
@@ -131,18 +126,18 @@ def _conversation(element: object, session: str) -> _Conversation:
     if len(messages) > _MOST_MESSAGES:
         raise BrokenLineError(f"more than {_MOST_MESSAGES} messages")
     said = bytearray()
-    turns: list[_Turn] = []
+    turns: list[tuple[int, int]] = []
     for message in messages:
         speaker, text = (message.get("from"), message.get("value")) if isinstance(message, dict) else (None, None)
         if not isinstance(speaker, str) or not isinstance(text, str):
             raise BrokenLineError('a message without "from" and "value"')
         data = text.encode(errors="surrogatepass")
         if speaker in _ANSWERS and said and data:
-            turns.append(_Turn(len(said), -(-len(data) // BYTES_PER_TOKEN)))
+            turns.append((len(said), -(-len(data) // BYTES_PER_TOKEN)))
         said += data
     if not turns:
         raise SkippedLineError("without an answer")
-    longest = turns[-1].prompt_bytes // (BLOCK_TOKENS * BYTES_PER_TOKEN)
+    longest = turns[-1][0] // (BLOCK_TOKENS * BYTES_PER_TOKEN)
     hashes = block_hashes(bytes(said), seed=0, block_tokens=BLOCK_TOKENS, max_blocks=longest)
     return _Conversation(session, turns[::-1], hashes)
 
@@ -151,12 +146,11 @@ def _elements(file: BinaryIO, name: str) -> Iterator[object]:
     """Yield the elements of a JSON array; raises TraceError for another text."""
     decode = getincrementaldecoder("utf-8-sig")(errors="replace").decode
     read = json.JSONDecoder().raw_decode
-    text, position, number = decode(file.read(_READ_BYTES)), 0, 0
-    begin = _BETWEEN.match(text)
-    position = 0 if begin is None else begin.end()
-    if not text.startswith("[", position):
+    text, number = decode(file.read(_READ_BYTES)), 0
+    begin = _BEGIN.match(text)
+    if begin is None:
         raise TraceError(f"{name} is not a JSON array of conversations")
-    position += 1
+    position = begin.end()
     while True:
         between = _BETWEEN.match(text, position)
         position = position if between is None else between.end()
@@ -272,10 +266,8 @@ def _ordered(
 
     for number, request in requests:
         if latest is not None and request.at < latest:
-            late = (
-                "the time is before the start" if request.at < 0 else "the time is too far before that of lines above"
-            )
-            problems.add(number, late)
+            reason = "before the start" if request.at < 0 else "too far before that of lines above"
+            problems.add(number, f"the time is {reason}")
             continue
         first = start if start is not None else heap[0][0] if heap else request.at
         if request.at - first > MOST_SECONDS:

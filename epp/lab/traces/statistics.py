@@ -42,8 +42,6 @@ class Lengths(_Part, frozen=True, kw_only=True):
 
 
 class Prefixes(_Part, frozen=True, kw_only=True):
-    """Sharing of prefixes between prompts."""
-
     block_tokens: int
     known_share: float
     """Share of the prompt tokens with block ids."""
@@ -52,7 +50,6 @@ class Prefixes(_Part, frozen=True, kw_only=True):
     shared_recently: float
     """Share of the prompt tokens that a cache of the last million tokens holds; the least recently used leave it."""
     blocks: int
-    """Distinct blocks."""
     estimated: bool
     """Whether `shared` and `blocks` are estimates from a sample."""
 
@@ -65,8 +62,6 @@ class Named(_Part, frozen=True, kw_only=True):
 
 
 class Statistics(_Part, frozen=True, kw_only=True):
-    """The content of a trace."""
-
     name: str
     format: str
     requests: int
@@ -102,7 +97,7 @@ def statistics_of(trace: Trace, tick: Callable[[], None] = lambda: None) -> Stat
     `tick` is called again and again while the trace is read.
     """
     arrivals, prompt, output, prefixes = _Arrivals(), _Histogram(), _Histogram(), _Blocks(trace.block_tokens)
-    names = {"model": Counter[str](), "tenant": Counter[str](), "objective": Counter[str]()}
+    names = {kind: Counter[str]() for kind in ("model", "tenant", "objective")}
     sessions: dict[str, int] = {}
     for number, request in enumerate(trace):
         if number % _TICK_REQUESTS == 0:
@@ -153,8 +148,6 @@ def _named(counts: Counter[str]) -> Named:
 
 
 class _Arrivals:
-    """Rate and burstiness."""
-
     def __init__(self) -> None:
         self.peak = 0
         self._count = 0

@@ -209,7 +209,6 @@ class FileTrace(ABC):
         self._on_disk, self._bytes_read = file, 0
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        """Yield the requests in order of time."""
         self.problems = Problems(self.name, self.unit)
         return self._requests(self.problems)
 
