@@ -36,7 +36,7 @@ from epp.lab.demo.servers import (
     model_servers,
     two_clusters,
 )
-from epp.lab.demo.tenants import FLOOD, SERVERS, STEADY, Tenants, TwoTenants, tenant_config
+from epp.lab.demo.tenants import FAIR_QUEUES, FLOOD, SERVERS, STEADY, Tenants, TwoTenants
 from epp.lab.demo.traffic import LastRequest, RoundRobin, Traffic, line, table
 from epp.lab.gateway.local import local_gateway
 from epp.lab.gateway.settings import GatewayError, GatewaySettings
@@ -203,7 +203,7 @@ async def _tenants(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
 
     return Scene(
         discovery(servers),
-        tenant_config(),
+        load_text(FAIR_QUEUES, "demo configuration"),
         (
             "Two T4s, simulated, behind {url}, shared fairly by two tenants: steady and flood.",
             "Again and again, flood sends more than the servers can serve.",

@@ -75,7 +75,6 @@ class ModelServer:
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
     preset: str
-    """The simulated machine."""
     name: str = ""
     """By default the preset."""
     cluster: str = ""
@@ -103,12 +102,11 @@ async def model_servers(
             process = await _spawn(spec, model, port)
             stack.push_async_callback(_stop, process)
             processes.append(process)
-        yield tuple(
-            [
-                ModelServer(spec.title, await _announced_address(process, spec.title), process.pid, spec)
-                for spec, process in zip(specs, processes, strict=True)
-            ]
-        )
+        running = []
+        for spec, process in zip(specs, processes, strict=True):
+            address = await _announced_address(process, spec.title)
+            running.append(ModelServer(spec.title, address, process.pid, spec))
+        yield tuple(running)
 
 
 async def _spawn(spec: ServerSpec, model: str, port: int) -> asyncio.subprocess.Process:
@@ -148,10 +146,8 @@ def discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
     """Return the pool of the servers, each with its hardware and its cluster."""
     targets = []
     for server in servers:
-        place, spec = parse_host_port(server.address), server.spec
-        targets.append(
-            Target(server.name, place.host, place.port, cluster=spec.cluster, accelerator=PRESETS[spec.preset])
-        )
+        place, hardware = parse_host_port(server.address), PRESETS[server.spec.preset]
+        targets.append(Target(server.name, place.host, place.port, cluster=server.spec.cluster, accelerator=hardware))
     return StaticDiscovery(targets)
 
 
@@ -215,10 +211,7 @@ def _score(cluster: str, value: int) -> dict[str, Any]:
 
 @dataclass
 class TwoClusters:
-    """Two clusters of servers, and the hub's objects on them."""
-
     objects: Path
-    """Directory of the objects."""
     servers: tuple[ModelServer, ...]
     _local: AsyncExitStack
     """Stops the servers of the local cluster."""
@@ -230,7 +223,10 @@ class TwoClusters:
         self.phase = phase
         write_objects(self.objects, phase)
         if phase is Phase.FULL:
-            await self._occupy()
+            async with aiohttp.ClientSession() as session:
+                for server in self._locals:
+                    async with session.post(f"http://{server.address}/sim/occupy", json=_BUSY) as answer:
+                        answer.raise_for_status()
         elif phase is Phase.FAILED:
             await self._local.aclose()
         elif phase is Phase.BACK:
@@ -238,21 +234,14 @@ class TwoClusters:
                 port = parse_host_port(server.address).port
                 await self._local.enter_async_context(model_servers([server.spec], self._model, port=port))
 
-    async def run(self, phase_seconds: float, phases: Sequence[Phase] = tuple(Phase)) -> None:
-        """Repeat the phases until cancelled."""
-        for phase in itertools.cycle(phases):
+    async def run(self, phase_seconds: float) -> None:
+        for phase in itertools.cycle(Phase):
             await self.enter(phase)
             await asyncio.sleep(phase_seconds)
 
     @property
     def _locals(self) -> list[ModelServer]:
         return [server for server in self.servers if server.spec.cluster == LOCAL]
-
-    async def _occupy(self) -> None:
-        async with aiohttp.ClientSession() as session:
-            for server in self._locals:
-                async with session.post(f"http://{server.address}/sim/occupy", json=_BUSY) as answer:
-                    answer.raise_for_status()
 
 
 @asynccontextmanager

@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from epp.admission.flow_control.settings import Outcome
-from epp.config import LoadedConfig, load_text
 from epp.framework import Clock, Request, SchedulingResult
 from epp.framework.headers import FAIRNESS_ID
 from epp.framework.messages import printable
@@ -24,12 +23,11 @@ from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 
 STEADY, FLOOD = "steady", "flood"
 SERVERS = (ServerSpec("t4", "t4-1"), ServerSpec("t4", "t4-2"))
-"""The servers that both share."""
 _STEADY_RATE = 1.0
 """Requests a second of a tenant without flood."""
 _OUTPUT_TOKENS = 48
 _HEADER, _ = FAIRNESS_ID
-CONFIG = """
+FAIR_QUEUES = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 featureGates: [flowControl]
@@ -47,6 +45,7 @@ flowControl:
   defaultRequestTTL: 3s
   defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy}
 """
+"""A configuration with fair queues for the tenants, and four concurrent requests for each server."""
 _RECENT_SECONDS = 10.0
 _MOST_TENANTS = 8
 """Further tenants are not shown: clients choose their names."""
@@ -60,11 +59,6 @@ class Phase(Enum):
     FLOODED = "flood sends more than the servers can serve: its own requests wait, and get 429 after 3 s"
 
 
-def tenant_config() -> LoadedConfig:
-    """Return a configuration with fair queues for the tenants, and four concurrent requests for each server."""
-    return load_text(CONFIG, "demo configuration")
-
-
 class TwoTenants:
     """Clients of both tenants; together they send at most `requests_per_second`, and do not wait for answers."""
 
@@ -75,7 +69,7 @@ class TwoTenants:
         self._flood = requests_per_second - self._steady
         self.phase = Phase.CALM
 
-    async def run(self, phase_seconds: float, phases: Sequence[Phase] = tuple(Phase)) -> None:
+    async def run(self, phase_seconds: float) -> None:
         """Send requests and repeat the phases until cancelled."""
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
@@ -83,18 +77,16 @@ class TwoTenants:
         ):
             for tenant in (STEADY, FLOOD):
                 clients.create_task(self._send(session, tenant, clients))
-            for phase in itertools.cycle(phases):
+            for phase in itertools.cycle(Phase):
                 self.phase = phase
                 await asyncio.sleep(phase_seconds)
-
-    def _rate(self, tenant: str) -> float:
-        return self._flood if tenant == FLOOD and self.phase is Phase.FLOODED else self._steady
 
     async def _send(self, session: aiohttp.ClientSession, tenant: str, clients: asyncio.TaskGroup) -> None:
         generator = random.Random(tenant)  # noqa: S311  not for secrets
         for number in itertools.count():
             clients.create_task(self._ask(session, tenant, number))
-            await asyncio.sleep(generator.uniform(0.5, 1.5) / self._rate(tenant))
+            rate = self._flood if tenant == FLOOD and self.phase is Phase.FLOODED else self._steady
+            await asyncio.sleep(generator.uniform(0.5, 1.5) / rate)
 
     async def _ask(self, session: aiohttp.ClientSession, tenant: str, number: int) -> None:
         """Send a request and ignore the result, which the table shows."""
@@ -113,11 +105,9 @@ class Recent:
         self._found: deque[tuple[float, float]] = deque(maxlen=1000)
 
     def add(self, seconds: float) -> None:
-        """Add a duration that ends now."""
         self._found.append((self._clock.now(), seconds))
 
     def __str__(self) -> str:
-        """Return their mean."""
         while self._found and self._found[0][0] < self._clock.now() - _RECENT_SECONDS:
             self._found.popleft()
         if not self._found:
@@ -127,8 +117,6 @@ class Recent:
 
 @dataclass(slots=True)
 class TenantRow:
-    """One tenant."""
-
     name: str
     waits: Recent
     """Queueing time of routed requests."""
@@ -139,14 +127,12 @@ class TenantRow:
     under_way: int = 0
     """Requests at servers."""
     waiting: set[int] = field(default_factory=set)
-    """Requests that wait."""
 
     @property
     def sent(self) -> int:
         return self.answered + self.refused + self.under_way + len(self.waiting)
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the table after the name."""
         counts = (self.sent, self.answered, self.under_way, len(self.waiting), self.refused)
         return (*map(str, counts), str(self.waits), str(self.answers))
 
@@ -199,15 +185,11 @@ class Tenants(DirectorObserver):
 
     def line(self) -> str:
         titles = [heading.replace("\n", " ") for heading in _HEADINGS]
-        return " | ".join(
-            " ".join(
-                (
-                    printable(row.name, _MOST_LABEL),
-                    *(f"{title} {cell}" for title, cell in zip(titles, row.cells(), strict=True)),
-                )
-            )
-            for row in self.rows
-        )
+        shown = []
+        for row in self.rows:
+            cells = (f"{title} {cell}" for title, cell in zip(titles, row.cells(), strict=True))
+            shown.append(" ".join((printable(row.name, _MOST_LABEL), *cells)))
+        return " | ".join(shown)
 
     def _row(self, request: Request) -> TenantRow | None:
         row = self._rows.get(request.fairness_id)

@@ -2,15 +2,13 @@
 """Traffic for the demo: conversations with growing prompts, copies by round robin, and the table of endpoints."""
 
 import asyncio
-import itertools
 import json
 import random
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from itertools import cycle
+from itertools import count, cycle
 from math import isnan
 from typing import NamedTuple
 
@@ -68,7 +66,6 @@ class Samples:
         self._samples: deque[Sample] = deque()
 
     def add(self, sample: Sample) -> None:
-        """Add a request, and drop requests older than a minute."""
         self._samples.append(sample)
         while self._samples[0].ended < sample.ended - _WINDOW_SECONDS:
             self._samples.popleft()
@@ -117,7 +114,6 @@ class RoundRobin:
         await asyncio.gather(*self._copies, return_exceptions=True)
 
     def line(self, prices: Mapping[str, float]) -> str:
-        """Return the comparison; `prices` are US dollars per hour by name of the server."""
         if min(len(self.routed), len(self.in_turn)) < _FEWEST:
             return ""
         routed, in_turn = (
@@ -153,13 +149,13 @@ async def ask(
 class Traffic:
     """Several clients, with one conversation each, that send requests to a gateway.
 
-    Together they send at most `requests_per_second`: each waits for its answer, then pauses.
+    Together they send at most `requests_per_second`: each waits for its answer, then pauses. `beside` gets a copy of
+    each request.
     """
 
     def __init__(
         self, url: str, model: str, requests_per_second: float, *, conversations: int, beside: RoundRobin | None = None
     ) -> None:
-        """`beside` gets a copy of each request."""
         self._url = f"{url}/v1/chat/completions"
         self._model = model
         self._beside = beside
@@ -178,43 +174,37 @@ class Traffic:
 
     async def _client(self, session: aiohttp.ClientSession, number: int) -> None:
         generator = random.Random(number)  # noqa: S311  not for secrets
-        for conversation in itertools.count():
+        for conversation in count():
             messages = [{"role": "system", "content": _SYSTEM.format(number=number)}]
             for turn in range(_TURNS):
                 await asyncio.sleep(generator.expovariate(1 / self._pause_seconds))
                 question = generator.choice(_QUESTIONS)
                 messages.append({"role": "user", "content": f"({conversation}.{turn}) {question}"})
-                answer = await self._ask(session, messages)
+                body = {
+                    "model": self._model,
+                    "messages": list(messages),
+                    "max_tokens": 48,
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                }
+                if self._beside is not None:
+                    self._beside.copy(session, body)
+                answer = await ask(session, self._url, body, None if self._beside is None else self._beside.routed)
                 if answer is None:
                     break
                 messages.append({"role": "assistant", "content": answer})
-
-    async def _ask(self, session: aiohttp.ClientSession, messages: list[dict[str, str]]) -> str | None:
-        body = {
-            "model": self._model,
-            "messages": list(messages),
-            "max_tokens": 48,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if self._beside is None:
-            return await ask(session, self._url, body, None)
-        self._beside.copy(session, body)
-        return await ask(session, self._url, body, self._beside.routed)
 
 
 _UNKNOWN = "-"
 _STATES = {ANSWERS: "up", SILENT: "silent", REFUSES: "unreachable"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One endpoint, as strings."""
 
     name: str
     address: str
     accelerator: str
-    """Model and slice, if known."""
     dollars_per_hour: str
     waiting: str
     running: str
@@ -227,14 +217,8 @@ class Row:
     cluster: str = ""
     """Name of its cluster; empty for the local one."""
 
-    @property
-    def title(self) -> str:
-        """The name, with the cluster if there is one."""
-        return f"{self.name} in {self.cluster}" if self.cluster else self.name
-
 
 def rows(snapshot: Snapshot) -> Iterator[Row]:
-    """Yield a row for each endpoint, by slot."""
     all_endpoints = Candidates(snapshot, snapshot.slots)
     waiting, running, usage = (all_endpoints.values(column) for column in (WAITING, RUNNING, KV_USAGE))
     in_flight, served, reachable = (all_endpoints.values(column) for column in (IN_FLIGHT, SERVED, REACHABLE))
@@ -259,7 +243,6 @@ def rows(snapshot: Snapshot) -> Iterator[Row]:
 
 
 def table(snapshot: Snapshot, caption: str = "") -> Table:
-    """Return the table for a terminal, with a line below it."""
     result = Table(
         title="endpoints",
         title_justify="left",
@@ -282,15 +265,7 @@ def table(snapshot: Snapshot, caption: str = "") -> Table:
         result.add_row(
             f"[bold]{escape(row.name)}[/]\n[dim]{escape(row.address)}[/]",
             *((escape(row.cluster),) if clusters else ()),
-            row.accelerator,
-            row.dollars_per_hour,
-            row.waiting,
-            row.running,
-            row.kv_usage,
-            row.in_flight,
-            row.served,
-            row.prefix_hits,
-            row.state,
+            *row[2:-1],  # from the accelerator to the state
             style=None if row.state == "up" else "red",
         )
     return result
@@ -298,8 +273,8 @@ def table(snapshot: Snapshot, caption: str = "") -> Table:
 
 def line(snapshot: Snapshot) -> str:
     return " | ".join(
-        f"{row.title} {row.state}: waiting {row.waiting} running {row.running} KV {row.kv_usage} "
-        f"served {row.served} prefix hits {row.prefix_hits}"
+        f"{row.name}{row.cluster and f' in {row.cluster}'} {row.state}: waiting {row.waiting} running {row.running} "
+        f"KV {row.kv_usage} served {row.served} prefix hits {row.prefix_hits}"
         for row in rows(snapshot)
     )
 
@@ -326,7 +301,6 @@ class LastRequest(DirectorObserver):
 
     @property
     def text(self) -> str:
-        """The endpoint and the reason, on one line."""
         last = self._last
         if last is None:
             return "last request: none yet"

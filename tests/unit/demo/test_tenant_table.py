@@ -9,7 +9,7 @@ from rich.console import Console
 
 from epp.framework import Headers
 from epp.framework.refusals import QueueTimeoutError
-from epp.lab.demo.tenants import CONFIG, Tenants
+from epp.lab.demo.tenants import FAIR_QUEUES, Tenants
 from epp.routing.director import Cause
 from tests.support.exchanges import BODY, new_bench
 
@@ -18,7 +18,7 @@ class Shop:
     """Tenants in front of four endpoints that take four requests each."""
 
     def __init__(self) -> None:
-        self.bench = new_bench(CONFIG, observe=self.observer)
+        self.bench = new_bench(FAIR_QUEUES, observe=self.observer)
         self.clock = self.bench.clock
 
     def observer(self, clock):
