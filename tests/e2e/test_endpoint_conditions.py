@@ -18,7 +18,7 @@ from epp.app import Picker, PickerSettings
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.snapshot import REACHABLE
 from epp.lab.gateway.envoy import EnvoyProcess
-from epp.lab.gateway.local import EdsFile
+from epp.lab.gateway.local import eds_file
 from epp.lab.gateway.settings import ClusterType, GatewaySettings, SettingsError
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import outcome
@@ -102,7 +102,7 @@ async def test_envoy_itself_verifies_certificates(simulated, tmp_path, host, cer
         picker = Picker(settings)
         await picker.start()
         stack.push_async_callback(picker.stop, drain_seconds=0)
-        await stack.enter_async_context(EdsFile(tmp_path / "endpoints.json", picker.store))
+        await stack.enter_async_context(eds_file(tmp_path / "endpoints.json", picker.store))
         gateway = replace(
             trusting(trusted.authority),
             picker_address=address,

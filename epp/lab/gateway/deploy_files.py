@@ -11,8 +11,7 @@ import msgspec
 import yaml
 
 from epp.framework.headers import DESTINATION, OBEYED_BY_ENDPOINTS
-from epp.lab.gateway.bootstrap import bootstrap_dict, bootstrap_yaml
-from epp.lab.gateway.clusters import Fields, envoy_address, extension, one_address
+from epp.lab.gateway.bootstrap import Fields, bootstrap_dict, bootstrap_yaml, envoy_address, extension, one_address
 from epp.lab.gateway.settings import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
 from epp.runtime.addresses import HostPort
 
@@ -119,7 +118,12 @@ def chart_proxy_yaml(mode: FailureMode, bodies: Bodies | None = None) -> str:
     listeners.append(_status_listener())
     to_admin = one_address(_ADMIN, envoy_address(HostPort("127.0.0.1", _ADMIN_PORT)))
     clusters.append({"name": _ADMIN, "type": "STATIC", "connect_timeout": "1s", "load_assignment": to_admin})
-    _limit_heap(bootstrap["overload_manager"])
+    heap = extension("resource_monitors.fixed_heap", "FixedHeapConfig", max_heap_size_bytes=_HEAP_BYTES)
+    bootstrap["overload_manager"]["resource_monitors"].append(heap)
+    bootstrap["overload_manager"]["actions"] = [
+        {"name": f"envoy.overload_actions.{action}", "triggers": [{"name": heap["name"], "threshold": {"value": part}}]}
+        for action, part in (("shrink_heap", 0.9), ("stop_accepting_requests", 0.95))
+    ]
     title = mode.value if bodies is None else f"{mode.value} and {bodies.value} bodies"
     return _CHART_HEADER.format(mode=title) + yaml.safe_dump(bootstrap, sort_keys=False, width=100)
 
@@ -165,7 +169,7 @@ def _status_listener() -> Fields:
     statistics = {"match": {"path": "/stats/prometheus"}, "route": {"cluster": _ADMIN}}
     manager = extension(
         "filters.network.http_connection_manager",
-        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "HttpConnectionManager",
         stat_prefix="status",
         route_config={
             "name": "status",
@@ -174,11 +178,11 @@ def _status_listener() -> Fields:
         http_filters=[
             extension(
                 "filters.http.health_check",
-                "extensions.filters.http.health_check.v3.HealthCheck",
+                "HealthCheck",
                 pass_through_mode=False,
                 headers=[{"name": ":path", "string_match": {"exact": "/ready"}}],
             ),
-            extension("filters.http.router", "extensions.filters.http.router.v3.Router"),
+            extension("filters.http.router", "Router"),
         ],
         request_headers_timeout="10s",
     )
@@ -189,16 +193,3 @@ def _status_listener() -> Fields:
         # Probes are answered even if clients use all connections.
         "ignore_global_conn_limit": True,
     }
-
-
-def _limit_heap(overload_manager: Fields) -> None:
-    heap = extension(
-        "resource_monitors.fixed_heap",
-        "extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
-        max_heap_size_bytes=_HEAP_BYTES,
-    )
-    overload_manager["resource_monitors"].append(heap)
-    overload_manager["actions"] = [
-        {"name": f"envoy.overload_actions.{action}", "triggers": [{"name": heap["name"], "threshold": {"value": part}}]}
-        for action, part in (("shrink_heap", 0.9), ("stop_accepting_requests", 0.95))
-    ]

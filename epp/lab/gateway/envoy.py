@@ -15,7 +15,6 @@ from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import aiohttp
 import msgspec
@@ -51,7 +50,7 @@ _REMEDIES = {
 _log = structlog.get_logger()
 
 
-class EnvoyProcess:
+class EnvoyProcess(contextlib.AbstractAsyncContextManager["EnvoyProcess"]):
     """A running Envoy. Created by `start`; ends with `stop`, with the `async with` block, or with this process.
 
         async with await EnvoyProcess.start(settings) as envoy:
@@ -70,7 +69,7 @@ class EnvoyProcess:
         settings: GatewaySettings,
         stop_seconds: float,
     ) -> None:
-        self._process = process
+        self._process, self.pid = process, process.pid
         self._settings = settings
         self._directory = directory
         self.address = settings.listen
@@ -114,10 +113,6 @@ class EnvoyProcess:
         _log.info("Envoy ready", address=str(envoy.address), pid=envoy.pid)
         return envoy
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     async def wait(self) -> None:
         """Return after `stop`; raise `EnvoyDiedError` as soon as Envoy has exited without it."""
         exit_code = await self._process.wait()
@@ -138,13 +133,19 @@ class EnvoyProcess:
     async def stop(self) -> None:
         """Stop Envoy, end open requests, and remove its files. May be called again."""
         self._stopping = True
-        try:
-            await self._end_process()
-        finally:
-            self._directory.cleanup()
-
-    async def __aenter__(self) -> Self:
-        return self
+        with self._directory:
+            try:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.terminate()
+                async with asyncio.timeout(self._stop_seconds):
+                    await self._process.wait()
+            except TimeoutError:
+                _log.warning("Envoy killed: it did not stop in time", pid=self.pid, waited_seconds=self._stop_seconds)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+            await self._process.wait()
+            await asyncio.wait({self._stderr_reader})
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -163,7 +164,7 @@ class EnvoyProcess:
                     await self._pause()
                 self.address = address
                 missing = f"no healthy picker at {self._settings.picker_address}"
-                while wait_for_picker and not await _has_healthy_host(admin, ENDPOINT_PICKER):
+                while wait_for_picker and not await _gauge(admin, f"cluster.{ENDPOINT_PICKER}.membership_healthy"):
                     await self._pause()
         except TimeoutError:
             raise EnvoyStartError(f"{missing} after {ready_seconds:g} s", self._stderr_text) from None
@@ -174,20 +175,6 @@ class EnvoyProcess:
             await asyncio.wait({self._stderr_reader})
             raise EnvoyStartError(f"exit code {self._process.returncode}", self._stderr_text)
         await asyncio.sleep(_POLL_SECONDS)
-
-    async def _end_process(self) -> None:
-        try:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            async with asyncio.timeout(self._stop_seconds):
-                await self._process.wait()
-        except TimeoutError:
-            _log.warning("Envoy killed: it did not stop in time", pid=self.pid, waited_seconds=self._stop_seconds)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-        await self._process.wait()
-        await asyncio.wait({self._stderr_reader})
 
     async def _read_stderr(self) -> None:
         stream = self._process.stderr
@@ -220,19 +207,14 @@ def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(f"http://{address}", timeout=_ADMIN_TIMEOUT)
 
 
-async def _has_healthy_host(admin: aiohttp.ClientSession, cluster: str) -> bool:
-    """Whether a host of the cluster is healthy; False if Envoy does not answer."""
-    try:
-        return await _gauge(admin, f"cluster.{cluster}.membership_healthy") > 0
-    except (aiohttp.ClientError, TimeoutError):
-        return False
-
-
 async def _gauge(admin: aiohttp.ClientSession, name: str) -> int:
-    """Return the value of a statistic, 0 if it does not exist; raises the errors of `aiohttp`."""
+    """Return the value of a statistic, 0 if it does not exist or Envoy does not answer."""
     query = {"format": "json", "filter": f"^{re.escape(name)}$"}
-    async with admin.get("/stats", params=query) as response:
-        found = json.loads(await response.read())
+    try:
+        async with admin.get("/stats", params=query) as response:
+            found = json.loads(await response.read())
+    except (aiohttp.ClientError, TimeoutError):
+        return 0
     return sum(stat.get("value", 0) for stat in found["stats"])
 
 
@@ -284,20 +266,11 @@ async def _spawn(binary: Path, settings: GatewaySettings, directory: Path) -> as
         config.write_text(await asyncio.to_thread(bootstrap_json, settings))
     except OSError as error:
         raise NoSpaceError(str(config), error) from error
+    flags = ["--config-path", str(config), "--concurrency", str(settings.concurrency)]
+    # Two Envoys on one machine would share the memory of hot restart.
+    flags += ["--disable-hot-restart", "--log-level", "warning", "--log-format", "[%l][%n] %v"]
     return await asyncio.create_subprocess_exec(
-        *tied_to_parent(
-            str(binary),
-            "--config-path",
-            str(config),
-            "--concurrency",
-            str(settings.concurrency),
-            # Two Envoys on one machine would share the memory of hot restart.
-            "--disable-hot-restart",
-            "--log-level",
-            "warning",
-            "--log-format",
-            "[%l][%n] %v",
-        ),
+        *tied_to_parent(str(binary), *flags),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=None if settings.access_log else asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import structlog
@@ -60,56 +58,48 @@ def _host(endpoint: Endpoint) -> dict[str, object]:
     return {"endpoint": host, "metadata": {"filter_metadata": {"envoy.transport_socket_match": {HTTPS: mark}}}}
 
 
-class EdsFile:
-    """Keeps the file at `path` equal to the pool while the `async with` block runs; the file remains afterwards.
+@asynccontextmanager
+async def eds_file(path: Path, store: Datastore) -> AsyncIterator[None]:
+    """Keep the file at `path` equal to the pool while the block runs; the file remains afterwards.
 
     The first version exists when the block begins, because Envoy does not start without it. New versions replace the
     file atomically; a failed write is retried every second. Entering the block raises `SettingsError` if `path` cannot
     be written.
     """
+    changed = asyncio.Event()
+    writing: set[asyncio.Future[None]] = set()
 
-    def __init__(self, path: Path, store: Datastore) -> None:
-        self._path = path
-        self._store = store
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._writing: asyncio.Future[None] | None = None
+    async def write() -> None:
+        changed.clear()
+        writing.clear()
+        new = asyncio.ensure_future(asyncio.to_thread(_replace, path, discovery_response(store.endpoints)))
+        writing.add(new)
+        await asyncio.shield(new)  # a thread cannot be cancelled: the end of the block waits for it
 
-    async def __aenter__(self) -> Self:
-        self._store.subscribe(lambda _change: self._changed.set())
-        try:
-            await self._write()
-        except OSError as error:
-            raise SettingsError(
-                "eds_file", f"cannot write {str(self._path)!r}: {error.strerror}; make room, or name another directory"
-            ) from error
-        self._task = asyncio.create_task(self._follow(), name="EDS file")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-
-    async def _follow(self) -> None:
+    async def follow() -> None:
         while True:
-            await self._changed.wait()
+            await changed.wait()
             try:
-                await self._write()
+                await write()
             except OSError as error:
-                _log.warning("EDS file not written, retrying", path=str(self._path), error=error.strerror)
-                self._changed.set()
+                _log.warning("EDS file not written, retrying", path=str(path), error=error.strerror)
+                changed.set()
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _write(self) -> None:
-        self._changed.clear()
-        text = discovery_response(self._store.endpoints)
-        self._writing = asyncio.ensure_future(asyncio.to_thread(_replace, self._path, text))
-        await asyncio.shield(self._writing)  # a thread cannot be cancelled: `__aexit__` waits for it
+    store.subscribe(lambda _change: changed.set())
+    try:
+        await write()
+    except OSError as error:
+        raise SettingsError(
+            "eds_file", f"cannot write {str(path)!r}: {error.strerror}; make room, or name another directory"
+        ) from error
+    task = asyncio.create_task(follow(), name="EDS file")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await asyncio.wait(writing)
 
 
 def _replace(path: Path, text: bytes) -> None:
@@ -165,7 +155,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
                 if envoy_settings.cluster_type is ClusterType.OVERRIDE_HOST:
                     path = gateway.eds_file or Path(directory) / "endpoints.json"
                     envoy_settings = msgspec.structs.replace(envoy_settings, eds_file=path)
-                    await stack.enter_async_context(EdsFile(path, running.store))
+                    await stack.enter_async_context(eds_file(path, running.store))
                 envoy = await stack.enter_async_context(await EnvoyProcess.start(envoy_settings, wait_for_picker=True))
                 try:
                     yield LocalGateway(running, envoy)

@@ -25,13 +25,7 @@ HTTPS = "https"
 _MAX_SOCKET_PATH_BYTES = 107
 MOST_SECONDS = 3600.0
 """The longest message timeout that Envoy accepts."""
-_POSITIVE = (
-    "buffer_limit_bytes",
-    "concurrency",
-    "connect_timeout_seconds",
-    "max_body_bytes",
-    "message_timeout_seconds",
-)
+_POSITIVE = ("buffer_limit_bytes", "concurrency", "max_body_bytes", "message_timeout_seconds")
 
 
 class GatewayError(Exception):
@@ -196,7 +190,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """IP addresses of such endpoints without a host name: their certificates must have the address."""
     endpoint_trust: EndpointTrust = EndpointTrust()
     eds_file: Path | None = None
-    """Absolute path of the file that lists the endpoints of an override-host cluster; see `EdsFile`."""
+    """Absolute path of the file that lists the endpoints of an override-host cluster; see `eds_file`."""
     failure_mode: FailureMode = FailureMode.FAIL_CLOSE
     body_mode: Bodies | None = None
     """None for the modes that the failure mode needs, see `body_modes`."""
@@ -224,7 +218,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     The server may have begun to work on it, and a request that crashes servers then reaches up to three of them.
     """
-    connect_timeout_seconds: float = 2.0
     buffer_limit_bytes: int = 1024 * 1024
     """Bytes that Envoy buffers per connection, in each direction, before it stops reading.
 
@@ -283,9 +276,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def message_timeout(self) -> float:
         """The message timeout in force, in seconds."""
-        if self.message_timeout_seconds:
-            return self.message_timeout_seconds
-        return _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
+        return self.message_timeout_seconds or _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
 
     def _check_fail_open(self) -> None:
         if self.cluster_type is not ClusterType.OVERRIDE_HOST:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, SystemClock
-from epp.lab.gateway.local import EdsFile, discovery_response
+from epp.lab.gateway.local import discovery_response, eds_file
 from epp.lab.gateway.settings import SettingsError
 from epp.routing.datastore import Datastore
 from tests.support.waiting import until
@@ -57,7 +57,7 @@ def test_every_endpoint_is_in_the_file_in_order(addresses):
 
 async def test_file_is_there_at_once_and_follows_the_pool(store, tmp_path):
     path = tmp_path / "endpoints.json"
-    async with EdsFile(path, store):
+    async with eds_file(path, store):
         assert await read(path) == [("10.0.0.11", 8000)]
         store.replace([A, B])
         await says(path, A, B)
@@ -69,7 +69,7 @@ async def test_file_is_there_at_once_and_follows_the_pool(store, tmp_path):
 
 async def test_last_of_many_changes_is_what_stays(store, tmp_path):
     path = tmp_path / "endpoints.json"
-    async with EdsFile(path, store):
+    async with eds_file(path, store):
         for turn in range(50):
             store.replace([A, B] if turn % 2 else [B])
             await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def test_last_of_many_changes_is_what_stays(store, tmp_path):
 async def test_reader_never_sees_half_a_file(store, tmp_path):
     path = tmp_path / "endpoints.json"
     many = [Endpoint(f"e{i}", "10.0.0.1", 1 + i) for i in range(2_000)]
-    async with EdsFile(path, store):
+    async with eds_file(path, store):
         store.replace(many)
         sizes = set()
         async with asyncio.timeout(20):
@@ -91,7 +91,7 @@ async def test_reader_never_sees_half_a_file(store, tmp_path):
 
 async def test_unwritable_place_is_named(store, tmp_path):
     with pytest.raises(SettingsError, match=r"cannot write '.*/missing/endpoints.json': No such file or directory"):
-        async with EdsFile(tmp_path / "missing" / "endpoints.json", store):
+        async with eds_file(tmp_path / "missing" / "endpoints.json", store):
             pass
 
 
@@ -99,7 +99,7 @@ async def test_change_that_could_not_be_written_is_tried_again(store, tmp_path):
     directory, away = tmp_path / "here", tmp_path / "away"
     directory.mkdir()
     with capture_logs() as said:
-        async with EdsFile(directory / "endpoints.json", store):
+        async with eds_file(directory / "endpoints.json", store):
             directory.rename(away)
             store.replace([B])
             await until(
