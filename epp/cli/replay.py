@@ -28,7 +28,7 @@ from epp.framework import ConfigurationError
 from epp.framework.messages import printable
 from epp.lab.replay.comparison import Comparison, compare, replay_report
 from epp.lab.replay.fleet import Fleet, ReplayOptions, load_fleet
-from epp.lab.replay.jobs import Job, JobProgress, TraceFile, run_jobs
+from epp.lab.replay.jobs import Job, TraceFile, run_jobs
 from epp.lab.replay.outcome import Outcome, merge
 from epp.lab.replay.replicas import check_config
 from epp.lab.replay.summary import Groups, Quantiles, Summary, groups, parse_targets
@@ -123,8 +123,8 @@ def _run(flags: Replay, configs: Sequence[LoadedConfig], fleet: Fleet, seeds: ra
     done = [0.0] * len(jobs)
     with progress_bar("replay", lambda: len(jobs) * _trace_seconds(flags)) as show:
 
-        def report(now: JobProgress) -> None:
-            done[now.job] = now.seconds
+        def report(job: int, seconds: float) -> None:
+            done[job] = seconds
             show(sum(done))
 
         outcomes = run_jobs(jobs, report)

@@ -29,22 +29,22 @@ class SystemClock(Clock):
 
 
 class ManualClock(Clock):
-    """A clock that stands still until `advance` is called."""
+    """A clock that stands still until `advance` is called, or `time` is set."""
 
-    __slots__ = ("_now",)
+    __slots__ = ("time",)
 
     def __init__(self, start_seconds: float = 0.0) -> None:
-        self._now = start_seconds
+        self.time = start_seconds
 
     def now(self) -> float:
-        return self._now
+        return self.time
 
     def utc(self) -> float:
         """Return the same: it starts at the beginning of 1970 unless told otherwise."""
-        return self._now
+        return self.time
 
     def advance(self, seconds: float) -> None:
         """Move time forward; raises ValueError for a negative step."""
         if seconds < 0:
             raise ValueError(f"a clock cannot go back by {seconds} s")
-        self._now += seconds
+        self.time += seconds

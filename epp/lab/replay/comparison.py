@@ -26,9 +26,9 @@ from epp.lab.html import (
     table,
 )
 from epp.lab.replay.outcome import Outcome
-from epp.lab.replay.summary import NO_TARGETS, Quantiles, Targets, latencies, quantile, summarise
+from epp.lab.replay.summary import NO_TARGETS, Quantiles, Targets, finite, latencies, quantile, summarise
 
-RESAMPLES = 200
+_RESAMPLES = 200
 _TAILS = (0.025, 0.975)
 _LONGEST_SHARE, _BLOCK_SECONDS, _BLOCK_SHARE = 1 / 5, 30.0, 1 / 20
 _HIGHER_IS_BETTER = frozenset({"goodput", "cached_share", "fairness", "served"})
@@ -50,12 +50,9 @@ class Interval(msgspec.Struct, frozen=True):
     high: float | None
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """A figure minus that of the first configuration, with its 95 % interval; None for infinite or unknown."""
+class Difference(Interval, frozen=True):
+    """A figure minus that of the first configuration."""
 
-    value: float | None
-    low: float | None
-    high: float | None
     verdict: Verdict
     """Better or worse only if the interval is on one side of zero."""
 
@@ -88,9 +85,7 @@ def figures(outcome: Outcome, targets: Targets = NO_TARGETS) -> Mapping[str, flo
     return MappingProxyType({name: value for name, value in found.items() if name not in _COUNTS})
 
 
-def compare(
-    outcomes: Sequence[Outcome], targets: Targets = NO_TARGETS, *, resamples: int = RESAMPLES, seed: int = 0
-) -> list[Comparison]:
+def compare(outcomes: Sequence[Outcome], targets: Targets = NO_TARGETS) -> list[Comparison]:
     """Return the figures of outcomes of one trace, each compared with the first.
 
     Each resample draws seeds, and for each of them blocks of consecutive requests from random times, until they cover
@@ -98,38 +93,38 @@ def compare(
     get the same blocks: differences are paired. Intervals hold 95 % of the resampled figures.
     """
     names = [name for name, value in figures(outcomes[0], targets).items() if not math.isnan(value)]
-    values = [_row(figures(outcome, targets), names) for outcome in outcomes]
-    drawn = np.empty((resamples, len(outcomes), len(names)))
-    for number, blocks in enumerate(_draws(outcomes[0], resamples, seed)):
+
+    def row(outcome: Outcome) -> list[float]:
+        found = figures(outcome, targets)
+        return [found[name] for name in names]
+
+    values = [row(outcome) for outcome in outcomes]
+    drawn = np.empty((_RESAMPLES, len(outcomes), len(names)))
+    for number, blocks in enumerate(_draws(outcomes[0])):
         for place, outcome in enumerate(outcomes):
-            drawn[number, place] = _row(figures(outcome.take(_in_blocks(outcome, blocks)), targets), names)
-    found = []
-    for place in range(len(outcomes)):
-        intervals = {
-            name: Interval(_known(values[place][column]), *_bounds(drawn[:, place, column]))
-            for column, name in enumerate(names)
-        }
-        differences = {
-            name: _difference(
-                name,
-                values[place][column] - values[0][column],
-                _minus(drawn[:, place, column], drawn[:, 0, column]),
-            )
-            for column, name in enumerate(names)
-            if place
-        }
-        found.append(Comparison(intervals, differences))
-    return found
+            drawn[number, place] = row(outcome.take(_in_blocks(outcome, blocks)))
+    compared = []
+    for place, own in enumerate(values):
+        intervals: dict[str, Interval] = {}
+        differences: dict[str, Difference] = {}
+        for column, name in enumerate(names):
+            resampled = drawn[:, place, column]
+            intervals[name] = Interval(finite(own[column]), *map(finite, _quantiles(resampled)))
+            if place:
+                apart = _minus(resampled, drawn[:, 0, column])
+                differences[name] = _difference(name, own[column] - values[0][column], apart)
+        compared.append(Comparison(intervals, differences))
+    return compared
 
 
-def _draws(outcome: Outcome, resamples: int, seed: int) -> Iterator[list[tuple[int, float, float]]]:
+def _draws(outcome: Outcome) -> Iterator[list[tuple[int, float, float]]]:
     """Yield blocks of a seed, a start and an end."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     seeds = int(outcome.seed.max(initial=0)) + 1
     seconds = max(outcome.seconds, 1e-9)
     length = max(_BLOCK_SHARE * seconds, min(_BLOCK_SECONDS, _LONGEST_SHARE * seconds))
     count = math.ceil(seconds / length)
-    for _ in range(resamples):
+    for _ in range(_RESAMPLES):
         yield [
             (chosen, start, start + length)
             for chosen in generator.integers(seeds, size=seeds).tolist()
@@ -149,20 +144,11 @@ def _in_blocks(outcome: Outcome, blocks: Sequence[tuple[int, float, float]]) -> 
     return np.concatenate(found)
 
 
-def _row(found: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    return [found[name] for name in names]
-
-
 def _minus(one: Floats, other: Floats) -> Floats:
     """Return the differences; 0 of two infinite numbers, so that other resamples can tell them apart."""
     with np.errstate(invalid="ignore"):
         found: Floats = np.where(np.isinf(one) & (one == other), 0.0, one - other)
     return found
-
-
-def _bounds(drawn: Floats) -> tuple[float | None, float | None]:
-    low, high = _quantiles(drawn)
-    return _known(low), _known(high)
 
 
 def _quantiles(drawn: Floats) -> tuple[float, float]:
@@ -181,11 +167,7 @@ def _difference(name: str, value: float, drawn: Floats) -> Difference:
     low, high = _quantiles(drawn)
     if low > 0 or high < 0:
         verdict = "better" if (low > 0) == (name in _HIGHER_IS_BETTER) else "worse"
-    return Difference(_known(value), _known(low), _known(high), verdict)
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return Difference(finite(value), finite(low), finite(high), verdict)
 
 
 def replay_report(
@@ -200,7 +182,6 @@ def replay_report(
 
 
 def plots(names: Sequence[str], outcomes: Sequence[Outcome], targets: Targets) -> Iterator[str]:
-    """Yield the sections with plots."""
     names_above = legend(names) if len(names) > 1 else ""
     for column, heading in _TIMES:
         series = [_distribution(name, each, column) for name, each in zip(names, outcomes, strict=True)]

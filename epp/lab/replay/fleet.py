@@ -15,7 +15,7 @@ from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
 from epp.lab.sim.machine import Machine
 from epp.lab.sim.profile import PRESETS, SimProfile, find_preset, find_server_profile
-from epp.lab.sim.work import KVChanges, SimRequest, Workload
+from epp.lab.sim.work import Emission, KVChanges, SimRequest, Workload
 from epp.pool.discovery.endpoints_file import FileDiscovery, FileDiscoveryParameters
 
 
@@ -27,7 +27,7 @@ def seconds_to_end(machine: Machine, request: SimRequest) -> float:
     own_tokens, copy = machine.prompt_work(request)
     tokens = sum([each for each, _ in ahead]) + own_tokens
     chunks = math.ceil(tokens / max(1, profile.max_num_batched_tokens - len(left)))
-    prefill = tokens / profile.prefill_tokens_per_second + chunks * _decode_seconds(profile, len(left))
+    prefill = tokens / profile.prefill_tokens_per_second + chunks * profile.decode_seconds(len(left))
     own = request.output_tokens - 1
     beside = sum([min(outputs - chunks, own) for outputs in left if outputs > chunks])
     beside += sum([min(outputs, own) for _, outputs in ahead])
@@ -46,26 +46,11 @@ def _wait(profile: SimProfile, load: Workload, request: SimRequest) -> tuple[flo
     left: list[tuple[int, int]] = sorted(load.decoding, key=lambda one: -one[0])
     while left and (places > profile.max_num_seqs or blocks > free):
         outputs, held = left.pop()
-        seconds += (outputs - past) * _decode_seconds(profile, len(left) + 1)
+        seconds += (outputs - past) * profile.decode_seconds(len(left) + 1)
         past = outputs
         places -= 1
         free += held
     return seconds, [outputs - past for outputs, _ in left]
-
-
-def _decode_seconds(profile: SimProfile, count: int) -> float:
-    """Return the duration of a step in which so many requests decode."""
-    return profile.seconds_per_output_token * (1 + profile.batch_slope * (count - 1)) if count else 0.0
-
-
-class Event(NamedTuple):
-    """The first token of a request, or its last."""
-
-    request_id: int
-    at: float
-    ended: bool
-    cached_tokens: int = 0
-    """Of the prompt."""
 
 
 class Engine(ABC):
@@ -73,10 +58,6 @@ class Engine(ABC):
 
     busy_seconds = 0.0
     """Time in which it worked for a request."""
-    adapter_loads = 0
-    """Adapters loaded so far."""
-    preemptions = 0
-    """Requests that lost their blocks and were computed again."""
 
     @property
     @abstractmethod
@@ -84,15 +65,15 @@ class Engine(ABC):
         """Time of its next change; None while it is idle."""
 
     @abstractmethod
-    def advance(self, now: float) -> Sequence[Event]:
-        """Let time pass."""
+    def advance(self, now: float) -> Sequence[Emission]:
+        """Let time pass; return at least the first token of each request and its last."""
 
     @abstractmethod
     def submit(self, request: SimRequest) -> None:
         """Queue a request."""
 
     @abstractmethod
-    def abort(self, request_id: int) -> None:
+    def abort(self, request_id: int) -> object:
         """Remove a request, if it is there."""
 
     @abstractmethod
@@ -110,6 +91,10 @@ class Engine(ABC):
     def take_kv_changes(self) -> KVChanges | None:
         """Return how its KV cache has changed since the last call; None if it has not, or if it publishes no events."""
         return None
+
+    def totals(self) -> tuple[float, int, int]:
+        """Return the time in which it worked for requests, adapters loaded, and requests that lost their blocks."""
+        return self.busy_seconds, 0, 0
 
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return the running and the waiting adapters."""
@@ -138,77 +123,42 @@ class Page(NamedTuple):
 
     @property
     def text(self) -> bytes:
-        """The page as vLLM writes it."""
         (running, waiting, kv_usage), profile = self.load, self.profile
         labels = 'engine="0",model_name="m"'
+        adapters = ""
+        if profile.lora_adapters:
+            names = ",".join(self.running_adapters), ",".join(self.waiting_adapters)
+            shown = f'running_lora_adapters="{names[0]}",waiting_lora_adapters="{names[1]}"'
+            adapters = f'vllm:lora_requests_info{{max_lora="{profile.max_lora}",{shown}}} 1.0\n'
         return (
             f"vllm:num_requests_running{{{labels}}} {running}.0\n"
             f"vllm:num_requests_waiting{{{labels}}} {waiting}.0\n"
             f"vllm:kv_cache_usage_perc{{{labels}}} {kv_usage!r}\n"
             f'vllm:cache_config_info{{block_size="{profile.block_size}",num_gpu_blocks="{profile.num_gpu_blocks}"}} '
-            f"1.0\n{self._lora_line}"
+            f"1.0\n{adapters}"
         ).encode()
 
-    @property
-    def _lora_line(self) -> str:
-        """The series of adapters, which servers without any do not have; its value is the time."""
-        if not self.profile.lora_adapters:
-            return ""
-        running, waiting = ",".join(self.running_adapters), ",".join(self.waiting_adapters)
-        labels = f'max_lora="{self.profile.max_lora}",running_lora_adapters="{running}"'
-        return f'vllm:lora_requests_info{{{labels},waiting_lora_adapters="{waiting}"}} 1.0\n'
 
-
-class Simulated(Engine):
+class Simulated(Machine, Engine):
     """The machine of `epp.lab.sim`."""
 
     def __init__(self, profile: SimProfile) -> None:
-        self.machine = Machine(profile, every_token=False)
-
-    @property
-    def next_event_at(self) -> float | None:
-        return self.machine.next_event_at
-
-    def advance(self, now: float) -> Sequence[Event]:
-        emissions = self.machine.advance(now)
-        if not emissions:  # as at most polls
-            return ()
-        return [
-            Event(one.request_id, one.at_seconds, one.finish_reason is not None, one.cached_tokens) for one in emissions
-        ]
-
-    def submit(self, request: SimRequest) -> None:
-        self.machine.submit(request)
-
-    def abort(self, request_id: int) -> None:
-        self.machine.abort(request_id)
+        super().__init__(profile, every_token=False)
 
     def take_kv_changes(self) -> KVChanges | None:
-        return self.machine.take_kv_changes()
+        return self.cache.take_changes()
 
     def cached_tokens(self, request: SimRequest) -> int:
-        return request.prompt_tokens - self.machine.uncached_tokens(request)
+        return request.prompt_tokens - self.uncached_tokens(request)
 
     def forecast(self, request: SimRequest) -> float:
-        return seconds_to_end(self.machine, request)
+        return seconds_to_end(self, request)
 
-    def gauges(self) -> tuple[int, int, float]:
-        return self.machine.gauges()
-
-    @property
-    def busy_seconds(self) -> float:  # type: ignore[override]
-        return self.machine.busy_seconds
-
-    @property
-    def adapter_loads(self) -> int:  # type: ignore[override]
-        return self.machine.adapter_loads
-
-    @property
-    def preemptions(self) -> int:  # type: ignore[override]
-        return self.machine.preemptions
+    def totals(self) -> tuple[float, int, int]:
+        return self.busy_seconds, self.adapter_loads, self.preemptions
 
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
-        return self.machine.running_adapters, self.machine.waiting_adapters
+        return self.running_adapters, self.waiting_adapters
 
 
 PAGE_SECONDS = 0.002
@@ -233,13 +183,11 @@ class ReplayOptions:
     rate_scale: float = 1.0
     """2 sends the requests twice as fast."""
     limit: int | None = None
-    """Most requests."""
     duration: float | None = None
     """Requests that arrive later are left out."""
     timeout_seconds: float = 60.0
     """Clients leave that have no first token by then."""
     pickers: int = 1
-    """Pickers side by side."""
     share_seconds: float | None = None
     """Time that a batch of shared state takes to the other pickers; None where each sees only its own requests."""
     poll_seconds: float = 0.05
@@ -251,13 +199,11 @@ class ReplayOptions:
     regret_every: int = 4
     """The regret of every fourth routed request is computed, of fewer on more than 16 servers; 0 for none."""
     report_seconds: float = 10.0
-    """Interval of reports of progress."""
     objects: tuple[str, ...] = ()
     """Files or directories with objects of the cluster: objectives, rewrites, and inputs of plugins."""
     experimental: bool = False
     """Whether plugins may be alpha."""
     plugin_modules: tuple[str, ...] = ()
-    """Modules with further plugins."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +211,6 @@ class Server:
     endpoint: Endpoint
     profile: SimProfile
     dollars_per_hour: float | None = None
-    """None without a price."""
     accelerator_class: str = UNKNOWN_CLASS
     network_seconds: float = 0.0
     """To it or back, beyond the network of the local cluster."""
@@ -282,7 +227,6 @@ class Fleet:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """The endpoints, in the order of the servers."""
         return [server.endpoint for server in self.servers]
 
 

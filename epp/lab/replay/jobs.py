@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -39,19 +40,10 @@ class TraceFile(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One replay of the trace in a file."""
-
     config: LoadedConfig
     fleet: Fleet
     trace: TraceFile
     options: ReplayOptions
-
-
-class JobProgress(NamedTuple):
-    job: int
-    seconds: float
-    """Virtual time since the start of the trace."""
-    requests: int
 
 
 def replay(
@@ -75,15 +67,16 @@ def available_cpus() -> int:
 
 
 def run_jobs(
-    jobs: Sequence[Job], report: Callable[[JobProgress], None] = lambda _: None, *, workers: int = 0
+    jobs: Sequence[Job], report: Callable[[int, float], None] = lambda _, __: None, *, workers: int = 0
 ) -> list[Outcome]:
     """Return the outcomes of jobs, in their order; raises the ConfigurationError or TraceError of one.
 
-    They run in `workers` processes, by default one for each CPU; a single job runs in this one.
+    They run in `workers` processes, by default one for each CPU; a single job runs in this one. `report` gets the
+    number of a job and its virtual time since the start of the trace.
     """
     workers = workers or available_cpus()
     if len(jobs) == 1:
-        return [_run(jobs[0], lambda seconds, requests: report(JobProgress(0, seconds, requests)))]
+        return [_run(jobs[0], partial(report, 0))]
     left = iter(enumerate(jobs))
     running: dict[Connection, int] = {}
     processes: list[Any] = []
@@ -101,8 +94,8 @@ def run_jobs(
             for connection in wait(list(running)):
                 assert isinstance(connection, Connection)  # noqa: S101  only these are waited for
                 found = _received(connection)
-                if isinstance(found, tuple):
-                    report(JobProgress(running[connection], *found))
+                if isinstance(found, float):
+                    report(running[connection], found)
                     continue
                 if not isinstance(found, Outcome):
                     raise found
@@ -130,17 +123,17 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _received(connection: Connection) -> Outcome | Exception | tuple[float, int]:
+def _received(connection: Connection) -> Outcome | Exception | float:
     try:
-        found: Outcome | Exception | tuple[float, int] = connection.recv()
+        found: Outcome | Exception | float = connection.recv()
     except EOFError:
         return ConfigurationError("a replay process ended before its time: perhaps it ran out of memory")
     return found
 
 
-def _run(job: Job, report: Callable[[float, int], None]) -> Outcome:
+def _run(job: Job, report: Callable[[float], None]) -> Outcome:
     def progress(now: Simulation) -> bool:
-        report(now.seconds, now.requests)
+        report(now.seconds)
         return True
 
     return replay(job.config, job.fleet, job.trace.open(), job.options, progress)
@@ -154,7 +147,7 @@ def _work(connection: Connection, job: Job, parent: int) -> None:
             return
     while True:
         try:
-            found: Outcome | Exception = _run(job, lambda *now: connection.send(now))
+            found: Outcome | Exception = _run(job, connection.send)
         except Exception as error:  # noqa: BLE001  raised again in the parent
             found = error
         connection.send(found)

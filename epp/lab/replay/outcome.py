@@ -153,17 +153,10 @@ def _renumbered(column: Numbers, names: Sequence[str], wanted: Sequence[str]) ->
     return np.array([places[name] for name in names], dtype=np.int64)[column]
 
 
-class _Names:
-    def __init__(self) -> None:
-        self.places: dict[str, int] = {}
-
-    def place(self, name: str) -> int:
-        place = self.places.get(name)
-        if place is None:
-            if len(self.places) >= _MOST_NAMES:
-                name = _OTHERS
-            place = self.places.setdefault(name, len(self.places))
-        return place
+def _place(places: dict[str, int], name: str) -> int:
+    if name not in places and len(places) >= _MOST_NAMES:
+        name = _OTHERS
+    return places.setdefault(name, len(places))
 
 
 class Recorder:
@@ -175,19 +168,16 @@ class Recorder:
         self.ttft_target, self.tpot_target, self.regret = (array("d") for _ in range(3))
         self.model, self.tenant, self.server, self.status = (array("i") for _ in range(4))
         self.prompt_tokens, self.output_tokens, self.cached_tokens, self.session = (array("q") for _ in range(4))
-        self._models, self._tenants = _Names(), _Names()
+        self._models: dict[str, int] = {}
+        self._tenants: dict[str, int] = {}
         self._times = array("d")
         self._load: tuple[array[float], array[float], array[float]] = (array("f"), array("f"), array("f"))
 
-    def __len__(self) -> int:
-        return len(self.at)
-
     def arrived(self, arrival: Arrival) -> int:
-        """Add a request and return its number."""
         number = len(self.at)
         self.at.append(arrival.at)
-        self.model.append(self._models.place(arrival.model))
-        self.tenant.append(self._tenants.place(arrival.tenant))
+        self.model.append(_place(self._models, arrival.model))
+        self.tenant.append(_place(self._tenants, arrival.tenant))
         self.session.append(xxhash.xxh3_64_intdigest(arrival.session.encode()) >> 1 if arrival.session else -1)
         self.server.append(-1)
         self.status.append(Status.UNFINISHED)
@@ -202,15 +192,13 @@ class Recorder:
         return number
 
     def load(self, time: float, gauges: Sequence[tuple[int, int, float]]) -> None:
-        """Add the load of all servers at a time."""
         self._times.append(time)
         for column, values in zip(self._load, zip(*gauges, strict=True), strict=True):
             column.extend(values)
 
-    def outcome(
-        self, busy_seconds: Sequence[float], *, adapter_loads: int = 0, preemptions: int = 0, stopped: bool = False
-    ) -> Outcome:
-        """Return the outcome so far."""
+    def outcome(self, totals: Sequence[tuple[float, int, int]], *, stopped: bool) -> Outcome:
+        """Return the outcome so far; `totals` are those of each engine."""
+        busy_seconds, adapter_loads, preemptions = zip(*totals, strict=True)
         columns = Columns(**{name: np.array(getattr(self, name)) for name in Columns.__dataclass_fields__})
         servers = self._fleet.servers
         busy = np.array(busy_seconds, dtype=np.float64)
@@ -222,16 +210,16 @@ class Recorder:
             seconds=float(columns.at[-1]) if len(columns.at) else 0.0,
             servers=tuple(server.endpoint.name for server in servers),
             classes=tuple(server.accelerator_class for server in servers),
-            models=tuple(self._models.places),
-            tenants=tuple(self._tenants.places),
+            models=tuple(self._models),
+            tenants=tuple(self._tenants),
             columns=columns,
             dollars=np.where(columns.server >= 0, _shares(columns, self._fleet) * dollars[columns.server], 0.0),
             busy_seconds=busy,
             dollars_of_servers=dollars,
             seed=np.zeros(len(columns.at), dtype=np.int64),
             timeline=Timeline(np.array(self._times), running, waiting, kv_usage),
-            adapter_loads=adapter_loads,
-            preemptions=preemptions,
+            adapter_loads=sum(adapter_loads),
+            preemptions=sum(preemptions),
             stopped=stopped,
         )
 

@@ -5,16 +5,16 @@ import asyncio
 import gc
 import math
 import selectors
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from epp.app.running import sweep_outliers, sweep_quotas, sweep_reservations
 from epp.config import Assembly, Builder, LoadedConfig, assemble
 from epp.framework import Endpoint
-from epp.framework.clock import Clock
+from epp.framework.clock import Clock, ManualClock
 from epp.framework.cluster_objects import ObjectReader
 from epp.framework.datalayer import Feed, Follower, FollowingTagger, Report
 from epp.framework.registry import Registry
@@ -46,28 +46,13 @@ _YOUNG_OBJECTS = 50_000
 """New objects after which they are collected."""
 
 
-class VirtualClock(Clock):
-    """A clock that is set."""
-
-    __slots__ = ("time",)
-
-    def __init__(self, time: float) -> None:
-        self.time = time
-
-    def now(self) -> float:
-        return self.time
-
-    def utc(self) -> float:
-        return self.time
-
-
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time is a virtual clock: code that waits with asyncio runs in virtual time unchanged.
 
     Events of `at` run beside the timers of asyncio, in order of time, at a fraction of their cost.
     """
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         super().__init__(_Selector(self))
         self.clock = clock
         self.events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -83,7 +68,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         heappush(self.events, (due, next(self._numbers), action, arguments))
 
     def after(self, seconds: float, action: Callable[..., object], *arguments: Any) -> None:
-        """Call `action` after a number of seconds; an exception ends the loop."""
         heappush(self.events, (self.clock.time + seconds, next(self._numbers), action, arguments))
 
     def call_soon(
@@ -128,7 +112,7 @@ class _Selector(selectors.SelectSelector):
         return []
 
 
-def run_virtual(main: Coroutine[Any, Any, T], clock: VirtualClock) -> T:
+def run_virtual(main: Coroutine[Any, Any, T], clock: ManualClock) -> T:
     """Run a coroutine in virtual time and return its result; other tasks are cancelled at its end.
 
     Garbage is collected rarely meanwhile: requests leave little that only a collection finds.
@@ -237,22 +221,16 @@ class Replica:
             producer._forget_expected()  # noqa: SLF001  as its task does
 
 
-class _Submitted(NamedTuple):
-    request: SimRequest
-    token_ids: Sequence[int]
-    """Those of its answer included."""
-    model: str
-
-
 class Publisher:
     """Describes the changes in the cache of one engine by the requests that fill it."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._submitted: dict[int, _Submitted] = {}
+        self._submitted: dict[int, tuple[SimRequest, Sequence[int], str]] = {}
+        """Requests with the token ids of prompt and answer, and the model."""
 
     def learn(self, request: SimRequest, token_ids: Sequence[int], model: str) -> None:
-        self._submitted[request.request_id] = _Submitted(request, token_ids, model)
+        self._submitted[request.request_id] = request, token_ids, model
 
     def forget(self, request_id: int) -> None:
         self._submitted.pop(request_id, None)
@@ -269,9 +247,7 @@ class Publisher:
             BlockRemoved(sorted(changes.dropped), medium="CPU"),
             BlockRemoved(sorted(changes.deleted), medium="DISK"),
         )
-        return [*(event for event in moves if event.block_hashes), *self._stored(changes)]
-
-    def _stored(self, changes: KVChanges) -> Iterator[Event]:
+        found: list[Event] = [event for event in moves if event.block_hashes]
         size = self._block_size
         places = sorted((place, block, owner) for block, (owner, place) in changes.stored.items())
         for place, block, owner in places:
@@ -279,12 +255,13 @@ class Publisher:
             parent = request.block_hashes[place - 1] if place else None
             own = list(ids[place * size : (place + 1) * size])
             # the model of the request as an adapter: the engine has one name for a block, whatever its requests ask for
-            yield BlockStored([block], parent, own, size, lora_name=model)
+            found.append(BlockStored([block], parent, own, size, lora_name=model))
+        return found
 
 
 def check_config(config: LoadedConfig, options: ReplayOptions) -> list[str]:
     """Return what of a configuration has no effect in a replay; raises InvalidConfigError if it cannot be assembled."""
-    assembly = _assemble(config, VirtualClock(0.0), options)
+    assembly = _assemble(config, ManualClock(0.0), options)
     found = [
         f"{feed.source.name}: its pages are not simulated, and their data is unknown"
         for feed in assembly.feeds

@@ -16,13 +16,14 @@ import msgspec
 
 from epp.config import LoadedConfig
 from epp.framework import Headers
+from epp.framework.clock import ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.headers import KV_CACHE_SOURCE, PREFILLER, SESSION_TOKEN
-from epp.lab.replay.fleet import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, Event, Fleet, Page, ReplayOptions, Server
+from epp.lab.replay.fleet import HOP_SECONDS, JITTER_SECONDS, PAGE_SECONDS, Fleet, Page, ReplayOptions, Server
 from epp.lab.replay.outcome import Outcome, Recorder, Status
-from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, VirtualClock, VirtualLoop, Watch, run_virtual
+from epp.lab.replay.replicas import PUBLISH_SECONDS, Publisher, Replica, VirtualLoop, Watch, run_virtual
 from epp.lab.replay.traffic import Arrival
-from epp.lab.sim.work import SimRequest
+from epp.lab.sim.work import Emission, SimRequest
 from epp.routing.director import Cause
 from epp.routing.director.routing import Routing
 from epp.routing.director.waiting import PendingRequest
@@ -76,7 +77,7 @@ class Simulation:
     """One fleet, one configuration and one run of the traffic."""
 
     def __init__(self, config: LoadedConfig, fleet: Fleet, traffic: Iterable[Arrival], options: ReplayOptions) -> None:
-        self._clock = VirtualClock(_START)
+        self._clock = ManualClock(_START)
         self._config = config
         self._fleet = fleet
         self._arrivals: Iterator[Arrival] = iter(traffic)
@@ -105,20 +106,8 @@ class Simulation:
         """Virtual time since the start of the trace."""
         return max(0.0, self._clock.time - _START - LEAD_SECONDS)
 
-    @property
-    def requests(self) -> int:
-        """Requests that have arrived."""
-        return len(self._recorder)
-
     def outcome(self) -> Outcome:
-        """Return the outcome so far."""
-        engines = [place.engine for place in self._places]
-        return self._recorder.outcome(
-            [engine.busy_seconds for engine in engines],
-            adapter_loads=sum(engine.adapter_loads for engine in engines),
-            preemptions=sum(engine.preemptions for engine in engines),
-            stopped=self._stopped,
-        )
+        return self._recorder.outcome([place.engine.totals() for place in self._places], stopped=self._stopped)
 
     async def _main(self, report: Callable[["Simulation"], bool] | None) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -191,7 +180,7 @@ class Simulation:
         self._loop.after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
 
     def _share(self, replica: Replica) -> None:
-        """Send the changes of a picker to the others."""
+        """Send the changes of a picker to the others, if pickers share."""
         seconds = self._options.share_seconds
         if seconds is None:
             return
@@ -230,8 +219,10 @@ class Simulation:
         replica = self._replicas[self._draws.randrange(len(self._replicas))]
         parsed = None if isinstance(arrival.body, bytes) else arrival.body
         body = b"" if isinstance(arrival.body, msgspec.Struct) else arrival.body
+        token = self._session_tokens.get(arrival.session)
+        headers = Headers.unique(arrival.headers if token is None else {**arrival.headers, SESSION_TOKEN: token})
         try:
-            outcome = replica.director.route(self._headers_of(arrival), body, None, parsed=parsed)
+            outcome = replica.director.route(headers, body, None, parsed=parsed)
         except RequestError:
             self._close(one, Status.REFUSED)
         else:
@@ -240,16 +231,9 @@ class Simulation:
                 one.waiting = self._loop.create_task(self._wait(one, outcome))
             else:
                 self._routed(one, outcome)
-            if (
-                self._options.share_seconds is not None
-                and self._clock.time - replica.shared_at >= replica.exchange.batch_seconds
-            ):
+            if self._clock.time - replica.shared_at >= replica.exchange.batch_seconds:
                 self._share(replica)
         self._next_arrival()
-
-    def _headers_of(self, arrival: Arrival) -> Headers:
-        token = self._session_tokens.get(arrival.session)
-        return Headers.unique(arrival.headers if token is None else {**arrival.headers, SESSION_TOKEN: token})
 
     async def _wait(self, one: _Open, pending: PendingRequest) -> None:
         """Wait for room, as an exchange with a gateway does."""
@@ -332,13 +316,6 @@ class Simulation:
         place.engine.submit(request)
         self._set_alarm(place)
 
-    def _prefilled(self, request: SimRequest, place: _Place) -> None:
-        """Take the KV cache to the server of the answer, which computes the last token of the prompt."""
-        size = request.prompt_tokens
-        arrived = msgspec.structs.replace(request, transferred_tokens=size)
-        seconds = size * self._options.transfer_seconds_per_token
-        self._send(place, arrived, HOP_SECONDS + seconds)
-
     def _too_long(self, one: _Open) -> None:
         """Answer as a server does that cannot hold so long a request."""
         routing = one.routing
@@ -386,7 +363,7 @@ class Simulation:
     def _advance(self, place: _Place) -> None:
         for event in place.engine.advance(self._clock.time):
             back = HOP_SECONDS + place.server.network_seconds
-            self._loop.at(event.at + back, self._answered, place, event)
+            self._loop.at(event.at_seconds + back, self._answered, place, event)
         if place.publisher is not None and (changes := place.engine.take_kv_changes()) is not None:
             events = place.publisher.events(changes)
             for replica in self._replicas:
@@ -400,12 +377,15 @@ class Simulation:
             place.alarm = due
             self._loop.at(due, self._tick, place, due)
 
-    def _answered(self, place: _Place, event: Event) -> None:
+    def _answered(self, place: _Place, event: Emission) -> None:
         one = self._open.get(event.request_id)
         if one is None or one.routing is None or one.place is None or one.request is None:
             return
         if place is one.prefiller:
-            self._prefilled(one.request, one.place)
+            # The KV cache goes to the server of the answer, which computes the last token of the prompt.
+            size = one.request.prompt_tokens
+            arrived = msgspec.structs.replace(one.request, transferred_tokens=size)
+            self._send(one.place, arrived, HOP_SECONDS + size * self._options.transfer_seconds_per_token)
             return
         routing, now = one.routing, self._clock.now
         if one.ttft is None:
@@ -413,9 +393,12 @@ class Simulation:
             routing.served_by(one.place.endpoint.hostport)
             added = routing.response_started(200, Headers, event_stream=True)
             if one.arrival.session and SESSION_TOKEN in added:
-                self._keep_token(one.arrival.session, added[SESSION_TOKEN])
+                self._session_tokens.pop(one.arrival.session, None)
+                self._session_tokens[one.arrival.session] = added[SESSION_TOKEN]
+                if len(self._session_tokens) > _MOST_SESSION_TOKENS:
+                    del self._session_tokens[next(iter(self._session_tokens))]
             routing.response_piece(_FIRST_PIECE, last=False, now=now)
-        if event.ended:
+        if event.finish_reason is not None:
             self._recorder.total[one.number] = self._clock.time - one.sent_at
             self._recorder.cached_tokens[one.number] = event.cached_tokens
             usage = _usage(one.request, event.cached_tokens if one.place.publisher else None)
@@ -423,12 +406,6 @@ class Simulation:
             routing.response_piece(usage, last=True, now=now)
             routing.report()
             routing.complete(Cause.NATURAL)
-
-    def _keep_token(self, session: str, token: str) -> None:
-        self._session_tokens.pop(session, None)
-        self._session_tokens[session] = token
-        if len(self._session_tokens) > _MOST_SESSION_TOKENS:
-            del self._session_tokens[next(iter(self._session_tokens))]
 
 
 def _usage(request: SimRequest, cached_tokens: int | None) -> bytes:

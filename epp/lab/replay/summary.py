@@ -4,6 +4,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -132,7 +133,6 @@ def within_targets(outcome: Outcome, targets: Targets = NO_TARGETS) -> tuple[Mas
 
 
 def summarise(outcome: Outcome, targets: Targets = NO_TARGETS) -> Summary:
-    """Return the figures of all requests of an outcome."""
     columns = outcome.columns
     status = columns.status
     served = status == Status.SERVED
@@ -141,20 +141,17 @@ def summarise(outcome: Outcome, targets: Targets = NO_TARGETS) -> Summary:
     has, kept = within_targets(outcome, targets)
     regret = columns.regret[~np.isnan(columns.regret)]
     dollars = float(outcome.dollars.sum())
+    found: dict[str, Any] = {each.name.lower(): int((status == each).sum()) for each in Status}
+    found |= {name: _quantiles(latencies(outcome, name)) for name in ("ttft", "tpot", "total")}
     return Summary(
+        **found,
         requests=len(outcome),
-        **{name: _quantiles(latencies(outcome, name)) for name in ("ttft", "tpot", "total")},
         goodput=_ratio(int(kept.sum()), int(has.sum())),
-        dollars_per_1000_requests=_known(_ratio(1000 * dollars, int(served.sum()))),
-        dollars_per_million_tokens=_known(_ratio(1e6 * dollars, tokens)),
+        dollars_per_1000_requests=finite(_ratio(1000 * dollars, int(served.sum()))),
+        dollars_per_million_tokens=finite(_ratio(1e6 * dollars, tokens)),
         cached_share=_ratio(int(columns.cached_tokens[served].sum()), prompt),
-        session_pace_spread=_known(pace_spread(outcome)),
-        fairness=_known(jain(outcome)),
-        served=int(served.sum()),
-        refused=int((status == Status.REFUSED).sum()),
-        timed_out=int((status == Status.TIMED_OUT).sum()),
-        evicted=int((status == Status.EVICTED).sum()),
-        unfinished=int((status == Status.UNFINISHED).sum()),
+        session_pace_spread=finite(pace_spread(outcome)),
+        fairness=finite(jain(outcome)),
         mean_regret=float(regret.mean()) if len(regret) else None,
         p90_regret=quantile(regret, 0.9) if len(regret) else None,
     )
@@ -212,12 +209,13 @@ def jain(outcome: Outcome) -> float:
 
 
 def _quantiles(values: Floats) -> Quantiles:
-    return Quantiles(*(_known(quantile(values, share)) for share in _QUANTILES))
+    return Quantiles(*(finite(quantile(values, share)) for share in _QUANTILES))
 
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _known(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """Return the value, None for an infinite or unknown one."""
     return value if value is not None and math.isfinite(value) else None

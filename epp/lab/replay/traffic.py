@@ -70,23 +70,21 @@ class TracedArrival(Arrival):
         )
 
     def work(self, profile: SimProfile) -> SimRequest:
+        size = profile.block_size
+        last = np.arange(1, (self.prompt_tokens + self.output_tokens) // size + 1, dtype=np.int64) * size - 1
+        blocks, places = np.divmod(last, self._block_tokens)
+        # For each full block of the engine, a number of the trace's block and the place in it.
+        hashes = self._blocks[blocks] + places.astype(np.uint64) * _ODD
         return SimRequest(
             request_id=0,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
-            block_hashes=self._hashes(profile.block_size),
+            block_hashes=tuple(hashes.tolist()),
             lora_adapter=self.model if self.model in profile.lora_adapters else None,
         )
 
     def token_ids(self) -> NDArray[np.uint32]:
         return tokens_of(self._blocks, self._block_tokens)
-
-    def _hashes(self, block_size: int) -> tuple[int, ...]:
-        """Return a number for each full block of an engine: that of the trace's block and the place in it."""
-        count = (self.prompt_tokens + self.output_tokens) // block_size
-        last = np.arange(1, count + 1, dtype=np.int64) * block_size - 1
-        blocks, places = np.divmod(last, self._block_tokens)
-        return tuple((self._blocks[blocks] + places.astype(np.uint64) * _ODD).tolist())
 
 
 class TraceTraffic:

@@ -7,8 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import xxhash
@@ -31,8 +32,8 @@ from epp.lab.sim.plan import Plan, decode, make_plan
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import Emission, FinishReason, Occupation, SimRequest
 
+_Metric = TypeVar("_Metric", Gauge, Counter, Histogram)
 _TICK_SECONDS = 1e-6
-
 _TTFT_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -53,21 +54,22 @@ class SimMetrics(MachineObserver):
     def __init__(self, profile: SimProfile) -> None:
         self.registry = CollectorRegistry()
         self._labels = {"engine": "0", "model_name": profile.model}
-        self._running = self._gauge("num_requests_running", "Number of requests in model execution batches.")
-        self._waiting = self._gauge("num_requests_waiting", "Number of requests waiting to be processed.")
-        self._kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
-        self._prefix_queries = self._counter(
-            "prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens."
+        make = self._metric
+        self._running = make(Gauge, "num_requests_running", "Number of requests in model execution batches.")
+        self._waiting = make(Gauge, "num_requests_waiting", "Number of requests waiting to be processed.")
+        self._kv_usage = make(Gauge, "kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.")
+        self._prefix_queries = make(
+            Counter, "prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens."
         )
-        self._prefix_hits = self._counter(
-            "prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens."
+        self._prefix_hits = make(
+            Counter, "prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens."
         )
-        self._prompt_tokens = self._counter("prompt_tokens", "Number of prefill tokens processed.")
-        self._cached_prompt_tokens = self._counter(
-            "prompt_tokens_cached", "Number of cached prompt tokens (local + external)."
+        self._prompt_tokens = make(Counter, "prompt_tokens", "Number of prefill tokens processed.")
+        self._cached_prompt_tokens = make(
+            Counter, "prompt_tokens_cached", "Number of cached prompt tokens (local + external)."
         )
-        self._generation_tokens = self._counter("generation_tokens", "Number of generation tokens processed.")
-        self._preemptions = self._counter("num_preemptions", "Cumulative number of preemption from the engine.")
+        self._generation_tokens = make(Counter, "generation_tokens", "Number of generation tokens processed.")
+        self._preemptions = make(Counter, "num_preemptions", "Cumulative number of preemption from the engine.")
         finished = Counter(
             "vllm:request_success",
             "Count of successfully processed requests.",
@@ -77,14 +79,15 @@ class SimMetrics(MachineObserver):
         self._finished = {
             reason: finished.labels(*self._labels.values(), reason) for reason in ("stop", "length", "abort")
         }
-        self._time_to_first_token = self._histogram(
-            "time_to_first_token_seconds", "Histogram of time to first token in seconds.", _TTFT_BOUNDS
+        histogram = partial(make, Histogram)
+        self._time_to_first_token = histogram(
+            "time_to_first_token_seconds", "Histogram of time to first token in seconds.", buckets=_TTFT_BOUNDS
         )
-        self._inter_token_latency = self._histogram(
-            "inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", _INTER_TOKEN_BOUNDS
+        self._inter_token_latency = histogram(
+            "inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", buckets=_INTER_TOKEN_BOUNDS
         )
-        self._request_latency = self._histogram(
-            "e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", _LATENCY_BOUNDS
+        self._request_latency = histogram(
+            "e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", buckets=_LATENCY_BOUNDS
         )
         self._max_lora = profile.max_lora
         self._adapters_at = 0.0
@@ -110,12 +113,10 @@ class SimMetrics(MachineObserver):
         ).labels(**cache_config).set(1)
 
     def joined(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """Count the tokens that were looked for in the prefix cache, and those found."""
         self._prefix_queries.inc(prompt_tokens)
         self._prefix_hits.inc(cached_tokens)
 
     def first_token(self, prompt_tokens: int, cached_tokens: int, seconds: float) -> None:
-        """Count the tokens of the prompt and one of the answer."""
         self._prompt_tokens.inc(prompt_tokens)
         self._cached_prompt_tokens.inc(cached_tokens)
         self._time_to_first_token.observe(seconds)
@@ -147,25 +148,20 @@ class SimMetrics(MachineObserver):
         """Return the page in the Prometheus text format, version 0.0.4."""
         return generate_latest(self.registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"vllm:{name}", text, list(self._labels), registry=self.registry).labels(**self._labels)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"vllm:{name}", text, list(self._labels), registry=self.registry).labels(**self._labels)
-
-    def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
-        histogram = Histogram(f"vllm:{name}", text, list(self._labels), registry=self.registry, buckets=bounds)
-        return histogram.labels(**self._labels)
+    def _metric(self, kind: type[_Metric], name: str, text: str, **more: Any) -> _Metric:
+        return kind(f"vllm:{name}", text, list(self._labels), registry=self.registry, **more).labels(**self._labels)
 
 
 Emissions = asyncio.Queue[Emission]
 _EVENT_STREAM: Final = {"content-type": "text/event-stream; charset=utf-8"}
 _MAX_RECORDS = 1000
-_ANSWERS: Mapping[type, type[Answer]] = {
-    ChatRequest: ChatAnswer,
-    CompletionRequest: Answer,
-    ResponsesRequest: ResponsesAnswer,
+_Request: TypeAlias = type[ChatRequest] | type[CompletionRequest] | type[ResponsesRequest]
+_COMPLETIONS: Mapping[str, tuple[_Request, type[Answer]]] = {
+    "/v1/chat/completions": (ChatRequest, ChatAnswer),
+    "/v1/completions": (CompletionRequest, Answer),
+    "/v1/responses": (ResponsesRequest, ResponsesAnswer),
 }
+"""Bodies of requests and answers, by path."""
 
 
 class Driver:
@@ -181,8 +177,8 @@ class Driver:
         self.machine = Machine(profile, now=self._now(), observer=self.metrics)
         self._queues: dict[int, Emissions] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
 
     @contextmanager
     def submitted(self, request: SimRequest) -> Iterator[Emissions]:
@@ -194,7 +190,7 @@ class Driver:
         self._advance()
         self.machine.submit(request)
         self._queues[request.request_id] = emissions
-        self._idle.clear()
+        self.idle.clear()
         self._schedule()
         try:
             yield emissions
@@ -203,7 +199,7 @@ class Driver:
             self.machine.abort(request.request_id)
             del self._queues[request.request_id]
             if not self._queues:
-                self._idle.set()
+                self.idle.set()
             self._schedule()
 
     def occupy(self, occupation: Occupation) -> None:
@@ -211,9 +207,6 @@ class Driver:
         self._advance()
         self.machine.occupy(occupation)
         self._schedule()
-
-    async def idle(self) -> None:
-        await self._idle.wait()
 
     def abort_all(self) -> None:
         """End every request in flight with finish reason `abort`."""
@@ -273,50 +266,39 @@ class RequestRecord(msgspec.Struct, kw_only=True):
 
 
 class CompletionHandlers:
-    """Answers completion requests with one driver, and records the last 1,000 of them.
-
-    After `refuse_new`, requests get the answer of a vLLM that shuts down: HTTP 500.
-    """
+    """Answers completion requests with one driver, and records the last 1,000 of them."""
 
     def __init__(self, driver: Driver) -> None:
         self.records: deque[RequestRecord] = deque(maxlen=_MAX_RECORDS)
         self._driver = driver
         self._profile = driver.machine.profile
         self._numbers = count()
-        self._shutting_down = False
+        self.is_shutting_down = False
+        """Whether new requests get the answer of a vLLM that shuts down, HTTP 500; those in flight continue."""
 
-    def refuse_new(self) -> None:
-        """Refuse new requests; those in flight continue."""
-        self._shutting_down = True
-
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        """`POST /v1/chat/completions`."""
-        return await self._answer(request, ChatRequest)
-
-    async def complete(self, request: web.Request) -> web.StreamResponse:
-        """`POST /v1/completions`."""
-        return await self._answer(request, CompletionRequest)
-
-    async def respond(self, request: web.Request) -> web.StreamResponse:
-        """`POST /v1/responses`."""
-        return await self._answer(request, ResponsesRequest)
-
-    async def _answer(
-        self, request: web.Request, kind: type[ChatRequest] | type[CompletionRequest] | type[ResponsesRequest]
-    ) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         content = await request.read()
-        record = _record(request, content)
+        record = RequestRecord(
+            path=request.raw_path,
+            body_bytes=len(content),
+            body_sha256=hashlib.sha256(content).hexdigest(),
+            headers=tuple(
+                (name.decode("latin-1").lower(), text.decode("latin-1")) for name, text in request.raw_headers
+            ),
+        )
         self.records.append(record)
+        kind, answering = _COMPLETIONS[request.path]
         body = decode(content, kind)
         record.model = body.model
         if self._profile.overhead_seconds:
             await asyncio.sleep(self._profile.overhead_seconds)
-        if self._shutting_down:
+        if self.is_shutting_down:
             raise ApiError(500, "InternalServerError", "This server is shutting down and takes no new requests")
         number = next(self._numbers)
         plan = make_plan(body.as_chat() if isinstance(body, ResponsesRequest) else body, self._profile, number)
-        unique = request.headers.get(REQUEST_ID) or self._make_id(number)
-        answer = _ANSWERS[type(body)](unique, plan.model, plan.tool)
+        # The same ids in every run; the server's name distinguishes those of two servers.
+        own_id = xxhash.xxh3_64_hexdigest(f"{self._profile.name}/{number}".encode())
+        answer = answering(request.headers.get(REQUEST_ID) or own_id, plan.model, plan.tool)
         record.id, record.model, record.prompt_tokens = answer.id, plan.model, plan.request.prompt_tokens
         try:
             with self._driver.submitted(plan.request) as emissions:
@@ -326,19 +308,6 @@ class CompletionHandlers:
                 return await _stream(request, record, plan, answer, emissions, with_usage=with_usage)
         finally:
             record.finish_reason = record.finish_reason or "abort"
-
-    def _make_id(self, number: int) -> str:
-        # The same ids in every run; the server's name distinguishes those of two servers.
-        return xxhash.xxh3_64_hexdigest(f"{self._profile.name}/{number}".encode())
-
-
-def _record(request: web.Request, body: bytes) -> RequestRecord:
-    return RequestRecord(
-        path=request.raw_path,
-        body_bytes=len(body),
-        body_sha256=hashlib.sha256(body).hexdigest(),
-        headers=tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.raw_headers),
-    )
 
 
 def _text(plan: Plan, emission: Emission, *, first: int) -> str:

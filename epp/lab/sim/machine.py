@@ -2,17 +2,14 @@
 """The simulated machine: a queue, a batch and a KV cache that advance in virtual time, without I/O."""
 
 from collections.abc import Container, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from itertools import accumulate
 
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import (
-    BlockHash,
     Emission,
     FinishReason,
     Found,
     KVCache,
-    KVChanges,
     Occupation,
     OccupationError,
     SimRequest,
@@ -75,7 +72,7 @@ class Machine:
         self.profile = profile
         self._every_token = every_token
         self.observer = observer or MachineObserver()
-        self._cache = KVCache(profile.num_gpu_blocks, profile.num_host_blocks, profile.num_disk_blocks)
+        self.cache = KVCache(profile.num_gpu_blocks, profile.num_host_blocks, profile.num_disk_blocks)
         self.now = now
         """Time of the last `advance`, in seconds."""
         self._waiting: dict[int, SimSequence] = {}
@@ -110,15 +107,14 @@ class Machine:
 
     def gauges(self) -> tuple[int, int, float]:
         """Return requests running and waiting, and the share of KV blocks in use: what polls read."""
-        held = self.occupation
-        return len(self._running) + held.running, len(self._waiting) + held.waiting, self.kv_usage
+        return self.running, self.waiting, self.kv_usage
 
     @property
     def kv_usage(self) -> float:
         """The share of KV blocks in use, 0..1."""
         step = self._step
         if step is None or step.repeats == 1 or not (done := step.done(self.now)):
-            return self._cache.usage
+            return self.cache.usage
         size, more = self.profile.block_size, self._more_blocks
         if not more:
             counts = [0] * size
@@ -127,16 +123,7 @@ class Machine:
             more += accumulate(counts)
         rounds, rest = divmod(done, size)
         grown = len(step.tokens) * rounds + (more[rest - 1] if rest else 0)
-        return self._cache.usage + grown / self.profile.num_gpu_blocks
-
-    @property
-    def cached_hashes(self) -> AbstractSet[BlockHash]:
-        """Prefix hashes of the blocks in the KV cache."""
-        return self._cache.hashes
-
-    def take_kv_changes(self) -> KVChanges | None:
-        """Return how the KV cache has changed since the last call, as `KVCache.take_changes` does."""
-        return self._cache.take_changes()
+        return self.cache.usage + grown / self.profile.num_gpu_blocks
 
     @property
     def running_adapters(self) -> tuple[str, ...]:
@@ -157,7 +144,7 @@ class Machine:
     def prompt_work(self, request: SimRequest) -> tuple[int, float]:
         """Return these tokens, and how long its blocks in host memory and on the disk would be copied."""
         size, last = self.profile.block_size, request.prompt_tokens - 1
-        found = self._cache.matched(request.block_hashes, min(last // size, len(request.block_hashes)))
+        found = self.cache.matched(request.block_hashes, min(last // size, len(request.block_hashes)))
         left = request.prompt_tokens - max(size * found.blocks, min(request.transferred_tokens, last))
         return left, self._copy_seconds(found)
 
@@ -229,7 +216,7 @@ class Machine:
         if self._waiting.pop(request_id, None) is None:
             self._interrupt()
             del self._running[request_id]
-            self._cache.release(request_id)
+            self.cache.release(request_id)
         emission = Emission(request_id, sequence.emitted_tokens, self.now, sequence.cached_tokens, "abort")
         self.observer.ended("abort", self.now - sequence.submitted_seconds)
         self._interrupt()
@@ -243,7 +230,7 @@ class Machine:
         self._check_occupation(occupation)
         self._interrupt()
         if self.occupation.kv_usage:
-            self._cache.release(_OCCUPATION_OWNER)
+            self.cache.release(_OCCUPATION_OWNER)
         if occupation.kv_usage and not self._hold_blocks(occupation.kv_usage):
             if self.occupation.kv_usage:
                 self._hold_blocks(self.occupation.kv_usage)
@@ -271,7 +258,7 @@ class Machine:
 
     def _hold_blocks(self, kv_usage: float) -> bool:
         blocks = int(kv_usage * self.profile.num_gpu_blocks)
-        return self._cache.admit(_OCCUPATION_OWNER, prefix=(), blocks=blocks) is not None
+        return self.cache.admit(_OCCUPATION_OWNER, prefix=(), blocks=blocks) is not None
 
     def _interrupt(self) -> None:
         """End several equal steps with the present one, or start a step if the machine is idle."""
@@ -309,8 +296,7 @@ class Machine:
         if prefilled:
             seconds += self.profile.prefill_step_seconds
         if decoding:
-            batch = len(decoding) + self.occupation.running
-            seconds += self.profile.seconds_per_output_token * (1 + self.profile.batch_slope * (batch - 1))
+            seconds += self.profile.decode_seconds(len(decoding) + self.occupation.running)
         self._more_blocks = []
         repeats = 1 if self._every_token or prefilled else self._equal_steps(decoding)
         return SimStep(self.now, seconds * self.profile.time_scale, tuple(tokens), repeats)
@@ -318,32 +304,31 @@ class Machine:
     def _equal_steps(self, decoding: Sequence[SimSequence]) -> int:
         """Return how many steps there are until a request ends, or until one needs a block and none is free."""
         steps = min([sequence.last_tokens - sequence.known_tokens for sequence in decoding])
-        size, free, count = self.profile.block_size, self._cache.free_blocks, len(decoding)
+        size, free, count = self.profile.block_size, self.cache.free_blocks, len(decoding)
         if free >= count * (steps // size + 1):
             return steps
         left = sorted(-(sequence.computed_tokens + 1) % size for sequence in decoding)
         return min(steps, 1 + left[free % count] + free // count * size)
 
     def _grow_answers(self) -> bool:
-        """Give each request that decodes the block of its next token; return whether others lost theirs for it."""
+        """Give each request that decodes the block of its next token; return whether others lost theirs for it.
+
+        The request that joined last loses its blocks first, and returns to the head of the queue.
+        """
         preempted, size = False, self.profile.block_size
         for sequence in list(self._running.values()):
             if (sequence.known_tokens - 1) % size or not sequence.decodes:
                 continue  # its blocks have room for all but the first token of the next block
             request_id, blocks = sequence.request.request_id, self._blocks(sequence.known_tokens)
-            while request_id in self._running and not self._cache.grow(request_id, blocks):
-                self._preempt()
+            while request_id in self._running and not self.cache.grow(request_id, blocks):
+                last_id, last = self._running.popitem()
+                self.cache.release(last_id)
+                last.computed_tokens = 0
+                self._waiting = {last_id: last, **self._waiting}
+                self.preemptions += 1
+                self.observer.preempted()
                 preempted = True
         return preempted
-
-    def _preempt(self) -> None:
-        """Return the request that joined last to the head of the queue, without its blocks."""
-        request_id, sequence = self._running.popitem()
-        self._cache.release(request_id)
-        sequence.computed_tokens = 0
-        self._waiting = {request_id: sequence, **self._waiting}
-        self.preemptions += 1
-        self.observer.preempted()
 
     def _admit_waiting(self) -> float:
         """Let waiting requests join, as many as there is room for; return the seconds for their adapters and copies."""
@@ -359,7 +344,7 @@ class Machine:
             if adapter is not None and adapter not in adapters and len(adapters) >= self.profile.max_lora:
                 continue
             # At least one known token must be computed: that gives the next output token.
-            found = self._cache.admit(
+            found = self.cache.admit(
                 request.request_id,
                 prefix=request.block_hashes[: (sequence.known_tokens - 1) // self.profile.block_size],
                 blocks=self._blocks(sequence.known_tokens),
@@ -374,16 +359,12 @@ class Machine:
             self._running[request.request_id] = sequence
             sequence.computed_tokens = cached = found.blocks * self.profile.block_size
             if not sequence.emitted_tokens:
-                self._first_joined(sequence, cached)
+                sequence.cached_tokens = cached
+                transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
+                if transferred > cached:
+                    self._compute(sequence, transferred - cached)
+                self.observer.joined(request.prompt_tokens, cached)
         return seconds
-
-    def _first_joined(self, sequence: SimSequence, cached: int) -> None:
-        request = sequence.request
-        sequence.cached_tokens = cached
-        transferred = min(request.transferred_tokens, request.prompt_tokens - 1)
-        if transferred > cached:
-            self._compute(sequence, transferred - cached)
-        self.observer.joined(request.prompt_tokens, cached)
 
     def _load(self, adapter: str, in_use: Container[str]) -> bool:
         """Load an adapter that is not loaded, in place of one out of use; return whether that was so."""
@@ -406,7 +387,7 @@ class Machine:
                 # there is room for all of them, before one ends and gives its blocks back
                 computed = sequence.computed_tokens
                 if computed % size + tokens > size:
-                    self._cache.grow(sequence.request.request_id, self._blocks(computed + tokens))
+                    self.cache.grow(sequence.request.request_id, self._blocks(computed + tokens))
                 sequence.known_tokens += tokens - 1
         for sequence, tokens in sequences:
             self._compute(sequence, tokens)
@@ -425,7 +406,7 @@ class Machine:
         first, end = before // size, after // size
         if first < end:
             request = sequence.request
-            self._cache.commit(request.request_id, first, request.block_hashes[first:end])
+            self.cache.commit(request.request_id, first, request.block_hashes[first:end])
 
     def _emit(self, sequence: SimSequence, emissions: list[Emission]) -> None:
         request, index = sequence.request, sequence.emitted_tokens
@@ -439,7 +420,7 @@ class Machine:
         reason = request.finish_reason if sequence.known_tokens == sequence.last_tokens else None
         if reason is not None:
             del self._running[request.request_id]
-            self._cache.release(request.request_id)
+            self.cache.release(request.request_id)
             self.observer.ended(reason, self.now - sequence.submitted_seconds)
         emissions.append(Emission(request.request_id, index, self.now, sequence.cached_tokens, reason))
 

@@ -85,10 +85,14 @@ class Calibration:
         self._decode_prompt = min(_DECODE_PROMPT, self._lengths[0])
         self._output = max(min(_DECODE_OUTPUT, most // 4), 1)
         await self._send(self._probe(self._lengths[0], self._output))  # the first may load or compile something
-        for _ in range(_ROUNDS):
+        for _round in range(_ROUNDS):
             await self._measure_lengths()
             await self._measure_sizes()
-            await self._measure_hit()
+            if not self._is_over(_FIT_SHARE):
+                probe = self._probe(self._lengths[-1], 1)
+                (fresh,), _ = await self._send(probe)
+                (again,), _ = await self._send(probe)
+                self.hits.append((fresh, again))
         await self._hold_out()
 
     async def _measure_lengths(self) -> None:
@@ -114,15 +118,6 @@ class Calibration:
             waited = size > 1 and any(answer.token_seconds[0] >= end for answer in batch)
             if waited or seconds > _SLOW_BATCH_SHARE * self._budget:
                 return
-
-    async def _measure_hit(self) -> None:
-        """Measure the time to the first token for a prompt, and for the same prompt again."""
-        if self._is_over(_FIT_SHARE):
-            return
-        probe = self._probe(self._lengths[-1], 1)
-        (fresh,), _ = await self._send(probe)
-        (again,), _ = await self._send(probe)
-        self.hits.append((fresh, again))
 
     async def _hold_out(self) -> None:
         """Send mixtures of lengths, in batches of sizes that were measured."""

@@ -146,7 +146,6 @@ class ChatAnswer(Answer):
     prefix, whole_kind, chunk_kind = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def opening(self) -> bytes:
-        """Return the chunk with the role."""
         said: JSON = {"content": ""}
         if self._tool:
             function = {"arguments": "", "name": self._tool}
@@ -195,7 +194,6 @@ class ResponsesAnswer(Answer):
         self._number = 0
 
     def opening(self) -> bytes:
-        """Return the events before the first token."""
         item = self._item("", "in_progress")
         events = self._event("response.created", response=self._response("", "in_progress", None))
         events += self._event("response.in_progress", response=self._response("", "in_progress", None))
@@ -205,12 +203,10 @@ class ResponsesAnswer(Answer):
         return events
 
     def chunk(self, text: str, _reason: str | None) -> bytes:
-        """Return the event of one token."""
         kind = "response.function_call_arguments.delta" if self._tool else "response.output_text.delta"
         return self._event(kind, **self._place, delta=text)
 
     def ending(self, text: str, reason: str | None, usage: Usage, *, with_usage: bool) -> bytes:  # noqa: ARG002  always
-        """Return the events after the last token."""
         status = _status(reason)
         if self._tool:
             events = self._event("response.function_call_arguments.done", **self._place, arguments=text)
@@ -221,7 +217,6 @@ class ResponsesAnswer(Answer):
         return events + self._event(f"response.{status}", response=self._response(text, status, usage))
 
     def whole(self, text: str, reason: str | None, usage: Usage) -> JSON:
-        """Return the unstreamed answer."""
         return self._response(text, _status(reason), usage)
 
     def _response(self, text: str, status: str, usage: Usage | None) -> JSON:

@@ -101,7 +101,11 @@ def make_plan(body: ChatRequest | CompletionRequest, profile: SimProfile, reques
         raise ApiError(404, "NotFoundError", message, param="model")
     if body.n not in (None, 1):
         raise _bad_request(f"n is {body.n}, but this server gives one answer per request: leave n out", param="n")
-    prompt = _chat_prompt(body) if isinstance(body, ChatRequest) else _completion_prompt(body.prompt)
+    if isinstance(body, ChatRequest):
+        messages = [(message.role, _text(message)) for message in body.messages]
+        prompt = render_chat(messages, preamble=bytes(body.tools).decode()) if messages else []
+    else:
+        prompt = _completion_prompt(body.prompt)
     if not prompt:
         raise _bad_request("The prompt is empty: send at least one token", param="prompt")
     limit = _output_limit(body, profile, len(prompt))
@@ -134,15 +138,14 @@ class _Tool(msgspec.Struct):
 
 
 def _tool_of(body: ChatRequest) -> str:
-    """Return the function that has to be called; empty where the answer may be words."""
     if not body.tools or body.tool_choice in (None, "auto", "none"):
         return ""
     try:
         if isinstance(body.tool_choice, dict):
-            chosen = msgspec.convert(msgspec.json.decode(msgspec.json.encode(body.tool_choice)), _Tool)
+            chosen = msgspec.json.decode(msgspec.json.encode(body.tool_choice), type=_Tool)
         else:
             chosen = msgspec.json.decode(body.tools, type=list[_Tool])[0]
-    except (msgspec.DecodeError, msgspec.ValidationError, IndexError) as error:
+    except (msgspec.DecodeError, IndexError) as error:
         raise _bad_request(f"tools or tool_choice name no function: {error}", param="tool_choice") from error
     return chosen.name if chosen.function is None else chosen.function.name
 
@@ -178,12 +181,6 @@ def _output_limit(body: ChatRequest | CompletionRequest, profile: SimProfile, pr
             param="max_tokens",
         )
     return wanted
-
-
-def _chat_prompt(body: ChatRequest) -> list[bytes]:
-    messages = [(message.role, _text(message)) for message in body.messages]
-    preamble = bytes(body.tools).decode()
-    return render_chat(messages, preamble=preamble) if messages else []
 
 
 def _text(message: ChatMessage) -> str:

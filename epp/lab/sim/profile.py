@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
@@ -95,14 +96,12 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the values; raises ValueError."""
         cache_tokens = self.block_size * self.num_gpu_blocks
-        infinity = float("inf")
         for field in (
             *("prefill_tokens_per_second", "seconds_per_output_token"),
             *("host_gbps", "disk_gbps", "time_scale"),
         ):
-            self._check(0 < getattr(self, field) < infinity, f"{field} must be a positive number")
+            self._check(0 < getattr(self, field) < inf, f"{field} must be a positive number")
         for field in (
             *("max_num_seqs", "max_num_batched_tokens", "block_size"),
             *("num_gpu_blocks", "kv_bytes_per_token", "max_lora", "default_output_tokens"),
@@ -112,7 +111,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             *("batch_slope", "lora_load_seconds", "prefill_step_seconds"),
             *("attention_tokens", "request_overhead_seconds", "num_host_blocks", "num_disk_blocks"),
         ):
-            self._check(0 <= getattr(self, field) < infinity, f"{field} must be 0 or more")
+            self._check(0 <= getattr(self, field) < inf, f"{field} must be 0 or more")
         self._check(
             self.max_num_batched_tokens >= self.max_num_seqs,
             f"max_num_batched_tokens {self.max_num_batched_tokens} is less than max_num_seqs {self.max_num_seqs}, the "
@@ -126,6 +125,10 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             f"max_model_len {self.max_model_len} must be 2 to {cache_tokens}, the size of the KV cache in tokens "
             "(block_size * num_gpu_blocks): lower it or raise num_gpu_blocks",
         )
+
+    def decode_seconds(self, count: int) -> float:
+        """Return the duration of a step in which so many requests decode, without `time_scale`."""
+        return self.seconds_per_output_token * (1 + self.batch_slope * (count - 1)) if count else 0.0
 
     def _check(self, holds: object, problem: str) -> None:
         if not holds:
@@ -246,7 +249,6 @@ class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """URL of the measured server."""
     at: datetime | None = None
     requests: int = 0
-    """Requests that were measured."""
     errors: FitError | None = None
     notes: tuple[str, ...] = ()
     """Fields that were not measured, and whatever makes the figures less certain."""
@@ -254,7 +256,7 @@ class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def find_preset(name: str) -> SimProfile | None:
     """Return the preset of an accelerator, one derived from its data sheet if there is no other; None if unknown."""
-    return PRESETS.get(name) or _derived_presets().get(name)
+    return PRESETS.get(name) or derived_presets().get(name)
 
 
 def find_server_profile(name: str, setting: str) -> SimProfile:
@@ -263,19 +265,12 @@ def find_server_profile(name: str, setting: str) -> SimProfile:
         return preset
     path = Path(name)
     if not path.exists():
-        known = [*PRESETS, *_derived_presets()]
+        known = [*PRESETS, *derived_presets()]
         listed = f"the presets are {', '.join(PRESETS)}, and other accelerators such as l40s, b200 and mi300x"
         raise ConfigurationError(
-            f"{setting}: there is no preset and no file {name!r}",
-            remedy=hint_at(name, known, listed),
+            f"{setting}: there is no preset and no file {name!r}", remedy=hint_at(name, known, listed)
         )
     return load_server_profile(path)
-
-
-def _derived_presets() -> Mapping[str, SimProfile]:
-    from epp.lab.sim.profile import derived_presets  # noqa: PLC0415  reads the catalogue, which few servers need
-
-    return derived_presets()
 
 
 def load_server_profile(path: Path) -> SimProfile:

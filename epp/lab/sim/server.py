@@ -11,7 +11,6 @@ from aiohttp import web
 
 from epp.framework.headers import REQUEST_ID
 from epp.lab.sim.completions import CompletionHandlers, Driver
-from epp.lab.sim.machine import Machine
 from epp.lab.sim.openai_api import ApiError
 from epp.lab.sim.profile import SimProfile
 from epp.lab.sim.work import Occupation, OccupationError
@@ -28,30 +27,22 @@ class RunningSim:
     """A simulated server that listens at `host`:`port`."""
 
     def __init__(self, host: str, port: int, driver: Driver, completions: CompletionHandlers) -> None:
-        self.host = host
-        self.port = port
+        self.host, self.port = host, port
+        self.address = str(HostPort(host, port))
+        self.machine = driver.machine
+        """To be read only."""
         self._driver = driver
         self._completions = completions
 
-    @property
-    def address(self) -> str:
-        """The address as `host:port`, an IPv6 host in brackets."""
-        return str(HostPort(self.host, self.port))
-
-    @property
-    def machine(self) -> Machine:
-        """The machine behind the server, to be read only."""
-        return self._driver.machine
-
     async def idle(self) -> None:
-        await self._driver.idle()
+        await self._driver.idle.wait()
 
     async def drain(self, timeout_seconds: float) -> None:
         """Refuse new requests and wait for those in flight; after the timeout they end with reason `abort`."""
-        self._completions.refuse_new()
+        self._completions.is_shutting_down = True
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._driver.idle()
+                await self.idle()
         except TimeoutError:
             self._driver.abort_all()
 
@@ -74,7 +65,7 @@ async def running(
         await web.TCPSite(runner, host, port).start()
         yield RunningSim(host, runner.addresses[0][1], driver, completions)
     finally:
-        completions.refuse_new()
+        completions.is_shutting_down = True
         driver.abort_all()
         await runner.cleanup()
         driver.close()
@@ -109,9 +100,9 @@ def _application(driver: Driver, completions: CompletionHandlers, *, metrics: bo
 
     app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_errors_as_json])
     app.on_response_prepare.append(add_headers)
-    app.router.add_post("/v1/chat/completions", completions.chat)
-    app.router.add_post("/v1/completions", completions.complete)
-    app.router.add_post("/v1/responses", completions.respond)
+    app.router.add_post("/v1/chat/completions", completions.answer)
+    app.router.add_post("/v1/completions", completions.answer)
+    app.router.add_post("/v1/responses", completions.answer)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/health", health)
     if metrics:

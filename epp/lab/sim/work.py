@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -70,13 +71,8 @@ class KVCache:
         return len(self._free)
 
     @property
-    def used_blocks(self) -> int:
-        """Blocks held by at least one owner; free blocks with content are not among them."""
-        return self._num_blocks - len(self._free)
-
-    @property
     def usage(self) -> float:
-        """The used share of the cache, 0..1."""
+        """The share of blocks held by at least one owner, 0..1; free blocks with content are not among them."""
         return (self._num_blocks - len(self._free)) / self._num_blocks
 
     @property
@@ -101,12 +97,11 @@ class KVCache:
 
         `prefix` are the chained hashes that may be shared (at most `blocks`). Returns the leading ones that were found,
         first those in this cache, then those in host memory or on the disk; None, with nothing changed, when the blocks
-        do not fit.
-        `ValueError` for a known owner.
+        do not fit. `ValueError` for a known owner.
         """
         if owner in self._tables:
             raise ValueError(f"owner {owner} is in the cache already; release it first")
-        hits = self._cached(prefix)
+        hits = [self._block_of[each] for each in takewhile(self._block_of.__contains__, prefix)]
         if blocks - sum(1 for block in hits if self._references[block]) > len(self._free):
             return None
         for block in hits:
@@ -170,15 +165,6 @@ class KVCache:
                 free[block] = None
                 if block not in hash_of:
                     free.move_to_end(block, last=False)
-
-    def _cached(self, prefix: Sequence[BlockHash]) -> list[int]:
-        blocks: list[int] = []
-        for block_hash in prefix:
-            block = self._block_of.get(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
 
     def _in_lower_tiers(self, prefix: Sequence[BlockHash]) -> tuple[int, int]:
         """Return how many leading blocks host memory holds, and how many others the disk; they are dropped last."""

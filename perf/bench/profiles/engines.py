@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.lab.replay.fleet import Engine, Event, Simulated
+from epp.lab.replay.fleet import Engine, Simulated
 from epp.lab.sim.profile import SimProfile
-from epp.lab.sim.work import SimRequest
+from epp.lab.sim.work import Emission, SimRequest
 
 _BIGGEST_STEP = 131_072
 
@@ -38,16 +38,16 @@ class Independent(Engine):
     def next_event_at(self) -> float | None:
         return min((job.first_at or job.ends_at for job in self._running.values()), default=None)
 
-    def advance(self, now: float) -> Sequence[Event]:
-        events: list[Event] = []
+    def advance(self, now: float) -> Sequence[Emission]:
+        events: list[Emission] = []
         while (due := self.next_event_at) is not None and due <= now:
             self._pass(due)
             for number, job in list(self._running.items()):
                 if job.first_at is not None and job.first_at <= due:
                     job.first_at = None
-                    events.append(Event(number, due, job.ends_at <= due))
+                    events.append(Emission(number, 0, due, 0, "stop" if job.ends_at <= due else None))
                 elif job.ends_at <= due and job.first_at is None:
-                    events.append(Event(number, due, ended=True))
+                    events.append(Emission(number, 1, due, 0, "stop"))
                 if job.first_at is None and job.ends_at <= due:
                     self._finish(number)
         self._pass(now)

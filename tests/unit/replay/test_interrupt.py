@@ -24,9 +24,9 @@ from epp.cli.app import application
 run = jobs.run_jobs
 
 def told(found, report, **settings):
-    def first(now):
+    def first(job, seconds):
         print("running", flush=True)
-        report(now)
+        report(job, seconds)
     return run(found, first, **settings)
 
 jobs.run_jobs = told

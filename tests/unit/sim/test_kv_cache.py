@@ -60,7 +60,7 @@ def test_growth_beyond_the_free_blocks_changes_nothing():
     cache = KVCache(4)
     cache.admit(1, prefix=[], blocks=2)
     assert not cache.grow(1, 5)
-    assert cache.used_blocks == 2
+    assert cache.free_blocks == 2
     assert cache.grow(1, 4)
     with pytest.raises(ValueError, match="owner 1 is in the cache already"):
         cache.admit(1, prefix=[], blocks=1)
@@ -159,13 +159,13 @@ class CacheMachine(RuleBasedStateMachine):
         hashes = [path[: length + 1].encode() for length in range(len(path))]
         first = min(first, len(path))
         owner = self.next_owner
-        used_before = self.cache.used_blocks
+        free_before = self.cache.free_blocks
         self.take_changes()
         in_host, on_disk = self.told_of_host, self.told_of_disk
         found = self.cache.admit(owner, prefix=hashes[:first], blocks=first)
         if found is None:
-            assert self.cache.used_blocks == used_before
-            assert used_before + first > self.BLOCKS
+            assert self.cache.free_blocks == free_before
+            assert first > free_before
             return
         self.next_owner += 1
         self.paths[owner] = hashes
@@ -185,7 +185,7 @@ class CacheMachine(RuleBasedStateMachine):
         owner = data.draw(st.sampled_from(sorted(self.paths)))
         before = self.cache.blocks_of(owner)
         if not self.cache.grow(owner, self.totals[owner]):
-            assert self.cache.used_blocks + self.totals[owner] - len(before) > self.BLOCKS
+            assert self.totals[owner] - len(before) > self.cache.free_blocks
             assert self.cache.blocks_of(owner) == before
             return
         blocks = self.cache.blocks_of(owner)
@@ -210,7 +210,7 @@ class CacheMachine(RuleBasedStateMachine):
     def blocks_in_use_are_those_that_owners_hold(self):
         held = [self.cache.blocks_of(owner) for owner in self.paths]
         assert all(len(set(blocks)) == len(blocks) for blocks in held)
-        assert self.cache.used_blocks == len({block for blocks in held for block in blocks})
+        assert self.BLOCKS - self.cache.free_blocks == len({block for blocks in held for block in blocks})
 
     @invariant()
     def block_is_shared_only_by_owners_of_one_prefix(self):

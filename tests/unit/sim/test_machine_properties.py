@@ -179,7 +179,7 @@ def test_first_and_last_tokens_are_the_same_if_steps_between_them_are_skipped(su
                 emissions.append(aborted)
         assert (every.running, every.waiting) == (few.running, few.waiting)
         assert every.kv_usage == pytest.approx(few.kv_usage)
-        assert every.cached_hashes == few.cached_hashes or few.kv_usage
+        assert every.cache.hashes == few.cache.hashes or few.kv_usage
     ends = [[each for each in emissions if each.index == 0 or each.finish_reason] for emissions in found]
     assert [each[:2] for each in map(_comparable, ends[0])] == [each[:2] for each in map(_comparable, ends[1])]
     assert [each.at_seconds for each in ends[0]] == pytest.approx([each.at_seconds for each in ends[1]], rel=1e-9)
