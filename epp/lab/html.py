@@ -51,7 +51,6 @@ _MOST_POINTS = 400
 
 
 def page(title: str, subtitle: str, parts: Sequence[str]) -> str:
-    """Return a page with these parts, which are HTML."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -63,13 +62,11 @@ def page(title: str, subtitle: str, parts: Sequence[str]) -> str:
 
 
 def section(title: str, *parts: str, note: str = "") -> str:
-    """Return a heading, a sentence below it, and parts."""
     below = f'<p class="note">{escape(note)}</p>' if note else ""
     return f"<h2>{escape(title)}</h2>{below}{''.join(parts)}"
 
 
 def figure(plot: str, *, above: str = "") -> str:
-    """Return a plot with its legend above."""
     return f"<figure>{above}{plot}</figure>"
 
 
@@ -98,8 +95,6 @@ class Series(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A value with its interval."""
-
     label: str
     value: float
     low: float
@@ -199,7 +194,6 @@ def matrix(rows: Sequence[str], columns: Sequence[str], shares: Sequence[Sequenc
 
 
 def legend(labels: Sequence[str]) -> str:
-    """Return the names of series with their colours."""
     items = (f'<span><i class="swatch b{at % COLOURS}"></i>{escape(label)}</span>' for at, label in enumerate(labels))
     return f'<p class="legend">{"".join(items)}</p>'
 

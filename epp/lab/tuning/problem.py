@@ -33,8 +33,6 @@ Path: TypeAlias = tuple[str | int, ...]
 
 
 class Figure(NamedTuple):
-    """A figure that may be tuned or limited."""
-
     name: str
     key: str
     """Name among the `figures` of an outcome."""
@@ -91,8 +89,6 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
 
 
 class Condition(NamedTuple):
-    """A limit on a figure."""
-
     text: str
     figure: Figure
     limit: float
@@ -122,21 +118,18 @@ def condition(text: str) -> Condition:
     if found is None:
         raise ConfigurationError(f"--subject-to {text!r}: write a figure, <= or >=, and a limit: p99 ttft <= 1s")
     limited = figure(found["figure"])
+    written = found["limit"]
     try:
-        limit = _limit(limited, found["limit"])
+        match limited.unit:
+            case "%":
+                limit = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+            case "$":
+                limit = float(written.removeprefix("$"))
+            case "s":
+                limit = parse_duration(written)
     except ValueError as error:
         raise ConfigurationError(f"--subject-to {text!r}: the limit of {limited.name} is not valid: {error}") from error
     return Condition(text.strip(), limited, limit, found["sign"] == ">=")
-
-
-def _limit(limited: Figure, written: str) -> float:
-    match limited.unit:
-        case "%":
-            return float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
-        case "$":
-            return float(written.removeprefix("$"))
-        case "s":
-            return parse_duration(written)
 
 
 SIDE_EFFECTS: Sequence[Figure] = tuple(
@@ -160,8 +153,6 @@ class Dimension(NamedTuple):
 
 
 class SearchSpace:
-    """All dimensions of a configuration."""
-
     def __init__(self, config: LoadedConfig, registry: Registry, also: Sequence[str] = ()) -> None:
         """`also` has choices such as `queue-scorer=load-aware-scorer,none`; raises ConfigurationError."""
         if config.problems:

@@ -28,7 +28,7 @@ from epp.lab.html import (
 )
 from epp.lab.replay.comparison import Comparison, Verdict, compare, plots
 from epp.lab.replay.fleet import ReplayOptions
-from epp.lab.replay.jobs import run_jobs
+from epp.lab.replay.jobs import Job, run_jobs
 from epp.lab.replay.outcome import Outcome, Timeline, merge
 from epp.lab.tuning.problem import SIDE_EFFECTS, Figure, SearchSpace, Value
 from epp.lab.tuning.study import Problem, Tuning, loaded, written
@@ -66,12 +66,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration that was tuned."""
-
     values: Mapping[str, Value]
     """Values that differ from the present ones."""
     text: str
-    """The configuration."""
     objectives: Sequence[Change]
     others: Sequence[Change]
     """Changes of figures that were not tuned."""
@@ -95,7 +92,6 @@ class Result:
 
     @property
     def recommended(self) -> Sequence[Candidate]:
-        """Candidates that are better beyond doubt."""
         return [each for each in self.candidates if each.is_better]
 
 
@@ -140,10 +136,7 @@ def _rounded(space: SearchSpace, values: Mapping[str, Value]) -> Mapping[str, Va
 
 
 def _best(
-    problem: Problem,
-    space: SearchSpace,
-    finalists: Sequence[Mapping[str, Value]],
-    jobs: int,
+    problem: Problem, space: SearchSpace, finalists: Sequence[Mapping[str, Value]], jobs: int
 ) -> Sequence[Mapping[str, Value]]:
     """Return the values that are best on training traffic in several repetitions."""
     if len(finalists) <= 1:
@@ -154,15 +147,10 @@ def _best(
     return [finalists[int(np.nanargmin(losses))]]
 
 
-def _repeated(
-    problem: Problem,
-    configs: Sequence[LoadedConfig],
-    options: ReplayOptions,
-    jobs: int,
-) -> list[Outcome]:
-    """Return the outcome of each configuration with several seeds."""
+def _repeated(problem: Problem, configs: Sequence[LoadedConfig], options: ReplayOptions, jobs: int) -> list[Outcome]:
     seeds = [replace(options, seed=options.seed + number) for number in range(_SEEDS)]
-    outcomes = run_jobs([problem.job(config, each) for config in configs for each in seeds], workers=jobs)
+    replays = [Job(config, problem.fleet, problem.trace, each) for config in configs for each in seeds]
+    outcomes = run_jobs(replays, workers=jobs)
     return [merge(outcomes[start : start + _SEEDS]) for start in range(0, len(outcomes), _SEEDS)]
 
 
@@ -198,7 +186,6 @@ def _candidate(
 
 
 def _comment(problem: Problem, candidate: Candidate, space: SearchSpace) -> Iterator[str]:
-    """Yield the lines of the comment in a tuned configuration."""
     yield f"Tuned by `epp tune` from {printable(problem.origin)}, on {printable(problem.trace.path.name)},"
     yield f"for {' and '.join(problem.objectives)}{''.join(f', subject to {text}' for text in problem.conditions)}."
     yield ""
@@ -212,7 +199,6 @@ def _comment(problem: Problem, candidate: Candidate, space: SearchSpace) -> Iter
 
 
 def shown(value: Value) -> str:
-    """Return a value with few digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -240,7 +226,6 @@ def tuning_report(tuning: Tuning, result: Result) -> str:
 
 
 def verdict(result: Result) -> str:
-    """Return the recommendation in a sentence."""
     if not result.candidates:
         return "Keep what you have: no trial was better."
     if not result.recommended:

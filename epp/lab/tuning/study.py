@@ -25,7 +25,7 @@ from epp.config import LoadedConfig, load_text
 from epp.framework import ConfigurationError
 from epp.framework.registry import Registry
 from epp.lab.replay.fleet import Fleet, ReplayOptions
-from epp.lab.replay.jobs import Job, TraceFile, replay
+from epp.lab.replay.jobs import TraceFile, replay
 from epp.lab.replay.outcome import Outcome
 from epp.lab.replay.simulation import Simulation
 from epp.lab.replay.summary import Targets
@@ -48,7 +48,6 @@ class Problem:
     """A configuration, the trace and fleet to tune it for, and the objectives; it can be pickled."""
 
     text: str
-    """The configuration."""
     origin: str
     fleet: Fleet
     trace: TraceFile
@@ -70,26 +69,19 @@ class Problem:
         return [condition(text) for text in self.conditions]
 
     @property
-    def registry(self) -> Registry:
-        return Registry(modules=self.options.plugin_modules)
-
-    @property
     def space(self) -> SearchSpace:
         """What may vary; raises ConfigurationError."""
-        return SearchSpace(load_text(self.text, self.origin), self.registry, self.also)
+        registry = Registry(modules=self.options.plugin_modules)
+        return SearchSpace(load_text(self.text, self.origin), registry, self.also)
 
     @property
     def training(self) -> ReplayOptions:
-        """Options of a replay of the first part of the trace."""
         return replace(self.options, duration=self.held_out_from, report_seconds=self.held_out_from / _STEPS)
 
     @property
     def held_out_from(self) -> float:
         """Time in a replay at which the part of the trace begins that trials do not see."""
         return self.seconds * TRAINING_SHARE / self.options.rate_scale
-
-    def job(self, config: LoadedConfig, options: ReplayOptions) -> Job:
-        return Job(config, self.fleet, self.trace, options)
 
     @property
     def fingerprint(self) -> str:
@@ -100,12 +92,10 @@ class Problem:
 
 
 def written(content: Mapping[str, Any]) -> str:
-    """Return a configuration as YAML."""
     return yaml.safe_dump(content, sort_keys=False, width=120)
 
 
 def loaded(problem: Problem, space: SearchSpace, values: Mapping[str, Value]) -> LoadedConfig:
-    """Return the configuration with other values."""
     return load_text(written(space.with_values(values)), problem.origin)
 
 
@@ -146,24 +136,20 @@ class Tuning:
 
     @property
     def found(self) -> Found:
-        """The trials so far."""
         trials = self._study.get_trials(deepcopy=False)
-        complete = [each for each in trials if each.state is TrialState.COMPLETE and _keeps_conditions(each)]
+        complete = [each for each in trials if each.state is TrialState.COMPLETE]
+        best = [each for each in complete if all(excess <= 0 for excess in each.constraints.values())]
         if len(self.problem.objectives) > 1:
-            front = [one for one in complete if not any(_dominates(other, one) for other in complete)]
-            return Found(trials, sorted(front, key=lambda trial: (trial.values[0], trial.number)))
-        return Found(trials, sorted(complete, key=lambda trial: (trial.values[0], trial.number)))
+            best = [one for one in best if not any(_dominates(other, one) for other in best)]
+        return Found(trials, sorted(best, key=lambda trial: (trial.values[0], trial.number)))
 
     def importances(self) -> Mapping[str, float]:
         """Return how much each parameter matters for the first objective, 0..1; empty for too few trials."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that low values are taken for good, which they are
             try:
-                return get_param_importances(
-                    self._study,
-                    evaluator=PedAnovaImportanceEvaluator(),
-                    target=lambda trial: trial.values[0],
-                )
+                evaluator = PedAnovaImportanceEvaluator()
+                return get_param_importances(self._study, evaluator=evaluator, target=lambda trial: trial.values[0])
             except (RuntimeError, ValueError):
                 return {}
 
@@ -249,12 +235,8 @@ def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) 
             trial.set_constraint(text, excess)
         return [each.loss(outcome, problem.targets) for each in figures]
 
-    study.optimize(
-        losses,
-        timeout=seconds,
-        callbacks=[MaxTrialsCallback(trials, states=_DONE)],
-        catch=(ConfigurationError,),
-    )
+    enough = MaxTrialsCallback(trials, states=_DONE)
+    study.optimize(losses, timeout=seconds, callbacks=[enough], catch=(ConfigurationError,))
 
 
 def _study(path: Path, problem: Problem, seed: int = 0) -> Study:
@@ -289,10 +271,6 @@ def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Value:
         case CategoricalDistribution(choices=choices):
             return str(trial.suggest_categorical(name, choices))
     raise TypeError(distribution)
-
-
-def _keeps_conditions(trial: FrozenTrial) -> bool:
-    return all(excess <= 0 for excess in trial.constraints.values())
 
 
 def _dominates(one: FrozenTrial, other: FrozenTrial) -> bool:
