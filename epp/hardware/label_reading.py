@@ -2,10 +2,10 @@
 """Common parts of the label readers, and labels of no specific vendor: spot, topology, PCI."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue
-from epp.hardware.catalogue import read_table
+from epp.framework.accelerators.tag import AcceleratorKind, AttributeValue, Sharing
+from epp.hardware.catalogue import Catalogue, read_table
 from epp.hardware.facts.merge import Facts, Rank
 
 MOST_DEVICES = 65_536
@@ -13,8 +13,8 @@ MOST_DEVICES = 65_536
 MIB = 2**20
 MOST_MEMORY = 2**46
 """Maximum number of bytes of a device."""
-INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-
+_INSTANCE_TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_SHARINGS = {"mps": Sharing.MPS, "time-slicing": Sharing.TIME_SLICING, "time-sharing": Sharing.TIME_SLICING}
 _SPOT: Mapping[str, Mapping[str, bool]] = {
     "karpenter.sh/capacity-type": {"spot": True, "on-demand": False, "reserved": False},
     "cloud.google.com/gke-spot": {"true": True, "false": False},
@@ -76,11 +76,16 @@ class Reading(Facts, frozen=True, kw_only=True):
 
 
 class LabelReader:
-    """Reads labels of one node as text, number or boolean; collects warnings about invalid numbers."""
+    """Reads labels of one node as text, number or boolean; collects warnings about invalid values."""
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
+    def __init__(self, labels: Mapping[str, str], catalogue: Catalogue) -> None:
         self.labels = labels
+        self.catalogue = catalogue
         self.warnings: list[str] = []
+
+    def ignored(self, key: str, problem: str, *, text: str = "") -> None:
+        """Warn that the value of a label, or `text`, has no effect."""
+        self.warnings.append(f"label {key}: {text or self.text(key)!r} {problem}: ignored")
 
     def text(self, key: str) -> str:
         """Return the value; empty without the label."""
@@ -92,12 +97,12 @@ class LabelReader:
         if not text:
             return None
         if not _COUNT.fullmatch(text):
-            self.warnings.append(f"label {key}: {text!r} is not a whole number: ignored")
-            return None
-        if int(text) > most:
-            self.warnings.append(f"label {key}: {text!r} is more than {most}: ignored")
-            return None
-        return int(text)
+            self.ignored(key, "is not a whole number")
+        elif int(text) > most:
+            self.ignored(key, f"is more than {most}")
+        else:
+            return int(text)
+        return None
 
     def mebibytes(self, key: str) -> int | None:
         """Return a number of MiB in bytes; None for 0, or without a valid number."""
@@ -106,6 +111,17 @@ class LabelReader:
     def truth(self, key: str) -> bool | None:
         """Return the value as a boolean, in any case; None for anything else."""
         return TRUTHS.get(self.text(key).lower())
+
+    def sharing(self, strategy: str, sharers: str) -> tuple[Sharing | None, int]:
+        """Return sharing strategy and number of sharers from two labels; the default strategy is time slicing."""
+        number = max(self.number(sharers) or 1, 1)
+        named = _SHARINGS.get(self.text(strategy).lower())
+        return Sharing.TIME_SLICING if named is None and number > 1 else named, number
+
+
+def first_label(labels: Mapping[str, str], names: Iterable[str] = _INSTANCE_TYPES) -> str:
+    """Return the first of these labels that is set, by default the machine type; empty for none."""
+    return next((text for name in names if (text := labels.get(name, "").strip())), "")
 
 
 def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
@@ -122,20 +138,13 @@ def spot_from_labels(labels: Mapping[str, str]) -> bool | None:
 
 
 def common_facts(labels: Mapping[str, str]) -> Reading:
-    """Return spot, and labels of accelerators and topology as attributes."""
-    attributes = {
-        key: typed(value)
+    """Return spot, and labels of accelerators and topology as attributes: numbers, booleans or text."""
+    attributes: dict[str, AttributeValue] = {
+        key: int(value) if _INTEGER.fullmatch(value) else TRUTHS.get(value, value)
         for key, value in labels.items()
         if key.startswith(_ATTRIBUTES) and not key.startswith(_NO_ATTRIBUTES)
     }
     return Reading(spot=spot_from_labels(labels), attributes=attributes)
-
-
-def typed(value: str) -> AttributeValue:
-    """Return the value as a whole number or boolean if possible, else as text."""
-    if _INTEGER.fullmatch(value):
-        return int(value)
-    return TRUTHS.get(value, value)
 
 
 def read_pci(labels: Mapping[str, str]) -> Reading | None:

@@ -3,24 +3,17 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from epp.framework.accelerators.tag import NETWORK_GBPS, AcceleratorKind, Partition, Sharing
+from epp.framework.accelerators.tag import NETWORK_GBPS, AcceleratorKind, Partition
 from epp.framework.quantities import GIB, exact_quantity
 from epp.hardware.catalogue import CATALOGUE, Catalogue, InstanceType, find_instance_type
 from epp.hardware.facts.merge import Facts, Rank
-from epp.hardware.label_reading import (
-    INSTANCE_TYPE_LABELS,
-    MIB,
-    MOST_DEVICES,
-    LabelReader,
-    Reading,
-    common_facts,
-    read_pci,
-)
+from epp.hardware.label_reading import MIB, MOST_DEVICES, LabelReader, Reading, common_facts, first_label, read_pci
 from epp.hardware.mig import (
     UNKNOWN_SLICE,
     equal_share,
@@ -44,7 +37,6 @@ _VENDORS = {
     "qualcomm": ("qualcomm", AcceleratorKind.NPU),
 }
 _PREFIX = "cloud.google.com/gke-"
-_SHARINGS = {"time-sharing": Sharing.TIME_SLICING, "mps": Sharing.MPS}
 _TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
 _FLAT, _FLAT_HOST_CHIPS, _HOST_CHIPS = 2, 8, 4
 
@@ -95,16 +87,8 @@ _CLOUDS = (
 )
 
 
-def read_clouds(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Iterator[Reading]:
-    """Yield the facts for each cloud with labels on the node."""
-    for keys in _CLOUDS:
-        reader = LabelReader(labels)
-        if (found := _read(keys, reader, catalogue)) is not None:
-            yield found
-
-
-def _read(keys: _Labels, reader: LabelReader, catalogue: Catalogue) -> Reading | None:
-    text = reader.text(keys.product)
+def _read_cloud(keys: _Labels, reader: LabelReader) -> Reading | None:
+    catalogue, text = reader.catalogue, reader.text(keys.product)
     said = (reader.text(keys.vendor) or keys.always).lower()
     if not text and not reader.text(keys.vendor):
         return None
@@ -125,7 +109,6 @@ def _read(keys: _Labels, reader: LabelReader, catalogue: Catalogue) -> Reading |
         lookup=lookup,
         device_memory_bytes=memory,
         node_count=(reader.number(keys.number) or None) if keys.number else None,
-        warnings=tuple(reader.warnings),
     )
 
 
@@ -140,17 +123,13 @@ def _memory(keys: _Labels, reader: LabelReader) -> int | None:
         size = 0
     if _LEAST_BYTES <= size < _MOST_BYTES:
         return size
-    reader.warnings.append(f"label {keys.memory}: {text!r} is not the memory of an accelerator: ignored")
+    reader.ignored(keys.memory, "is not the memory of an accelerator")
     return None
 
 
-def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts about the GPUs of the node; None without such labels.
-
-    The memory of a slice comes from its profile, that of a whole GPU from the catalogue.
-    """
-    reader = LabelReader(labels)
-    product = reader.text(f"{_PREFIX}accelerator")
+def _read_gke_gpu(reader: LabelReader) -> Reading | None:
+    """Return the facts about GPUs. The memory of a slice comes from its profile, that of a GPU from the catalogue."""
+    catalogue, product = reader.catalogue, reader.text(f"{_PREFIX}accelerator")
     if not product:
         return None
     count = reader.number(f"{_PREFIX}accelerator-count")
@@ -159,10 +138,7 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
     profile = parse_mig_profile(size) if size and not fault else None
     if fault:
         reader.warnings.append(f"label {_PREFIX}gpu-partition-size: the profile {fault}: ignored")
-    sharers = max(reader.number(f"{_PREFIX}max-shared-clients-per-gpu") or 1, 1)
-    sharing = _SHARINGS.get(reader.text(f"{_PREFIX}gpu-sharing-strategy").lower())
-    if sharing is None and sharers > 1:
-        sharing = Sharing.TIME_SLICING
+    sharing, sharers = reader.sharing(f"{_PREFIX}gpu-sharing-strategy", f"{_PREFIX}max-shared-clients-per-gpu")
     mig: dict[str, int] = {}
     partition = memory = None
     if profile:
@@ -186,32 +162,30 @@ def read_gke_gpu(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) ->
         lookup=product,
         node_count=count,
         mig=mig,
-        warnings=tuple(reader.warnings),
     )
 
 
-def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts about the TPU slice of the node; None without such labels.
+def _read_gke_tpu(reader: LabelReader) -> Reading | None:
+    """Return the facts about the TPU slice of the node.
 
     The product of the topology is the number of chips in the slice. Without an accelerator count for this host, a slice
     of up to 8 chips (4 with three dimensions) is assumed to be on one host, and a larger slice on hosts with 4 chips.
     """
-    reader = LabelReader(labels)
     product = reader.text(f"{_PREFIX}tpu-accelerator")
     if not product:
         return None
-    topology = reader.text(f"{_PREFIX}tpu-topology").lower()
-    chips = None
+    key, chips = f"{_PREFIX}tpu-topology", None
+    topology = reader.text(key).lower()
     count = reader.number(f"{_PREFIX}accelerator-count")
     dimensions = [int(side) for side in topology.split("x")] if _TOPOLOGY.fullmatch(topology) else []
     if math.prod(dimensions) > MOST_DEVICES:
-        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is more than {MOST_DEVICES} chips: ignored")
+        reader.ignored(key, f"is more than {MOST_DEVICES} chips", text=topology)
     elif dimensions:
         chips = math.prod(dimensions)
         one_host = _FLAT_HOST_CHIPS if len(dimensions) == _FLAT else _HOST_CHIPS
         count = count or (chips if chips <= one_host else _HOST_CHIPS)
     elif topology:
-        reader.warnings.append(f"label {_PREFIX}tpu-topology: {topology!r} is not of the form 2x4 or 2x2x4: ignored")
+        reader.ignored(key, "is not of the form 2x4 or 2x2x4", text=topology)
     return Reading(
         kind=AcceleratorKind.TPU,
         vendor="google",
@@ -220,12 +194,15 @@ def read_gke_tpu(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading
         lookup=product,
         node_count=count,
         slice_chips=chips,
-        warnings=tuple(reader.warnings),
     )
 
 
 _PRODUCT, _MEMORY, _GKE = "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "cloud.google.com/gke-accelerator"
-_READERS = (read_nvidia, read_gke_gpu, read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend)
+_READERS: tuple[Callable[[LabelReader], Reading | None], ...] = (
+    *(read_nvidia, _read_gke_gpu, _read_gke_tpu, read_amd, read_intel, read_gaudi, read_ascend),
+    *(partial(_read_cloud, keys) for keys in _CLOUDS),
+)
+"""Each returns None without such labels."""
 
 
 def gpus_by_labels(labels: Mapping[str, str]) -> NodeGpus:
@@ -238,7 +215,7 @@ def gpus_by_labels(labels: Mapping[str, str]) -> NodeGpus:
         return NodeGpus(((product, int(memory) * MIB if known else None),))
     if named := labels.get(_GKE, "").strip():
         return NodeGpus(((named, None),))
-    machine = find_instance_type(next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), ""))
+    machine = find_instance_type(first_label(labels))
     return NodeGpus() if machine is None else NodeGpus(((machine.product, None),))
 
 
@@ -271,8 +248,13 @@ def facts_from_labels(
     Facts from labels and from the catalogue are separate for provenance. The machine type is used if no label has a
     product of the catalogue; `instance_types` take precedence over the built-in table.
     """
-    readings = [reading for read in _READERS if (reading := read(labels, catalogue)) is not None]
-    readings.extend(read_clouds(labels, catalogue))
+    readings: list[Reading] = []
+    warnings: list[str] = []
+    for read in _READERS:
+        reader = LabelReader(labels, catalogue)
+        if (reading := read(reader)) is not None:
+            readings.append(reading)
+            warnings += reader.warnings
     pci = read_pci(labels)
     vendors = {each.vendor for each in readings}
     if pci is not None and (not readings or (pci.lookup and pci.vendor in vendors)):
@@ -285,7 +267,7 @@ def facts_from_labels(
         count=next(iter(counts), count),
         slice_chips=next((reading.slice_chips for reading in readings if reading.slice_chips), None),
         mig={name: number for reading in reversed(readings) for name, number in reading.mig.items()},
-        warnings=tuple(warning for reading in readings for warning in reading.warnings),
+        warnings=tuple(warnings),
     )
 
 
@@ -300,7 +282,7 @@ def _look_up(
 
     If a label matches several products, such as H100, the machine type identifies the product.
     """
-    name = next((labels[key] for key in INSTANCE_TYPE_LABELS if labels.get(key)), "")
+    name = first_label(labels)
     machine = find_instance_type(name, instance_types)
     product = catalogue.find(machine.product) if machine else None
     speed = machine.network / 8 / machine.count if machine else 0

@@ -2,20 +2,10 @@
 """Labels of vendors: NVIDIA's GPU feature discovery, AMD, Intel and Huawei."""
 
 import re
-from collections.abc import Mapping
 
 from epp.framework.accelerators.tag import AcceleratorKind, Partition, Sharing
 from epp.framework.quantities import GIB, exact_quantity
-from epp.hardware.catalogue import (
-    CATALOGUE,
-    Catalogue,
-    Product,
-    devices_of_mode,
-    family_of,
-    features_of,
-    partition_of_mode,
-    same_size,
-)
+from epp.hardware.catalogue import Product, devices_of_mode, family_of, features_of, partition_of_mode, same_size
 from epp.hardware.label_reading import MOST_MEMORY, PCI_DEVICES, LabelReader, Reading
 from epp.hardware.mig import (
     UNKNOWN_SLICE,
@@ -28,36 +18,36 @@ from epp.hardware.mig import (
 )
 
 _MIXED = re.compile(r"nvidia\.com/mig-(?P<profile>.+)\.count")
-_SHARINGS = {"mps": Sharing.MPS, "time-slicing": Sharing.TIME_SLICING}
 
 
-def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts; None without labels of a GPU.
+def read_nvidia(reader: LabelReader) -> Reading | None:
+    """Return the facts of GPU feature discovery.
 
     `nvidia.com/gpu.memory` is in MiB. With MIG strategy single, product, memory and count describe slices; with mixed
     they describe whole GPUs, and each profile has its own labels. The memory of a slice comes from its profile; that of
     a shared GPU is divided by the number of sharers.
     """
-    reader = LabelReader(labels)
     product = reader.text("nvidia.com/gpu.product")
     memory = _memory(reader)
     count = reader.number("nvidia.com/gpu.count")
     capability = _compute_capability(reader)
     if not (product or memory or count or capability or reader.truth("nvidia.com/gpu.present")):
         return None
-    profile = _single_profile(reader, product, catalogue)
-    sliced = _is_sliced(reader, product)
-    partition = UNKNOWN_SLICE if sliced and not profile else _partition(reader, product, profile, memory, catalogue)
+    # with MIG strategy single, all GPUs of the node are slices
+    sliced = reader.text("nvidia.com/mig.strategy").lower() != "mixed" and "-mig-" in product.lower()
+    profile = _single_profile(reader, product) if sliced else None
+    partition = UNKNOWN_SLICE if sliced and not profile else _partition(reader, product, profile, memory)
     whole = not sliced and (partition is None or partition.kind is not Sharing.VGPU)
-    mig = _mixed_profiles(reader, product, memory, catalogue)
+    mig = _mixed_profiles(reader, product, memory)
     if profile and count:
         mig[profile.name] = count
+    own_memory = profile.memory_bytes if profile else memory
     return Reading(
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
-        family=_family(reader, product, capability, catalogue),
+        family=_family(reader, product, capability),
         product=product or None,
-        memory_bytes=_endpoint_memory(profile, memory, partition),
+        memory_bytes=own_memory // partition.sharers if own_memory and partition else own_memory,
         compute_capability=capability,
         features=_features(reader, capability, sliced=sliced),
         partition=partition,
@@ -65,7 +55,6 @@ def read_nvidia(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
         device_memory_bytes=memory if whole else None,
         node_count=count,
         mig=mig,
-        warnings=tuple(reader.warnings),
     )
 
 
@@ -78,19 +67,13 @@ def _memory(reader: LabelReader) -> int | None:
     try:
         size = int(exact_quantity(text))
     except ValueError:
-        reader.warnings.append(f"label {key}: {text!r} is not a whole number of MiB: ignored")
+        reader.ignored(key, "is not a whole number of MiB")
         return None
     if not 0 < size <= MOST_MEMORY:
-        reader.warnings.append(f"label {key}: {text!r} is not the memory of a GPU in MiB: ignored")
+        reader.ignored(key, "is not the memory of a GPU in MiB")
         return None
     reader.warnings.append(f"label {key}: {text!r} has a unit, although the label is in MiB: read as a quantity")
     return size
-
-
-def _endpoint_memory(profile: MigProfile | None, memory: int | None, partition: Partition | None) -> int | None:
-    """Return the memory of one endpoint: that of its slice, or its share of the GPU."""
-    memory = profile.memory_bytes if profile else memory
-    return memory // partition.sharers if memory and partition else memory
 
 
 def _compute_capability(reader: LabelReader) -> tuple[int, ...] | None:
@@ -107,53 +90,34 @@ def _compute_capability(reader: LabelReader) -> tuple[int, ...] | None:
     return tuple(int(part) for part in text.split("."))
 
 
-def _is_sliced(reader: LabelReader, product: str) -> bool:
-    """Return whether all GPUs of the node are slices, with MIG strategy single."""
-    return reader.text("nvidia.com/mig.strategy").lower() != "mixed" and "-mig-" in product.lower()
-
-
-def _single_profile(reader: LabelReader, product: str, catalogue: Catalogue) -> MigProfile | None:
+def _single_profile(reader: LabelReader, product: str) -> MigProfile | None:
     """Return the profile of all slices of the node, with MIG strategy single."""
-    if not _is_sliced(reader, product):
-        return None
     gpu, _, name = product.lower().rpartition("-mig-")
-    name = name.removesuffix("-shared")
-    if fault := profile_fault(name, gpu, catalogue=catalogue):
+    if fault := profile_fault(name.removesuffix("-shared"), gpu, catalogue=reader.catalogue):
         reader.warnings.append(f"label nvidia.com/gpu.product: {product!r:.80}: the profile {fault}: ignored")
         return None
     return parse_mig_profile(product)
 
 
-def _partition(
-    reader: LabelReader, product: str, profile: MigProfile | None, memory: int | None, catalogue: Catalogue
-) -> Partition | None:
-    sharing, sharers = _sharing(reader, product)
+def _partition(reader: LabelReader, product: str, profile: MigProfile | None, memory: int | None) -> Partition | None:
+    sharing, sharers = reader.sharing("nvidia.com/gpu.sharing-strategy", "nvidia.com/gpu.replicas")
     if profile:
-        return partition_of(profile, mig_gpu(product, catalogue=catalogue), sharers=sharers)
+        return partition_of(profile, mig_gpu(product, catalogue=reader.catalogue), sharers=sharers)
     if reader.truth("nvidia.com/vgpu.present"):
-        known = catalogue.find(product)
+        known = reader.catalogue.find(product)
         whole = known.memory_bytes if known else None
         fraction = min(memory / whole, 1.0) if memory and whole else 1.0
         return Partition(kind=Sharing.VGPU, compute_fraction=fraction, memory_fraction=fraction)
+    if sharing is None and product.upper().endswith("-SHARED"):
+        sharing = Sharing.TIME_SLICING
     return None if sharing is None else equal_share(sharing, sharers)
 
 
-def _sharing(reader: LabelReader, product: str) -> tuple[Sharing | None, int]:
-    """Return sharing strategy and number of sharers; the default strategy is time slicing."""
-    sharers = max(reader.number("nvidia.com/gpu.replicas") or 1, 1)
-    named = _SHARINGS.get(reader.text("nvidia.com/gpu.sharing-strategy").lower())
-    if named is None and (sharers > 1 or product.upper().endswith("-SHARED")):
-        named = Sharing.TIME_SLICING
-    return named, sharers
-
-
-def _family(reader: LabelReader, product: str, capability: tuple[int, ...] | None, catalogue: Catalogue) -> str | None:
+def _family(reader: LabelReader, product: str, capability: tuple[int, ...] | None) -> str | None:
     """Return the family by compute capability or catalogue, since older labels have ampere for ada-lovelace."""
     if capability:
         return family_of(capability) or None
-    if catalogue.find(product):
-        return None
-    return reader.text("nvidia.com/gpu.family").lower() or None
+    return None if reader.catalogue.find(product) else reader.text("nvidia.com/gpu.family").lower() or None
 
 
 def _features(reader: LabelReader, capability: tuple[int, ...] | None, *, sliced: bool) -> frozenset[str]:
@@ -166,16 +130,14 @@ def _features(reader: LabelReader, capability: tuple[int, ...] | None, *, sliced
     return frozenset(features)
 
 
-def _mixed_profiles(reader: LabelReader, product: str, memory: int | None, catalogue: Catalogue) -> dict[str, int]:
+def _mixed_profiles(reader: LabelReader, product: str, memory: int | None) -> dict[str, int]:
     """Return the number of slices by profile, without zeros and impossible profiles."""
     counts: dict[str, int] = {}
-    for key in reader.labels:
-        match = _MIXED.fullmatch(key)
-        profile = parse_mig_profile(match["profile"]) if match else None
-        fault = profile_fault(match["profile"], product, memory, catalogue) if match else ""
-        if fault:
-            reader.warnings.append(f"label {key}: the profile {fault}: ignored")
-        elif profile and (number := reader.number(key)):
+    for match in filter(None, map(_MIXED.fullmatch, reader.labels)):
+        profile = parse_mig_profile(match["profile"])
+        if fault := profile_fault(match["profile"], product, memory, reader.catalogue):
+            reader.warnings.append(f"label {match[0]}: the profile {fault}: ignored")
+        elif profile and (number := reader.number(match[0])):
             counts[profile.name] = number
     return counts
 
@@ -189,13 +151,13 @@ _CHIP_SIZE = re.compile(r"([1-9][0-9]{0,3})(?:G|Gi|GB|GiB)")
 _GAUDI = re.compile(r"(intel\.)?feature\.node\.kubernetes\.io/gaudi")
 
 
-def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts of AMD's node labeller; None without such labels. Old labels have values in their keys.
+def read_amd(reader: LabelReader) -> Reading | None:
+    """Return the facts of AMD's node labeller. Old labels have values in their keys.
 
     `vram` is rounded to GiB, although it is written `192G`. The family label is always `AI`; the family comes from the
     catalogue, by product name, device id, or compute units and memory.
     """
-    reader = LabelReader(labels)
+    catalogue = reader.catalogue
     product, products = _value(reader, "product-name")
     size, sizes = _value(reader, "vram")
     units, unit_counts = _value(reader, "cu-count")
@@ -205,7 +167,7 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
     match = _SIZE.fullmatch(size)
     memory = int(match[1]) * GIB if match else None
     if size and match is None:
-        reader.warnings.append(f"label amd.com/gpu.vram: {size!r} is not of the form 192G: ignored")
+        reader.ignored("amd.com/gpu.vram", "is not of the form 192G", text=size)
     mode = reader.text("amd.com/compute-memory-partition") or _value(reader, "compute-memory-partition")[0]
     lookup = product if catalogue.find(product) else PCI_DEVICES["1002"].get(device_id.lower().removeprefix("0x"), "")
     if not lookup and memory and _UNITS.fullmatch(units):
@@ -213,9 +175,7 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
     known = catalogue.find(lookup, memory) if lookup else None
     partition = partition_of_mode(mode, known) or _by_units(units, known)
     if mode and partition is None:
-        reader.warnings.append(
-            f"label amd.com/gpu.compute-memory-partition: {mode!r} is not of the form cpx_nps4: ignored"
-        )
+        reader.ignored("amd.com/gpu.compute-memory-partition", "is not of the form cpx_nps4", text=mode)
     return Reading(
         kind=AcceleratorKind.GPU,
         vendor="amd",
@@ -225,8 +185,7 @@ def read_amd(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Rea
         partition=None if partition == Partition() else partition,
         lookup=lookup,
         device_memory_bytes=memory,
-        node_count=next((count for count in (products, sizes, unit_counts, ids) if count), None),
-        warnings=tuple(reader.warnings),
+        node_count=products or sizes or unit_counts or ids,
     )
 
 
@@ -274,13 +233,12 @@ def _partition_memory(memory: int | None, partition: Partition | None, known: Pr
     return int(memory * partition.memory_fraction) if whole is None or same_size(whole, memory) else memory
 
 
-def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts; None without such labels."""
-    reader = LabelReader(labels)
+def read_intel(reader: LabelReader) -> Reading | None:
+    """Return the facts of Intel's device plugin."""
     product = reader.text("gpu.intel.com/product")
     counts = {
         match["id"].rpartition("-")[2]: count
-        for key in sorted(labels)
+        for key in sorted(reader.labels)
         if (match := _DEVICE_COUNT.fullmatch(key)) and (count := reader.number(key))
     }
     if not (product or counts or reader.truth("intel.feature.node.kubernetes.io/gpu")):
@@ -293,16 +251,14 @@ def read_intel(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
         features=frozenset({"level-zero"}),
         lookup=product or next((model for device in counts if (model := PCI_DEVICES["8086"].get(device))), ""),
         node_count=reader.number("gpu.intel.com/device.count") or sum(counts.values()) or None,
-        warnings=tuple(reader.warnings),
     )
 
 
-def read_gaudi(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts about Gaudi accelerators; None without such labels. The memory label is in MiB."""
-    reader = LabelReader(labels)
+def read_gaudi(reader: LabelReader) -> Reading | None:
+    """Return the facts about Gaudi accelerators. The memory label is in MiB."""
     product = reader.text("habana.ai/product.name")
     memory = reader.mebibytes("habana.ai/device.memory")
-    if not (product or memory or any(_GAUDI.fullmatch(key) and reader.truth(key) for key in labels)):
+    if not (product or memory or any(_GAUDI.fullmatch(key) and reader.truth(key) for key in reader.labels)):
         return None
     return Reading(
         kind=AcceleratorKind.NPU,
@@ -313,16 +269,14 @@ def read_gaudi(labels: Mapping[str, str], _: Catalogue = CATALOGUE) -> Reading |
         lookup=product,
         device_memory_bytes=memory,
         node_count=reader.number("habana.ai/device.count") or None,
-        warnings=tuple(reader.warnings),
     )
 
 
-def read_ascend(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> Reading | None:
-    """Return the facts about Ascend NPUs; None without such labels.
+def read_ascend(reader: LabelReader) -> Reading | None:
+    """Return the facts about Ascend NPUs.
 
     `accelerator` has the series, such as `huawei-Ascend910`; the chip name distinguishes 910B3 and 910B4.
     """
-    reader = LabelReader(labels)
     chip = reader.text("node.kubernetes.io/npu.chip.name")
     series = reader.text("accelerator").lower().removeprefix("huawei-")
     if not chip and not series.startswith(("ascend", "npu")):
@@ -330,7 +284,7 @@ def read_ascend(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
     text = reader.text("mind-cluster/npu-chip-memory")
     match = _CHIP_SIZE.fullmatch(text)
     if text and match is None:
-        reader.warnings.append(f"label mind-cluster/npu-chip-memory: {text!r} is not of the form 64G: ignored")
+        reader.ignored("mind-cluster/npu-chip-memory", "is not of the form 64G")
     product = chip if not chip or chip.lower().startswith("ascend") else f"Ascend{chip}"
     return Reading(
         kind=AcceleratorKind.NPU,
@@ -338,6 +292,5 @@ def read_ascend(labels: Mapping[str, str], catalogue: Catalogue = CATALOGUE) -> 
         family="ascend",
         product=product or reader.text("accelerator").removeprefix("huawei-") or None,
         memory_bytes=int(match[1]) * GIB if match else None,
-        lookup=next((each for each in (product, series) if each and catalogue.find(each)), ""),
-        warnings=tuple(reader.warnings),
+        lookup=next((each for each in (product, series) if each and reader.catalogue.find(each)), ""),
     )

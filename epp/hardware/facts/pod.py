@@ -23,7 +23,7 @@ from epp.hardware.catalogue import Product, find_instance_type, partition_of_mod
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts.merge import Facts, Rank
 from epp.hardware.inventory import Inventory
-from epp.hardware.label_reading import INSTANCE_TYPE_LABELS
+from epp.hardware.label_reading import first_label
 from epp.hardware.mig import UNKNOWN_SLICE, equal_share, joined, mig_gpu, parse_mig_profile, partition_of
 from epp.hardware.node_labels import NodeFacts
 from epp.hardware.prices import PriceList, PriceQuery
@@ -216,8 +216,8 @@ def listed_prices(
             product=product,
             names=tuple(name for name in (tag.product, tag.model) if name),
             classes=tag.classes,
-            instance_type=_label(context.node_labels, INSTANCE_TYPE_LABELS),
-            region=_label(context.node_labels, _REGION_LABELS),
+            instance_type=first_label(context.node_labels),
+            region=first_label(context.node_labels, _REGION_LABELS),
             devices=devices_of_machine(context, node),
         )
     )
@@ -228,7 +228,7 @@ def devices_of_machine(context: EndpointContext, node: NodeFacts) -> int | None:
 
     It comes from the machine type, the labels, or the resources of the node.
     """
-    machine = find_instance_type(_label(context.node_labels, INSTANCE_TYPE_LABELS), context.options.instance_types)
+    machine = find_instance_type(first_label(context.node_labels), context.options.instance_types)
     if machine is not None:
         return machine.count
     divided = any(fact.partition is not None and fact.partition.kind is Sharing.MIG for fact in node.facts)
@@ -241,10 +241,6 @@ def devices_of_machine(context: EndpointContext, node: NodeFacts) -> int | None:
     if shared or any(profile_of(name) and amount > 0 for name, amount in allocatable.items()):
         return None
     return max((floor(allocatable[name]) for name in _WHOLE_DEVICES if name in allocatable), default=0) or None
-
-
-def _label(labels: Mapping[str, str], names: Iterable[str]) -> str:
-    return next((labels[name].strip() for name in names if labels.get(name, "").strip()), "")
 
 
 def cost_facts(tag: AcceleratorTag, context: EndpointContext) -> Iterator[Facts]:
