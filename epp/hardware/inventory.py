@@ -4,8 +4,8 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
@@ -37,9 +37,7 @@ from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuo
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 K = TypeVar("K", bound=Hashable)
 HOSTNAME = "kubernetes.io/hostname"
-_NOTHING: frozenset[str] = frozenset()
 _T = TypeVar("_T")
-_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def difference(before: Mapping[str, O], now: Mapping[str, O]) -> Difference[O]:
 
 
 def reindexed(
-    index: Mapping[K, tuple[O, ...]], changes: Difference[O], keys: Callable[[O], AbstractSet[K]]
+    index: Mapping[K, tuple[O, ...]], changes: Difference[O], keys: Callable[[O], Iterable[K]]
 ) -> Mapping[K, tuple[O, ...]]:
     """Return the index after the changes: objects by each of their keys, sorted by id. Costs depend on the changes."""
     if not changes:
@@ -82,12 +80,8 @@ def reindexed(
             found[key] = kept
     for key, added in new.items():
         members = (*found.get(key, ()), *added)
-        found[key] = members if len(members) == 1 else tuple(sorted(members, key=_id))
+        found[key] = members if len(members) == 1 else tuple(sorted(members, key=attrgetter("id")))
     return found
-
-
-def _id(each: Object) -> str:
-    return each.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +110,7 @@ class Inventory:
     """By PodReference.keys, like all `..._by_pod`, and by the ConfigMap of the pod (`SliceClaim.keys`)."""
     mig_uuids: Mapping[str, MigUuids] = field(default_factory=dict)
     """By `namespace/name` of the ConfigMap."""
-    mig_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    mig_maps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """ConfigMaps by the UUID of the slice."""
     slice_claims_by_node: Mapping[str, tuple[SliceClaim, ...]] = field(default_factory=dict)
     slice_nodes: Mapping[str, SliceNode] = field(default_factory=dict)
@@ -158,11 +152,6 @@ class Inventory:
     skipped: int = 0
     """Number of rejected versions of files and objects."""
 
-    @property
-    def names_config_maps(self) -> bool:
-        """Whether a slice of InstaSlice has a ConfigMap."""
-        return any(result.config_map for each in self.instaslices.values() for result in each.results.values())
-
     @classmethod
     def build(cls, files: Iterable[FileObjects], previous: "Inventory | None" = None) -> "Inventory":
         """Return the inventory of the files; a later object replaces one with the same name.
@@ -171,110 +160,119 @@ class Inventory:
         """
         files, before = tuple(files), previous or cls()
         found = ObjectsByKind(files)
-        pods, nodes, gpus = found.of(Pod), found.of(Node), found.of(Gpu)
-        templates, gpu_pools = found.of(SchedulingConfigTemplate), found.of(GpuPool)
-        quotas = found.of(GpuResourceQuota)
-        classes, flavors = found.of(AcceleratorClass), found.of(ResourceFlavor)
-        instaslices, allocation_claims = found.of(Instaslice), found.of(AllocationClaim)
-        node_accelerators = found.of(NodeAccelerator)
-        slices, resource_claims = found.of(ResourceSlice), found.of(ResourceClaim)
-        of_pods, of_gpus = difference(before.pods, pods), difference(before.gpus, gpus)
-        of_claims = difference(before.resource_claims, resource_claims)
+        mig_uuids = found.of(MigUuids)
+        now = cls(
+            pods=found.of(Pod),
+            nodes=found.of(Node),
+            classes=found.of(AcceleratorClass),
+            flavors=found.of(ResourceFlavor),
+            instaslices=found.of(Instaslice),
+            allocation_claims=found.of(AllocationClaim),
+            node_accelerators=found.of(NodeAccelerator),
+            mig_uuids=mig_uuids,
+            mig_maps=_grouped(mig_uuids, lambda name: mig_uuids[name].uuids),
+            resource_claims=found.of(ResourceClaim),
+            resource_slices=found.of(ResourceSlice),
+            device_classes=found.of(DeviceClass),
+            taint_rules=tuple(found.of(DeviceTaintRule).values()),
+            gpus=found.of(Gpu),
+            gpu_nodes=found.of(GpuNode),
+            gpu_pools=found.of(GpuPool),
+            scheduling_templates=found.of(SchedulingConfigTemplate),
+            gpu_quotas=found.of(GpuResourceQuota),
+            unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
+            variants=tuple(found.of(VariantAutoscaling).values()),
+        )
+        of_pods, of_gpus = difference(before.pods, now.pods), difference(before.gpus, now.gpus)
+        of_claims = difference(before.resource_claims, now.resource_claims)
         claims_by_pool = reindexed(
             before.claims_by_pool, of_claims, lambda claim: {PoolName(each.driver, each.pool) for each in claim.results}
         )
         pools = before.pools
-        if difference(before.resource_slices, slices) or claims_by_pool.keys() != before.claims_by_pool.keys():
-            pools = device_pools(slices.values(), before.pools, frozenset(claims_by_pool))
+        slices_differ = difference(before.resource_slices, now.resource_slices)
+        if slices_differ or claims_by_pool.keys() != before.claims_by_pool.keys():
+            pools = device_pools(now.resource_slices.values(), before.pools, frozenset(claims_by_pool))
         by_pod, by_node = before.slice_claims_by_pod, before.slice_claims_by_node
         slicers, issues = before.slice_nodes, before.issues.claims
-        same = (
-            not difference(before.instaslices, instaslices),
-            not difference(before.allocation_claims, allocation_claims),
-            not difference(before.node_accelerators, node_accelerators),
-            not difference(before.nodes, nodes) or not (instaslices or allocation_claims),
+        slicers_differ = bool(
+            difference(before.instaslices, now.instaslices)
+            or difference(before.node_accelerators, now.node_accelerators)
         )
-        if not (same[0] and same[2]):
-            slicers = slice_nodes(instaslices.values(), node_accelerators.values())
-        if not all(same):
+        if slicers_differ:
+            slicers = slice_nodes(now.instaslices.values(), now.node_accelerators.values())
+        if (
+            slicers_differ
+            or difference(before.allocation_claims, now.allocation_claims)
+            or (bool(difference(before.nodes, now.nodes)) and (now.instaslices or now.allocation_claims))
+        ):
             claims, issues = sanitized_claims(
-                slice_claims(instaslices.values(), allocation_claims.values()),
+                slice_claims(now.instaslices.values(), now.allocation_claims.values()),
                 slicers,
-                lambda name: gpus_of_node(nodes.get(name), None),
+                lambda name: gpus_of_node(now.nodes.get(name), None),
             )
             by_pod = _grouped(claims, lambda claim: claim.keys)
             by_node = _grouped(claims, lambda claim: {claim.node} - {""})
         pods_with_slices = reindexed(
-            before.pods_with_slices, of_pods, lambda pod: {pod.spec.node_name} if may_have_slices(pod) else _NOTHING
+            before.pods_with_slices, of_pods, lambda pod: [pod.spec.node_name] if may_have_slices(pod) else []
         )
         all_issues = before.issues.after(
-            nodes=nodes,
+            nodes=now.nodes,
             pods=pods_with_slices,
             slicers=slicers,
-            slices=slices,
-            gpus=gpus,
+            slices=now.resource_slices,
+            gpus=now.gpus,
             claims=issues,
-            classes=classes,
+            classes=now.classes,
         )
-        of_others = (*all_issues, *placement_faults(templates, gpu_pools.values()))
+        of_others = (*all_issues, *placement_faults(now.scheduling_templates, now.gpu_pools.values()))
         ignored = (*found.ignored, *(IgnoredValue(found.file_of(*each[:2]), *each) for each in of_others))
         remarks = (
             *found.problems,
             *(note for file in files for note in file.notes),
             *_pool_problems(pools.values()),
-            *_class_problems(classes.values(), flavors),
+            *_class_problems(now.classes.values(), now.flavors),
             *all_issues.remarks,
             *found.unused(KNOWN_GROUPS - {OCM}),
         )
-        problems = [*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)]
-        return cls(
-            pods=pods,
+        return replace(
+            now,
             pods_by_uid=reindexed(before.pods_by_uid, of_pods, lambda pod: {pod.metadata.uid} - {""}),
-            pods_by_ip=reindexed(before.pods_by_ip, of_pods, lambda pod: _NOTHING if pod.ended else pod.addresses),
+            pods_by_ip=reindexed(before.pods_by_ip, of_pods, lambda pod: () if pod.ended else pod.addresses),
             pods_by_node=reindexed(
-                before.pods_by_node, of_pods, lambda pod: _NOTHING if pod.ended else {pod.spec.node_name} - {""}
+                before.pods_by_node, of_pods, lambda pod: () if pod.ended else {pod.spec.node_name} - {""}
             ),
-            pods_by_claim=reindexed(before.pods_by_claim, of_pods, lambda pod: frozenset(pod.claims)),
-            nodes=nodes,
+            pods_by_claim=reindexed(before.pods_by_claim, of_pods, lambda pod: set(pod.claims)),
             nodes_by_hostname={
-                name: node for node in reversed(nodes.values()) if (name := node.metadata.labels.get(HOSTNAME, ""))
+                name: node
+                for node in reversed(tuple(now.nodes.values()))
+                if (name := node.metadata.labels.get(HOSTNAME, ""))
             },
-            classes=classes,
-            expressions=_expressions(classes.values()),
-            flavors=flavors,
-            instaslices=instaslices,
-            allocation_claims=allocation_claims,
+            expressions=_expressions(now.classes.values()),
             slice_claims_by_pod=by_pod,
             slice_claims_by_node=by_node,
-            node_accelerators=node_accelerators,
-            mig_uuids=(mig_uuids := found.of(MigUuids)),
-            mig_maps=_grouped_ids(mig_uuids),
             slice_nodes=slicers,
-            resource_claims=resource_claims,
-            resource_claims_by_pod=reindexed(before.resource_claims_by_pod, of_claims, _users_of),
-            claims_by_device=reindexed(before.claims_by_device, of_claims, _devices_of),
+            resource_claims_by_pod=reindexed(
+                before.resource_claims_by_pod,
+                of_claims,
+                lambda claim: {key for user in claim.reserved_for for key in user.keys},
+            ),
+            claims_by_device=reindexed(
+                before.claims_by_device,
+                of_claims,
+                lambda claim: {result.id for result in claim.results if not result.admin_access},
+            ),
             claims_by_pool=claims_by_pool,
-            resource_slices=slices,
             pools=pools,
-            device_classes=found.of(DeviceClass),
-            taint_rules=tuple(found.of(DeviceTaintRule).values()),
-            gpus=gpus,
             gpus_by_pod=reindexed(
                 before.gpus_by_pod, of_gpus, lambda gpu: {key for pod in gpu_users(gpu) for key in pod.keys}
             ),
             gpus_by_uuid=reindexed(before.gpus_by_uuid, of_gpus, lambda gpu: {gpu.status.uuid} - {""}),
             gpus_by_node=reindexed(before.gpus_by_node, of_gpus, lambda gpu: {gpu.node} - {""}),
-            gpu_nodes=found.of(GpuNode),
-            gpu_pools=gpu_pools,
-            scheduling_templates=templates,
-            gpu_quotas=quotas,
-            unit_costs={name: cost for each in found.of(UnitCosts).values() for name, cost in each.costs.items()},
-            variants=tuple(found.of(VariantAutoscaling).values()),
             pods_with_slices=pods_with_slices,
             issues=all_issues,
             ignored=ignored,
             remarks=remarks,
-            problems=tuple(problems),
+            problems=(*(str(each) for file in files for each in file.problems), *remarks, *map(str, ignored)),
             elsewhere=tuple(map(str, ignored_values(files))),
             selectors=tuple(
                 f"{kind.__name__} {each.id}"
@@ -313,24 +311,8 @@ class Inventory:
         return tuple({id(item): item for item in found}.values())
 
 
-def _grouped_ids(maps: Mapping[str, MigUuids]) -> dict[str, frozenset[str]]:
-    found: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
-    for name, each in maps.items():
-        for uuid in each.uuids:
-            found[uuid] |= {name}
-    return dict(found)
-
-
-def _users_of(claim: ResourceClaim) -> set[str]:
-    return {key for user in claim.reserved_for for key in user.keys}
-
-
-def _devices_of(claim: ResourceClaim) -> set[str]:
-    return {result.id for result in claim.results if not result.admin_access}
-
-
-def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[_K]]) -> dict[_K, tuple[_T, ...]]:
-    groups: defaultdict[_K, list[_T]] = defaultdict(list)
+def _grouped(items: Iterable[_T], keys: Callable[[_T], Iterable[K]]) -> dict[K, tuple[_T, ...]]:
+    groups: defaultdict[K, list[_T]] = defaultdict(list)
     for item in items:
         for key in keys(item):
             groups[key].append(item)

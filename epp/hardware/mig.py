@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -88,10 +88,8 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     def layout_of(self, compute_slices: int, memory_gb: int) -> SliceLayout | None:
         """Return the layout of slices of this size; None if unsupported."""
-        for layout in self.layouts.values():
-            if (layout.compute_slices, layout.memory_gb) == (compute_slices, memory_gb):
-                return layout
-        return None
+        size = compute_slices, memory_gb
+        return next((each for each in self.layouts.values() if (each.compute_slices, each.memory_gb) == size), None)
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -110,21 +108,17 @@ def more_that_fit(gpu: MigGpu, occupied: Iterable[Placed] = ()) -> dict[str, int
     The result is exact: slices of one profile have the same size, so the first free place is optimal. At most one
     slice of a GPU can have media extensions. Slots outside the GPU, and unknown profiles without a size, are ignored.
     """
-    placed = [(one, parse_mig_profile(one.profile)) for one in occupied]
-    taken = {slot for one, profile in placed for slot in _slots(gpu, one, profile)}
-    has_media = any(profile.media_extensions for _, profile in placed if profile)
+    taken, has_media = set[int](), False
+    for one in occupied:
+        profile = parse_mig_profile(one.profile)
+        layout = gpu.layout_of(profile.compute_slices, profile.memory_gb) if profile else None
+        size = one.size if one.size is not None else layout.size if layout else 0
+        taken.update(range(one.start, one.start + size))
+        has_media = has_media or (profile is not None and profile.media_extensions)
     return {
         name: 0 if layout.media_extensions and has_media else _places(layout, taken)
         for name, layout in gpu.layouts.items()
     }
-
-
-def _slots(gpu: MigGpu, placed: Placed, profile: MigProfile | None) -> range:
-    size = placed.size
-    if size is None:
-        layout = gpu.layout_of(profile.compute_slices, profile.memory_gb) if profile else None
-        size = 0 if layout is None else layout.size
-    return range(placed.start, placed.start + size)
 
 
 def _places(layout: SliceLayout, taken: set[int]) -> int:
@@ -171,12 +165,12 @@ def _gpu(model: str, memory_gb: int, slices: Sequence[_Slice]) -> MigGpu:
     )
 
 
-def _gpus(table: _Table) -> Iterator[MigGpu]:
-    for each in table.gpus:
-        yield from (_gpu(each.model, memory, table.divisions[each.division]) for memory in each.memory)
-
-
-MIG_GPUS: Mapping[str, MigGpu] = {gpu.name: gpu for gpu in _gpus(read_table("mig_gpus.yaml", _Table))}
+_TABLE = read_table("mig_gpus.yaml", _Table)
+MIG_GPUS: Mapping[str, MigGpu] = {
+    f"{each.model}-{memory}gb": _gpu(each.model, memory, _TABLE.divisions[each.division])
+    for each in _TABLE.gpus
+    for memory in each.memory
+}
 """By model and memory: `a100-40gb`."""
 
 
@@ -239,18 +233,16 @@ def joined(parts: Sequence[Partition]) -> Partition:
     In both cases, count times share is the total.
     """
     first = parts[0]
-    alike = {(part.kind, part.profile) for part in parts}
     if len(parts) == 1:
         return first
-    same_parent = len({part.parent_id for part in parts}) == 1
     return Partition(
         kind=first.kind,
-        profile=first.profile if len(alike) == 1 else "",
+        profile=first.profile if len({(part.kind, part.profile) for part in parts}) == 1 else "",
         compute_slices=min(part.compute_slices for part in parts),
         memory_slots=min(part.memory_slots for part in parts),
         compute_fraction=sum(part.compute_fraction for part in parts) / len(parts),
         memory_fraction=sum(part.memory_fraction for part in parts) / len(parts),
-        parent_id=first.parent_id if same_parent else "",
+        parent_id=first.parent_id if len({part.parent_id for part in parts}) == 1 else "",
         media_extensions=any(part.media_extensions for part in parts),
         sharers=max(part.sharers for part in parts),
     )

@@ -9,7 +9,7 @@ import msgspec
 from epp.framework.accelerators.tag import Routability
 from epp.framework.quantities import canonical_mig_name
 from epp.hardware.mig import mig_gpu, parse_mig_profile, placement_fault, profile_fault
-from epp.kube.objects.base import Condition, condition_of, convert
+from epp.kube.objects.base import condition_of, convert
 from epp.kube.objects.core import Pod, PodReference
 from epp.kube.objects.instaslice import (
     AllocationClaim,
@@ -17,11 +17,9 @@ from epp.kube.objects.instaslice import (
     Instaslice,
     NodeAccelerator,
     NodeGpu,
-    NodeResources,
     PodAllocationRequest,
 )
 
-_GONE = frozenset({"deleting", "deleted"})
 _BEFORE_USE = frozenset({"created", "processing"})
 _LEAVING = frozenset({"orphaned", "deleting", "deleted"})
 Issue = tuple[str, str]
@@ -65,18 +63,17 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def occupies(self) -> bool:
-        return not self.tentative and not (self.state == "deleted" or self.state.endswith("+deleted"))
+        return not self.tentative and self.state.rpartition("+")[2] != "deleted"
+
+    @property
+    def is_leaving(self) -> bool:
+        return not _LEAVING.isdisjoint(self.state.split("+"))
 
     def routability(self, *, pod_ready: bool) -> Routability:
         """Return whether an endpoint with this slice can serve requests."""
-        if "+" in self.state:
-            controller, _, daemonset = self.state.partition("+")
-            if (controller, daemonset) == ("ungated", "created"):
-                return Routability.ROUTABLE
-            return Routability.DRAINING if {controller, daemonset} & _GONE else Routability.BLOCKED
-        if self.state == "inUse" or (self.state in _BEFORE_USE and pod_ready):
+        if self.state in {"inUse", "ungated+created"} or (self.state in _BEFORE_USE and pod_ready):
             return Routability.ROUTABLE
-        return Routability.DRAINING if self.state in _GONE | {"orphaned"} else Routability.BLOCKED
+        return Routability.DRAINING if self.is_leaving else Routability.BLOCKED
 
 
 class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,23 +94,41 @@ class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
 
 def slice_claims(
     instaslices: Iterable[Instaslice], allocation_claims: Iterable[AllocationClaim]
-) -> tuple[SliceClaim, ...]:
-    """Return all slices without validation; those of generation 2 come first."""
-    second = (_claim(each.spec, f"AllocationClaim/{each.id}", "spec", each.state) for each in allocation_claims)
-    return (*second, *_first_generation(instaslices))
+) -> Iterator[SliceClaim]:
+    """Yield all slices without validation; those of generation 2 come first."""
+    for claim in allocation_claims:
+        yield _claim(claim.spec, f"AllocationClaim/{claim.id}", claim.state, "spec.profile", "spec.migPlacement")
+    for each in instaslices:
+        for uid, result in each.results.items():
+            request = each.requests.get(uid, PodAllocationRequest())
+            space, status = request.pod_ref.namespace, result.allocation_status
+            spec = ClaimSpec(
+                profile=request.profile,
+                pod_ref=PodReference(namespace=space, name=request.pod_ref.name, uid=uid),
+                mig_placement=result.mig_placement,
+                gpu_uuid=result.gpu_uuid,
+                nodename=result.nodename or each.name,
+            )
+            yield _claim(
+                spec,
+                f"Instaslice/{each.id}",
+                f"{status.allocation_status_controller}+{status.allocation_status_daemonset}",
+                f"spec.podAllocationRequests[{uid}].profile",
+                f"status.podAllocationResults[{uid}].migPlacement",
+                config_map=f"{space}/{result.config_map}" if result.config_map else "",
+            )
 
 
-def without_duplicates(claims: Iterable[SliceClaim]) -> tuple[SliceClaim, ...]:
-    """Return each slice once, even if both generations have it; one with a valid profile takes precedence."""
-    found: dict[object, SliceClaim] = {}
-    for claim in sorted(claims, key=lambda claim: not claim.sound):
-        place = (claim.pod, claim.node, claim.gpu_uuid, claim.start)
-        found.setdefault((claim.source, claim.pod) if claim.start is None else place, claim)
-    return tuple(found.values())
-
-
-def _claim(spec: ClaimSpec, source: str, fields: str, state: str, *, node: str = "") -> SliceClaim:
-    """Return the slice of a claim of generation 2; `fields` is the place of its fields in messages."""
+def _claim(
+    spec: ClaimSpec,
+    source: str,
+    state: str,
+    profile_field: str,
+    placement_field: str,
+    *,
+    node: str = "",
+    config_map: str = "",
+) -> SliceClaim:
     place = spec.mig_placement
     return SliceClaim(
         source=source,
@@ -123,30 +138,11 @@ def _claim(spec: ClaimSpec, source: str, fields: str, state: str, *, node: str =
         node=spec.nodename or node,
         start=None if place is None else place.start,
         size=None if place is None else place.size,
-        profile_field=f"{fields}.profile",
-        placement_field=f"{fields}.migPlacement",
+        profile_field=profile_field,
+        placement_field=placement_field,
         state=state,
+        config_map=config_map,
     )
-
-
-def _first_generation(instaslices: Iterable[Instaslice]) -> Iterator[SliceClaim]:
-    for each in instaslices:
-        for uid, result in each.results.items():
-            request = each.requests.get(uid, PodAllocationRequest())
-            status = result.allocation_status
-            yield SliceClaim(
-                source=f"Instaslice/{each.id}",
-                pod=PodReference(namespace=request.pod_ref.namespace, name=request.pod_ref.name, uid=uid),
-                profile=request.profile,
-                gpu_uuid=result.gpu_uuid,
-                node=result.nodename or each.name,
-                start=None if result.mig_placement is None else result.mig_placement.start,
-                size=None if result.mig_placement is None else result.mig_placement.size,
-                profile_field=f"spec.podAllocationRequests[{uid}].profile",
-                placement_field=f"status.podAllocationResults[{uid}].migPlacement",
-                state=f"{status.allocation_status_controller}+{status.allocation_status_daemonset}",
-                config_map=f"{request.pod_ref.namespace}/{result.config_map}" if result.config_map else "",
-            )
 
 
 def slice_nodes(
@@ -154,25 +150,19 @@ def slice_nodes(
 ) -> Mapping[str, SliceNode]:
     """Return the nodes by name; generation 2 takes precedence over generation 1."""
     found: dict[str, SliceNode] = {}
-    for old in instaslices:
-        source = f"Instaslice/{old.id}"
-        found[old.name] = _node(source, old.name, old.resources, old.conditions)
-    for new in node_accelerators:
-        found[new.name] = _node(f"NodeAccelerator/{new.id}", new.name, new.resources, new.conditions)
+    nodes: Iterable[Instaslice | NodeAccelerator] = (*instaslices, *node_accelerators)
+    for each in nodes:
+        ready = condition_of(each.conditions, "Ready")
+        found[each.name] = SliceNode(
+            source=f"{type(each).__name__}/{each.id}",
+            name=each.name,
+            gpus=each.resources.node_gpus,
+            ready=None if ready is None or ready.status not in {"True", "False"} else ready.status == "True",
+            reason="" if ready is None else ready.reason,
+            boot_id=each.resources.boot_id,
+            profiles=frozenset(canonical_mig_name(text) or text for text in each.resources.profiles),
+        )
     return found
-
-
-def _node(source: str, name: str, resources: NodeResources, conditions: tuple[Condition, ...]) -> SliceNode:
-    ready = condition_of(conditions, "Ready")
-    return SliceNode(
-        source=source,
-        name=name,
-        gpus=resources.node_gpus,
-        ready=None if ready is None or ready.status not in {"True", "False"} else ready.status == "True",
-        reason="" if ready is None else ready.reason,
-        boot_id=resources.boot_id,
-        profiles=frozenset(canonical_mig_name(text) or text for text in resources.profiles),
-    )
 
 
 class NodeGpus(msgspec.Struct, frozen=True):
@@ -196,45 +186,42 @@ def sanitized_claims(
 ) -> tuple[tuple[SliceClaim, ...], tuple[Issue, ...]]:
     """Return each slice once, without impossible profiles and placements, and the removed values.
 
-    `gpus_of` returns the GPUs of a node by its labels, for GPUs without a name. If two slices overlap, the one that is
-    not in use loses its placement.
+    `gpus_of` returns the GPUs of a node by its labels, for GPUs without a name. If both generations have a slice, one
+    with a valid profile takes precedence. If two slices overlap, the one that is not in use loses its placement.
     """
-    issues: list[Issue] = []
-    found = without_duplicates([_sanitized(claim, nodes.get(claim.node), gpus_of, issues) for claim in claims])
+    pairs = [sanitized_claim(claim, nodes.get(claim.node), gpus_of(claim.node)) for claim in claims]
+    issues = [issue for _, of_claim in pairs for issue in of_claim]
+    found: dict[object, SliceClaim] = {}
+    for claim in sorted((claim for claim, _ in pairs), key=lambda claim: not claim.sound):
+        place = (claim.pod, claim.node, claim.gpu_uuid, claim.start)
+        found.setdefault((claim.source, claim.pod) if claim.start is None else place, claim)
     by_gpu: defaultdict[tuple[str, str], list[SliceClaim]] = defaultdict(list)
-    for claim in found:
-        if claim.gpu_uuid and claim.start is not None and claim.occupies and not _is_leaving(claim):
+    for claim in found.values():
+        if claim.gpu_uuid and claim.start is not None and claim.occupies and not claim.is_leaving:
             by_gpu[claim.node, claim.gpu_uuid].append(claim)
     moved = {id(claim) for members in by_gpu.values() for claim in _overlapping(members, issues)}
-    return tuple(_unplaced(claim) if id(claim) in moved else claim for claim in found), tuple(issues)
+    return tuple(_unplaced(claim) if id(claim) in moved else claim for claim in found.values()), tuple(issues)
 
 
-def sanitized_claim(
-    claim: SliceClaim, node: SliceNode | None, others: NodeGpus
-) -> tuple[SliceClaim, tuple[Issue, ...]]:
-    """Return the slice without an impossible profile or placement, and the removed values."""
+def sanitized_claim(claim: SliceClaim, node: SliceNode | None, others: NodeGpus) -> tuple[SliceClaim, list[Issue]]:
+    """Return the slice without an impossible profile or placement, and the removed values.
+
+    `others` are the GPUs of the node by its labels, for a GPU without a name.
+    """
     issues: list[Issue] = []
-    return _sanitized(claim, node, lambda _: others, issues), tuple(issues)
-
-
-def _sanitized(
-    claim: SliceClaim, node: SliceNode | None, gpus_of: Callable[[str], NodeGpus], issues: list[Issue]
-) -> SliceClaim:
     gpu = None if node is None else node.gpu(claim.gpu_uuid)
-    named = gpu is not None and bool(gpu.gpu_name)
-    gpus = NodeGpus(((gpu.gpu_name, gpu.memory_bytes),)) if gpu is not None and named else gpus_of(claim.node)
+    gpus = NodeGpus(((gpu.gpu_name, gpu.memory_bytes),)) if gpu is not None and gpu.gpu_name else others
     if node is not None:
         gpus = msgspec.structs.replace(gpus, profiles=node.profiles)
     if claim.profile and (fault := gpus.fault_of(claim.profile)):
         issues.append((claim.source, f"{claim.profile_field} {fault}"))
         claim = msgspec.structs.replace(claim, profile="")
-    if claim.start is None or claim.size is None:
-        return claim
-    layout = mig_gpu(*gpus.products[0]) if len(gpus.products) == 1 else None
-    if fault := placement_fault(claim.start, claim.size, parse_mig_profile(claim.profile), layout):
-        issues.append((claim.source, f"{claim.placement_field} {fault}"))
-        return _unplaced(claim)
-    return claim
+    if claim.start is not None and claim.size is not None:
+        layout = mig_gpu(*gpus.products[0]) if len(gpus.products) == 1 else None
+        if fault := placement_fault(claim.start, claim.size, parse_mig_profile(claim.profile), layout):
+            issues.append((claim.source, f"{claim.placement_field} {fault}"))
+            claim = _unplaced(claim)
+    return claim, issues
 
 
 def _overlapping(claims: Sequence[SliceClaim], issues: list[Issue]) -> list[SliceClaim]:
@@ -246,7 +233,7 @@ def _overlapping(claims: Sequence[SliceClaim], issues: list[Issue]) -> list[Slic
         other = next((taken[slot] for slot in slots if slot in taken), None)
         if other is None:
             taken.update(dict.fromkeys(slots, claim))
-        elif not _same_slice(claim, other):
+        elif (claim.start, claim.size) != (other.start, other.size) or claim.pod.keys.isdisjoint(other.pod.keys):
             shown = f"{{size: {claim.size}, start: {claim.start}}}"
             remedy = f"where {other.source} is: write free memory slots, or delete one of the two"
             issues.append((claim.source, f"{claim.placement_field} is {shown}, {remedy}"))
@@ -257,15 +244,6 @@ def _overlapping(claims: Sequence[SliceClaim], issues: list[Issue]) -> list[Slic
 def _by_trust(claim: SliceClaim) -> tuple[bool, bool, str, str]:
     in_use = claim.routability(pod_ready=False) is Routability.ROUTABLE
     return not claim.sound, not in_use, claim.source, claim.pod.uid
-
-
-def _same_slice(one: SliceClaim, other: SliceClaim) -> bool:
-    """Return whether both describe the same slice of a pod."""
-    return (one.start, one.size) == (other.start, other.size) and not one.pod.keys.isdisjoint(other.pod.keys)
-
-
-def _is_leaving(claim: SliceClaim) -> bool:
-    return not _LEAVING.isdisjoint(claim.state.split("+"))
 
 
 def _unplaced(claim: SliceClaim) -> SliceClaim:
@@ -282,5 +260,7 @@ def annotated_claims(pod: Pod, node: str) -> tuple[SliceClaim, ...]:
     except msgspec.DecodeError:
         raise ValueError("it is no list of claims: write JSON as the device plugin does") from None
     specs = [convert(entry.get("spec", entry), ClaimSpec, f"[{index}]") for index, entry in enumerate(entries)]
-    source = f"annotation {ANNOTATION}"
-    return tuple(_claim(spec, source, f"[{index}]", "inUse", node=node) for index, spec in enumerate(specs))
+    return tuple(
+        _claim(spec, f"annotation {ANNOTATION}", "inUse", f"[{index}].profile", f"[{index}].migPlacement", node=node)
+        for index, spec in enumerate(specs)
+    )

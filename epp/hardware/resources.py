@@ -3,7 +3,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from math import ceil
 
@@ -39,14 +39,13 @@ _NO_ACCELERATORS = re.compile(
 _WORD = re.compile("[a-z0-9]+")
 SLICER_DOMAINS = ("mig.das.com/", "instaslice.redhat.com/mig-")
 """Prefixes of resources of InstaSlice."""
-_CLASS_DOMAIN = "deviceclass.resource.kubernetes.io/"
-"""Domain of the resources that stand for the devices of a DeviceClass, without a name of their own."""
 _OF_CLASS = {
-    "gpu.nvidia.com": "nvidia.com/gpu",
-    "gpu.amd.com": "amd.com/gpu",
-    "gpu.intel.com": "gpu.intel.com/i915",
-    "tpu.google.com": "google.com/tpu",
+    "deviceclass.resource.kubernetes.io/gpu.nvidia.com": "nvidia.com/gpu",
+    "deviceclass.resource.kubernetes.io/gpu.amd.com": "amd.com/gpu",
+    "deviceclass.resource.kubernetes.io/gpu.intel.com": "gpu.intel.com/i915",
+    "deviceclass.resource.kubernetes.io/tpu.google.com": "google.com/tpu",
 }
+"""By the resource that stands for the devices of a DeviceClass without a name of its own."""
 _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
 
 
@@ -127,14 +126,25 @@ def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceReque
 
 
 def extended_resources(pod: Pod) -> Mapping[str, int]:
-    """Return the requested number of each extended resource, accelerator or not."""
+    """Return the requested number of each extended resource, accelerator or not; 0 for an impossible amount."""
+    unknown = {name for _, amounts in amounts_in(pod) for name, amount in amounts.items() if amount == UNKNOWN_AMOUNT}
+    sidecars = [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
     total = Counter[str]()
-    unknown = _unknown_amounts(pod)
-    for container in (*pod.spec.containers, *filter(_is_sidecar, pod.spec.init_containers)):
+    for container in (*pod.spec.containers, *sidecars):
         total.update(_amounts(container))
     for container in pod.spec.init_containers:
-        total |= Counter() if _is_sidecar(container) else _amounts(container)
+        if container.restart_policy != "Always":
+            total |= _amounts(container)
     return {**dict.fromkeys(unknown, 0), **total}
+
+
+def amounts_in(pod: Pod) -> Iterator[tuple[str, Mapping[str, Fraction]]]:
+    """Yield the limits and the requests of each container by their place in the pod."""
+    groups = (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers))
+    for group, containers in groups:
+        for index, each in enumerate(containers):
+            yield f"spec.{group}[{index}].resources.limits", each.resources.limits
+            yield f"spec.{group}[{index}].resources.requests", each.resources.requests
 
 
 def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[ResourceRequest, ...]:
@@ -145,46 +155,20 @@ def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[Reso
     )
 
 
-def _unknown_amounts(pod: Pod) -> frozenset[str]:
-    """Return the resources with an impossible requested amount."""
-    return frozenset(
-        name
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-        for amounts in (container.resources.limits, container.resources.requests)
-        for name, amount in amounts.items()
-        if amount == UNKNOWN_AMOUNT
-    )
-
-
-def _is_sidecar(container: Container) -> bool:
-    return container.restart_policy == "Always"
-
-
 def _amounts(container: Container) -> Counter[str]:
     amounts = Counter[str]()
     for resources in (container.resources.limits, container.resources.requests):
-        amounts |= Counter(
-            {_of_class(name): ceil(amount) for name, amount in resources.items() if _is_given(name, amount)}
-        )
+        given = {name: amount for name, amount in resources.items() if "/" in name and 0 < amount != UNKNOWN_AMOUNT}
+        # well-known DeviceClasses stand for a resource with a name of its own
+        amounts |= Counter({_OF_CLASS.get(name, name): ceil(amount) for name, amount in given.items()})
     return amounts
-
-
-def _of_class(name: str) -> str:
-    """Return the resource of the devices of a well-known DeviceClass; other names are unchanged."""
-    return _OF_CLASS.get(name.removeprefix(_CLASS_DOMAIN), name) if name.startswith(_CLASS_DOMAIN) else name
-
-
-def _is_given(name: str, amount: Fraction) -> bool:
-    return "/" in name and amount > 0 and amount != UNKNOWN_AMOUNT
 
 
 def _request(name: str, count: int, more: frozenset[str]) -> ResourceRequest:
     profile = profile_of(name)
-    if profile:
-        return ResourceRequest(
-            name=name, count=count, profile=profile, is_slice=True, vendor="nvidia", kind=AcceleratorKind.GPU
-        )
-    maker = maker_of(name)
+    maker = Maker("nvidia", AcceleratorKind.GPU) if profile else maker_of(name)
     if maker is None:
         return ResourceRequest(name=name, count=count, known=name in more)
-    return ResourceRequest(name=name, count=count, vendor=maker.vendor, kind=maker.kind)
+    return ResourceRequest(
+        name=name, count=count, profile=profile, is_slice=bool(profile), vendor=maker.vendor, kind=maker.kind
+    )

@@ -171,7 +171,8 @@ class AcceleratorTagger(
     @property
     def kinds(self) -> Sequence[ObjectKind]:
         """All kinds that describe hardware; ConfigMaps only while an Instaslice object names one."""
-        maps = (_SLICE_MAPS,) if self.inventory.names_config_maps else ()
+        results = (result for each in self.inventory.instaslices.values() for result in each.results.values())
+        maps = (_SLICE_MAPS,) if any(result.config_map for result in results) else ()
         return (*_KINDS, *maps) if self.parameters.read_cluster else ()
 
     def can_read(self, kind: ObjectKind) -> bool:

@@ -3,18 +3,18 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
 from epp.hardware.mig import profile_fault
 from epp.hardware.mig_slices import ANNOTATION, Issue, NodeGpus, SliceNode, annotated_claims, sanitized_claim
 from epp.hardware.node_labels import facts_from_labels, gpus_by_labels
-from epp.hardware.resources import profile_of
+from epp.hardware.resources import amounts_in, profile_of
 from epp.kube.objects.base import quantity_of
-from epp.kube.objects.core import Container, Node, Pod
+from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import ResourceSlice, SliceDevice
 from epp.kube.objects.limits import GPUS_OF_ALLOCATION
 from epp.kube.objects.tensor_fusion import Gpu
@@ -60,7 +60,7 @@ class Validation(msgspec.Struct, frozen=True):
         of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Issue]]]] = {
             "Node": ({name: (node,) for name, node in nodes.items()}, _issues_of_node),
             "Pod": (
-                {name: (*members, nodes.get(name), slicers.get(name)) for name, members in pods.items()},
+                {name: (nodes.get(name), slicers.get(name), *members) for name, members in pods.items()},
                 _issues_of_pods,
             ),
             "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _issues_of_slice),
@@ -95,14 +95,8 @@ def may_have_slices(pod: Pod) -> bool:
     annotations = pod.metadata.annotations
     return (
         ANNOTATION in annotations
-        or any(map(_SHARE.fullmatch, annotations))
-        or any(map(_GPU_IDS.fullmatch, annotations))
-        or any(
-            _SLICED.search(name)
-            for container in (*pod.spec.containers, *pod.spec.init_containers)
-            for amounts in (container.resources.limits, container.resources.requests)
-            for name in amounts
-        )
+        or any(_SHARE.fullmatch(key) or _GPU_IDS.fullmatch(key) for key in annotations)
+        or any(_SLICED.search(name) for _, amounts in amounts_in(pod) for name in amounts)
     )
 
 
@@ -112,22 +106,19 @@ def _issues_of_node(node: Node) -> Iterator[Issue]:
             yield node.name, warning.removesuffix(IGNORED)
 
 
-def _issues_of_pods(*of: object) -> Iterator[Issue]:
-    """Yield impossible slices and shares of the pods of a node; the last arguments are node and slicer."""
-    *pods, node, slicer = of
-    for pod in cast("list[Pod]", pods):
-        for issue in _issues_of_pod(pod, cast("Node | None", node), cast("SliceNode | None", slicer)):
-            yield pod.id, issue
+def _issues_of_pods(node: Node | None, slicer: SliceNode | None, *pods: Pod) -> Iterator[Issue]:
+    """Yield impossible slices and shares of the pods of a node."""
+    for pod in pods:
+        yield from ((pod.id, issue) for issue in _issues_of_pod(pod, node, slicer))
 
 
 def _issues_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
     """Yield slices in requests and annotations that the GPUs of the node do not support."""
     gpus = gpus_of_node(node, slicer)
-    for place, container in _containers(pod):
-        for part, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
-            for name in amounts:
-                if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
-                    yield f"{place}.resources.{part}[{name}] {fault}"
+    for place, amounts in amounts_in(pod):
+        for name in amounts:
+            if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
+                yield f"{place}[{name}] {fault}"
     yield from _issues_of_shares(pod.metadata.annotations)
     try:
         claims = annotated_claims(pod, pod.spec.node_name)
@@ -203,17 +194,15 @@ def _checked(
 def _remarks_on(
     classes: Iterable[str], slices: Iterable[ResourceSlice], slicers: Iterable[SliceNode], gpus: Iterable[Gpu]
 ) -> Iterator[str]:
-    remedy = "give each its own name"
-    yield from _twice(
-        ((name.lower(), name) for name in classes), f"AcceleratorClasses {{places}} differ in case alone: {remedy}"
-    )
+    names = ((name.lower(), name) for name in classes)
+    yield from _twice(names, "AcceleratorClasses {places} differ in case alone: give each its own name")
     devices = (
         (f"{each.driver}/{each.pool}/{device.name} of generation {each.generation}", f"ResourceSlice {each.name}")
         for each in slices
         for device in each.devices
     )
-    yield from _twice(devices, f"device {{name}} is in {{places}}: the last one counts; {remedy}")
-    uuids = ((gpu.gpu_uuid, f"{node.source}") for node in slicers for gpu in node.gpus)
+    yield from _twice(devices, "device {name} is in {places}: the last one counts; give each its own name")
+    uuids = ((gpu.gpu_uuid, node.source) for node in slicers for gpu in node.gpus)
     yield from _twice(uuids, "GPU {name} is in {places}: the first one of a node counts; correct the UUID of one")
     used = ((gpu.status.uuid, f"GPU {gpu.name}") for gpu in gpus if gpu.status.uuid)
     yield from _twice(used, "{places} have the UUID {name}: an endpoint with it gets the first one; correct the other")
@@ -227,13 +216,3 @@ def _twice(names: Iterable[tuple[str, str]], sentence: str) -> Iterator[str]:
     for name, found in places.items():
         if len(found) > 1:
             yield sentence.format(name=name, places=" and ".join(found))
-
-
-def _containers(pod: Pod) -> Iterator[tuple[str, Container]]:
-    groups: Sequence[tuple[str, tuple[Container, ...]]] = (
-        ("containers", pod.spec.containers),
-        ("initContainers", pod.spec.init_containers),
-    )
-    for name, containers in groups:
-        for index, container in enumerate(containers):
-            yield f"spec.{name}[{index}]", container

@@ -57,21 +57,19 @@ def dra_facts(context: EndpointContext, devices: Sequence[Allocated]) -> Iterato
     described = tuple(_device(each, health, context) for each in devices)
     first = devices[0]
     vendor, kind = _VENDORS.get(first.driver, (None, None))
+    capability = first.attribute("cudaComputeCapability")
     text = first.text("productName") or first.text("model")
-    products = [product_of(each, catalogue) for each in devices]
-    product = products[0]
-    shares = [share_of(each, of) for each, of in zip(devices, products, strict=True)]
-    memories = [
-        memory // _sharers(each, inventory)
-        for each, of, share in zip(devices, products, shares, strict=True)
-        if (memory := _memory(each, of, share)) is not None
-    ]
+    product = _product_of(first, catalogue)
+    memories: list[int] = []
+    parts: list[Partition] = []
+    for each in devices:
+        its = _product_of(each, catalogue)
+        share = share_of(each, its)
+        if (memory := _memory(each, its, share)) is not None:
+            memories.append(memory // _sharers(each, inventory))
+        if each.device is not None:
+            parts.append(_partition(each, inventory, share))
     architecture = first.text("architecture").lower().replace(" ", "-")
-    parts = [
-        _partition(each, inventory, share)
-        for each, share in zip(devices, shares, strict=True)
-        if each.device is not None
-    ]
     state, reason = _state(described, context.options.on_unhealthy_device)
     yield Facts(
         source=f"ResourceClaim/{first.claim.id}",
@@ -84,7 +82,7 @@ def dra_facts(context: EndpointContext, devices: Sequence[Allocated]) -> Iterato
         devices=described,
         count=len(devices),
         memory_bytes=min(memories) if len(memories) == len(devices) else None,
-        compute_capability=_capability(first.attribute("cudaComputeCapability")),
+        compute_capability=capability[:2] if isinstance(capability, tuple) else None,  # (9, 0) of 9.0.0
         partition=joined(parts) if len(parts) == len(devices) else None,
         state=state,
         reason=reason,
@@ -110,7 +108,7 @@ def _device(each: Allocated, health: Mapping[str, str], context: EndpointContext
     )
 
 
-def product_of(each: Allocated, catalogue: Catalogue) -> Product | None:
+def _product_of(each: Allocated, catalogue: Catalogue) -> Product | None:
     """Return the product by its name or PCI device id."""
     text = each.text("productName") or each.text("model")
     found = catalogue.find(text, device_memory(each)) if text else None
@@ -177,11 +175,6 @@ def _state(devices: Sequence[Device], on_unhealthy: DrainOrIgnore) -> tuple[Rout
         if device.health == _UNHEALTHY and on_unhealthy == "Drain":
             return Routability.DRAINING, f"device {device.id} is unhealthy"
     return Routability.ROUTABLE, None
-
-
-def _capability(value: AttributeValue | None) -> tuple[int, ...] | None:
-    """Return (9, 0) for the version 9.0.0."""
-    return value[:2] if isinstance(value, tuple) else None
 
 
 def _common_attributes(devices: Sequence[Allocated]) -> dict[str, AttributeValue]:
@@ -302,11 +295,7 @@ def _slice_device(claim: SliceClaim, inventory: Inventory) -> Device:
     place = "" if claim.start is None else f"/{claim.start}"
     known = inventory.mig_uuids.get(claim.config_map)
     name = f"{claim.gpu_uuid}/{claim.profile}{place}" if claim.gpu_uuid else claim.source
-    return Device(
-        id=name if known is None else min(known.uuids),
-        node=claim.node,
-        parent_id=claim.gpu_uuid,
-    )
+    return Device(id=name if known is None else min(known.uuids), node=claim.node, parent_id=claim.gpu_uuid)
 
 
 def _of_node(node: SliceNode, claims: Sequence[SliceClaim], on_not_ready: DrainOrIgnore) -> Facts:

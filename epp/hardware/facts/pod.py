@@ -134,7 +134,8 @@ def pod_facts(context: EndpointContext, requested: Sequence[ResourceRequest], no
     if context.pod is None:
         part = next((fact.partition for fact in node.facts if fact.partition is not None), None)
         count = 1 if part is not None and part.kind is Sharing.MIG else node.slice_chips or node.count
-        if count is not None and _node_is_free(context):
+        pods = context.inventory.pods_by_node.get(context.node_name, ())
+        if count is not None and not any(each.known for pod in pods for each in resource_requests(pod)):
             yield Facts(source="labels", rank=Rank.RESOURCES, count=count)
         return
     if not requested:
@@ -147,8 +148,10 @@ def pod_facts(context: EndpointContext, requested: Sequence[ResourceRequest], no
     names = [fact.product for fact in reversed(node.facts) if fact.product]
     product = next((found for name in names if (found := context.catalogue.find(name)) is not None), None)
     part = requested_part(requested, extended_resources(context.pod), product, context.node, node.count)
-    if part is not None:
-        yield _part(source, part, product)
+    if part is not None:  # labels may have the memory of other parts
+        whole = None if product is None or part.kind is Sharing.CORES else product.memory_bytes
+        memory = int(whole * part.memory_fraction) if whole else None
+        yield Facts(source=source, rank=Rank.SLICE_CLAIM, memory_bytes=memory, partition=part)
     yield Facts(
         source=source,
         rank=Rank.RESOURCES,
@@ -173,23 +176,6 @@ def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> 
         memory_bytes=sum(profile.memory_bytes * count for profile, count in counted) // total,
         partition=joined([part for profile, count in counted for part in [partition_of(profile, layout)] * count]),
     )
-
-
-def _part(source: str, part: Partition, product: Product | None) -> Facts:
-    """Return the facts about a part of a device; labels may have the memory of other parts."""
-    whole = None if product is None else product.memory_bytes
-    return Facts(
-        source=source,
-        rank=Rank.SLICE_CLAIM,
-        memory_bytes=int(whole * part.memory_fraction) if whole and part.kind is not Sharing.CORES else None,
-        partition=part,
-    )
-
-
-def _node_is_free(context: EndpointContext) -> bool:
-    """Return whether no known pod requests accelerators of the node."""
-    pods = context.inventory.pods_by_node.get(context.node_name, ())
-    return not any(each.known for pod in pods for each in resource_requests(pod))
 
 
 _WHOLE_DEVICES = (
@@ -231,14 +217,13 @@ def devices_of_machine(context: EndpointContext, node: NodeFacts) -> int | None:
     machine = find_instance_type(first_label(context.node_labels), context.options.instance_types)
     if machine is not None:
         return machine.count
-    divided = any(fact.partition is not None and fact.partition.kind is Sharing.MIG for fact in node.facts)
-    if divided:  # the count is the number of slices
+    parts = [fact.partition for fact in node.facts if fact.partition is not None]
+    if any(part.kind is Sharing.MIG for part in parts):  # the count is the number of slices
         return None
     if node.count is not None:
         return node.count or None
     allocatable = {} if context.node is None else context.node.allocatable
-    shared = any(fact.partition is not None for fact in node.facts)
-    if shared or any(profile_of(name) and amount > 0 for name, amount in allocatable.items()):
+    if parts or any(profile_of(name) and amount > 0 for name, amount in allocatable.items()):
         return None
     return max((floor(allocatable[name]) for name in _WHOLE_DEVICES if name in allocatable), default=0) or None
 
