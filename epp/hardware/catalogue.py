@@ -173,7 +173,8 @@ class Catalogue:
         if not fitting and memory_bytes:
             fitting = _nearest(matches, memory_bytes)
         fitting = fitting or matches
-        return tuple([product for product in fitting if _is_variant(product, words)] or fitting)
+        variants = [product for product in fitting if product.variant and re.search(product.variant, words)]
+        return tuple(variants or fitting)
 
     def extended(self, products: Iterable[Product]) -> "Catalogue":
         """Return a catalogue with more products, which replace those of the same name; new ones come first."""
@@ -194,10 +195,6 @@ def _nearest(products: list[Product], memory_bytes: int) -> list[Product]:
     sized = [product for product in products if product.memory_bytes and same_size(product.memory_bytes, memory_bytes)]
     distances = {product.name: abs((product.memory_bytes or 0) - memory_bytes) for product in sized}
     return [product for product in sized if distances[product.name] == min(distances.values())]
-
-
-def _is_variant(product: Product, words: str) -> bool:
-    return bool(product.variant) and re.search(product.variant, words) is not None
 
 
 CATALOGUE = Catalogue()

@@ -2,15 +2,16 @@
 """AcceleratorClasses: validation, and matching against an endpoint by labels, PCI ids, devices and resources."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import ge, gt, le, lt
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from epp.framework.accelerators.device_expressions import DeviceExpression
 from epp.framework.accelerators.tag import DRIVER, AcceleratorTag, AttributeValue
-from epp.hardware.resources import resource_key
+from epp.hardware.resources import profile_of, resource_key
 from epp.kube.objects.base import Object, quantity_of
 from epp.kube.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
 from epp.kube.objects.dra import qualified, version_of
@@ -21,7 +22,7 @@ TIERS = frozenset({"low", "medium", "high"})
 OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 _ALIASES = frozenset({"Gte", "Lte"})
-_NUMERIC = frozenset({"Gt", "Lt", "Gte", "Lte"})
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"Gt": gt, "Lt": lt, "Gte": ge, "Lte": le}
 _MEBIBYTE_LABELS = frozenset({"nvidia.com/gpu.memory"})
 
 
@@ -48,15 +49,14 @@ def term_holds(term: NodeSelectorTerm, labels: Mapping[str, str], node: str = ""
 def expression_holds(test: MatchExpression, labels: Mapping[str, str]) -> bool:
     """Return whether the test holds, which may also compare numbers; an invalid one never does."""
     value = labels.get(test.key)
-    if value is None or test.operator not in _NUMERIC:
+    if value is None or test.operator not in _COMPARISONS:
         return test.holds(labels)
     if len(test.values) != 1:
         return False
     try:
-        have, bound = quantity_of(value), _bound(test)
+        return _COMPARISONS[test.operator](quantity_of(value), _bound(test))
     except ValueError:
         return False
-    return {"Gt": have > bound, "Lt": have < bound, "Gte": have >= bound, "Lte": have <= bound}[test.operator]
 
 
 def affinity_problems(selector: NodeSelector) -> Iterator[str]:
@@ -65,7 +65,7 @@ def affinity_problems(selector: NodeSelector) -> Iterator[str]:
         if test.operator in _ALIASES:
             alias = f"read as {test.operator[:2]} or equal"
             yield f"{test.key}: Kubernetes has no operator {test.operator}; {alias}"
-        if not _fault_of(test) and test.operator in _NUMERIC and not test.values[0].lstrip("-").isdecimal():
+        if not _fault_of(test) and test.operator in _COMPARISONS and not test.values[0].lstrip("-").isdecimal():
             number = float(_bound(test))
             yield f"{test.key}: {test.values[0]!r} is not an integer, as Kubernetes requires; read as {number:g}"
     yield from (f"{fault}; the term matches no node" for fault in affinity_faults(selector))
@@ -90,7 +90,7 @@ def _tests(selector: NodeSelector) -> Iterator[MatchExpression]:
 def _fault_of(test: MatchExpression) -> str:
     if test.operator not in OPERATORS | _ALIASES:
         return f"unknown operator {test.operator!r}; write one of {', '.join(sorted(OPERATORS))}"
-    if test.operator in _NUMERIC:
+    if test.operator in _COMPARISONS:
         if len(test.values) != 1:
             return f"{test.operator} takes one value, not {len(test.values)}"
         try:
@@ -121,17 +121,13 @@ def issues_of(each: AcceleratorClass) -> Iterator[str]:
     yield from (f"{fault}; it is ignored" for fault in _value_faults(each))
 
 
-def faults_of(each: AcceleratorClass) -> Iterator[str]:
-    """Yield field, value and remedy of each invalid value of the class; such values have no effect."""
-    if each.affinity is not None:
-        yield from (f"spec.discovery.affinity: {fault}" for fault in affinity_faults(each.affinity))
-    yield from _expression_faults(each)
-    yield from _value_faults(each)
-
-
-def object_faults(each: Object) -> Iterable[str]:
-    """Return the invalid values of an AcceleratorClass; none for other kinds."""
-    return faults_of(each) if isinstance(each, AcceleratorClass) else ()
+def object_faults(each: Object) -> Iterator[str]:
+    """Yield field, value and remedy of each invalid value of an AcceleratorClass; such values have no effect."""
+    if isinstance(each, AcceleratorClass):
+        if each.affinity is not None:
+            yield from (f"spec.discovery.affinity: {fault}" for fault in affinity_faults(each.affinity))
+        yield from _expression_faults(each)
+        yield from _value_faults(each)
 
 
 def device_expression(each: AcceleratorClass) -> DeviceExpression | None:
@@ -185,9 +181,6 @@ class PciIds(NamedTuple):
     devices: frozenset[str] = frozenset()
 
 
-NO_IDS = PciIds()
-
-
 def canonical_id(text: str) -> str:
     """Return the id without `0x`, in lower case."""
     return text.strip().lower().removeprefix("0x")
@@ -223,7 +216,7 @@ class Evidence:
     node: str = ""
     resources: frozenset[str] | None = None
     """Keys (see `resource_key`) of requested and allocated resources of the pod; None if unknown."""
-    pci: PciIds = NO_IDS
+    pci: PciIds
     devices: tuple[tuple[str, Mapping[str, AttributeValue]], ...] = ()
     """Driver and attributes of each allocated device."""
 
@@ -246,17 +239,7 @@ def matching_classes(
 
 def is_of_slices(each: AcceleratorClass) -> bool:
     """Return whether the class describes MIG slices, so that its figures are those of a slice."""
-    keys = [resource_key(resource.name) for resource in each.spec.resources]
-    return bool(keys) and all(key.startswith("mig/") for key in keys)
-
-
-def node_pairs(each: AcceleratorClass, flavors: Mapping[str, ResourceFlavor]) -> Mapping[str, str]:
-    """Return the required node labels of the class, or of its Kueue flavor if the class has no node selector."""
-    discovery = each.spec.discovery
-    if discovery.node_selector or each.affinity is not None:
-        return discovery.node_selector
-    flavor = flavors.get(each.spec.integration.kueue_resource_flavor)
-    return {} if flavor is None else flavor.node_labels
+    return bool(each.spec.resources) and all(profile_of(resource.name) for resource in each.spec.resources)
 
 
 def _rank(
@@ -267,7 +250,9 @@ def _rank(
 ) -> tuple[int, bool, int, str] | None:
     """Return the sort key of a matching class, the most specific first; None without a match."""
     discovery = each.spec.discovery
-    pairs = node_pairs(each, flavors)
+    pairs, flavor = discovery.node_selector, flavors.get(each.spec.integration.kueue_resource_flavor)
+    if not pairs and each.affinity is None and flavor is not None:
+        pairs = flavor.node_labels
     if any(evidence.labels.get(key) != value for key, value in pairs.items()):
         return None
     term = None if each.affinity is None else matching_term(each.affinity, evidence.labels, evidence.node)
@@ -330,23 +315,12 @@ def _attribute_holds(test: MatchExpression, driver: str, attributes: Mapping[str
     value = attributes.get(qualified(test.key, driver))
     if value is None:
         return expression_holds(test, {})
-    if isinstance(value, tuple) and test.operator in {"Gt", "Lt", "Gte", "Lte"}:
-        return len(test.values) == 1 and _version_holds(test.operator, value, test.values[0])
-    return expression_holds(test, {test.key: _text(value)})
-
-
-def _version_holds(operator: str, have: tuple[int, ...], text: str) -> bool:
-    """Return the result of a comparison; False for an invalid version."""
-    bound = version_of(text)
-    if not isinstance(bound, tuple):
-        return False
-    width = max(len(have), len(bound))
-    ours, theirs = (each + (0,) * (width - len(each)) for each in (have, bound))
-    return {"Gt": ours > theirs, "Lt": ours < theirs, "Gte": ours >= theirs, "Lte": ours <= theirs}[operator]
-
-
-def _text(value: AttributeValue) -> str:
-    """Return the value in the spelling of selectors."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple) and test.operator in _COMPARISONS:
+        bound = version_of(test.values[0]) if len(test.values) == 1 else None
+        if not isinstance(bound, tuple):
+            return False
+        width = max(len(value), len(bound))
+        ours, theirs = (each + (0,) * (width - len(each)) for each in (value, bound))
+        return _COMPARISONS[test.operator](ours, theirs)
+    text = ".".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return expression_holds(test, {test.key: text.lower() if isinstance(value, bool) else text})

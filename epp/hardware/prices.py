@@ -81,13 +81,12 @@ class _Terms(NamedTuple):
         return (
             (not price.instance_type or price.instance_type.lower() == query.instance_type.lower())
             and (not price.accelerator_class or price.accelerator_class in query.classes)
-            and (not price.accelerator or self._is_accelerator_of(query))
+            and (
+                not price.accelerator
+                or (query.product is not None and query.product.name in self.products)
+                or (not self.products and _key(price.accelerator) in map(_key, query.names))
+            )
         )
-
-    def _is_accelerator_of(self, query: PriceQuery) -> bool:
-        if self.products:
-            return query.product is not None and query.product.name in self.products
-        return _key(self.price.accelerator) in map(_key, query.names)
 
     def rank(self, query: PriceQuery) -> tuple[object, ...]:
         """Return the sort key among matching entries, the most specific first.
@@ -113,16 +112,17 @@ class PriceList:
     def __init__(self, entries: Iterable[Price] = (), name: str = "", catalogue: Catalogue = CATALOGUE) -> None:
         """Index the entries; `name` is that of the file, for provenance."""
         self._name = name
-        self._index: defaultdict[tuple[str, str], defaultdict[str, list[_Terms]]] = defaultdict(_by_region)
+        self._index: defaultdict[tuple[str, str], defaultdict[str, list[_Terms]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         """Entries by condition, then by region."""
         unknown: list[str] = []
         for price in entries:
             meant = catalogue.meant(price.accelerator) if price.accelerator else ()
-            products = frozenset(product.name for product in meant)
-            terms = _Terms(price, products)
+            terms = _Terms(price, frozenset(product.name for product in meant))
             for key in _keys(terms):
                 self._index[key][price.region.lower()].append(terms)
-            if price.accelerator and not products:
+            if price.accelerator and not meant:
                 unknown.append(
                     f"line {price.line}: {price.accelerator!r} is no product of the catalogue: it is the price of "
                     "endpoints whose labels name their product so"
@@ -172,9 +172,8 @@ class PriceList:
 
     def _remark(self, here: list[_Terms], query: PriceQuery) -> str:
         if here:
-            price = here[0].price
             return (
-                f"{self._name}, line {price.line}: the price of a machine is not used, since the number of its "
+                f"{self._name}, line {here[0].price.line}: the price of a machine is not used, since the number of its "
                 "accelerators is not known: add devices to the entry, such as devices: 8"
             )
         if elsewhere := self._fitting(query):
@@ -185,10 +184,6 @@ class PriceList:
                 f"{region}: add an entry"
             )
         return ""
-
-
-def _by_region() -> defaultdict[str, list[_Terms]]:
-    return defaultdict(list)
 
 
 def _keys(terms: _Terms) -> Iterator[tuple[str, str]]:
@@ -230,8 +225,7 @@ def read_prices(content: bytes, path: Path) -> ParsedFile[tuple[Price, ...]]:
         except ValueError as error:
             problems.append(f"line {row.line}: {error}")
             continue
-        repeated = _repeated(entry, first_lines)
-        if repeated:
+        if repeated := _repeated(entry, first_lines):
             problems.append(f"line {entry.line}: {repeated}")
         else:
             entries.append(entry)

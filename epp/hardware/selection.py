@@ -29,7 +29,6 @@ from epp.framework.accelerators.selection import (
     Refusal,
     Selection,
     Selections,
-    Tightened,
     combined,
     tightened,
 )
@@ -52,6 +51,7 @@ _HEADER_OF_FIELD: Mapping[str, str] = {
     "resources": "resource",
     "mig_profiles": "mig-profile",
 }
+"""By allow list of Selection."""
 
 _log = structlog.get_logger()
 _MOST_PROBLEMS = 5
@@ -64,10 +64,6 @@ _MOST_LAYERS = 1024
 
 def _list(text: str) -> object:
     return [part.strip() for part in text.split(",")]
-
-
-def _text(text: str) -> object:
-    return text.strip()
 
 
 def _parser(kind: Callable[[str], object], fault: str) -> Callable[[str], object]:
@@ -93,10 +89,10 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "kind": ("kinds", _list),
     "resource": ("resources", _list),
     "features": ("requiredFeatures", _list),
-    "min-memory": ("minMemory", _text),
-    "max-memory": ("maxMemory", _text),
-    "min-total-memory": ("minTotalMemory", _text),
-    "min-compute-capability": ("minArchitectureVersion", _text),
+    "min-memory": ("minMemory", str.strip),
+    "max-memory": ("maxMemory", str.strip),
+    "min-total-memory": ("minTotalMemory", str.strip),
+    "min-compute-capability": ("minArchitectureVersion", str.strip),
     "max-cost-per-hour": ("maxCostPerHour", _number),
     "max-cost-per-million-tokens": ("maxCostPerMillionTokens", _number),
     "mig-profile": ("migProfiles", _list),
@@ -104,17 +100,12 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "min-compute-slices": ("minComputeSlices", _whole_number),
     "whole-device": ("wholeDeviceOnly", _flag),
     "min-memory-bandwidth": ("minMemoryBandwidthGBps", _number),
-    "policy": ("policy", _text),
-    "strategy": ("strategy", _text),
+    "policy": ("policy", str.strip),
+    "strategy": ("strategy", str.strip),
     "precisions": ("preferredPrecisions", _list),
     "preference": ("preferenceOrder", _list),
 }
 """Header name without the prefix -> the parameter, and the parser of the value."""
-
-
-def header_of(field: str) -> str:
-    """Return the header for an allow list of Selection."""
-    return ACCELERATOR_PREFIX + _HEADER_OF_FIELD[field]
 
 
 def read_headers(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
@@ -132,20 +123,15 @@ def read_headers(headers: Headers) -> tuple[Selection, tuple[str, ...]]:
         field, read = known
         value = ",".join(text for other, text in headers.fields() if other == name)
         try:
-            requested = combined(requested, _selection(field, read(value)))
+            parameters = read_parameters(SelectionParameters, {field: read(value)})
+            requested = combined(requested, cast("SelectionParameters", parameters).selection())
         except ConfigurationError as error:
-            problems.append(printable(f"header {name!r}: {_without_parameter(str(error), field)}", _MOST_CHARACTERS))
+            problem = str(error)
+            if problem.startswith(field):  # the client has sent a header, not the parameter
+                rest = problem.removeprefix(field)
+                problem = rest.removeprefix(": ") if rest.startswith(": ") else f"it{rest}"
+            problems.append(printable(f"header {name!r}: {problem}", _MOST_CHARACTERS))
     return requested, tuple(problems)
-
-
-def _without_parameter(problem: str, field: str) -> str:
-    """Remove the name of the parameter from an error, since the client has sent a header."""
-    rest = problem.removeprefix(field)
-    return problem if rest == problem else rest.removeprefix(": ") if rest.startswith(": ") else f"it{rest}"
-
-
-def _selection(field: str, value: object) -> Selection:
-    return cast("SelectionParameters", read_parameters(SelectionParameters, {field: value})).selection()
 
 
 class SelectionLayer(SelectionParameters, frozen=True):
@@ -176,13 +162,6 @@ class AcceleratorSelectionParameters(ObjectParameters, frozen=True):
     request_overrides: Literal["strict", "lenient"] = "strict"
     """Treatment of malformed headers and of headers beyond the bounds: `strict` rejects the request with status 400,
     `lenient` ignores the header."""
-
-
-class _Layers(msgspec.Struct, frozen=True):
-    """Selections of requests with the same key."""
-
-    default: Selection
-    by_profile: dict[str, Selection]
 
 
 class _Key(NamedTuple):
@@ -238,7 +217,7 @@ class AcceleratorSelectionProducer(
             self.reads = (SERVED_CLASS,)  # for scorers: its default producer is added
         self._next_logged_at = -inf
         self._patterns = [(re.compile(translate(model)), model) for model in self.parameters.models]
-        self._used: tuple[Objectives, dict[_Key, _Layers]] = (self.objectives, {})
+        self._used: tuple[Objectives, dict[_Key, Selections]] = (self.objectives, {})
         """Cached layers, and the objects that they were built from."""
 
     @property
@@ -264,16 +243,17 @@ class AcceleratorSelectionProducer(
         layers = self._layers(request, candidates)
         asked = any(name.startswith(ACCELERATOR_PREFIX) for name in request.headers)
         if not (asked and self.parameters.allow_request_overrides):
-            request.put(ACCELERATOR_SELECTION, Selections(layers.default, layers.by_profile))
+            request.put(ACCELERATOR_SELECTION, layers)
             return
         requested, problems = read_headers(request.headers)
         default = tightened(layers.default, requested)
         profiles = {profile: tightened(selection, requested) for profile, selection in layers.by_profile.items()}
-        problems += _refusals({"": default, **profiles})
+        found = {"": default, **profiles}
+        problems += tuple(dict.fromkeys(_sentence(name, one) for name, each in found.items() for one in each.refused))
         if problems:
             request.put(self._problems_key, problems)
             self._log_ignored(request, problems)
-        by_profile = {profile: found.selection for profile, found in profiles.items()}
+        by_profile = {profile: each.selection for profile, each in profiles.items()}
         request.put(ACCELERATOR_SELECTION, Selections(default.selection, by_profile, problems))
 
     def admit(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002  as admitters are called
@@ -295,7 +275,7 @@ class AcceleratorSelectionProducer(
             problems=list(problems[:_MOST_PROBLEMS]),
         )
 
-    def _layers(self, request: Request, candidates: Candidates) -> _Layers:
+    def _layers(self, request: Request, candidates: Candidates) -> Selections:
         objects, known = self._used
         if objects is not self.objectives:
             objects, known = self._used = (self.objectives, {})
@@ -318,7 +298,7 @@ class AcceleratorSelectionProducer(
             return model
         return next((name for pattern, name in self._patterns if pattern.match(model)), "")
 
-    def _build(self, key: _Key, objects: Objectives) -> _Layers:
+    def _build(self, key: _Key, objects: Objectives) -> Selections:
         general = combined(self._configured[key.pattern], objects.pool)
         services = [objects.services[name] for name in key.services]
         for service in services:
@@ -333,7 +313,7 @@ class AcceleratorSelectionProducer(
             ):
                 if override != ANY:
                     overrides[profile] = combined(overrides.get(profile, ANY), override)
-        return _Layers(general, {profile: combined(general, override) for profile, override in overrides.items()})
+        return Selections(general, {profile: combined(general, override) for profile, override in overrides.items()})
 
 
 def _service_labels(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
@@ -341,15 +321,11 @@ def _service_labels(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
     return frozenset(each.labels.get(SERVICE_LABEL, "") for each in endpoints if each is not None)
 
 
-def _refusals(profiles: dict[str, Tightened]) -> tuple[str, ...]:
-    """Return an error for each value beyond the bounds of a profile."""
-    sentences = {_sentence(profile, refusal): None for profile, found in profiles.items() for refusal in found.refused}
-    return tuple(sentences)
-
-
 def _sentence(profile: str, refusal: Refusal) -> str:
+    """Return the error for values beyond the bounds of a profile."""
     where = f" in profile {profile!r}" if profile else ""
+    header = ACCELERATOR_PREFIX + _HEADER_OF_FIELD[refusal.field]
     return (
-        f"header {header_of(refusal.field)!r} asks for {printable(', '.join(refusal.wished))}, "
+        f"header {header!r} asks for {printable(', '.join(refusal.wished))}, "
         f"which is not allowed{where}{': use ' if refusal.allowed else ''}{', '.join(refusal.allowed)}"
     )

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from epp.framework.accelerators.tag import (
+    PRECISIONS,
     AcceleratorKind,
     AcceleratorTag,
     AttributeValue,
@@ -100,25 +101,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **dict.fromkeys(_FIGURES))
 
 
-_SINGLE = (
-    "kind",
-    "vendor",
-    "family",
-    "model",
-    "product",
-    "devices",
-    "count",
-    "memory_bytes",
-    "compute_capability",
-    "bandwidth_gbps",
-    "partition",
-    "node",
-    "cluster",
-)
-_PERFORMANCE = ("fp32", "fp16", "fp8", "int8", "int4")
+_UNITED = {"classes", "features", "resources", "attributes", "state", "reason"}
+"""Fields of a tag that do not come from one source alone."""
+_SINGLE = [name for name in Facts.__struct_fields__ if name in AcceleratorTag.__struct_fields__ and name not in _UNITED]
 _PRICES = ("per_hour", "spot_per_hour", "per_million_tokens")
-_FIGURES = ("memory_bytes", "bandwidth_gbps", *_PERFORMANCE, *_PRICES, "cost_tier")
-_COST = (*_PRICES, "spot")
+_FIGURES = ("memory_bytes", "bandwidth_gbps", *PRECISIONS, *_PRICES, "cost_tier")
 SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Routability.UNKNOWN)
 """States, the worst first."""
 
@@ -156,8 +143,8 @@ def merge(facts: Iterable[Facts]) -> Merged:
         return {name: value for name in names if (value := first(name)) is not None}
 
     fields = several(_SINGLE)
-    tier = first("cost_tier")
-    cost = msgspec.convert({**several(_COST), **({} if tier is None else {"tier": tier})}, Cost)
+    tier = first("cost_tier") or ""
+    cost = msgspec.convert({**several((*_PRICES, "spot")), "tier": tier}, Cost)
     worst = min(
         (fact for fact in ranked if fact.state is not None),
         key=lambda fact: SEVERITY.index(fact.state or Routability.UNKNOWN),
@@ -173,7 +160,7 @@ def merge(facts: Iterable[Facts]) -> Merged:
         classes=tuple(dict.fromkeys(name for fact in ranked for name in fact.classes)),
         features=frozenset().union(*(fact.features for fact in ranked)),
         resources=frozenset().union(*(fact.resources for fact in ranked)),
-        performance=msgspec.convert(several(_PERFORMANCE), Performance),
+        performance=msgspec.convert(several(PRECISIONS), Performance),
         cost=cost,
         state=Routability.UNKNOWN if worst is None or worst.state is None else worst.state,
         reason="" if worst is None or worst.reason is None else worst.reason,
@@ -187,7 +174,7 @@ def _contradicting(ranked: list[Facts]) -> tuple[frozenset[str], tuple[str, ...]
     """Return the sources that claim other devices than the first source of claims, with a message for each."""
     claims = [fact for fact in ranked if fact.devices and Rank.ALLOCATION <= fact.rank <= Rank.ALLOCATOR]
     others = [fact.source for fact in claims[1:] if _ids(fact) != _ids(claims[0])]
-    sentences = [f"{claims[0].source} and {other} claim different devices: the first one counts" for other in others]
+    sentences = (f"{claims[0].source} and {other} claim different devices: the first one counts" for other in others)
     return frozenset(others), tuple(sentences)
 
 
