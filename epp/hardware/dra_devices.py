@@ -79,17 +79,23 @@ class Allocated:
         return {**self.device.attributes, **capacity}
 
     @property
-    def memory(self) -> int | None:
-        """Bytes of the device, or of the part allocated to the claim."""
-        consumed = self.result.consumed_capacity
-        amount = consumed.get("memory") or consumed.get(f"{self.driver}/memory") or self.whole_memory
-        return None if not amount else int(amount)
+    def capacity(self) -> Mapping[str, Fraction]:
+        """Capacities by name, like `consumed` without the domain of the driver."""
+        return {} if self.device is None else _bare(self.device.capacity, self.driver)
 
     @property
-    def whole_memory(self) -> int | None:
-        """Bytes of the device."""
-        amount = None if self.device is None else self.device.capacity.get(f"{self.driver}/memory")
-        return None if amount is None else int(amount)
+    def consumed(self) -> Mapping[str, Fraction]:
+        """Capacities allocated to the claim; empty for the whole device."""
+        return _bare(self.result.consumed_capacity, self.driver)
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of the device, or of the part allocated to the claim."""
+        return int(self.consumed.get("memory") or self.capacity.get("memory") or 0) or None
+
+
+def _bare(amounts: Mapping[str, Fraction], driver: str) -> Mapping[str, Fraction]:
+    return {name.removeprefix(f"{driver}/"): amount for name, amount in amounts.items()}
 
 
 def claims_of(context: EndpointContext) -> tuple[ResourceClaim, ...]:
@@ -186,12 +192,10 @@ def share_of(each: Allocated, product: Product | None) -> Share | None:
 
 def consumed_share(each: Allocated) -> Share | None:
     """Return the share of a device that a claim consumes; None for a whole device."""
-    consumed, whole = each.memory, each.whole_memory
-    memory = consumed / whole if consumed and whole and 0 < consumed < whole else None
-    amounts, capacity = each.result.consumed_capacity, _capacity(each)
-    ratios = (
-        _ratio(amounts.get(name) or amounts.get(f"{each.driver}/{name}"), capacity.get(name)) for name in _COMPUTE
-    )
+    amounts, capacity = each.consumed, each.capacity
+    consumed, whole = each.memory, int(capacity.get("memory", 0))
+    memory = consumed / whole if consumed and 0 < consumed < whole else None
+    ratios = (_ratio(amounts.get(name), capacity.get(name)) for name in _COMPUTE)
     compute = next((ratio for ratio in ratios if ratio is not None), None)
     if memory is None and compute in {None, 1.0}:
         return None
@@ -200,10 +204,8 @@ def consumed_share(each: Allocated) -> Share | None:
 
 def device_memory(each: Allocated) -> int | None:
     """Return the bytes of the whole device; None for a partition of an unknown device."""
-    parent = _parent(each).get("memory")
-    if parent:
-        return int(parent)
-    return None if _is_part(each) else each.whole_memory
+    whole = _parent(each).get("memory") or (None if _is_part(each) else each.capacity.get("memory"))
+    return None if whole is None else int(whole)
 
 
 def _is_part(each: Allocated) -> bool:
@@ -212,23 +214,17 @@ def _is_part(each: Allocated) -> bool:
     return any(word in kind for word in _PARTITION_TYPES) or any(each.text(name) for name in _PARENTS)
 
 
-def _capacity(each: Allocated) -> Mapping[str, Fraction]:
-    """Return the capacities by name without the domain of the driver."""
-    found = {} if each.device is None else each.device.capacity
-    return {name.removeprefix(f"{each.driver}/"): amount for name, amount in found.items()}
-
-
 def _parent(each: Allocated) -> Mapping[str, Fraction]:
     """Return the capacities of the parent device; empty if unknown."""
     ids = {each.text(name) for name in _PARENTS} - {""}
     for device in each.pool.devices.values() if each.pool is not None and ids else ():
         if ids & {device.attributes.get(f"{each.driver}/{name}") for name in ("uuid", "uid")} or device.name in ids:
-            return {name.removeprefix(f"{each.driver}/"): amount for name, amount in device.capacity.items()}
+            return _bare(device.capacity, each.driver)
     return {}
 
 
 def _compute(each: Allocated, product: Product | None) -> float | None:
-    own, parent = _capacity(each), _parent(each)
+    own, parent = each.capacity, _parent(each)
     units = product.compute_units if product is not None else None
     wholes: Mapping[str, int | None] = {
         "computeUnits": units,
@@ -243,7 +239,7 @@ def _compute(each: Allocated, product: Product | None) -> float | None:
 
 def _memory(each: Allocated, product: Product | None) -> float | None:
     whole = product.memory_bytes if product is not None else None
-    return _ratio(_capacity(each).get("memory"), _parent(each).get("memory") or whole)
+    return _ratio(each.capacity.get("memory"), _parent(each).get("memory") or whole)
 
 
 def _ratio(amount: Fraction | None, whole: Fraction | int | None) -> float | None:

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Context of an endpoint: its pod, node and cluster, options, templates; endpoints that a change of objects affects."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
-from epp.framework.accelerators.arrays import EndpointPlacement, PlacementTemplate
 from epp.framework.cluster_objects import ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, EveryEndpoint, no_endpoint
 from epp.framework.endpoint import Endpoint
@@ -19,7 +16,6 @@ from epp.hardware.facts.declared import AcceleratorOverride
 from epp.hardware.facts.merge import DrainOrIgnore, PassOrDrain
 from epp.hardware.inventory import HOSTNAME, Inventory, gpu_users
 from epp.hardware.mig_slices import SliceNode
-from epp.hardware.tensor_fusion import read_template
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.dra import PoolName, ResourceClaim, ResourceSlice
@@ -217,28 +213,3 @@ def _pod_of(endpoint: Endpoint, inventory: Inventory) -> Pod | None:
 def _may_be(pod: Pod, endpoint: Endpoint) -> bool:
     """Return whether the UIDs match as far as they are known: a former pod may have had this name or address."""
     return not endpoint.uid or pod.metadata.uid in {"", endpoint.uid}
-
-
-class Placements:
-    """Placement templates of one inventory."""
-
-    def __init__(self, inventory: Inventory) -> None:
-        self._templates: Mapping[str, PlacementTemplate] = MappingProxyType(
-            {each.name: read_template(each)[0] for each in inventory.scheduling_templates.values()}
-        )
-        self._record = lru_cache(maxsize=None)(self._new)
-        """Equal endpoints share one record."""
-
-    def of(self, context: EndpointContext, gpus: Sequence[Gpu]) -> EndpointPlacement:
-        """Return the templates for an endpoint with these GPUs.
-
-        The pool comes from the annotation of the pod or from the first GPU.
-        """
-        label = f"{context.options.tensor_fusion_domain}/gpupool"
-        name = context.annotations.get(label) or (gpus[0].metadata.labels.get(label, "") if gpus else "")
-        pool = context.inventory.gpu_pools.get(name)
-        is_local = bool(gpus) and all(gpu.node == context.node_name for gpu in gpus)
-        return self._record("" if pool is None else pool.template, is_local)
-
-    def _new(self, own: str, is_local: bool) -> EndpointPlacement:  # noqa: FBT001  key of the cache
-        return EndpointPlacement(own=own, templates=self._templates, is_local=is_local)

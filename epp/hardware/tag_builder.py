@@ -14,14 +14,14 @@ from epp.framework.snapshot import NODE_NAME
 from epp.hardware.catalogue import CATALOGUE, Catalogue, features_of
 from epp.hardware.classes import Evidence, matching_classes, pci_of
 from epp.hardware.dra_devices import Allocated, allocated_devices, claims_of, resource_keys
-from epp.hardware.endpoint_context import EndpointContext, Placements, TaggerOptions, context_of
+from epp.hardware.endpoint_context import EndpointContext, TaggerOptions, context_of
 from epp.hardware.facts.declared import (
     ENDPOINT_LIST,
+    OVERRIDE,
     class_facts,
     class_on_pod,
     declared_facts,
     is_declaration,
-    override_source,
 )
 from epp.hardware.facts.dra import dra_facts, instaslice_facts
 from epp.hardware.facts.merge import Facts, Merged, Rank, merge
@@ -33,6 +33,7 @@ from epp.hardware.mig import is_unknown_slice
 from epp.hardware.node_labels import NodeFacts, facts_from_labels
 from epp.hardware.prices import PriceList
 from epp.hardware.resources import possible, resource_key, resource_requests
+from epp.hardware.tensor_fusion import read_template
 from epp.hardware.validation import IGNORED, gpus_of_node
 
 _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
@@ -60,12 +61,16 @@ class TagBuilder:
             + [each.extended_resource_name for each in inventory.device_classes.values() if each.extended_resource_name]
         )
         self._node_facts: dict[str, NodeFacts] = {}
-        self._placements = Placements(inventory)
+        self._templates = MappingProxyType(
+            {each.name: read_template(each)[0] for each in inventory.scheduling_templates.values()}
+        )
+        self._placements: dict[tuple[str, bool], EndpointPlacement] = {}
+        """Equal endpoints share one record."""
         self._node_labels: dict[str, Mapping[str, str]] = {}
 
     def build(self, endpoint: Endpoint) -> Merged:
         context = self.context(endpoint)
-        declared = [*self._declared(context)]
+        declared = list(self._declared(context))
         requested = () if context.pod is None else resource_requests(context.pod, self._resource_names)
         if any(each.is_slice for each in requested):
             requested = possible(requested, gpus_of_node(context.node, context.slicer))
@@ -114,10 +119,19 @@ class TagBuilder:
         return context_of(endpoint, inventory, self._options, self._catalogue)
 
     def placement(self, context: EndpointContext) -> EndpointPlacement:
-        """Return the placement templates of the endpoint's cluster."""
+        """Return the placement templates of the endpoint's cluster.
+
+        The pool comes from the annotation of the pod or from the first GPU.
+        """
         if context.inventory is self._elsewhere:
             return NO_PLACEMENT
-        return self._placements.of(context, tensor_fusion_gpus(context))
+        gpus = tensor_fusion_gpus(context)
+        label = f"{context.options.tensor_fusion_domain}/gpupool"
+        name = context.annotations.get(label) or (gpus[0].metadata.labels.get(label, "") if gpus else "")
+        pool = context.inventory.gpu_pools.get(name)
+        own, is_local = pool.template if pool else "", {gpu.node for gpu in gpus} == {context.node_name}
+        record = EndpointPlacement(own=own, templates=self._templates, is_local=is_local)
+        return self._placements.setdefault((own, is_local), record)
 
     def node_labels(self, context: EndpointContext) -> Mapping[str, str]:
         """Return the labels of the node, with its name as `metadata.name`; endpoints of a node share one mapping."""
@@ -178,7 +192,7 @@ class TagBuilder:
             found.append((context.endpoint.accelerator, ENDPOINT_LIST, Rank.OPERATOR))
         for number, override in enumerate(self._options.overrides, 1):
             if override.fits(context.endpoint, context.node_name):
-                found.append((override.accelerator, override_source(number), Rank.OPERATOR))
+                found.append((override.accelerator, f"{OVERRIDE}{number}", Rank.OPERATOR))
                 break
         if self._options.trust_pod_labels:
             pod = context.pod
@@ -191,11 +205,9 @@ class TagBuilder:
     def _facts_of_node(self, context: EndpointContext) -> NodeFacts:
         """Return the facts of labels, cached by node."""
         name = "" if context.node is None else context.node.name
-        found = self._node_facts.get(name)
-        if found is None:
-            found = facts_from_labels(
-                context.node_labels, instance_types=self._options.instance_types, catalogue=self._catalogue
-            )
+        if (found := self._node_facts.get(name)) is None:
+            machines = self._options.instance_types
+            found = facts_from_labels(context.node_labels, instance_types=machines, catalogue=self._catalogue)
             if name:
                 self._node_facts[name] = found
         return found
@@ -267,7 +279,9 @@ def _with_shares(facts: list[Facts]) -> list[Facts]:
         return facts
     return [
         msgspec.structs.replace(fact, memory_bytes=int(fact.memory_bytes * part.memory_fraction))
-        if fact.memory_bytes is not None and fact.partition is None and _describes_whole_device(fact)
+        if fact.memory_bytes is not None
+        and fact.partition is None
+        and (fact.rank in {Rank.CLASS, Rank.LABELS} or fact.source.startswith("AcceleratorClass/"))
         else fact
         for fact in facts
     ]
@@ -276,10 +290,6 @@ def _with_shares(facts: list[Facts]) -> list[Facts]:
 def _without_figures(facts: Iterable[Facts]) -> list[Facts]:
     """Remove memory, prices and speed of whole devices from the facts of all sources except declarations and claims."""
     return [fact if fact.rank < Rank.ALLOCATOR else fact.without_figures for fact in facts]
-
-
-def _describes_whole_device(fact: Facts) -> bool:
-    return fact.rank in {Rank.CLASS, Rank.LABELS} or fact.source.startswith("AcceleratorClass/")
 
 
 _DECLARE = "under accelerator in the endpoint list, or in an override"
@@ -308,21 +318,15 @@ class Missing(msgspec.Struct, frozen=True):
 
 def missing_of(tag: AcceleratorTag) -> tuple[Missing, ...]:
     """Return the missing facts about the accelerators; none for an endpoint without accelerators."""
-    return tuple(Missing(fact, _REMEDIES[fact]) for fact in _facts(tag))
-
-
-def _facts(tag: AcceleratorTag) -> Iterator[str]:
+    unknown = tag.kind is AcceleratorKind.UNKNOWN
+    missing = {
+        "accelerator": unknown,
+        "model": not (unknown or tag.model or tag.product),
+        "count": not tag.count,
+        "memory": tag.memory_bytes is None,
+        "TFLOPS": not tag.tflops(),
+        "price": tag.cost_per_hour() is None,
+    }
     if tag.kind is AcceleratorKind.CPU:
-        return
-    if tag.kind is AcceleratorKind.UNKNOWN:
-        yield "accelerator"
-    elif not tag.model and not tag.product:
-        yield "model"
-    if not tag.count:
-        yield "count"
-    if tag.memory_bytes is None:
-        yield "memory"
-    if not tag.tflops():
-        yield "TFLOPS"
-    if tag.cost_per_hour() is None:
-        yield "price"
+        return ()
+    return tuple(Missing(fact, _REMEDIES[fact]) for fact, is_missing in missing.items() if is_missing)

@@ -105,10 +105,8 @@ def placement_faults(
     for pool in pools:
         name = pool.template
         if name and name not in templates:
-            fault = (
-                f"spec.schedulingConfigTemplate is {name!r}: add such a SchedulingConfigTemplate, or correct the name"
-            )
-            yield "GPUPool", pool.id, fault
+            remedy = "add such a SchedulingConfigTemplate, or correct the name"
+            yield "GPUPool", pool.id, f"spec.schedulingConfigTemplate is {name!r}: {remedy}"
 
 
 def read_template(each: SchedulingConfigTemplate) -> tuple[PlacementTemplate, tuple[str, ...]]:
@@ -117,7 +115,9 @@ def read_template(each: SchedulingConfigTemplate) -> tuple[PlacementTemplate, tu
     mode = _MODES.get(given.mode)
     if mode is None:
         mode = PlacementMode.NODE_COMPACT
-        faults.append(f"spec.placement.mode is {given.mode!r}: write {_choice(_MODES)}, the default being {mode.value}")
+        *others, last = _MODES
+        choice = f"{', '.join(others)} or {last}"
+        faults.append(f"spec.placement.mode is {given.mode!r}: write {choice}, the default being {mode.value}")
     template = PlacementTemplate(name=each.name, mode=mode, allow_local_gpu=given.allow_using_local_gpu)
     for number, one in enumerate(given.gpu_filters):
         try:
@@ -149,8 +149,3 @@ def _count(value: object) -> int:
         shown = "missing" if value is None else repr(value)[:60]
         raise ValueError(f"params.connectionNum is {shown}: write a whole number of at least 1")
     return int(text)
-
-
-def _choice(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}"

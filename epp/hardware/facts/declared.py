@@ -11,9 +11,7 @@ import msgspec
 from epp.framework.accelerators.tag import (
     AcceleratorDeclaration,
     AcceleratorKind,
-    AttributeValue,
     Device,
-    Partition,
     Sharing,
 )
 from epp.framework.endpoint import Endpoint
@@ -35,7 +33,8 @@ _KINDS = {
 }
 """Kind of devices by vendor; the default is GPU."""
 ENDPOINT_LIST = "endpoint list"
-_OVERRIDE = "override "
+OVERRIDE = "override "
+"""Source of the facts of an override, before its number, of which the first is 1."""
 CLASS_NAMES_ON_PODS = ("ome.io/accelerator-class", "ome.ai/accelerator-class", "inference.optimization/acceleratorName")
 """Annotations or labels with the AcceleratorClass of a pod."""
 
@@ -46,7 +45,8 @@ def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.
     Figures of a class of slices are divided by the share of a slice in its device.
     """
     spec = each.spec
-    part = _partition_of_class(each, product)
+    profile = parse_mig_profile(spec.resources[0].name) if is_of_slices(each) else None
+    part = None if profile is None else partition_of(profile, mig_gpu(product or spec.model))
     compute, memory = (1.0, 1.0) if part is None else (part.compute_fraction, part.memory_fraction)
     figures = spec.capabilities.performance
     sparse = 2.0 if figures.sparse else 1.0
@@ -58,6 +58,11 @@ def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.
         return float(figure) / memory if figure is not None and figure >= 0 else None
 
     tokens = spec.cost.per_million_tokens
+    attributes = {
+        "ome.io/kueueResourceFlavor": spec.integration.kueue_resource_flavor,
+        "ome.io/volcanoGPUType": spec.integration.volcano_gpu_type,
+        "ome.io/levelZeroVersion": spec.capabilities.level_zero_version,
+    }
     return Facts(
         source=f"AcceleratorClass/{each.name}",
         rank=rank,
@@ -79,44 +84,20 @@ def class_facts(each: AcceleratorClass, catalogue: Catalogue, rank: Rank = Rank.
         spot_per_hour=price(spec.cost.spot_per_hour),
         per_million_tokens=None if tokens is None else float(tokens),
         cost_tier=spec.cost.tier.lower() if spec.cost.tier.lower() in TIERS else None,
-        attributes=_attributes(each),
+        attributes={name: value for name, value in attributes.items() if value},
     )
-
-
-def _partition_of_class(each: AcceleratorClass, product: str) -> Partition | None:
-    """Return the partition of a class of slices; None for whole devices."""
-    if not is_of_slices(each):
-        return None
-    profile = parse_mig_profile(each.spec.resources[0].name)
-    return None if profile is None else partition_of(profile, mig_gpu(product or each.spec.model))
 
 
 def _kind(each: AcceleratorClass, catalogue: Catalogue) -> AcceleratorKind:
     product = catalogue.find(each.spec.model) if each.spec.model else None
-    if product is not None:
-        return product.kind
-    makers = (maker_of(resource.name) for resource in each.spec.resources)
-    maker = next((maker for maker in makers if maker is not None), None)
-    return _KINDS.get(each.spec.vendor.lower(), AcceleratorKind.GPU) if maker is None else maker.kind
-
-
-def _attributes(each: AcceleratorClass) -> dict[str, AttributeValue]:
-    found = {
-        "ome.io/kueueResourceFlavor": each.spec.integration.kueue_resource_flavor,
-        "ome.io/volcanoGPUType": each.spec.integration.volcano_gpu_type,
-        "ome.io/levelZeroVersion": each.spec.capabilities.level_zero_version,
-    }
-    return {name: value for name, value in found.items() if value}
-
-
-def override_source(number: int) -> str:
-    """Return the source of the facts of an override; the first number is 1."""
-    return f"{_OVERRIDE}{number}"
+    makers = filter(None, (maker_of(resource.name) for resource in each.spec.resources))
+    known = product or next(makers, None)
+    return _KINDS.get(each.spec.vendor.lower(), AcceleratorKind.GPU) if known is None else known.kind
 
 
 def is_declaration(fact: Facts) -> bool:
     """Return whether the facts are a declaration by the operator, not those of the class in a declaration."""
-    return fact.rank is Rank.OPERATOR and (fact.source == ENDPOINT_LIST or fact.source.startswith(_OVERRIDE))
+    return fact.rank is Rank.OPERATOR and (fact.source == ENDPOINT_LIST or fact.source.startswith(OVERRIDE))
 
 
 class AcceleratorOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -159,14 +140,16 @@ def declared_facts(
         warnings.append(f"{source}: {name!r} is neither an AcceleratorClass nor a product of the catalogue; ignored")
     model = classes[name].spec.model if name in classes else name
     sliced_wrongly = profile_fault(declaration.profile, model) if declaration.profile else ""
+    profile, sharers = None, declaration.sharers or 1
+    partition = equal_share(Sharing.TIME_SLICING, sharers) if sharers > 1 else None
     if sliced_wrongly:
         warnings.append(f"{source}: profile {sliced_wrongly}; it is ignored")
-        declaration = msgspec.structs.replace(declaration, profile="")
-    partition = UNKNOWN_SLICE if sliced_wrongly else _partition(declaration, model)
-    profile = parse_mig_profile(declaration.profile) if declaration.profile else None
+        partition = UNKNOWN_SLICE
+    elif (profile := parse_mig_profile(declaration.profile)) is not None:
+        partition = partition_of(profile, mig_gpu(model) if model else None, sharers=sharers)
     memory = _memory(declaration.memory, warnings, source)
     if memory is None and profile is not None:
-        memory = profile.memory_bytes // (declaration.sharers or 1)
+        memory = profile.memory_bytes // sharers
     facts = [
         Facts(
             source=source,
@@ -197,17 +180,6 @@ def declared_facts(
 def class_on_pod(*texts: Mapping[str, str]) -> str:
     """Return the first class in annotations or labels; empty for none."""
     return next((text[key] for text in texts for key in CLASS_NAMES_ON_PODS if text.get(key)), "")
-
-
-def _partition(declaration: AcceleratorDeclaration, model: str) -> Partition | None:
-    sharers = declaration.sharers or 1
-    if declaration.profile:
-        profile = parse_mig_profile(declaration.profile)
-        if profile is not None:
-            return partition_of(profile, mig_gpu(model) if model else None, sharers=sharers)
-    if sharers > 1:
-        return equal_share(Sharing.TIME_SLICING, sharers)
-    return None
 
 
 def _memory(text: str, warnings: list[str], source: str) -> int | None:

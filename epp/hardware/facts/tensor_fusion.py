@@ -41,7 +41,7 @@ from epp.hardware.mig import (
 )
 from epp.hardware.validation import gpu_ids, template_fault
 from epp.kube.objects.base import quantity_of
-from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, AppPod, Gpu
+from epp.kube.objects.tensor_fusion import AllocatedPartition, Amount, Gpu
 
 _ROUNDING = Fraction(101, 100)
 """Tolerance for the sum of nominal capacities relative to the total of their node."""
@@ -111,8 +111,7 @@ def usage_attributes(gpus: Sequence[Gpu], inventory: Inventory) -> dict[str, Att
 def tensor_fusion_gpus(context: EndpointContext) -> tuple[Gpu, ...]:
     """Return the GPUs in the annotation of the pod, and the GPUs that run the pod or have its partition."""
     inventory = context.inventory
-    annotation = context.annotations.get(f"{context.options.tensor_fusion_domain}/gpu-ids", "")
-    wanted = gpu_ids(annotation)
+    wanted = gpu_ids(context.annotations.get(f"{context.options.tensor_fusion_domain}/gpu-ids", ""))
     named = [inventory.gpus[name] for name in wanted if name in inventory.gpus]
     named += [inventory.gpus_by_uuid[name][0] for name in wanted if name in inventory.gpus_by_uuid]
     used = inventory.all_by_pod(inventory.gpus_by_pod, context.pod_keys)
@@ -127,10 +126,10 @@ def tensor_fusion_facts(context: EndpointContext, gpus: Sequence[Gpu]) -> Iterat
     memory = [int(size) for gpu in gpus if (size := physical_capacity(gpu, "vram", inventory))]
     text = first.gpu_model or first.model
     product = context.catalogue.find(text, memory[0] if memory else None) if text else None
-    shares = [_partition(gpu, product, context) for gpu in gpus]
-    parts = [part for part in shares if part is not None]
+    parts = [part for gpu in gpus if (part := _partition(gpu, product, context)) is not None]
     part = joined(parts) if len(parts) == len(gpus) else None
     unknown = part is not None and is_unknown_slice(part)
+    part_memory = 1.0 if part is None else part.memory_fraction
     tflops = physical_capacity(gpus[0], "tflops", inventory)
     state, reason = _state(gpus, context.options.on_pending_gpu)
     yield Facts(
@@ -143,9 +142,7 @@ def tensor_fusion_facts(context: EndpointContext, gpus: Sequence[Gpu]) -> Iterat
         product=text or None,
         devices=tuple(_device(gpu, context.node_labels.get(CLIQUE, "")) for gpu in gpus),
         count=len(gpus),
-        memory_bytes=int(min(memory) * (1.0 if part is None else part.memory_fraction))
-        if len(memory) == len(gpus) and not unknown
-        else None,
+        memory_bytes=int(min(memory) * part_memory) if len(memory) == len(gpus) and not unknown else None,
         fp16=float(tflops) if tflops and not unknown else None,
         partition=part,
         state=state,
@@ -163,15 +160,11 @@ def _device(gpu: Gpu, clique: str) -> Device:
         index=gpu.status.index,
         numa=None if numa is None or numa < 0 else numa,
         clique=clique,
-        links=tuple(_links(gpu)),
+        links=(
+            *(DeviceLink(peer=to.peer, tier=to.tier, bandwidth_mbps=float(to.bandwidth or 0)) for to in gpu.linked),
+            *(DeviceLink(peer=to.peer, bandwidth_mbps=float(to.bandwidth or 0)) for to in gpu.nv_links),
+        ),
     )
-
-
-def _links(gpu: Gpu) -> Iterator[DeviceLink]:
-    for each in gpu.linked:
-        yield DeviceLink(peer=each.peer, tier=each.tier, bandwidth_mbps=float(each.bandwidth or 0))
-    for link in gpu.nv_links:
-        yield DeviceLink(peer=link.peer, bandwidth_mbps=float(link.bandwidth or 0))
 
 
 def _state(gpus: Sequence[Gpu], on_pending: PassOrDrain) -> tuple[Routability, str | None]:
@@ -241,17 +234,12 @@ def _share(gpu: Gpu, context: EndpointContext) -> Amount | None:
     for app in gpu.status.running_apps:
         for pod in app.pods:
             if pod.keys & set(context.pod_keys):
-                return _amount(pod)
+                return Amount(
+                    tflops=pod.limits.tflops or pod.requests.tflops,
+                    compute=pod.limits.compute or pod.requests.compute,
+                    vram=pod.limits.vram or pod.requests.vram,
+                )
     return None
-
-
-def _amount(pod: AppPod) -> Amount:
-    limits, requests = pod.limits, pod.requests
-    return Amount(
-        tflops=limits.tflops or requests.tflops,
-        compute=limits.compute or requests.compute,
-        vram=limits.vram or requests.vram,
-    )
 
 
 def _annotated_share(context: EndpointContext) -> Amount:
