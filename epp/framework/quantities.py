@@ -94,6 +94,11 @@ def parse_memory(value: str | float) -> int:
     return size
 
 
+def gib_text(size_bytes: float) -> str:
+    """Return a size for messages: `79.65 GiB`."""
+    return f"{size_bytes / GIB:.4g} GiB"
+
+
 def memory_suffices(have_bytes: float, need_bytes: float) -> bool:
     """Return whether the size suffices, within the tolerance."""
     return have_bytes >= need_bytes * (1 - NOMINAL_TOLERANCE)

@@ -2,7 +2,7 @@
 """Devices of the nodes of a cluster: free slices, their number in each class, and nodes without an endpoint."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import floor
 from operator import is_
@@ -44,18 +44,12 @@ def fit_report(inventory: Inventory) -> Fit:
     """
     report: dict[str, dict[str, Mapping[str, int]]] = {}
     for name, node in sorted(inventory.slice_nodes.items()):
-        claims = [claim for claim in inventory.slice_claims_by_node.get(name, ()) if claim.occupies]
-        found: dict[str, Mapping[str, int]] = {}
-        for gpu in node.gpus:
-            layout = mig_gpu(gpu.gpu_name, gpu.memory_bytes)
-            if layout is not None:
-                placed = [
-                    Placed(claim.profile, claim.start, claim.size)
-                    for claim in claims
-                    if claim.gpu_uuid == gpu.gpu_uuid and claim.start is not None
-                ]
-                found[gpu.gpu_uuid] = more_that_fit(layout, placed)
-        report[name] = found
+        placed: defaultdict[str, list[Placed]] = defaultdict(list)
+        for claim in inventory.slice_claims_by_node.get(name, ()):
+            if claim.occupies and claim.start is not None:
+                placed[claim.gpu_uuid].append(Placed(claim.profile, claim.start, claim.size))
+        layouts = {gpu.gpu_uuid: mig_gpu(gpu.gpu_name, gpu.memory_bytes) for gpu in node.gpus}
+        report[name] = {uuid: more_that_fit(layout, placed[uuid]) for uuid, layout in layouts.items() if layout}
     return report
 
 
@@ -63,20 +57,22 @@ class ClassTotals:
     """Devices of each class; an update only costs as much as the changed nodes."""
 
     def __init__(self) -> None:
-        self._inventory: Inventory | None = None
+        self._inventory = Inventory()
         self._totals: Mapping[str, ClassTotal] = {}
         self._nodes: dict[str, _NodeDevices] = {}
 
     def of(self, inventory: Inventory) -> Mapping[str, ClassTotal]:
         if inventory is not self._inventory:
-            before = self._inventory or Inventory()
-            classes_differ = bool(
-                difference(before.classes, inventory.classes) or difference(before.flavors, inventory.flavors)
-            )
-            known = {} if classes_differ else self._nodes
-            self._nodes = dict(_devices_by_node(inventory, known)) if inventory.classes else {}
+            before, self._inventory = self._inventory, inventory
+            classes = difference(before.classes, inventory.classes)
+            flavors = difference(before.flavors, inventory.flavors)
+            known, self._nodes = {} if classes or flavors else self._nodes, {}
+            for name, node in sorted(inventory.nodes.items()) if inventory.classes else ():
+                pods, earlier = inventory.pods_by_node.get(name, ()), known.get(name)
+                if earlier is None or earlier.node is not node or earlier.pods is not pods:
+                    earlier = _NodeDevices(node, pods, _devices_of(node, pods, inventory))
+                self._nodes[name] = earlier
             self._totals = _added(inventory, self._nodes)
-            self._inventory = inventory
         return self._totals
 
 
@@ -86,16 +82,6 @@ class _NodeDevices(NamedTuple):
     node: Node
     pods: tuple[Pod, ...]
     by_class: Mapping[str, tuple[int, int]]
-
-
-def _devices_by_node(inventory: Inventory, known: Mapping[str, _NodeDevices]) -> Iterator[tuple[str, _NodeDevices]]:
-    for name, node in sorted(inventory.nodes.items()):
-        pods = inventory.pods_by_node.get(name, ())
-        before = known.get(name)
-        if before is not None and before.node is node and before.pods is pods:
-            yield name, before
-        else:
-            yield name, _NodeDevices(node, pods, _devices_of(node, pods, inventory))
 
 
 def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapping[str, tuple[int, int]]:
@@ -118,7 +104,9 @@ def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapp
     for each in matching_classes(inventory.classes.values(), evidence, inventory.flavors):
         keys = {resource_key(resource.name) for resource in each.spec.resources} or {"nvidia.com/gpu"}
         given = sum(amounts.get(key, 0) for key in keys) or count
-        found[each.name] = given, min(given, _requested(pods, keys))
+        requests = (requested for pod in pods for requested in resource_requests(pod, keys))
+        taken = sum(requested.count for requested in requests if resource_key(requested.name) in keys)
+        found[each.name] = given, min(given, taken)
     return found
 
 
@@ -135,15 +123,6 @@ def _added(inventory: Inventory, nodes: Mapping[str, _NodeDevices]) -> Mapping[s
         )
         for name, by_node in found.items()
     }
-
-
-def _requested(pods: Iterable[Pod], keys: set[str]) -> int:
-    return sum(
-        requested.count
-        for pod in pods
-        for requested in resource_requests(pod, keys)
-        if resource_key(requested.name) in keys
-    )
 
 
 _MOST_ACCELERATORS = 256
@@ -176,21 +155,12 @@ class IdleNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Price of the free devices; None if unknown."""
 
 
-class _Allocated(NamedTuple):
-    """Devices of DRA on a node."""
-
-    devices: int = 0
-    claimed: int = 0
-
-
-_NONE = _Allocated()
-
-
 class _Known(NamedTuple):
     """A node, with the objects that its description depends on."""
 
     of: tuple[object, ...]
-    claims: _Allocated
+    allocated: tuple[int, int]
+    """Devices of DRA on the node, and claimed ones."""
     found: IdleNode | None
 
 
@@ -224,18 +194,18 @@ class IdleNodes:
         known: dict[str, _Known] = {}
         for name, node in inventory.nodes.items():
             pods, gpus = inventory.pods_by_node.get(name, ()), inventory.gpus_by_node.get(name, ())
-            claims, more = allocated.get(name, _NONE), others.get(name, ())
+            own, more = allocated.get(name, (0, 0)), others.get(name, ())
             earlier, of = self._known.get(name), (node, pods, gpus, more)
-            if earlier is None or not (all(map(is_, earlier.of, of)) and earlier.claims == claims):
+            if earlier is None or not (all(map(is_, earlier.of, of)) and earlier.allocated == own):
                 beside = [pod for pod in more if pod.id not in inventory.pods]
-                earlier = _Known(of, claims, _idle(node, (*pods, *beside), gpus, claims, builder))
+                earlier = _Known(of, own, _idle(node, (*pods, *beside), gpus, own, builder))
             known[name] = earlier
         self._known = known
         found = [each.found for name, each in known.items() if each.found is not None and name not in serving]
         return sorted(found, key=lambda each: (-(each.dollars_per_hour or 0.0), -each.free, each.node))
 
 
-def _claimed_by_node(inventory: Inventory) -> Mapping[str, _Allocated]:
+def _claimed_by_node(inventory: Inventory) -> Mapping[str, tuple[int, int]]:
     """Return the devices of the pools of DRA, and the claimed ones, by node; partitions of a device count as one."""
     claimed: defaultdict[str, dict[str, bool]] = defaultdict(dict)
     for name, pool in inventory.pools.items():
@@ -246,19 +216,19 @@ def _claimed_by_node(inventory: Inventory) -> Mapping[str, _Allocated]:
                 key = f"{name.driver}/{name.pool}/{whole}"
                 is_claimed = bool(inventory.claims_by_device.get(f"{name.driver}/{name.pool}/{device}"))
                 claimed[node][key] = claimed[node].get(key, False) or is_claimed
-    return {node: _Allocated(len(devices), sum(devices.values())) for node, devices in claimed.items()}
+    return {node: (len(devices), sum(devices.values())) for node, devices in claimed.items()}
 
 
 def _idle(
-    node: Node, pods: Sequence[Pod], gpus: Sequence[Gpu], allocated: _Allocated, builder: TagBuilder
+    node: Node, pods: Sequence[Pod], gpus: Sequence[Gpu], allocated: tuple[int, int], builder: TagBuilder
 ) -> IdleNode | None:
     """Return the description of a node; None for one without accelerators."""
     offered = {name: floor(amount) for name, amount in node.allocatable.items() if maker_of(name) or profile_of(name)}
     requests = [each for pod in pods for each in resource_requests(pod) if each.known]
     requested = sum(each.count for each in requests if each.name in offered or not offered)
     devices = sum(offered.values())
-    if not devices and allocated.devices:
-        devices, requested = allocated.devices, allocated.claimed
+    if not devices and allocated[0]:
+        devices, requested = allocated
     if not devices:
         devices = len(gpus) or facts_from_labels(node.metadata.labels).count or 0
     requested = max(requested, sum(any(True for _ in gpu_users(gpu)) for gpu in gpus))

@@ -59,14 +59,9 @@ def relative_capacity(candidates: Candidates) -> Floats:
 
 
 def _relative_capacity(tags: tuple[AcceleratorTag, ...]) -> Floats:
-    figures = np.array([np.nan if (figure := _plausible_tflops(tag)) is None else figure for tag in tags])
-    known = ~np.isnan(figures)
+    figures = np.array([tag.tflops() for tag in tags], dtype=np.float64)
+    known = (figures >= _LEAST_TFLOPS) & (figures <= _MOST_TFLOPS)
     return np.where(known, figures / np.median(figures[known]), 1.0) if known.any() else np.ones(len(figures))
-
-
-def _plausible_tflops(tag: AcceleratorTag) -> float | None:
-    tflops = tag.tflops()
-    return tflops if _LEAST_TFLOPS <= tflops <= _MOST_TFLOPS else None
 
 
 WAKE_UP_INPUTS = (ACCELERATOR, RUNNING, IN_FLIGHT)
@@ -98,13 +93,8 @@ class WakeUpCost:
 
 
 def _cost(tag: AcceleratorTag, memory: float, disk: float) -> float:
-    match tag.attributes.get(FROZEN):
-        case "memory":
-            return memory
-        case "disk":
-            return disk
-        case _:
-            return 0.0
+    place = tag.attributes.get(FROZEN)
+    return memory if place == "memory" else disk if place == "disk" else 0.0
 
 
 class PlacementMode(StrEnum):

@@ -124,12 +124,9 @@ def _check_literals(source: str, place: str) -> None:
         try:
             parse_quantity(found[2][1:-1]) if found[1] == "quantity" else _semver(found[2][1:-1])
         except ValueError as error:
-            line, column = _line_and_column(source, found.start())
+            at = found.start()
+            line, column = source.count("\n", 0, at) + 1, at - source.rfind("\n", 0, at)
             raise ValueError(f"{place}: unsupported expression at line {line}, column {column}: {error}") from error
-
-
-def _line_and_column(source: str, offset: int) -> tuple[int, int]:
-    return source.count("\n", 0, offset) + 1, offset - source.rfind("\n", 0, offset)
 
 
 def _position(message: str) -> str:
@@ -151,7 +148,6 @@ def _padded(version: list[int]) -> list[int]:
 def _compare(one: int | list[int], other: int | list[int]) -> int:
     if isinstance(one, list) and isinstance(other, list):
         one, other = _padded(one), _padded(other)
-        return (one > other) - (one < other)
     return (one > other) - (one < other)  # type: ignore[operator]  # overloads never mix
 
 

@@ -12,7 +12,7 @@ from epp.framework.accelerators.selection import Selection
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Sharing, names_of
 from epp.framework.arrays import Mask, Positions
 from epp.framework.candidates import Candidates
-from epp.framework.quantities import GIB, NOMINAL_TOLERANCE, canonical_mig_name, compute_slices, memory_suffices
+from epp.framework.quantities import NOMINAL_TOLERANCE, canonical_mig_name, compute_slices, gib_text, memory_suffices
 from epp.framework.snapshot import ACCELERATOR
 
 NO_ACCELERATOR = "no-accelerator"
@@ -23,6 +23,7 @@ _ROUNDING = 1 + 1e-9
 """Sums of prices are not exact: 3 * 0.1 is no more than 0.3."""
 
 Finding = tuple[str, str | None]
+"""A violated bound with the reason, or with None for an unknown property."""
 
 
 def rejection(tag: AcceleratorTag, selection: Selection, unknown_passes: frozenset[str] = frozenset()) -> str | None:
@@ -84,25 +85,22 @@ def _mismatches(
     _: tuple[AcceleratorTag, ...], groups: _Groups, selection: Selection, unknown_passes: frozenset[str]
 ) -> tuple[Positions, tuple[str, ...]]:
     """Return the number of the mismatch of each slot, and the mismatches by number; an empty one is none."""
-    found = [_mismatch(_verdict(tag, selection, unknown_passes)) for tag in groups.tags]
+    found: list[str] = []
+    for tag in groups.tags:
+        bound, reason = _verdict(tag, selection, unknown_passes) or ("", "")
+        found.append(bound if reason is not None else f"{bound}-unknown")
     names = tuple(dict.fromkeys(found))
     return np.array([names.index(name) for name in found], dtype=np.intp)[groups.numbers], names
-
-
-def _mismatch(verdict: Finding | None) -> str:
-    if verdict is None:
-        return ""
-    bound, reason = verdict
-    return bound if reason is not None else f"{bound}-unknown"
 
 
 def _verdict(tag: AcceleratorTag, selection: Selection, unknown_passes: frozenset[str]) -> Finding | None:
     """Return the first violated bound that counts; None if there is none."""
     if tag.kind is AcceleratorKind.CPU:
         return (NO_ACCELERATOR, NO_ACCELERATOR) if selection.wants_accelerator else None
-    for bound, reason in _findings(tag, selection):
-        if reason is not None or bound not in unknown_passes:
-            return bound, reason
+    for check in (_identity, _memory, _capabilities, _slices, _cost):
+        for bound, reason in check(tag, selection):
+            if reason is not None or bound not in unknown_passes:
+                return bound, reason
     return None
 
 
@@ -126,15 +124,6 @@ def _essence(tag: AcceleratorTag) -> Hashable:
         (tag.memory_bytes, tag.compute_capability, tag.cost, tag.bandwidth_gbps, tag.performance),
         (part.kind, part.profile, part.compute_slices, part.compute_fraction, part.memory_fraction),
     )
-
-
-def _findings(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
-    """Yield each violated bound with the reason, or with None for an unknown property."""
-    yield from _identity(tag, selection)
-    yield from _memory(tag, selection)
-    yield from _capabilities(tag, selection)
-    yield from _slices(tag, selection)
-    yield from _cost(tag, selection)
 
 
 def _identity(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
@@ -167,36 +156,30 @@ def _memory(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
     have, total = tag.memory_bytes, tag.total_memory_bytes
     least, most, least_total = selection.min_memory_bytes, selection.max_memory_bytes, selection.min_total_memory_bytes
     if least and (have is None or not memory_suffices(have, least)):
-        yield "minMemory", None if have is None else f"memory {_gib(have)} is below {_gib(least)}"
+        yield "minMemory", None if have is None else f"memory {gib_text(have)} is below {gib_text(least)}"
     if most is not None and (have is None or have > most * (1 + NOMINAL_TOLERANCE)):
-        yield "maxMemory", None if have is None else f"memory {_gib(have)} is above {_gib(most)}"
+        yield "maxMemory", None if have is None else f"memory {gib_text(have)} is above {gib_text(most)}"
     if least_total and (total is None or not memory_suffices(total, least_total)):
-        yield "minTotalMemory", None if total is None else f"total memory {_gib(total)} is below {_gib(least_total)}"
+        reason = None if total is None else f"total memory {gib_text(total)} is below {gib_text(least_total)}"
+        yield "minTotalMemory", reason
 
 
 def _capabilities(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
     have, least = tag.compute_capability, selection.min_compute_capability
-    if least and (not have or _is_less(have, least)):
-        reason = f"compute capability {_version(have)} is below {_version(least)}" if have else None
-        yield "minArchitectureVersion", reason
-    if selection.min_bandwidth_gbps:
-        yield from _least(
-            "minMemoryBandwidthGBps",
-            "memory bandwidth",
-            (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction,
-            selection.min_bandwidth_gbps,
-        )
+    pairs = tuple(zip_longest(have, least, fillvalue=0))  # compared number by number, `9` being `9.0`
+    if least and (not have or tuple(one for one, _ in pairs) < tuple(other for _, other in pairs)):
+        texts = [".".join(map(str, version)) for version in (have, least)]
+        yield "minArchitectureVersion", f"compute capability {texts[0]} is below {texts[1]}" if have else None
+    bandwidth = (tag.bandwidth_gbps or 0.0) * tag.partition.memory_fraction
+    figures = [("minMemoryBandwidthGBps", "memory bandwidth", bandwidth, selection.min_bandwidth_gbps)]
     for precision, figure in selection.min_performance:
-        yield from _least("minPerformance", f"TFLOPS in {precision}", tag.device_tflops(precision), figure)
+        figures.append(("minPerformance", f"TFLOPS in {precision}", tag.device_tflops(precision), figure))
+    for bound, what, own, wanted in figures:
+        if own < wanted * (1 - NOMINAL_TOLERANCE):
+            yield bound, f"{what} {own:g} is below {wanted:g}" if own > 0 else None
     missing = selection.required_features - tag.features
     if missing:
         yield "requiredFeatures", f"lacks {', '.join(sorted(missing))}" if tag.features else None
-
-
-def _least(bound: str, what: str, have: float, least: float) -> Iterator[Finding]:
-    """Yield a figure that is too small, or unknown, which is 0."""
-    if have < least * (1 - NOMINAL_TOLERANCE):
-        yield bound, f"{what} {have:g} is below {least:g}" if have > 0 else None
 
 
 def _slices(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
@@ -224,30 +207,11 @@ def _slices(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
 
 def _cost(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding]:
     whole = tag.cost_per_hour(selection.spot_preference or "auto")
-    each = None if whole is None else whole / max(tag.count, 1)
+    each, tokens = None if whole is None else whole / max(tag.count, 1), tag.cost.per_million_tokens
     for bound, what, cap, price in (
         ("maxCostPerHour", "an hour", selection.max_endpoint_cost_per_hour, whole),
         ("maxCostPerHour", "an hour for each device", selection.max_device_cost_per_hour, each),
-        (
-            "maxCostPerMillionTokens",
-            "for a million tokens",
-            selection.max_cost_per_million_tokens,
-            tag.cost.per_million_tokens,
-        ),
+        ("maxCostPerMillionTokens", "for a million tokens", selection.max_cost_per_million_tokens, tokens),
     ):
         if cap is not None and (price is None or price > cap * _ROUNDING):
             yield bound, None if price is None else f"${price:g} {what} is more than ${cap:g}"
-
-
-def _is_less(have: tuple[int, ...], least: tuple[int, ...]) -> bool:
-    """Compare number by number, `9` being `9.0`."""
-    pairs = tuple(zip_longest(have, least, fillvalue=0))
-    return tuple(one for one, _ in pairs) < tuple(other for _, other in pairs)
-
-
-def _version(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.4g} GiB"

@@ -11,7 +11,7 @@ from epp.framework.accelerators.tag import PRECISIONS, AcceleratorKind, Precisio
 from epp.framework.limits import Natural, NonNegative
 from epp.framework.messages import hint_at
 from epp.framework.plugin import Parameters
-from epp.framework.quantities import GIB, canonical_mig_name, parse_memory
+from epp.framework.quantities import canonical_mig_name, gib_text, parse_memory
 from epp.framework.request_conditions import HIGHEST_PREFERENCE, Preference
 from epp.framework.roles import FilterParameters
 
@@ -115,12 +115,8 @@ class SelectionParameters(FilterParameters, frozen=True):
     def __post_init__(self) -> None:
         bounds = self.selection()
         refuse_empty_range(bounds)
-        names = [
-            ("acceleratorClasses", bounds.classes, "excludedClasses", bounds.excluded_classes),
-            ("migProfiles", bounds.mig_profiles, "excludedMigProfiles", bounds.excluded_mig_profiles),
-        ]
-        for allowing, allowed, denying, denied in names:
-            refuse_both(allowing, allowed, denying, denied)
+        refuse_both("acceleratorClasses", bounds.classes, "excludedClasses", bounds.excluded_classes)
+        refuse_both("migProfiles", bounds.mig_profiles, "excludedMigProfiles", bounds.excluded_mig_profiles)
         if self.policy and self.strategy:
             raise ValueError("strategy stands in place of policy: leave one of them out")
         if bounds.whole_device_only and bounds.mig_profiles:
@@ -128,7 +124,9 @@ class SelectionParameters(FilterParameters, frozen=True):
 
     def selection(self) -> Selection:
         """Return the bounds as numbers and names in lower case; raises ValueError."""
-        endpoint_cap, device_cap = _cost_caps(self.max_cost_per_hour)
+        cap = self.max_cost_per_hour
+        dollars = cap.value if isinstance(cap, CostCap) else cap
+        of_device = isinstance(cap, CostCap) and cap.basis == "device"
         return Selection(
             policy=self.strategy or _policy(self.policy),
             classes=_names("acceleratorClasses", self.accelerator_classes),
@@ -146,8 +144,8 @@ class SelectionParameters(FilterParameters, frozen=True):
             min_bandwidth_gbps=self.min_memory_bandwidth,
             min_performance=tuple(sorted((name, figure) for name, figure in self.min_performance.items() if figure)),
             node_selector=frozenset(self.node_selector.items()),
-            max_endpoint_cost_per_hour=endpoint_cap,
-            max_device_cost_per_hour=device_cap,
+            max_endpoint_cost_per_hour=None if of_device else dollars,
+            max_device_cost_per_hour=dollars if of_device else None,
             max_cost_per_million_tokens=self.max_cost_per_million_tokens,
             spot_preference=self.spot_preference,
             mig_profiles=read_profiles("migProfiles", self.mig_profiles),
@@ -185,7 +183,7 @@ def refuse_empty_range(bounds: Selection) -> None:
     least, most = bounds.min_memory_bytes, bounds.max_memory_bytes
     if most is not None and least > most:
         raise ValueError(
-            f"minMemory is {_gib(least)}, above maxMemory, {_gib(most)}, and no device is within both: "
+            f"minMemory is {gib_text(least)}, above maxMemory, {gib_text(most)}, and no device is within both: "
             "write the smaller size as minMemory"
         )
     if bounds.min_compute_slices > MOST_COMPUTE_SLICES:
@@ -200,10 +198,6 @@ def refuse_both(allowing: str, allowed: Iterable[str], denying: str, denied: Col
     both = [name for name in allowed if name in denied]
     if both:
         raise ValueError(f"{denying} has {both[0]!r}, as {allowing} has: leave it out of one of them")
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.4g} GiB"
 
 
 def unknown_passes(rule: UnknownRule) -> frozenset[str]:
@@ -249,13 +243,6 @@ def _version(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdecimal() for part in parts):
         raise ValueError(f"minArchitectureVersion is {text!r}; write a version such as 9.0")
     return tuple(map(int, parts))
-
-
-def _cost_caps(cap: float | CostCap | None) -> tuple[float | None, float | None]:
-    """Return the caps for the endpoint and for each device."""
-    if isinstance(cap, CostCap):
-        return (cap.value, None) if cap.basis == "endpoint" else (None, cap.value)
-    return cap, None
 
 
 def _policy(name: str) -> str:

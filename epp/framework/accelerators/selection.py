@@ -138,9 +138,13 @@ def tightened(bounds: Selection, wish: Selection) -> Tightened:
     refused: list[Refusal] = []
     for name in _ALLOW_LISTS:
         allowed, wished = getattr(bounds, name), getattr(wish, name)
-        narrow = _common_families if name == "families" else _common
         excluded = getattr(bounds, _EXCLUDED_BY[name]) if name in _EXCLUDED_BY else frozenset()
-        common = {one: () if one in excluded else narrow(one, allowed) if allowed else (one,) for one in wished}
+        common: dict[str, tuple[str, ...]] = {}
+        for one in wished:
+            if not allowed or one in allowed:
+                common[one] = () if one in excluded else (one,)
+            else:
+                common[one] = _common_families(one, allowed) if name == "families" else ()
         outside = tuple(one for one, found in common.items() if not found)
         if outside:
             refused.append(Refusal(name, outside, allowed))
@@ -167,13 +171,9 @@ def _stricter(one: Selection, other: Selection) -> dict[str, object]:
     return fields
 
 
-def _common(wished: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    return (wished,) if wished in allowed else ()
-
-
 def _common_families(wished: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """Return the narrower one of matching names: `nvidia-hopper` of this and `hopper`."""
-    if wished in allowed or any(wished.endswith(f"-{family}") for family in allowed):
+    if any(wished.endswith(f"-{family}") for family in allowed):
         return (wished,)
     return tuple(family for family in allowed if family.endswith(f"-{wished}"))
 
