@@ -38,8 +38,6 @@ _WHOLE = 0.97
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """A device allocated to an endpoint."""
-
     claim: ResourceClaim
     result: AllocatedDevice
     pool: DevicePool | None

@@ -26,8 +26,6 @@ from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuResourceQuota
 
 @dataclass(frozen=True, slots=True)
 class AffectedPlaces:
-    """Pods and nodes that an object affects."""
-
     pods: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
 

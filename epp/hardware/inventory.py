@@ -285,11 +285,9 @@ class Inventory:
 
     @property
     def has_prices(self) -> bool:
-        """Whether any object has a price."""
+        unpriced = (None, None, None, "")
         costs = (each.spec.cost for each in self.classes.values())
-        of_class = any(
-            (c.per_hour, c.spot_per_hour, c.per_million_tokens) != (None, None, None) or c.tier for c in costs
-        )
+        of_class = any((c.per_hour, c.spot_per_hour, c.per_million_tokens, c.tier) != unpriced for c in costs)
         of_node = any(each.cost_per_hour is not None for each in self.gpu_nodes.values())
         return of_class or of_node or bool(self.unit_costs) or any(each.price is not None for each in self.variants)
 

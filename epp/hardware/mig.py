@@ -17,8 +17,6 @@ _ATTRIBUTE = re.compile(r"[+.]|(?=-)")
 
 
 class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A MIG profile."""
-
     compute_slices: int
     """Compute slices of the GPU instance: 3 in `3g.20gb`."""
     memory_gb: int

@@ -258,9 +258,7 @@ def idle_samples(nodes: Iterable[IdleNode]) -> list[Sample]:
         if each.free:
             free, dollars = totals.get(each.accelerator, (0, 0.0))
             totals[each.accelerator] = free + each.free, dollars + (each.dollars_per_hour or 0.0)
-    shown = sorted(totals.items())[:_MOST_ACCELERATORS]
-    return [
-        sample
-        for name, (free, dollars) in shown
-        for sample in (Sample(_DEVICES, float(free), (name,)), Sample(_DOLLARS, dollars, (name,)))
-    ]
+    found: list[Sample] = []
+    for name, (free, dollars) in sorted(totals.items())[:_MOST_ACCELERATORS]:
+        found += [Sample(_DEVICES, float(free), (name,)), Sample(_DOLLARS, dollars, (name,))]
+    return found

@@ -51,8 +51,6 @@ class ServiceSelections(msgspec.Struct, frozen=True):
 
 
 class Objectives(msgspec.Struct, frozen=True):
-    """Bounds of all objects."""
-
     services: Mapping[str, ServiceSelections] = MappingProxyType({})
     by_model: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Services by model name in requests: the name of the base model or of the service."""
@@ -188,11 +186,9 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
 
     @property
     def kinds(self) -> Sequence[ObjectKind]:
-        """All kinds that bound accelerators."""
         return super().kinds if self.parameters.read_cluster else ()
 
     async def follow(self) -> None:
-        """Apply new versions of the files until cancelled."""
         await self.follow_files(lambda _: None)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags

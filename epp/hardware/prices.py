@@ -69,8 +69,6 @@ class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Terms(NamedTuple):
-    """An entry and its products."""
-
     price: Price
     products: frozenset[str]
     """Product names; empty for an accelerator that is not in the catalogue."""

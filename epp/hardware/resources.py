@@ -50,8 +50,6 @@ _SAME_AS = {"nvidia.com/gpu.shared": "nvidia.com/gpu"}
 
 
 class Maker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Vendor and kind of the devices of a resource."""
-
     vendor: str
     kind: AcceleratorKind
 

@@ -26,8 +26,6 @@ _Prices = LastGoodFile[tuple[Price, ...]]
 
 
 class PartitionTemplate(msgspec.Struct, frozen=True, rename="camel"):
-    """A partition of a product."""
-
     template_id: str | int = ""
     name: str = ""
     memory_gigabytes: Annotated[float, msgspec.Meta(ge=0, le=65_536)] = 0.0
@@ -99,8 +97,7 @@ def _products(entry: GpuCatalogueEntry, file: str) -> list[Product]:
 
 
 def _with_figures(product: Product, entry: GpuCatalogueEntry, source: str, *, alone: bool) -> Product:
-    per_hour, fp16 = _number(entry.cost_per_hour), _number(entry.fp16)
-    given = {"per_hour": per_hour, "fp16": fp16 if fp16 and alone else None}
+    given = {"per_hour": _number(entry.cost_per_hour), "fp16": (_number(entry.fp16) or None) if alone else None}
     known = {name: number for name, number in given.items() if number is not None}
     return msgspec.structs.replace(
         product,
@@ -160,22 +157,19 @@ class Tables(msgspec.Struct, frozen=True):
         )
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        return tuple(file.path for file in (self.products, self.price_file) if file is not None)
+    def files(self) -> Sequence[_Products | _Prices]:
+        return [file for file in (self.products, self.price_file) if file is not None]
 
     @property
     def has_prices(self) -> bool:
         parsed = None if self.products is None else self.products.parsed
-        return bool(self.prices) or (
-            parsed is not None and any(each.cost_per_hour is not None for each in parsed.value)
-        )
+        return bool(self.prices) or (parsed is not None and any(each.cost_per_hour for each in parsed.value))
 
     @property
     def inputs(self) -> InputState:
-        files = [file for file in (self.products, self.price_file) if file is not None]
         return InputState(
-            tuple(problem for file in files for problem in file.problems),
-            {str(file.path): file.rejected for file in files},
+            tuple(problem for file in self.files for problem in file.problems),
+            {str(file.path): file.rejected for file in self.files},
         )
 
     @property

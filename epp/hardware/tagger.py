@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Literal
 
@@ -19,6 +20,7 @@ from epp.framework.quantities import parse_duration
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.classes import object_faults
 from epp.hardware.endpoint_context import TaggerOptions, affected_endpoints
+from epp.hardware.facts.declared import ENDPOINT_LIST
 from epp.hardware.facts.merge import Merged
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import profile_fault
@@ -148,7 +150,6 @@ class AcceleratorTagger(
 
     @property
     def has_prices(self) -> bool:
-        """Whether files or parameters have a price."""
         own = (self.parameters.defaults, *(override.accelerator for override in self.parameters.overrides))
         declared = any(each is not None and each.cost_per_hour is not None for each in own)
         return declared or self._tables.has_prices or self.inventory.has_prices
@@ -184,20 +185,15 @@ class AcceleratorTagger(
 
     @property
     def refuses_unknown(self) -> bool:  # type: ignore[override]  # depends on a parameter
-        """Whether unknown classes in a configuration are errors."""
         return self.parameters.unknown_classes == "strict"
 
     @property
     def samples(self) -> Sequence[Sample]:
         """Total and available devices of each class; limits and use of at most 100 quotas."""
-        totals = self._totals.of(self.inventory)
-        shown = [(name, totals[name]) for name in list(totals)[:_MOST_CLASSES]]
-        of_classes = [
-            sample
-            for name, total in shown
-            for sample in (Sample(_DEVICES, total.total, (name,)), Sample(_AVAILABLE, total.available, (name,)))
-        ]
-        return [*of_classes, *quota_samples(self.inventory.gpu_quotas.values()), *idle_samples(self.idle_nodes())]
+        found: list[Sample] = []
+        for name, total in islice(self._totals.of(self.inventory).items(), _MOST_CLASSES):
+            found += [Sample(_DEVICES, total.total, (name,)), Sample(_AVAILABLE, total.available, (name,))]
+        return [*found, *quota_samples(self.inventory.gpu_quotas.values()), *idle_samples(self.idle_nodes())]
 
     def tag(self, endpoint: Endpoint) -> Report:
         """Return the tag; log each problem once for each version of the objects."""
@@ -249,10 +245,8 @@ class AcceleratorTagger(
         if merged.tag.kind is not AcceleratorKind.UNKNOWN or defaults is None or endpoint.accelerator is not None:
             return merged
         assumed = self._builder.build(dataclasses.replace(endpoint, accelerator=defaults))
-        provenance = {
-            field: "defaults" if source == "endpoint list" else source
-            for field, source in assumed.tag.provenance.items()
-        }
+        sources = assumed.tag.provenance
+        provenance = {field: "defaults" if of == ENDPOINT_LIST else of for field, of in sources.items()}
         return msgspec.structs.replace(assumed, tag=msgspec.structs.replace(assumed.tag, provenance=provenance))
 
     def knows(self, name: str) -> bool:
@@ -264,7 +258,7 @@ class AcceleratorTagger(
         return self.inventory.scheduling_templates.keys()
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        files = (*self._objects.paths, *self._tables.paths)
+        files = (*self._objects.paths, *(file.path for file in self._tables.files))
         if not (files and self.parameters.watch_files):
             return
         async for _ in changes(*files):

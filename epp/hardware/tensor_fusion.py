@@ -30,8 +30,6 @@ _DIGITS = 18
 
 
 class QuotaLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One resource of a quota."""
-
     limit: float
     """TFLOPS, bytes, or workers."""
     used: float | None = None
@@ -41,8 +39,6 @@ class QuotaLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QuotaReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A quota of a namespace."""
-
     namespace: str
     name: str
     total: Mapping[str, QuotaLine]

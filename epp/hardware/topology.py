@@ -90,7 +90,6 @@ class TopologyExtractor(FollowingTagger[TopologyParameters], FollowsObjects[Topo
         )
 
     async def follow(self, changed: Callable[[AffectedEndpoints], None]) -> None:
-        """Apply new versions of the files until cancelled."""
         await self.follow_files(changed)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:

@@ -111,8 +111,6 @@ SEVERITY = (Routability.BLOCKED, Routability.DRAINING, Routability.ROUTABLE, Rou
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """A tag and the problems of its sources."""
-
     tag: AcceleratorTag
     conflicts: tuple[str, ...] = ()
     """Contradictions between sources of claims."""
