@@ -13,34 +13,23 @@ from epp.framework.quantities import GIB, canonical_mig_name
 from epp.hardware.catalogue import CATALOGUE, Catalogue, Product, read_table
 
 _PARTS = re.compile(r"(?:(?P<instance>\d)c\.)?(?P<compute>\d)g\.(?P<memory>\d+)gb(?P<attributes>.*)")
-_ATTRIBUTE = re.compile(r"[+.]|(?=-)")
 
 
 class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """Canonical name of the GPU instance, or of a compute instance, such as `1c.3g.20gb`."""
     compute_slices: int
     """Compute slices of the GPU instance: 3 in `3g.20gb`."""
     memory_gb: int
     compute_instance_slices: int | None = None
     """Compute slices of the compute instance: 1 in `1c.3g.20gb`; None for the whole GPU instance."""
-    attributes: tuple[str, ...] = ()
-    """In the order of the name: `me`, `all`, `gfx`; `-me` means no media extensions."""
-
-    @property
-    def media_extensions(self) -> bool:
-        """Whether the slice has the media extensions of the GPU; only one slice can have them."""
-        return "me" in self.attributes
+    media_extensions: bool = False
+    """Whether the slice has the media extensions of the GPU; only one slice can have them."""
 
     @property
     def instance_name(self) -> str:
         """Canonical name of the GPU instance: `3g.20gb`, `1g.5gb+me`."""
-        added = ".".join(name for name in self.attributes if not name.startswith("-"))
-        removed = "".join(name for name in self.attributes if name.startswith("-"))
-        return f"{self.compute_slices}g.{self.memory_gb}gb{added and '+' + added}{removed}"
-
-    @property
-    def name(self) -> str:
-        """Canonical name of the GPU instance, or of a compute instance, such as `1c.3g.20gb`."""
-        return (f"{self.compute_instance_slices}c." if self.compute_instance_slices else "") + self.instance_name
+        return self.name.removeprefix(f"{self.compute_instance_slices}c.")
 
     @property
     def memory_bytes(self) -> int:
@@ -54,10 +43,11 @@ def parse_mig_profile(text: str) -> MigProfile | None:
     if match is None:
         return None
     return MigProfile(
+        name=match[0],
         compute_slices=int(match["compute"]),
         memory_gb=int(match["memory"]),
         compute_instance_slices=int(match["instance"]) if match["instance"] else None,
-        attributes=tuple(name for name in _ATTRIBUTE.split(match["attributes"]) if name),
+        media_extensions="me" in re.split("[+.]|(?=-)", match["attributes"]),
     )
 
 

@@ -193,11 +193,11 @@ class ObjectFollower(FollowsObjects[OP], Follower[OP]):
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags
         objectives = objectives_of(change.files, self.parameters.pool_name)
-        return lambda: self._apply(change, objectives)
 
-    def _apply(self, change: Change, objectives: Objectives) -> AffectedEndpoints:
-        self.objectives = objectives
-        self._objects.apply(change)
-        inputs = self.inputs
-        self._objects.tell(map(str, (*inputs.problems, *inputs.ignored)))
-        return no_endpoint
+        def effect() -> AffectedEndpoints:
+            self.objectives = objectives
+            self._objects.apply(change)
+            self._objects.tell(map(str, (*self.inputs.problems, *objectives.ignored)))
+            return no_endpoint
+
+        return effect

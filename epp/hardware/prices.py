@@ -27,14 +27,14 @@ _FIELDS = (*_CONDITIONS, "per", "devices", *_PRICES)
 _FORM = "write prices: with a list of entries, such as - {accelerator: h100, perHour: 4.25}"
 
 
-class Price(msgspec.Struct, frozen=True, kw_only=True):
+class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Prices in US dollars per hour, and conditions for endpoints, which must all hold."""
 
     line: int
     """Line of the file, for messages."""
     accelerator: str = ""
     """Product or model in any spelling of the catalogue: `h100`, `NVIDIA-A100-SXM4-80GB`."""
-    accelerator_class: str = ""
+    accelerator_class: str = msgspec.field(default="", name="class")
     instance_type: str = ""
     """Machine type, such as `p5.48xlarge`."""
     region: str = ""
@@ -268,29 +268,20 @@ def _entry(row: Row) -> Price:
     for name in fields:
         if name not in _FIELDS:
             raise ValueError(f"{name!r:.40} is unknown: {hint_at(name, _FIELDS)}")
-    accelerator, accelerator_class, instance_type, region = (_text(fields, name) for name in _CONDITIONS)
-    if not (accelerator or accelerator_class or instance_type):
+    conditions = {name: _text(fields, name) for name in _CONDITIONS}
+    if not any(conditions[name] for name in _CONDITIONS if name != "region"):
         raise ValueError("the entry has no condition: add accelerator, class or instanceType")
-    per_hour, spot_per_hour = (_number(fields, name, _dollars) for name in _PRICES)
-    if per_hour is None and spot_per_hour is None:
+    prices = {name: _number(fields, name, _dollars) for name in _PRICES}
+    if all(price is None for price in prices.values()):
         raise ValueError("there is no price: add perHour, spotPerHour or both, in US dollars")
-    per = fields.get("per", "machine" if instance_type else "device")
+    per = fields.get("per", "machine" if conditions["instanceType"] else "device")
     if per not in get_args(PricedUnit):
         raise ValueError(f"per is {per!r:.40}: write device for one accelerator, or machine for all of them")
     devices = _number(fields, "devices", _count)
     if devices is not None and per != "machine":
         raise ValueError("devices counts those of a machine: write per: machine, or leave it out")
-    return Price(
-        line=row.line,
-        accelerator=accelerator,
-        accelerator_class=accelerator_class,
-        instance_type=instance_type,
-        region=region,
-        per="machine" if per == "machine" else "device",
-        devices=None if devices is None else int(devices),
-        per_hour=per_hour,
-        spot_per_hour=spot_per_hour,
-    )
+    whole = None if devices is None else int(devices)
+    return msgspec.convert({"line": row.line, "per": per, "devices": whole, **conditions, **prices}, Price)
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:

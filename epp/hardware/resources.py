@@ -10,8 +10,8 @@ from math import ceil
 import msgspec
 
 from epp.framework.accelerators.tag import AcceleratorKind
+from epp.framework.quantities import canonical_mig_name
 from epp.hardware.catalogue import read_table
-from epp.hardware.mig import parse_mig_profile
 from epp.hardware.mig_slices import NodeGpus
 from epp.kube.objects.core import Container, Pod
 from epp.kube.objects.limits import UNKNOWN_AMOUNT
@@ -105,10 +105,7 @@ def resource_key(name: str) -> str:
 
 def profile_of(name: str) -> str:
     """Return the canonical MIG profile of a resource; empty for other resources."""
-    if not name.startswith((*SLICER_DOMAINS, "nvidia.com/mig-")):
-        return ""
-    profile = parse_mig_profile(name)
-    return "" if profile is None else profile.name
+    return canonical_mig_name(name) or "" if name.startswith((*SLICER_DOMAINS, "nvidia.com/mig-")) else ""
 
 
 def resource_requests(pod: Pod, more: Iterable[str] = ()) -> tuple[ResourceRequest, ...]:

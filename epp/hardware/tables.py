@@ -92,21 +92,19 @@ def _products(entry: GpuCatalogueEntry, file: str) -> list[Product]:
     known = tuple(product for product in same_name if vendor in {"", product.vendor})
     if not known:
         known = (_new(names, vendor, with_vendor=bool(same_name)),)
-    source = f"{file}: {entry.model or entry.full_model_name}"
-    return [_with_figures(product, entry, source, alone=len(known) == 1) for product in known]
-
-
-def _with_figures(product: Product, entry: GpuCatalogueEntry, source: str, *, alone: bool) -> Product:
-    given = {"per_hour": _number(entry.cost_per_hour), "fp16": (_number(entry.fp16) or None) if alone else None}
-    known = {name: number for name, number in given.items() if number is not None}
-    return msgspec.structs.replace(
-        product,
-        per_hour=known.get("per_hour", product.per_hour),
-        fp16=known.get("fp16", product.fp16),
-        partitions={str(one.template_id or one.name): _partition(one, product) for one in entry.partition_templates}
-        or product.partitions,
-        sources={**product.sources, **dict.fromkeys(known, source)},
-    )
+    given = {"per_hour": _number(entry.cost_per_hour), "fp16": _number(entry.fp16) or None}
+    figures = {name: given[name] for name in given if given[name] is not None and (name != "fp16" or len(known) == 1)}
+    sources = dict.fromkeys(figures, f"{file}: {entry.model or entry.full_model_name}")
+    return [
+        msgspec.structs.replace(
+            product,
+            partitions={str(one.template_id or one.name): _partition(one, product) for one in entry.partition_templates}
+            or product.partitions,
+            sources={**product.sources, **sources},
+            **figures,
+        )
+        for product in known
+    ]
 
 
 def _new(names: list[str], vendor: str, *, with_vendor: bool) -> Product:

@@ -78,21 +78,12 @@ _ALLOW_LISTS = ("classes", "families", "vendors", "kinds", "models", "resources"
 _UNITED = ("excluded_classes", "excluded_mig_profiles", "node_selector")
 _EXCLUDED_BY = {"classes": "excluded_classes", "mig_profiles": "excluded_mig_profiles"}
 """The exclusion that holds against an allow list."""
-_MINIMUMS = (
-    "min_memory_bytes",
-    "min_total_memory_bytes",
-    "min_compute_capability",
-    "min_bandwidth_gbps",
-    "min_compute_slices",
-    "whole_device_only",
-    "min_tflops",
+_MINIMUMS = tuple(
+    name
+    for name in Selection.__struct_fields__
+    if (name.startswith("min_") and name != "min_performance") or name == "whole_device_only"
 )
-_CAPS = (
-    "max_memory_bytes",
-    "max_endpoint_cost_per_hour",
-    "max_device_cost_per_hour",
-    "max_cost_per_million_tokens",
-)
+_CAPS = tuple(name for name in Selection.__struct_fields__ if name.startswith("max_"))
 _COST_CAPS = tuple(name for name in _CAPS if "_cost_" in name)
 _PREFERENCES = ("policy", "preferred_precisions", "preference_order", "class_stickiness_seconds")
 _BOUNDS = tuple(

@@ -66,7 +66,8 @@ def test_is_2_a_canonical_name_reads_back_as_the_same_profile(compute, gigabytes
     name = f"{instance}c." if instance else ""
     name += f"{profile.name}{'+' + added if added else ''}{'-me' if '-me' in attributes else ''}"
     again = parse_mig_profile(name)
-    assert (again.name, again.attributes, again.compute_instance_slices) == (name, attributes, instance)
+    assert (again.name, again.media_extensions, again.compute_instance_slices) == (name, "me" in attributes, instance)
+    assert again.instance_name == name.removeprefix(f"{instance}c.")
 
 
 @pytest.mark.parametrize(
