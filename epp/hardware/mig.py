@@ -194,7 +194,15 @@ def partition_of(
     An unknown GPU is assumed to be the largest one with this profile, or to have the usual division. The memory of a
     compute instance is that of its GPU instance.
     """
-    slots, compute_total, memory_total = _share(profile, gpu or _likely_gpu(profile))
+    compute_total, memory_total, slots = 7, 8, _SLOTS.get(profile.compute_slices, profile.compute_slices)
+    if gpu is None:
+        having = [gpu for gpu in MIG_GPUS.values() if gpu.layout_of(profile.compute_slices, profile.memory_gb)]
+        gpu = max(having, key=lambda gpu: gpu.memory_gb, default=None)
+    if gpu is not None:
+        compute_total, memory_total = gpu.compute_slices, gpu.memory_slots
+        slots = min(max(math.ceil(profile.memory_gb / gpu.memory_gb * memory_total - 0.5), 1), memory_total)
+        if (layout := gpu.layout_of(profile.compute_slices, profile.memory_gb)) is not None:
+            slots = layout.size
     compute = profile.compute_instance_slices or profile.compute_slices
     return Partition(
         kind=Sharing.MIG,
@@ -234,23 +242,6 @@ def joined(parts: Sequence[Partition]) -> Partition:
         media_extensions=any(part.media_extensions for part in parts),
         sharers=max(part.sharers for part in parts),
     )
-
-
-def _share(profile: MigProfile, gpu: MigGpu | None) -> tuple[int, int, int]:
-    """Return memory slots of the profile, and compute slices and memory slots of the GPU."""
-    if gpu is None:
-        return _SLOTS.get(profile.compute_slices, profile.compute_slices), 7, 8
-    layout = gpu.layout_of(profile.compute_slices, profile.memory_gb)
-    if layout is not None:
-        return layout.size, gpu.compute_slices, gpu.memory_slots
-    slots = max(math.ceil(profile.memory_gb / gpu.memory_gb * gpu.memory_slots - 0.5), 1)
-    return min(slots, gpu.memory_slots), gpu.compute_slices, gpu.memory_slots
-
-
-def _likely_gpu(profile: MigProfile) -> MigGpu | None:
-    """Return the largest GPU with this profile, for which its share is the smallest."""
-    having = [gpu for gpu in MIG_GPUS.values() if gpu.layout_of(profile.compute_slices, profile.memory_gb)]
-    return max(having, key=lambda gpu: gpu.memory_gb, default=None)
 
 
 @lru_cache(maxsize=1024)  # a fleet has few products, and many pods

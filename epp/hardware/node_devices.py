@@ -4,9 +4,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from math import floor
-from operator import is_
-from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +19,7 @@ from epp.hardware.mig import Placed, mig_gpu, more_that_fit
 from epp.hardware.node_labels import facts_from_labels
 from epp.hardware.resources import maker_of, profile_of, resource_key, resource_requests
 from epp.hardware.tag_builder import TagBuilder
+from epp.hardware.validation import Computed, recomputed
 from epp.kube.objects.core import Node, Pod
 from epp.kube.objects.tensor_fusion import Gpu
 
@@ -59,32 +59,24 @@ class ClassTotals:
     def __init__(self) -> None:
         self._inventory = Inventory()
         self._totals: Mapping[str, ClassTotal] = {}
-        self._nodes: dict[str, _NodeDevices] = {}
+        self._nodes: dict[str, Computed[Mapping[str, tuple[int, int]]]] = {}
 
     def of(self, inventory: Inventory) -> Mapping[str, ClassTotal]:
         if inventory is not self._inventory:
             before, self._inventory = self._inventory, inventory
             classes = difference(before.classes, inventory.classes)
             flavors = difference(before.flavors, inventory.flavors)
-            known, self._nodes = {} if classes or flavors else self._nodes, {}
-            for name, node in sorted(inventory.nodes.items()) if inventory.classes else ():
-                pods, earlier = inventory.pods_by_node.get(name, ()), known.get(name)
-                if earlier is None or earlier.node is not node or earlier.pods is not pods:
-                    earlier = _NodeDevices(node, pods, _devices_of(node, pods, inventory))
-                self._nodes[name] = earlier
-            self._totals = _added(inventory, self._nodes)
+            nodes = sorted(inventory.nodes.items()) if inventory.classes else ()
+            self._nodes = recomputed(
+                {} if classes or flavors else self._nodes,
+                {name: (node, inventory.pods_by_node.get(name, ())) for name, node in nodes},
+                partial(_devices_of, inventory),
+            )
+            self._totals = _added(inventory, {name: each.value for name, each in self._nodes.items()})
         return self._totals
 
 
-class _NodeDevices(NamedTuple):
-    """Allocatable and requested devices of a node by class, and the objects for the count."""
-
-    node: Node
-    pods: tuple[Pod, ...]
-    by_class: Mapping[str, tuple[int, int]]
-
-
-def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapping[str, tuple[int, int]]:
+def _devices_of(inventory: Inventory, node: Node, pods: tuple[Pod, ...]) -> Mapping[str, tuple[int, int]]:
     """Return the devices by class; a node without allocatable resources is counted by its labels."""
     amounts: dict[str, int] = {}
     for resource, amount in node.allocatable.items():
@@ -110,10 +102,10 @@ def _devices_of(node: Node, pods: tuple[Pod, ...], inventory: Inventory) -> Mapp
     return found
 
 
-def _added(inventory: Inventory, nodes: Mapping[str, _NodeDevices]) -> Mapping[str, ClassTotal]:
+def _added(inventory: Inventory, nodes: Mapping[str, Mapping[str, tuple[int, int]]]) -> Mapping[str, ClassTotal]:
     found: dict[str, dict[str, tuple[int, int]]] = {name: {} for name in inventory.classes}
-    for node, devices in nodes.items():
-        for name, amounts in devices.by_class.items():
+    for node, by_class in nodes.items():
+        for name, amounts in by_class.items():
             found[name][node] = amounts
     return {
         name: ClassTotal(
@@ -155,22 +147,13 @@ class IdleNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Price of the free devices; None if unknown."""
 
 
-class _Known(NamedTuple):
-    """A node, with the objects that its description depends on."""
-
-    of: tuple[object, ...]
-    allocated: tuple[int, int]
-    """Devices of DRA on the node, and claimed ones."""
-    found: IdleNode | None
-
-
 class IdleNodes:
     """Describes nodes; unchanged nodes are not described again."""
 
     def __init__(self) -> None:
         self._before = Inventory()
         self._tables: object = None
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Computed[IdleNode | None]] = {}
 
     def of(
         self,
@@ -191,17 +174,19 @@ class IdleNodes:
         if tables is not self._tables or classes or prices or before.unit_costs != inventory.unit_costs:
             self._known, self._tables = {}, tables
         allocated = _claimed_by_node(inventory)
-        known: dict[str, _Known] = {}
+        objects: dict[str, tuple[object, ...]] = {}
         for name, node in inventory.nodes.items():
             pods, gpus = inventory.pods_by_node.get(name, ()), inventory.gpus_by_node.get(name, ())
-            own, more = allocated.get(name, (0, 0)), others.get(name, ())
-            earlier, of = self._known.get(name), (node, pods, gpus, more)
-            if earlier is None or not (all(map(is_, earlier.of, of)) and earlier.allocated == own):
-                beside = [pod for pod in more if pod.id not in inventory.pods]
-                earlier = _Known(of, own, _idle(node, (*pods, *beside), gpus, own, builder))
-            known[name] = earlier
-        self._known = known
-        found = [each.found for name, each in known.items() if each.found is not None and name not in serving]
+            objects[name] = node, pods, gpus, others.get(name, ()), *allocated.get(name, (0, 0))
+
+        def described(
+            node: Node, pods: tuple[Pod, ...], gpus: tuple[Gpu, ...], more: tuple[Pod, ...], *own: int
+        ) -> IdleNode | None:
+            beside = [pod for pod in more if pod.id not in inventory.pods]
+            return _idle(builder, node, (*pods, *beside), gpus, own)
+
+        self._known = recomputed(self._known, objects, described)
+        found = [each.value for name, each in self._known.items() if each.value is not None and name not in serving]
         return sorted(found, key=lambda each: (-(each.dollars_per_hour or 0.0), -each.free, each.node))
 
 
@@ -220,7 +205,7 @@ def _claimed_by_node(inventory: Inventory) -> Mapping[str, tuple[int, int]]:
 
 
 def _idle(
-    node: Node, pods: Sequence[Pod], gpus: Sequence[Gpu], allocated: tuple[int, int], builder: TagBuilder
+    builder: TagBuilder, node: Node, pods: Sequence[Pod], gpus: Sequence[Gpu], allocated: tuple[int, ...]
 ) -> IdleNode | None:
     """Return the description of a node; None for one without accelerators."""
     offered = {name: floor(amount) for name, amount in node.allocatable.items() if maker_of(name) or profile_of(name)}

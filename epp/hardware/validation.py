@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,17 +27,33 @@ _SHARE = re.compile(r".*/(vram|tflops|compute-percent)-(limit|request)")
 """Annotations with the share of a pod in a GPU."""
 
 
-class Checked(NamedTuple):
-    """Result of a check, and the checked objects."""
+T = TypeVar("T")
+
+
+class Computed(NamedTuple, Generic[T]):
+    """What was computed of some objects."""
 
     of: tuple[object, ...]
-    issues: tuple[Issue, ...]
+    value: T
+
+
+def recomputed(
+    before: Mapping[str, Computed[T]], objects: Mapping[str, tuple[object, ...]], compute: Callable[..., T]
+) -> dict[str, Computed[T]]:
+    """Return the results by name; results of `before` are reused for the same objects."""
+    found: dict[str, Computed[T]] = {}
+    for name, of in objects.items():
+        known = before.get(name)
+        if known is None or len(known.of) != len(of) or not all(map(is_, known.of, of)):
+            known = Computed(of, compute(*of))
+        found[name] = known
+    return found
 
 
 class Validation(msgspec.Struct, frozen=True):
     """Impossible values by kind of object."""
 
-    kinds: Mapping[str, Mapping[str, Checked]] = {}
+    kinds: Mapping[str, Mapping[str, Computed[tuple[Issue, ...]]]] = {}
     claims: tuple[Issue, ...] = ()
     """Issues of slices by source."""
     remarks: tuple[str, ...] = ()
@@ -57,16 +73,14 @@ class Validation(msgspec.Struct, frozen=True):
         classes: Iterable[str],
     ) -> "Validation":
         """Check these objects, with pods by node; unchanged objects are not checked again."""
-        of: Mapping[str, tuple[Mapping[str, tuple[object, ...]], Callable[..., Iterable[Issue]]]] = {
-            "Node": ({name: (node,) for name, node in nodes.items()}, _issues_of_node),
-            "Pod": (
-                {name: (nodes.get(name), slicers.get(name), *members) for name, members in pods.items()},
-                _issues_of_pods,
-            ),
-            "ResourceSlice": ({name: (each,) for name, each in slices.items()}, _issues_of_slice),
-            "GPU": ({name: (gpu,) for name, gpu in gpus.items()}, _issues_of_gpu),
-        }
-        kinds = {kind: _checked(self.kinds.get(kind, {}), *what) for kind, what in of.items()}
+        of_pods = {name: (nodes.get(name), slicers.get(name), *members) for name, members in pods.items()}
+        checks: tuple[tuple[str, Mapping[str, tuple[object, ...]], Callable[..., tuple[Issue, ...]]], ...] = (
+            ("Node", {name: (node,) for name, node in nodes.items()}, _issues_of_node),
+            ("Pod", of_pods, lambda *of: tuple(_issues_of_pods(*of))),
+            ("ResourceSlice", {name: (each,) for name, each in slices.items()}, _issues_of_slice),
+            ("GPU", {name: (gpu,) for name, gpu in gpus.items()}, _issues_of_gpu),
+        )
+        kinds = {kind: recomputed(self.kinds.get(kind, {}), objects, check) for kind, objects, check in checks}
         named = (tuple(classes), tuple(slices.values()), tuple(slicers.values()), tuple(gpus.values()))
         remarks = self.remarks if named == self.named else tuple(_remarks_on(*named))
         return Validation(kinds, claims, remarks, named)
@@ -75,7 +89,7 @@ class Validation(msgspec.Struct, frozen=True):
         """Yield kind, name, and text with field, value and remedy."""
         for kind, objects in self.kinds.items():
             for found in objects.values():
-                for name, issue in found.issues:
+                for name, issue in found.value:
                     yield kind, name, issue
         for source, issue in self.claims:
             kind, _, name = source.partition("/")
@@ -100,34 +114,28 @@ def may_have_slices(pod: Pod) -> bool:
     )
 
 
-def _issues_of_node(node: Node) -> Iterator[Issue]:
-    for warning in facts_from_labels(node.metadata.labels).warnings:
-        if warning.endswith(IGNORED):
-            yield node.name, warning.removesuffix(IGNORED)
+def _issues_of_node(node: Node) -> tuple[Issue, ...]:
+    warnings = facts_from_labels(node.metadata.labels).warnings
+    return tuple((node.name, text.removesuffix(IGNORED)) for text in warnings if text.endswith(IGNORED))
 
 
 def _issues_of_pods(node: Node | None, slicer: SliceNode | None, *pods: Pod) -> Iterator[Issue]:
-    """Yield impossible slices and shares of the pods of a node."""
-    for pod in pods:
-        yield from ((pod.id, issue) for issue in _issues_of_pod(pod, node, slicer))
-
-
-def _issues_of_pod(pod: Pod, node: Node | None, slicer: SliceNode | None) -> Iterator[str]:
-    """Yield slices in requests and annotations that the GPUs of the node do not support."""
+    """Yield slices in requests and annotations that the GPUs of the node do not support, and impossible shares."""
     gpus = gpus_of_node(node, slicer)
-    for place, amounts in amounts_in(pod):
-        for name in amounts:
-            if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
-                yield f"{place}[{name}] {fault}"
-    yield from _issues_of_shares(pod.metadata.annotations)
-    try:
-        claims = annotated_claims(pod, pod.spec.node_name)
-    except ValueError as error:
-        yield f"metadata.annotations[{ANNOTATION}]: {error}"
-        return
-    for claim in claims:
-        for _, issue in sanitized_claim(claim, slicer, gpus)[1]:
-            yield f"metadata.annotations[{ANNOTATION}]: {issue}"
+    for pod in pods:
+        for place, amounts in amounts_in(pod):
+            for name in amounts:
+                if (profile := profile_of(name)) and (fault := gpus.fault_of(profile)):
+                    yield pod.id, f"{place}[{name}] {fault}"
+        yield from ((pod.id, issue) for issue in _issues_of_shares(pod.metadata.annotations))
+        try:
+            claims = annotated_claims(pod, pod.spec.node_name)
+        except ValueError as error:
+            yield pod.id, f"metadata.annotations[{ANNOTATION}]: {error}"
+            continue
+        for claim in claims:
+            for _, issue in sanitized_claim(claim, slicer, gpus)[1]:
+                yield pod.id, f"metadata.annotations[{ANNOTATION}]: {issue}"
 
 
 def gpu_ids(text: str) -> tuple[str, ...]:
@@ -149,10 +157,10 @@ def _issues_of_shares(annotations: Mapping[str, str]) -> Iterator[str]:
                 yield f"metadata.annotations[{key}] is {text!r:.60}: write a quantity above 0, such as 20Gi or 50"
 
 
-def _issues_of_slice(each: ResourceSlice) -> Iterator[Issue]:
-    for index, device in enumerate(each.devices):
-        if fault := mig_fault(device, each.driver):
-            yield each.id, f"spec.devices[{index}].attributes[profile] {fault}"
+def _issues_of_slice(each: ResourceSlice) -> tuple[Issue, ...]:
+    faults = [mig_fault(device, each.driver) for device in each.devices]
+    places = ((f"spec.devices[{index}].attributes[profile]", fault) for index, fault in enumerate(faults))
+    return tuple((each.id, f"{place} {fault}") for place, fault in places if fault)
 
 
 def mig_fault(device: SliceDevice, driver: str) -> str:
@@ -163,10 +171,10 @@ def mig_fault(device: SliceDevice, driver: str) -> str:
     return profile_fault(profile, product if isinstance(product, str) else "")
 
 
-def _issues_of_gpu(gpu: Gpu) -> Iterator[Issue]:
-    for uid, part in gpu.status.allocated_partitions.items():
-        if fault := template_fault(gpu, part.template_id):
-            yield gpu.id, f"status.allocatedPartitions[{uid}].templateId {fault}"
+def _issues_of_gpu(gpu: Gpu) -> tuple[Issue, ...]:
+    parts = gpu.status.allocated_partitions.items()
+    faults = ((uid, template_fault(gpu, part.template_id)) for uid, part in parts)
+    return tuple((gpu.id, f"status.allocatedPartitions[{uid}].templateId {fault}") for uid, fault in faults if fault)
 
 
 def template_fault(gpu: Gpu, template: str) -> str:
@@ -176,19 +184,6 @@ def template_fault(gpu: Gpu, template: str) -> str:
     memory = gpu.status.capacity.vram
     product = gpu.status.gpu_model or gpu.status.model
     return profile_fault(template, product, None if memory is None else int(memory))
-
-
-def _checked(
-    before: Mapping[str, Checked], objects: Mapping[str, tuple[object, ...]], check: Callable[..., Iterable[Issue]]
-) -> dict[str, Checked]:
-    """Return the results of the check by name; results of `before` are reused for the same objects."""
-    found: dict[str, Checked] = {}
-    for name, of in objects.items():
-        known = before.get(name)
-        if known is None or len(known.of) != len(of) or not all(map(is_, known.of, of)):
-            known = Checked(of, tuple(check(*of)))
-        found[name] = known
-    return found
 
 
 def _remarks_on(

@@ -171,7 +171,9 @@ def read_amd(reader: LabelReader) -> Reading | None:
     mode = reader.text("amd.com/compute-memory-partition") or _value(reader, "compute-memory-partition")[0]
     lookup = product if catalogue.find(product) else PCI_DEVICES["1002"].get(device_id.lower().removeprefix("0x"), "")
     if not lookup and memory and _UNITS.fullmatch(units):
-        lookup = _by_compute_units(int(units), memory // GIB, devices_of_mode(mode, None) or 1)
+        size_gib, parts = memory // GIB, devices_of_mode(mode, None) or 1  # of a part or of the whole device
+        whole = [(int(units), size_gib), (int(units) * parts, size_gib), (int(units) * parts, size_gib * parts)]
+        lookup = next((_COMPUTE_UNITS[each] for each in whole if each in _COMPUTE_UNITS), "")
     known = catalogue.find(lookup, memory) if lookup else None
     partition = partition_of_mode(mode, known) or _by_units(units, known)
     if mode and partition is None:
@@ -208,12 +210,6 @@ def _value(reader: LabelReader, name: str) -> tuple[str, int | None]:
         )
     most = max(counted, key=lambda value: counted[value], default="")
     return plain or most, counted.get(plain or most)
-
-
-def _by_compute_units(units: int, gigabytes: int, parts: int) -> str:
-    """Return the model with these compute units and memory, of a part or of the whole device."""
-    whole = ((units, gigabytes), (units * parts, gigabytes), (units * parts, gigabytes * parts))
-    return next((_COMPUTE_UNITS[each] for each in whole if each in _COMPUTE_UNITS), "")
 
 
 def _by_units(units: str, known: Product | None) -> Partition | None:

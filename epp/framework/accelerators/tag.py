@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from math import isfinite
 from struct import Struct
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -301,18 +301,14 @@ class AcceleratorDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_u
 
     def __post_init__(self) -> None:
         if self.memory:
-            _check_memory(self.memory)
+            try:
+                size = parse_memory(self.memory[:_MOST_CHARACTERS])
+            except ValueError:
+                size = 0
+            if not 0 < size <= _MOST_MEMORY:
+                raise ValueError(f"memory is {self.memory!r:.60}: write the size of one device, such as 80Gi")
         if self.profile and canonical_mig_name(self.profile) is None:
             raise ValueError(f"profile is {self.profile!r:.60}: write a MIG profile such as 3g.20gb")
-
-
-def _check_memory(text: str) -> None:
-    try:
-        size = parse_memory(text[:_MOST_CHARACTERS])
-    except ValueError:
-        size = 0
-    if not 0 < size <= _MOST_MEMORY:
-        raise ValueError(f"memory is {text!r:.60}: write the size of one device, such as 80Gi")
 
 
 NO_TAG = AcceleratorTag()
@@ -348,23 +344,19 @@ BOOT_ID, POD_UID = "epp/boot-id", "epp/pod-uid"
 """Boot id of the node and UID of the pod: learned properties of an endpoint are void if one of them changes."""
 
 
-T = TypeVar("T")
-
-
 def names_of(tag: AcceleratorTag) -> tuple[str, ...]:
     """Return the classes in lower case, the primary one first; without classes, the model, such as `h100`."""
     names = tag.classes or ((tag.model,) if tag.model else ())
     return tuple(name.lower() for name in names)
 
 
-def entry_for(tag: AcceleratorTag, entries: Mapping[str, T]) -> T | None:
-    """Return the entry, by lower-case name, for the first class that has one; failing that, for the model."""
-    return next((entries[name] for name in (*names_of(tag), tag.model.lower()) if name in entries), None)
-
-
 def limit_for(tag: AcceleratorTag, name: str, entries: Mapping[str, object], general: object) -> float | None:
-    """Return the limit of that name from the tag's entry, or from `general` if the entry has none."""
-    own: float | None = getattr(entry_for(tag, entries), name, None)
+    """Return the limit of that name from the tag's entry, or from `general` if the entry has none.
+
+    The entry, by lower-case name, is that for the first class that has one; failing that, for the model.
+    """
+    entry = next((entries[each] for each in (*names_of(tag), tag.model.lower()) if each in entries), None)
+    own: float | None = getattr(entry, name, None)
     common: float | None = getattr(general, name)
     return common if own is None else own
 

@@ -171,10 +171,7 @@ def merge(facts: Iterable[Facts]) -> Merged:
 def _contradicting(ranked: list[Facts]) -> tuple[frozenset[str], tuple[str, ...]]:
     """Return the sources that claim other devices than the first source of claims, with a message for each."""
     claims = [fact for fact in ranked if fact.devices and Rank.ALLOCATION <= fact.rank <= Rank.ALLOCATOR]
-    others = [fact.source for fact in claims[1:] if _ids(fact) != _ids(claims[0])]
+    ids = [{device.id for device in fact.devices or ()} for fact in claims]
+    others = [fact.source for fact, own in zip(claims, ids, strict=True) if own != ids[0]]
     sentences = (f"{claims[0].source} and {other} claim different devices: the first one counts" for other in others)
     return frozenset(others), tuple(sentences)
-
-
-def _ids(fact: Facts) -> frozenset[str]:
-    return frozenset(device.id for device in fact.devices or ())
