@@ -177,11 +177,8 @@ class _Numbers:
     def __init__(self) -> None:
         self.names = {"": 0}
 
-    def of_endpoint(self, endpoint: Endpoint | None) -> float:
-        return self.names.setdefault("" if endpoint is None else endpoint.cluster, len(self.names))
-
-    def of_status(self, status: ClusterStatus) -> float:
-        return self.names.setdefault(status.cluster, len(self.names))
+    def of(self, found: Endpoint | ClusterStatus | None) -> float:
+        return self.names.setdefault("" if found is None else found.cluster, len(self.names))
 
 
 class NetworkSeconds:
@@ -205,11 +202,11 @@ class NetworkSeconds:
     def _computed(self, snapshot: Snapshot) -> Floats | None:
         if len(self._numbers.names) > _MOST_NAMES:
             self._numbers = _Numbers()
-        numbers = snapshot.endpoints.derive_numbers(self._numbers.of_endpoint)
+        numbers = snapshot.endpoints.derive_numbers(self._numbers.of)
         declared: Floats | None = None
         if CLUSTER.name in snapshot.attributes:
             statuses = snapshot.records(CLUSTER)
-            of_status, declared = statuses.derive_numbers(self._numbers.of_status), statuses.derive_numbers(_declared)
+            of_status, declared = statuses.derive_numbers(self._numbers.of), statuses.derive_numbers(_declared)
             numbers = np.where(of_status > 0, of_status, numbers)
         clusters, slots = numbers.astype(np.intp), snapshot.slots
         if not clusters[slots].any():

@@ -115,11 +115,6 @@ class Facts:
     minute_of_day: int
     """In UTC."""
 
-    @property
-    def total_tokens(self) -> int:
-        """Tokens of the prompt, plus the limit of output tokens if there is one."""
-        return self.prompt_tokens + (self.max_output_tokens or 0)
-
 
 Test: TypeAlias = Callable[[Facts], bool]
 
@@ -185,7 +180,9 @@ def parse_number_test(text: str | int) -> NumberTest:
 
 def compile_condition(condition: Condition) -> Test:
     """Return the test for a whole condition; raises ValueError that names the key."""
-    tests = [*_number_tests(condition)]
+    names = dict(zip(condition.__struct_fields__, condition.__struct_encode_fields__, strict=True))
+    numbers = {field: text for field in _NUMBERS if (text := getattr(condition, field)) is not None}
+    tests = [_number_test(names[field], text, _NUMBERS[field]) for field, text in numbers.items()]
     if condition.precision is not None:
         tests.append(_precision_test(condition.precision))
     if condition.streaming is not None:
@@ -221,18 +218,9 @@ _NUMBERS: Mapping[str, Callable[[Facts], float | None]] = {
     "prompt_tokens": lambda facts: facts.prompt_tokens,
     "request_size": lambda facts: facts.prompt_tokens,
     "max_output_tokens": lambda facts: facts.max_output_tokens,
-    "total_tokens": lambda facts: facts.total_tokens,
+    "total_tokens": lambda facts: facts.prompt_tokens + (facts.max_output_tokens or 0),
     "priority": lambda facts: facts.priority,
 }
-
-
-def _number_tests(condition: Condition) -> list[Test]:
-    names = dict(zip(condition.__struct_fields__, condition.__struct_encode_fields__, strict=True))
-    return [
-        _number_test(names[field], text, fact)
-        for field, fact in _NUMBERS.items()
-        if (text := getattr(condition, field)) is not None
-    ]
 
 
 def _number_test(name: str, text: str | int, fact: Callable[[Facts], float | None]) -> Test:

@@ -140,8 +140,6 @@ def same_size(nominal_bytes: float, actual_bytes: float) -> bool:
 
 
 class Catalogue:
-    """Products by name."""
-
     def __init__(self, products: Iterable[Product] = PRODUCTS) -> None:
         self._products = tuple(products)
         self._by_name = {product.name: product for product in self._products}

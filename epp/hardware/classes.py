@@ -209,8 +209,6 @@ def pci_of(labels: Mapping[str, str], devices: Iterable[tuple[str, Mapping[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Properties of an endpoint for matching."""
-
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of its node."""
     node: str = ""

@@ -15,7 +15,6 @@ from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import MigProfile, parse_mig_profile
 from epp.hardware.validation import mig_fault
-from epp.kube.objects.core import Pod
 from epp.kube.objects.dra import AllocatedDevice, DevicePool, PoolName, ResourceClaim, SliceDevice
 
 _ACCELERATOR_DRIVER = re.compile(r"(^|[.-])([a-z]*gpu|tpu|npu|xpu|gaudi|neuron|accelerators?)s?([.-]|$)")
@@ -147,16 +146,6 @@ def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozens
         if device_class is not None and device_class.extended_resource_name:
             keys.add(device_class.extended_resource_name)
     return frozenset(keys)
-
-
-def health_of(pod: Pod) -> Mapping[str, str]:
-    """Return the health reported by the kubelet, by `driver/pool/device`."""
-    return {
-        resource.resource_id: resource.health
-        for container in pod.status.container_statuses
-        for status in container.allocated_resources_status
-        for resource in status.resources
-    }
 
 
 class Share(NamedTuple):

@@ -64,8 +64,6 @@ class SliceLayout(msgspec.Struct, frozen=True):
 
 
 class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU model and its division into slices."""
-
     name: str
     """Model and memory: `a100-40gb`."""
     memory_gb: int
@@ -81,8 +79,6 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """An existing slice."""
-
     profile: str
     start: int
     """First memory slot."""
@@ -173,7 +169,6 @@ _ROUNDING = 0.07
 
 
 def is_unknown_slice(part: Partition) -> bool:
-    """Return whether the partition is a slice of unknown size."""
     return part.kind is Sharing.MIG and not part.profile and not part.memory_slots and part.memory_fraction == 1
 
 

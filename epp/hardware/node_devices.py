@@ -28,8 +28,6 @@ Fit = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of a class in the cluster."""
-
     nodes: tuple[str, ...] = ()
     total: int = 0
     """Number of devices, or slices, on these nodes."""

@@ -220,8 +220,6 @@ def gpus_by_labels(labels: Mapping[str, str]) -> NodeGpus:
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the accelerators of one node."""
-
     facts: tuple[Facts, ...] = ()
     """Facts of rank LABELS, then of rank CATALOGUE, without `count` and `devices`.
 

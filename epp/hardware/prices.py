@@ -4,7 +4,7 @@
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -55,8 +55,6 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PriceQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of an endpoint that determine its price."""
-
     product: Product | None = None
     names: tuple[str, ...] = ()
     """Product and model in the spelling of their sources."""
@@ -110,16 +108,14 @@ class PriceList:
     def __init__(self, entries: Iterable[Price] = (), name: str = "", catalogue: Catalogue = CATALOGUE) -> None:
         """Index the entries; `name` is that of the file, for provenance."""
         self._name = name
-        self._index: defaultdict[tuple[str, str], defaultdict[str, list[_Terms]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        """Entries by condition, then by region."""
+        self._index: defaultdict[tuple[str, str], list[_Terms]] = defaultdict(list)
+        """Entries by condition."""
         unknown: list[str] = []
         for price in entries:
             meant = catalogue.meant(price.accelerator) if price.accelerator else ()
             terms = _Terms(price, frozenset(product.name for product in meant))
             for key in _keys(terms):
-                self._index[key][price.region.lower()].append(terms)
+                self._index[key].append(terms)
             if price.accelerator and not meant:
                 unknown.append(
                     f"line {price.line}: {price.accelerator!r} is no product of the catalogue: it is the price of "
@@ -136,9 +132,11 @@ class PriceList:
 
         The warning says why an entry for this hardware is not used.
         """
-        here = self._fitting(query, {"", query.region.lower()})
+        matching = {id(each): each for key in _keys_of(query) for each in self._index.get(key, ()) if each.fits(query)}
+        fitting = sorted(matching.values(), key=lambda terms: terms.rank(query))
+        here = [each for each in fitting if each.price.region.lower() in {"", query.region.lower()}]
         usable = [each for each in here if self._share(each.price, query) is not None]
-        remark = "" if usable else self._remark(here, query)
+        remark = "" if usable else self._remark(here, fitting, query)
         found: dict[str, tuple[float, str]] = {}
         for price in (each.price for each in usable):
             for field in ("per_hour", "spot_per_hour"):
@@ -152,15 +150,6 @@ class PriceList:
             warnings=(remark,) if remark else (),
         )
 
-    def _fitting(self, query: PriceQuery, regions: Collection[str] | None = None) -> list[_Terms]:
-        """Return the matching entries for these regions, or for all, the most specific first."""
-        found: dict[int, _Terms] = {}
-        for key in _keys_of(query):
-            by_region: Mapping[str, list[_Terms]] = self._index.get(key, {})
-            for region in by_region if regions is None else regions:
-                found.update((id(terms), terms) for terms in by_region.get(region, ()) if terms.fits(query))
-        return sorted(found.values(), key=lambda terms: terms.rank(query))
-
     @staticmethod
     def _share(price: Price, query: PriceQuery) -> int | None:
         """Return the number of accelerators that share a price; None if unknown."""
@@ -168,14 +157,14 @@ class PriceList:
             return 1
         return price.devices or query.devices
 
-    def _remark(self, here: list[_Terms], query: PriceQuery) -> str:
+    def _remark(self, here: list[_Terms], anywhere: list[_Terms], query: PriceQuery) -> str:
         if here:
             return (
                 f"{self._name}, line {here[0].price.line}: the price of a machine is not used, since the number of its "
                 "accelerators is not known: add devices to the entry, such as devices: 8"
             )
-        if elsewhere := self._fitting(query):
-            price = elsewhere[0].price
+        if anywhere:
+            price = anywhere[0].price
             region = f"in {query.region}" if query.region else "without the label topology.kubernetes.io/region"
             return (
                 f"{self._name} has no price for its region: line {price.line} is for {price.title}, and its node is "

@@ -12,7 +12,6 @@ import msgspec
 from epp.framework.accelerators.tag import AcceleratorKind
 from epp.framework.quantities import canonical_mig_name
 from epp.hardware.catalogue import read_table
-from epp.hardware.mig_slices import NodeGpus
 from epp.kube.objects.core import Container, Pod
 from epp.kube.objects.limits import UNKNOWN_AMOUNT
 
@@ -83,8 +82,6 @@ def is_no_accelerator(name: str) -> bool:
 
 
 class ResourceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource request of a pod for accelerators."""
-
     name: str
     count: int
     """0 if unknown."""
@@ -140,14 +137,6 @@ def amounts_in(pod: Pod) -> Iterator[tuple[str, Mapping[str, Fraction]]]:
         for index, each in enumerate(containers):
             yield f"spec.{group}[{index}].resources.limits", each.resources.limits
             yield f"spec.{group}[{index}].resources.requests", each.resources.requests
-
-
-def possible(requested: Iterable[ResourceRequest], gpus: NodeGpus) -> tuple[ResourceRequest, ...]:
-    """Return the requests without slice profiles that the GPUs do not support."""
-    return tuple(
-        msgspec.structs.replace(each, profile="") if each.profile and gpus.fault_of(each.profile) else each
-        for each in requested
-    )
 
 
 def _amounts(container: Container) -> Counter[str]:

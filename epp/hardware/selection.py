@@ -322,7 +322,6 @@ def _service_labels(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
 
 
 def _sentence(profile: str, refusal: Refusal) -> str:
-    """Return the error for values beyond the bounds of a profile."""
     where = f" in profile {profile!r}" if profile else ""
     header = ACCELERATOR_PREFIX + _HEADER_OF_FIELD[refusal.field]
     return (

@@ -32,7 +32,7 @@ from epp.hardware.label_reading import spot_from_labels, with_label_aliases
 from epp.hardware.mig import is_unknown_slice
 from epp.hardware.node_labels import NodeFacts, facts_from_labels
 from epp.hardware.prices import PriceList
-from epp.hardware.resources import possible, resource_key, resource_requests
+from epp.hardware.resources import resource_key, resource_requests
 from epp.hardware.tensor_fusion import read_template
 from epp.hardware.validation import IGNORED, gpus_of_node
 
@@ -40,8 +40,6 @@ _VENDOR_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": 
 
 
 class TagBuilder:
-    """Builds the tags of endpoints from one inventory."""
-
     def __init__(
         self,
         inventory: Inventory,
@@ -73,7 +71,11 @@ class TagBuilder:
         declared = list(self._declared(context))
         requested = () if context.pod is None else resource_requests(context.pod, self._resource_names)
         if any(each.is_slice for each in requested):
-            requested = possible(requested, gpus_of_node(context.node, context.slicer))
+            fault_of = gpus_of_node(context.node, context.slicer).fault_of
+            requested = tuple(
+                msgspec.structs.replace(each, profile="") if each.profile and fault_of(each.profile) else each
+                for each in requested
+            )
         devices, gpus = allocated_devices(context), tensor_fusion_gpus(context)
         allocated = [
             *dra_facts(context, devices),

@@ -156,7 +156,6 @@ class AcceleratorTagger(
 
     @property
     def problems(self) -> Sequence[str]:
-        """Problems of objects and tables, including rejected versions."""
         return (*self.inventory.problems, *self._tables.problems)
 
     @property

@@ -230,7 +230,6 @@ def _partition_memory(memory: int | None, partition: Partition | None, known: Pr
 
 
 def read_intel(reader: LabelReader) -> Reading | None:
-    """Return the facts of Intel's device plugin."""
     product = reader.text("gpu.intel.com/product")
     counts = {
         match["id"].rpartition("-")[2]: count

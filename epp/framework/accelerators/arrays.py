@@ -106,8 +106,6 @@ class PlacementMode(StrEnum):
 
 
 class PlacementTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A template that the cluster has."""
-
     name: str
     mode: PlacementMode = PlacementMode.NODE_COMPACT
     most_connections: int | None = None

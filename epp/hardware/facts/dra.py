@@ -17,7 +17,7 @@ from epp.framework.accelerators.tag import (
     Sharing,
 )
 from epp.hardware.catalogue import Catalogue, Product, same_size
-from epp.hardware.dra_devices import Allocated, Share, consumed_share, device_memory, health_of, share_of
+from epp.hardware.dra_devices import Allocated, Share, consumed_share, device_memory, share_of
 from epp.hardware.endpoint_context import EndpointContext
 from epp.hardware.facts.merge import SEVERITY, DrainOrIgnore, Facts, Rank
 from epp.hardware.inventory import Inventory
@@ -53,7 +53,9 @@ def dra_facts(context: EndpointContext, devices: Sequence[Allocated]) -> Iterato
     if not devices:
         return
     inventory, catalogue = context.inventory, context.catalogue
-    health = {} if context.pod is None else health_of(context.pod)
+    containers = () if context.pod is None else context.pod.status.container_statuses
+    resources = (each for container in containers for each in container.allocated_resources_status)
+    health = {each.resource_id: each.health for resource in resources for each in resource.resources}
     described = tuple(_device(each, health, context) for each in devices)
     first = devices[0]
     vendor, kind = _VENDORS.get(first.driver, (None, None))

@@ -196,7 +196,6 @@ _ACCELERATOR_NAME = "inference.optimization/acceleratorName"
 def listed_prices(
     prices: PriceList, tag: AcceleratorTag, product: Product | None, context: EndpointContext, node: NodeFacts
 ) -> Facts:
-    """Return the prices of an endpoint in the price list."""
     return prices.quote(
         PriceQuery(
             product=product,
