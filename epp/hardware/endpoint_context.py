@@ -40,7 +40,12 @@ def affected_endpoints(
     inventories: tuple[Inventory, Inventory],
 ) -> AffectedEndpoints:
     """Return the endpoints affected by the old or the new version of each changed object."""
-    places = [places_of(each, inventories) for each in _versions(changes, before, after)]
+    places: list[AffectedPlaces | None] = []
+    for change in changes:
+        for name in change.changed:
+            old, new = before.find(change.kind, name), after.find(change.kind, name)
+            if old is not new:
+                places += [places_of(each, inventories) for each in (old, new) if each is not None]
     known = [each for each in places if each is not None]
     found = AffectedPlaces(
         frozenset[str]().union(*(each.pods for each in known)), frozenset[str]().union(*(each.nodes for each in known))
@@ -92,14 +97,6 @@ def _users(claims: Iterable[ResourceClaim], inventory: Inventory) -> Iterator[st
     for each in claims:
         yield from (user.uid for user in each.reserved_for)
         yield from (pod.metadata.uid for pod in inventory.pods_by_claim.get(each.id, ()))
-
-
-def _versions(changes: Iterable[ObjectsOfKind], before: ClusterObjects, after: ClusterObjects) -> Iterator[Object]:
-    for change in changes:
-        for name in change.changed:
-            versions = (before.find(change.kind, name), after.find(change.kind, name))
-            if versions[0] is not versions[1]:
-                yield from (each for each in versions if each is not None)
 
 
 DOMAIN = "tensor-fusion.ai"

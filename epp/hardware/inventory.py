@@ -65,20 +65,13 @@ def reindexed(
     """Return the index after the changes: objects by each of their keys, sorted by id. Costs depend on the changes."""
     if not changes:
         return index
-    gone: defaultdict[K, set[int]] = defaultdict(set)
-    new: defaultdict[K, list[O]] = defaultdict(list)
-    for each in changes.gone:
-        for key in keys(each):
-            gone[key].add(id(each))
-    for each in changes.new:
-        for key in keys(each):
-            new[key].append(each)
     found = dict(index)
-    for key, ids in gone.items():
+    for key, gone in _grouped(changes.gone, keys).items():
+        ids = set(map(id, gone))
         kept = tuple(each for each in found.pop(key, ()) if id(each) not in ids)
         if kept:
             found[key] = kept
-    for key, added in new.items():
+    for key, added in _grouped(changes.new, keys).items():
         members = (*found.get(key, ()), *added)
         found[key] = members if len(members) == 1 else tuple(sorted(members, key=attrgetter("id")))
     return found

@@ -292,12 +292,9 @@ def _look_up(
             break
         if meant:
             return [meant[0].facts(partition=partition), *more], None
-    if machine is None or product is None:
-        return [], None
-    if any(reading.vendor != product.vendor for reading in readings):
+    if machine is None or product is None or any(reading.vendor != product.vendor for reading in readings):
         return [], None
     facts = product.facts(f"instance-type/{name}", partition or machine.partition)
-    if partition is None:
-        return [msgspec.structs.replace(facts, partition=machine.partition), *more], machine.count
-    # a machine type counts GPUs, not slices
-    return [facts, *more], None
+    if partition is not None:  # a machine type counts GPUs, not slices
+        return [facts, *more], None
+    return [msgspec.structs.replace(facts, partition=machine.partition), *more], machine.count

@@ -23,15 +23,7 @@ from epp.framework import (
     Request,
 )
 from epp.framework.accelerators.requirements import SelectionParameters
-from epp.framework.accelerators.selection import (
-    ANY,
-    SERVED_CLASS,
-    Refusal,
-    Selection,
-    Selections,
-    combined,
-    tightened,
-)
+from epp.framework.accelerators.selection import ANY, SERVED_CLASS, Refusal, Selection, Selections, combined, tightened
 from epp.framework.errors import BadRequestError
 from epp.framework.headers import ACCELERATOR_PREFIX, OBJECTIVE
 from epp.framework.input_errors import read_parameters

@@ -28,7 +28,7 @@ from epp.hardware.facts.merge import Facts, Merged, Rank, merge
 from epp.hardware.facts.pod import cost_facts, cost_warnings, endpoint_facts, frozen_facts, listed_prices, pod_facts
 from epp.hardware.facts.tensor_fusion import tensor_fusion_facts, tensor_fusion_gpus
 from epp.hardware.inventory import Inventory
-from epp.hardware.label_reading import spot_from_labels, with_label_aliases
+from epp.hardware.label_reading import Reading, spot_from_labels, with_label_aliases
 from epp.hardware.mig import is_unknown_slice
 from epp.hardware.node_labels import NodeFacts, facts_from_labels
 from epp.hardware.prices import PriceList
@@ -85,17 +85,20 @@ class TagBuilder:
         general = [endpoint_facts(context), *frozen_facts(context)]
         warnings = [text for fact in declared for text in fact.warnings]
         warnings += [*self._cluster_warnings(context), *(text for fact in general for text in fact.warnings)]
-        if context.pod is not None and not (declared or requested or allocated or _may_have_accelerators(context)):
+        spot = Reading(spot=spot_from_labels(context.node_labels))
+        domain = f"{self._options.tensor_fusion_domain}/"
+        claimed = claims_of(context) or any(key.startswith(domain) for key in context.annotations)
+        if context.pod is not None and not (declared or requested or allocated or claimed):
             cpu = Facts(source=f"Pod/{context.pod.id}", rank=Rank.RESOURCES, kind=AcceleratorKind.CPU)
-            merged = merge([cpu, *general, *_spot(context.node_labels)])
+            merged = merge([cpu, *general, spot])
             return msgspec.structs.replace(merged, warnings=tuple(warnings))
         node = self._facts_of_node(context)
-        labels = [fact for fact in node.facts if fact.rank < Rank.CATALOGUE]
+        labels: list[Facts] = [fact for fact in node.facts if fact.rank < Rank.CATALOGUE]
         by_machine = [fact for fact in node.facts if fact.rank >= Rank.CATALOGUE]
         own = [*declared, *allocated, *pod_facts(context, requested, node)]
         unknown = [each for each in requested if not each.known and not declared and not allocated]
         if unknown or self._contradicted(own, labels):
-            labels, by_machine = _spot(context.node_labels), []
+            labels, by_machine = [spot], []
         keys = {resource_key(each.name) for each in requested if each.profile or not each.is_slice}
         keys |= resource_keys(devices, context.inventory)
         keys |= {_VENDOR_RESOURCES.get(gpu.status.vendor.lower(), "nvidia.com/gpu") for gpu in gpus}
@@ -253,17 +256,6 @@ class TagBuilder:
         if classes and not any(fact.classes for fact in facts):
             product = next((fact.product for fact in facts if fact.product), "") or ""
             yield class_facts(classes[0], self._catalogue, product=product)
-
-
-def _may_have_accelerators(context: EndpointContext) -> bool:
-    """Return whether the pod has claims or annotations for accelerators."""
-    domain = f"{context.options.tensor_fusion_domain}/"
-    return bool(claims_of(context)) or any(key.startswith(domain) for key in context.annotations)
-
-
-def _spot(labels: Mapping[str, str]) -> list[Facts]:
-    spot = spot_from_labels(labels)
-    return [] if spot is None else [Facts(source="labels", rank=Rank.LABELS, spot=spot)]
 
 
 def _partition(facts: Iterable[Facts]) -> Partition:

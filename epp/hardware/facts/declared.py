@@ -8,12 +8,7 @@ from math import inf
 
 import msgspec
 
-from epp.framework.accelerators.tag import (
-    AcceleratorDeclaration,
-    AcceleratorKind,
-    Device,
-    Sharing,
-)
+from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Device, Sharing
 from epp.framework.endpoint import Endpoint
 from epp.framework.quantities import parse_memory
 from epp.hardware.catalogue import Catalogue
