@@ -116,7 +116,11 @@ def allocated_devices(context: EndpointContext) -> tuple[Allocated, ...]:
                 continue
             if (known := found.get(result.id)) is not None:
                 if known.result.share_id != result.share_id:
-                    found[result.id] = replace(known, result=_with_share(known.result, result))
+                    total = dict(known.result.consumed_capacity)
+                    for name, amount in result.consumed_capacity.items():
+                        total[name] = total.get(name, Fraction(0)) + amount
+                    with_share = msgspec.structs.replace(known.result, consumed_capacity=total)
+                    found[result.id] = replace(known, result=with_share)
                 continue
             pool = context.inventory.pools.get(PoolName(result.driver, result.pool))
             device = None if pool is None else pool.devices.get(result.device)
@@ -124,13 +128,6 @@ def allocated_devices(context: EndpointContext) -> tuple[Allocated, ...]:
             if _ACCELERATOR_DRIVER.search(result.driver) or each.attribute("productName") is not None:
                 found[result.id] = each
     return tuple(found.values())
-
-
-def _with_share(one: AllocatedDevice, other: AllocatedDevice) -> AllocatedDevice:
-    total = dict(one.consumed_capacity)
-    for name, amount in other.consumed_capacity.items():
-        total[name] = total.get(name, Fraction(0)) + amount
-    return msgspec.structs.replace(one, consumed_capacity=total)
 
 
 def resource_keys(devices: Sequence[Allocated], inventory: Inventory) -> frozenset[str]:

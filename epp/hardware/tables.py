@@ -178,7 +178,6 @@ class Tables(msgspec.Struct, frozen=True):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Rejected parts of the files, and messages about entries in effect."""
         return (*map(str, self.inputs.problems), *self.remarks)
 
     def after(self, now: float) -> "Tables":

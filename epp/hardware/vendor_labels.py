@@ -42,10 +42,13 @@ def read_nvidia(reader: LabelReader) -> Reading | None:
     if profile and count:
         mig[profile.name] = count
     own_memory = profile.memory_bytes if profile else memory
+    family = family_of(capability) if capability else ""  # older labels have ampere for ada-lovelace
+    if not capability and not reader.catalogue.find(product):
+        family = reader.text("nvidia.com/gpu.family").lower()
     return Reading(
         kind=AcceleratorKind.GPU,
         vendor="nvidia",
-        family=_family(reader, product, capability),
+        family=family or None,
         product=product or None,
         memory_bytes=own_memory // partition.sharers if own_memory and partition else own_memory,
         compute_capability=capability,
@@ -113,13 +116,6 @@ def _partition(reader: LabelReader, product: str, profile: MigProfile | None, me
     return None if sharing is None else equal_share(sharing, sharers)
 
 
-def _family(reader: LabelReader, product: str, capability: tuple[int, ...] | None) -> str | None:
-    """Return the family by compute capability or catalogue, since older labels have ampere for ada-lovelace."""
-    if capability:
-        return family_of(capability) or None
-    return None if reader.catalogue.find(product) else reader.text("nvidia.com/gpu.family").lower() or None
-
-
 def _features(reader: LabelReader, capability: tuple[int, ...] | None, *, sliced: bool) -> frozenset[str]:
     features = {"cuda", *features_of(capability or ())}
     if reader.truth("nvidia.com/mps.capable"):
@@ -176,13 +172,16 @@ def read_amd(reader: LabelReader) -> Reading | None:
         lookup = next((_COMPUTE_UNITS[each] for each in whole if each in _COMPUTE_UNITS), "")
     known = catalogue.find(lookup, memory) if lookup else None
     partition = partition_of_mode(mode, known) or _by_units(units, known)
+    whole_bytes, own_memory = known.memory_bytes if known else None, memory
+    if memory and partition and (whole_bytes is None or same_size(whole_bytes, memory)):
+        own_memory = int(memory * partition.memory_fraction)  # the label may describe a partition or the whole device
     if mode and partition is None:
         reader.ignored("amd.com/gpu.compute-memory-partition", "is not of the form cpx_nps4", text=mode)
     return Reading(
         kind=AcceleratorKind.GPU,
         vendor="amd",
         product=product or None,
-        memory_bytes=_partition_memory(memory, partition, known),
+        memory_bytes=own_memory,
         features=frozenset({"rocm"}),
         partition=None if partition == Partition() else partition,
         lookup=lookup,
@@ -219,14 +218,6 @@ def _by_units(units: str, known: Product | None) -> Partition | None:
         return None
     share = int(units) / whole
     return Partition(kind=Sharing.AMD, compute_fraction=share, memory_fraction=share)
-
-
-def _partition_memory(memory: int | None, partition: Partition | None, known: Product | None) -> int | None:
-    """Return the memory of a partition; the label may describe a partition or the whole device."""
-    if memory is None or partition is None or partition.memory_fraction == 1:
-        return memory
-    whole = known.memory_bytes if known else None
-    return int(memory * partition.memory_fraction) if whole is None or same_size(whole, memory) else memory
 
 
 def read_intel(reader: LabelReader) -> Reading | None:

@@ -56,7 +56,9 @@ def requested_part(
         if each.name == _NEURON_CORE:
             return _cores(1, _neuron_cores(node) or parts, "neuroncore")
         if (match := _AI_CORES.fullmatch(each.name)) is not None:
-            return _cores(int(match["cores"]), _ai_cores(node) or parts, f"{match['cores']}c")
+            # such as `servertype: Ascend910B-20`
+            server = _SERVER_TYPE.fullmatch("" if node is None else node.metadata.labels.get("servertype", ""))
+            return _cores(int(match["cores"]), int(server["cores"]) if server else parts, f"{match['cores']}c")
         mode = each.name.removeprefix(_AMD) if each.name.startswith(_AMD) else ""
         if (part := partition_of_mode(mode, product)) is not None:
             return part
@@ -87,12 +89,6 @@ def _neuron_cores(node: Node | None) -> int | None:
     devices = next((allocatable[name] for name in _NEURON_DEVICES if allocatable.get(name)), None)
     cores = allocatable.get(_NEURON_CORE)
     return int(cores / devices) or None if cores and devices else None
-
-
-def _ai_cores(node: Node | None) -> int | None:
-    """Return the AI cores of a device, from a label such as `servertype: Ascend910B-20`."""
-    match = _SERVER_TYPE.fullmatch("" if node is None else node.metadata.labels.get("servertype", ""))
-    return int(match["cores"]) if match else None
 
 
 def frozen_facts(context: EndpointContext) -> Iterator[Facts]:
@@ -163,7 +159,7 @@ def pod_facts(context: EndpointContext, requested: Sequence[ResourceRequest], no
 
 
 def _sliced(source: str, slices: Sequence[ResourceRequest], node: NodeFacts) -> Facts:
-    product = next((fact.product for fact in node.facts if fact.product), "") or ""
+    product = next((fact.product for fact in node.facts if fact.product), "")
     layout = mig_gpu(product) if product else None
     counted = [(profile, max(each.count, 1)) for each in slices if (profile := parse_mig_profile(each.profile))]
     total = sum(count for _, count in counted)
@@ -230,16 +226,15 @@ def devices_of_machine(context: EndpointContext, node: NodeFacts) -> int | None:
 def cost_facts(tag: AcceleratorTag, context: EndpointContext) -> Iterator[Facts]:
     """Yield prices of rank CATALOGUE, which precede those of tables; `tag` is the tag without them."""
     inventory, unit = context.inventory, context.options.cost_unit
-    unit_dollars = Fraction(1, 100) if unit == "cents" else Fraction(1)
+    unit_dollars = Fraction(1, 100 if unit == "cents" else 1)
     node = inventory.gpu_nodes.get(context.node_name)
     devices = _devices_of(node, inventory)
     if node is not None and node.cost_per_hour is not None and devices:
         yield _price(f"GPUNode/{node.name}", node.cost_per_hour / devices)
     variant = variant_of(context.pod, inventory)
     share = max(tag.count, 1) * tag.partition.memory_fraction
-    cost = None if variant is None else variant.price
-    if variant is not None and cost is not None and share > 0:
-        yield _price(f"VariantAutoscaling/{variant.id} in {unit}", cost * unit_dollars / Fraction(share))
+    if variant is not None and variant.price is not None and share > 0:
+        yield _price(f"VariantAutoscaling/{variant.id} in {unit}", variant.price * unit_dollars / Fraction(share))
     name = "" if variant is None else variant.metadata.labels.get(_ACCELERATOR_NAME, "")
     for key, unit_cost in inventory.unit_costs.items():
         product = context.catalogue.find(unit_cost.device or key)

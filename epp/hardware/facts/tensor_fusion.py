@@ -207,9 +207,7 @@ def _partition(gpu: Gpu, product: Product | None, context: EndpointContext) -> P
 def _template(gpu: Gpu, context: EndpointContext) -> AllocatedPartition | None:
     uid = "" if context.pod is None else context.pod.metadata.uid
     for key, part in gpu.status.allocated_partitions.items():
-        if uid and uid == (part.pod_uid or key):
-            return part
-        if not uid and f"{part.namespace}/{part.pod_name}" == context.pod_id:
+        if uid == (part.pod_uid or key) if uid else f"{part.namespace}/{part.pod_name}" == context.pod_id:
             return part
     return None
 
