@@ -153,9 +153,7 @@ class PriceList:
     @staticmethod
     def _share(price: Price, query: PriceQuery) -> int | None:
         """Return the number of accelerators that share a price; None if unknown."""
-        if price.per == "device":
-            return 1
-        return price.devices or query.devices
+        return 1 if price.per == "device" else price.devices or query.devices
 
     def _remark(self, here: list[_Terms], anywhere: list[_Terms], query: PriceQuery) -> str:
         if here:

@@ -161,7 +161,8 @@ class Tables(msgspec.Struct, frozen=True):
     @property
     def has_prices(self) -> bool:
         parsed = None if self.products is None else self.products.parsed
-        return bool(self.prices) or (parsed is not None and any(each.cost_per_hour for each in parsed.value))
+        entries = () if parsed is None else parsed.value
+        return bool(self.prices) or any(each.cost_per_hour is not None for each in entries)
 
     @property
     def inputs(self) -> InputState:

@@ -175,7 +175,7 @@ def _capabilities(tag: AcceleratorTag, selection: Selection) -> Iterator[Finding
     for precision, figure in selection.min_performance:
         figures.append(("minPerformance", f"TFLOPS in {precision}", tag.device_tflops(precision), figure))
     for bound, what, own, wanted in figures:
-        if own < wanted * (1 - NOMINAL_TOLERANCE):
+        if wanted and own < wanted * (1 - NOMINAL_TOLERANCE):
             yield bound, f"{what} {own:g} is below {wanted:g}" if own > 0 else None
     missing = selection.required_features - tag.features
     if missing:
