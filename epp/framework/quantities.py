@@ -77,6 +77,17 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def parse_positive_duration(name: str, text: str) -> float:
+    """Return seconds; raises ValueError, which names the parameter, also for zero."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if seconds <= 0:
+        raise ValueError(f"{name} is {text!r}: write a duration above 0")
+    return seconds
+
+
 def parse_memory(value: str | float) -> int:
     """Return bytes: of a quantity such as `40Gi`, or of a plain number below 2^20, which is in GiB.
 

@@ -12,17 +12,16 @@ from typing import Self
 import aiohttp
 
 from epp.framework.files import read_regular
-from epp.pool.collectors.dynamic_scores.scorer import Client, FetchError
+from epp.pool.collectors.dynamic_scores.scorer import FetchError
 
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 _TOKEN_LIMIT_BYTES = 64 * 1024
 
 
-class Fetcher(Client):
+class Fetcher:
     """The client for all scorers; an asynchronous context manager."""
 
     def __init__(self, *, timeout_seconds: float, ca_cert_path: str = "", connections: int = 8) -> None:
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._seconds = timeout_seconds
         self._ca_cert_path = ca_cert_path
         self._connections = connections
@@ -31,7 +30,7 @@ class Fetcher(Client):
     async def __aenter__(self) -> Self:
         context = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_cert_path or None)
         self._session = aiohttp.ClientSession(
-            timeout=self._timeout,
+            timeout=aiohttp.ClientTimeout(total=self._seconds),
             connector=aiohttp.TCPConnector(limit=self._connections, ssl=context),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity", "User-Agent": "epp"},
@@ -46,9 +45,11 @@ class Fetcher(Client):
             await self._session.close()
 
     async def get(self, url: str, *, query: Mapping[str, str] | None = None, token_file: str = "") -> bytes:
+        """Return the body of the response; raises FetchError."""
         return await self._fetch("GET", url, query, None, token_file)
 
     async def post(self, url: str, body: bytes, *, token_file: str = "") -> bytes:
+        """Send JSON and return the body of the response; raises FetchError."""
         return await self._fetch("POST", url, None, body, token_file)
 
     async def _fetch(

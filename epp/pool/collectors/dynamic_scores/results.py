@@ -4,6 +4,7 @@
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -48,6 +49,11 @@ class _Answered(msgspec.Struct):
     results: list[msgspec.Raw]
 
 
+class _Scored(msgspec.Struct):
+    score: float
+    metric: dict[str, Any] = {}
+
+
 class Result(NamedTuple):
     """One score and its dimensions; an empty dimension matches any value."""
 
@@ -85,7 +91,7 @@ def read_results(body: bytes, dimensions: Collection[str]) -> tuple[list[Result]
         raise ResultError(f"the answer is not JSON: {error}") from None
     if len(results) > _MOST_RESULTS:
         raise ResultError(f"the answer has {len(results)} results, more than {_MOST_RESULTS}")
-    read = [result for each in results if (result := _read(_decoded(each), dimensions)) is not None]
+    read = [result for each in results if (result := _read(each, dimensions)) is not None]
     return read, len(results) - len(read)
 
 
@@ -110,24 +116,12 @@ def read_page(page: bytes) -> Mapping[str, list[Result]]:
     return found
 
 
-def _decoded(each: msgspec.Raw) -> object:
+def _read(each: msgspec.Raw, dimensions: Collection[str]) -> Result | None:
     try:
-        return msgspec.json.decode(each)
+        scored = msgspec.json.decode(each, type=_Scored)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _read(each: Any, dimensions: Collection[str]) -> Result | None:
-    if not isinstance(each, dict):
-        return None
-    score, labels = each.get("score"), each.get("metric", {})
-    if isinstance(score, bool) or not isinstance(score, int | float) or not isinstance(labels, dict):
-        return None
-    try:
-        value = float(score)
-    except OverflowError:
-        return None
-    return Result(value, **_dimensions(labels, dimensions)) if math.isfinite(value) else None
+    return Result(scored.score, **_dimensions(scored.metric, dimensions)) if math.isfinite(scored.score) else None
 
 
 def _dimensions(labels: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, str]:
@@ -144,19 +138,17 @@ def _dimensions(labels: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, s
 Aggregate: TypeAlias = Literal["mean", "max", "min", "last"]
 
 
+@dataclass(slots=True)
 class _Summary:
     """Aggregates of several values."""
 
-    __slots__ = ("count", "high", "last", "low", "number", "total")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.high = float("-inf")
-        self.low = float("inf")
-        self.last = 0.0
-        self.number = -1
-        """Number of the last value, in order of the results."""
+    count: int = 0
+    total: float = 0.0
+    high: float = -math.inf
+    low: float = math.inf
+    last: float = 0.0
+    number: int = -1
+    """Number of the last value, in order of the results."""
 
     def add(self, value: float, number: int) -> None:
         self.count += 1

@@ -2,10 +2,9 @@
 """One outside scorer: its requests, their schedule, and the validity of its scores."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import structlog
@@ -24,6 +23,9 @@ from epp.pool.collectors.dynamic_scores.results import (
     read_results,
 )
 
+if TYPE_CHECKING:
+    from epp.pool.collectors.dynamic_scores.fetching import Fetcher
+
 _MOST_QUERIES = 16
 _MOST_DATA_BYTES = 16 * 1024 * 1024
 HEALTH_SECONDS = 30.0
@@ -34,26 +36,6 @@ _log = structlog.get_logger()
 
 class FetchError(Exception):
     """A request failed, or its response is invalid."""
-
-
-class Client(ABC):
-    """An HTTP client."""
-
-    @abstractmethod
-    async def get(self, url: str, *, query: Mapping[str, str] | None = None, token_file: str = "") -> bytes:
-        """Return the body of the response; raises FetchError."""
-
-    @abstractmethod
-    async def post(self, url: str, body: bytes, *, token_file: str = "") -> bytes:
-        """Send JSON and return the body of the response; raises FetchError."""
-
-
-class Answer(NamedTuple):
-    """Results by name of their score."""
-
-    results: Mapping[str, list[Result]]
-    left_out: int = 0
-    """Number of results that are not scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,19 +100,19 @@ class ScorerRequest:
             scoring_token_file=self.scoring_token_file if own.scoring.host else "",
         )
 
-    async def scores(self, client: Client, clock: Clock) -> Answer:
-        """Return the current scores; raises FetchError, ResultError or PageError."""
+    async def scores(self, client: "Fetcher", clock: Clock) -> tuple[Mapping[str, list[Result]], int]:
+        """Return the results by score, and the number of invalid ones; raises FetchError, ResultError or PageError."""
         if self.page_url:
             page = await client.get(self.page_url, token_file=self.scoring_token_file)
             found = await asyncio.to_thread(read_page, page)
-            return Answer({name: self._here(each) for name, each in found.items()})
+            return {name: self._here(each) for name, each in found.items()}, 0
         body = await self._data(client, clock)
         scoring = self.config.scoring
         answer = await client.post(_join(scoring.host, scoring.path), body, token_file=self.scoring_token_file)
         results, left_out = await asyncio.to_thread(read_results, answer, dimensions_in(self.dimensions))
-        return Answer({self.score_name: self._here(results)}, left_out)
+        return {self.score_name: self._here(results)}, left_out
 
-    async def _data(self, client: Client, clock: Clock) -> bytes:
+    async def _data(self, client: "Fetcher", clock: Clock) -> bytes:
         """Return the body to post: the series of all queries."""
         source = self.config.source
         queries = [query.strip() for query in source.params.query.split(";") if query.strip()]
@@ -250,7 +232,7 @@ class ScorerPoller:
     def _valid_seconds(self) -> float:
         return self._validity_seconds or _VALID_INTERVALS * self.request.interval_seconds
 
-    async def run(self, client: Client, changed: Callable[[], None]) -> None:
+    async def run(self, client: "Fetcher", changed: Callable[[], None]) -> None:
         """Request scores until cancelled; call `changed` when they change or expire."""
         if self.request.config_url:
             await self._sync(client)
@@ -259,7 +241,7 @@ class ScorerPoller:
             tasks.create_task(self._poll(client, changed))
             tasks.create_task(self._watch_validity(changed))
 
-    async def _poll(self, client: Client, changed: Callable[[], None]) -> None:
+    async def _poll(self, client: "Fetcher", changed: Callable[[], None]) -> None:
         while True:
             if await self._fetch_once(client):
                 changed()
@@ -276,45 +258,42 @@ class ScorerPoller:
             was_valid = valid
             await asyncio.sleep(min(_LONGEST_LOOK_SECONDS, self._valid_seconds / _LOOKS_PER_VALIDITY))
 
-    async def _fetch_once(self, client: Client) -> bool:
+    async def _fetch_once(self, client: "Fetcher") -> bool:
         """Request scores once; return whether they changed."""
         was_valid = self.valid
         try:
-            answer = await self.request.scores(client, self._clock)
+            results, left_out = await self.request.scores(client, self._clock)
         except (FetchError, ResultError, PageError) as error:
             self.failures += 1
             self._log_state(str(error))
             return False
         self._log_state("")
         self.answers += 1
-        self.left_out = answer.left_out
+        self.left_out = left_out
         self._answered_at = self._clock.now()
-        if answer.results == self._results and was_valid:
+        if results == self._results and was_valid:
             return False
-        self._results = answer.results
-        self.scores = await asyncio.to_thread(self._joined, answer.results)
+        self._results = results
+        self.scores = await asyncio.to_thread(
+            lambda: {name: JoinedScores(each, self._aggregate) for name, each in results.items()}
+        )
         return True
 
-    def _joined(self, results: Mapping[str, list[Result]]) -> Mapping[str, JoinedScores]:
-        return {name: JoinedScores(each, self._aggregate) for name, each in results.items()}
-
-    async def _check_health(self, client: Client) -> None:
+    async def _check_health(self, client: "Fetcher") -> None:
         while not self.request.page_url:
             if self.request.health_url:
                 try:
                     await client.get(self.request.health_url)
+                    self.health = "Active"
                 except FetchError:
                     self.health = "Inactive"
-                else:
-                    self.health = "Active"
             await asyncio.sleep(HEALTH_SECONDS)
             if self.request.config_url:
                 await self._sync(client)
 
-    async def _sync(self, client: Client) -> None:
+    async def _sync(self, client: "Fetcher") -> None:
         try:
-            said = await client.get(self.request.config_url)
-            self.request = self.request.synced(said)
+            self.request = self.request.synced(await client.get(self.request.config_url))
         except (FetchError, ValueError) as error:
             self.failures += 1
             self._log_state(f"configuration of the scorer not used: {error}")

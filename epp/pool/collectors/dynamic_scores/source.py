@@ -15,7 +15,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, Name
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import PluginMetric, Sample
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import parse_duration, parse_positive_duration
 from epp.framework.scoring import DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.kube.objects.decode import SCORER_KINDS
 from epp.kube.objects.followed import Change, Effect, FollowsObjects
@@ -31,7 +31,7 @@ from epp.kube.objects.ocm import (
     is_url,
 )
 from epp.pool.collectors.dynamic_scores.results import Aggregate
-from epp.pool.collectors.dynamic_scores.scorer import HEALTH, Client, ScorerPoller, ScorerRequest, request_of
+from epp.pool.collectors.dynamic_scores.scorer import HEALTH, ScorerPoller, ScorerRequest, request_of
 
 
 class QueryParameters(Parameters, frozen=True, kw_only=True):
@@ -87,14 +87,14 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
         if self.source is not None:
             params = SourceParams(
                 query=self.source.query,
-                range=_seconds("source.range", self.source.range),
-                step=_seconds("source.step", self.source.step),
+                range=parse_positive_duration("source.range", self.source.range),
+                step=parse_positive_duration("source.step", self.source.step),
             )
             source = Source(type="Prometheus", host=self.source.host, path=self.source.path, params=params)
         scoring = Scoring(
             host=self.scoring.host,
             path=self.scoring.path,
-            params=ScoringParams(name=self.name, interval=_seconds("interval", self.interval)),
+            params=ScoringParams(name=self.name, interval=parse_positive_duration("interval", self.interval)),
         )
         config = ScorerConfig(source=source, scoring=scoring)
         check_config(config)
@@ -129,7 +129,7 @@ class PageParameters(Parameters, frozen=True, kw_only=True):
     """File with a bearer token, read again for each request."""
 
     def request(self) -> ScorerRequest:
-        params = ScoringParams(interval=_seconds("interval", self.interval))
+        params = ScoringParams(interval=parse_positive_duration("interval", self.interval))
         config = ScorerConfig(scoring=Scoring(params=params))
         check_config(config)
         if not is_url(self.url):
@@ -175,26 +175,17 @@ class DynamicScoreSourceParameters(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         for name, text in (("timeout", self.timeout), ("validity", self.validity or "1s")):
-            _seconds(name, text)
-        requests: list[tuple[str, Callable[[], ScorerRequest]]] = [
-            *((f"scorers[{index}]", scorer.request) for index, scorer in enumerate(self.scorers)),
-            *((f"pages[{index}]", page.request) for index, page in enumerate(self.pages)),
-        ]
-        for place, request in requests:
-            try:
-                request()
-            except ValueError as error:
-                raise ValueError(f"{place}: {error}") from None
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if seconds <= 0:
-        raise ValueError(f"{name} is {text!r}: write a duration above 0")
-    return seconds
+            parse_positive_duration(name, text)
+        lists: tuple[tuple[str, Sequence[ScorerParameters | PageParameters]], ...] = (
+            ("scorers", self.scorers),
+            ("pages", self.pages),
+        )
+        for name, entries in lists:
+            for index, entry in enumerate(entries):
+                try:
+                    entry.request()
+                except ValueError as error:
+                    raise ValueError(f"{name}[{index}]: {error}") from None
 
 
 _MOST_SCORERS = 256
@@ -224,9 +215,9 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], FollowsO
 
     def setup(self) -> None:
         parameters = self.parameters
-        scorers = [each.request() for each in parameters.scorers]
-        pages = [each.request() for each in parameters.pages]
-        self._named = tuple(map(self._poller, (*scorers, *pages)))
+        requests = [each.request() for each in parameters.scorers]
+        requests += [each.request() for each in parameters.pages]
+        self._named = tuple(map(self._poller, requests))
         self._pollers = self._named
         self._masked: frozenset[tuple[str, str]] = frozenset()
         self._scorers_changed = asyncio.Event()
@@ -279,37 +270,19 @@ class DynamicScoreSource(FollowingTagger[DynamicScoreSourceParameters], FollowsO
             Fetcher(timeout_seconds=timeout, ca_cert_path=self.parameters.ca_cert_path) as client,
             asyncio.TaskGroup() as tasks,
         ):
-            tasks.create_task(self._follow_scorers(client, lambda: changed(every_endpoint)))
             tasks.create_task(self.follow_files(changed))
-
-    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  all of them
-        return partial(self._apply, change)
-
-    async def _follow_scorers(self, client: Client, changed: Callable[[], None]) -> None:
-        """Run one task for each scorer."""
-        running: dict[ScorerPoller, asyncio.Task[None]] = {}
-        ending: set[asyncio.Task[None]] = set()
-        waiting: asyncio.Task[bool] | None = None
-        try:
+            running: dict[ScorerPoller, asyncio.Task[None]] = {}
             while True:
                 self._scorers_changed.clear()
                 for gone in running.keys() - set(self._pollers):
-                    ending.add(task := running.pop(gone))
-                    task.add_done_callback(ending.discard)
-                    task.cancel()
+                    running.pop(gone).cancel()
                 for poller in self._pollers:
                     if poller not in running:
-                        running[poller] = asyncio.create_task(poller.run(client, changed))
-                waiting = asyncio.create_task(self._scorers_changed.wait())
-                done, _ = await asyncio.wait({waiting, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                for ended in done:
-                    ended.result()  # except for `waiting`, tasks end only with an error, which the supervisor handles
-        finally:
-            tasks = [*running.values(), *ending, *([] if waiting is None else [waiting])]
-            for each in tasks:
-                each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                        running[poller] = tasks.create_task(poller.run(client, lambda: changed(every_endpoint)))
+                await self._scorers_changed.wait()
+
+    def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  all of them
+        return partial(self._apply, change)
 
     def _apply(self, change: Change) -> AffectedEndpoints:
         """Apply objects; unchanged scorers keep their scores."""
