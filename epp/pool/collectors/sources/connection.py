@@ -131,9 +131,16 @@ class Connection(asyncio.BufferedProtocol):
             done(error)
         else:
             if reader.done:
-                self._answered(reader, done)
+                answer = _response_of(reader)
+                self._done = None
+                if not reader.keeps_connection or reader.excess:
+                    self.close()
+                done(answer)
             else:
-                self._pause(whole=nbytes == BUFFER_BYTES)
+                self.seconds += self._reading.lap
+                if nbytes == BUFFER_BYTES and self._transport is not None:  # other tasks run before more is read
+                    self._transport.pause_reading()
+                    asyncio.get_running_loop().call_soon(self._resume)
         self._reading.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -156,35 +163,21 @@ class Connection(asyncio.BufferedProtocol):
         else:
             done(_response_of(reader))
 
-    def _pause(self, *, whole: bool) -> None:
-        """Let the event loop run other tasks before more bytes are read."""
-        self.seconds += self._reading.lap
-        if whole and self._transport is not None:
-            self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._resume)
-
     def _resume(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
 
-    def _answered(self, reader: ResponseParser, done: Callable[[Outcome], None]) -> None:
-        answer = _response_of(reader)
-        self._done = None
-        if not reader.keeps_connection or reader.excess:
-            self.close()
-        done(answer)
 
-
-async def connect(target: Target, connecting: socket.socket, make_connection: Callable[[], Connection]) -> Connection:
-    """Return a connection on the given socket; raises ConnectError, or ssl.SSLError where TLS fails."""
+async def connect(target: Target, connecting: socket.socket, connection: Connection) -> None:
+    """Open a connection on the given socket; raises ConnectError, or ssl.SSLError where TLS fails."""
     loop = asyncio.get_running_loop()
     try:
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
         began = loop.time()
         await loop.sock_connect(connecting, (target.address, target.port))
-        round_trip = _round_trip(connecting, loop.time() - began)
-        _, connection = await loop.create_connection(
-            make_connection,
+        connection.round_trip = _round_trip(connecting, loop.time() - began)
+        await loop.create_connection(
+            lambda: connection,
             sock=connecting,
             ssl=target.tls,
             server_hostname=target.server_name if target.tls is not None else None,
@@ -194,8 +187,6 @@ async def connect(target: Target, connecting: socket.socket, make_connection: Ca
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
             raise ConnectError(error) from error
         raise
-    connection.round_trip = round_trip
-    return connection
 
 
 def _round_trip(connected: socket.socket, elapsed: float) -> float:

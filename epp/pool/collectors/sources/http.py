@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import cached_property
 from typing import ClassVar, Literal
 from urllib.parse import quote
 
@@ -21,17 +22,16 @@ from typing_extensions import TypeVar
 from epp.framework.datalayer import DataSource, Extractor, PageError, Report, UnreachableError
 from epp.framework.endpoint import Endpoint, PagePlace
 from epp.framework.limits import AbsolutePath, PortOrZero
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import parse_duration, parse_positive_duration
 from epp.framework.snapshot import GPU_UTILIZATION, MODELS
 from epp.pool.collectors.exposition import PROMETHEUS_TEXT, Selector
 from epp.pool.collectors.page_limits import REMEDIES, Limit
-from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Target, connect
-from epp.pool.collectors.sources.page_client import Attempt, PageClient
+from epp.pool.collectors.sources.connection import ConnectError, DisconnectedError, Target
+from epp.pool.collectors.sources.page_client import Attempt, PageClient, WantsTlsError
 from epp.pool.collectors.sources.probes import (
     EndpointTls,
     TlsParameters,
-    brief_socket,
-    kept_socket,
+    polling_socket,
     speaks_http,
     speaks_tls,
     tls_context,
@@ -65,12 +65,7 @@ class HttpSourceParameters(TlsParameters, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
-            try:
-                seconds = parse_duration(duration)
-            except ValueError as error:
-                raise ValueError(f"{key}: {error}") from None
-            if seconds <= 0:
-                raise ValueError(f"{key} is {duration!r}: write a duration above 0")
+            parse_positive_duration(key, duration)
 
 
 HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
@@ -91,15 +86,14 @@ class HttpSource(DataSource[HP]):
         """State that the connections of all sources share."""
         self.endpoint_tls: EndpointTls | None = None
         """TLS with HTTPS endpoints as in the gateway; None for the parameters of this source."""
-        self._tls = tls_context(self.parameters, self.name) if self.parameters.scheme == "https" else None
-        self._default_tls: ssl.SSLContext | None = self._tls
+        self._tls = self._own_tls if self.parameters.scheme == "https" else None
         self._descriptor_lock = asyncio.Lock()
         self._checked: dict[tuple[str, bool], tuple[float, bool]] = {}
         """Time and result of the last protocol check, by URL and protocol."""
 
     def remedy(self, limit: Limit) -> str:
         """Return the remedy for a page that exceeds a limit."""
-        if limit is Limit.PAGE_BYTES and self._most_bytes < self.reading.limits.page_bytes:
+        if limit is Limit.PAGE_BYTES and self.limit_bytes < self.reading.limits.page_bytes:
             return "check the path of the source: pages of its kind are not so large"
         return REMEDIES[limit]
 
@@ -114,10 +108,16 @@ class HttpSource(DataSource[HP]):
     def place(self, endpoint: Endpoint) -> PagePlace:
         return PagePlace(endpoint.address, self.port or endpoint.port, endpoint.host)
 
+    @cached_property
+    def _own_tls(self) -> ssl.SSLContext:
+        return tls_context(self.parameters, self.name)
+
     def client_for(self, endpoint: Endpoint, page_buffer: PageBuffer | None = None) -> PageClient:
         """Return a client for an endpoint, which the caller closes; `page_buffer` collects its pages, if given."""
         own, place = self.asks(endpoint), self.place(endpoint)
-        tls = self._tls_with_endpoints() if own and endpoint.tls else self._tls
+        tls = self._tls
+        if own and endpoint.tls:
+            tls = self._own_tls if self.endpoint_tls is None else self.endpoint_tls.context
         scheme = "http" if tls is None else "https"
         literal = place._replace(host="")
         attempt = Attempt(
@@ -155,9 +155,8 @@ class HttpSource(DataSource[HP]):
 
         If file descriptors are scarce, waits for one in order of the calls, at most for the timeout of a page.
         """
-        family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
         try:
-            return kept_socket(family), True
+            return polling_socket(target.address, kept=True), True
         except OSError as error:
             if error.errno not in NO_DESCRIPTOR:
                 raise
@@ -165,53 +164,41 @@ class HttpSource(DataSource[HP]):
             for _ in range(math.ceil(self.timeout_seconds / _BRIEF_INTERVAL_SECONDS)):
                 await asyncio.sleep(_BRIEF_INTERVAL_SECONDS)
                 with contextlib.suppress(OSError):
-                    return brief_socket(family), False
-            return brief_socket(family), False
-
-    async def connection(self, target: Target, connecting: socket.socket, page_buffer: PageBuffer | None) -> Connection:
-        """Return a connection on the given socket; raises ConnectError or ssl.SSLError."""
-        return await connect(target, connecting, lambda: Connection(self.reading, self._most_bytes, page_buffer))
+                    return polling_socket(target.address, kept=False), False
+            return polling_socket(target.address, kept=False), False
 
     @property
-    def _most_bytes(self) -> int:
+    def limit_bytes(self) -> int:
+        """Most bytes of a page."""
         common = self.reading.limits.page_bytes
         return min(common, self.most_bytes or common)
 
     async def classify(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        of_protocol = self._classify_secure if attempt.url.startswith("https:") else self._classify_plain
-        return await of_protocol(error, attempt)
-
-    async def _classify_plain(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Classify the failure of a request in plaintext."""
-        if isinstance(error, TimeoutError):
-            return attempt.timed_out(self.timeout_seconds)
-        if isinstance(error, ConnectError):
-            return attempt.lost(error.error)
-        if await self._speaks(speaks_tls, attempt):
-            return attempt.speaks_tls()
-        return _failed_after_connection(error, attempt)
-
-    async def _classify_secure(self, error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-        """Classify the failure of a request over TLS."""
+        """Return the error that tells why a request failed, after a look at the protocol of the server if needed."""
+        if await self._speaks_other(error, attempt):
+            return attempt.wrong_protocol(speaks_tls=attempt.url.startswith("http:"))
         if isinstance(error, ssl.SSLCertVerificationError):
             return attempt.not_trusted(error)
-        refused = isinstance(error, ConnectError) and error.error.errno == errno.ECONNREFUSED
-        lost = isinstance(error, ConnectError | DisconnectedError | TimeoutError | ssl.SSLError) and not refused
-        if lost and await self._speaks(speaks_http, attempt):
-            return attempt.speaks_plaintext()
         if isinstance(error, TimeoutError):
             return attempt.timed_out(self.timeout_seconds)
         if isinstance(error, ssl.SSLError):
             return attempt.no_handshake(error)
-        return _failed_after_connection(error, attempt)
+        if isinstance(error, ConnectError | DisconnectedError):
+            return attempt.lost(error.error or error)
+        return error if isinstance(error, PageError) else PageError(f"{attempt.url}: {type(error).__name__}: {error}")
 
-    def _tls_with_endpoints(self) -> ssl.SSLContext:
-        """Return the context for endpoints that speak HTTPS."""
-        if self.endpoint_tls is not None:
-            return self.endpoint_tls.context
-        if self._default_tls is None:
-            self._default_tls = tls_context(self.parameters, self.name)
-        return self._default_tls
+    async def _speaks_other(self, error: Exception, attempt: Attempt) -> bool:
+        """Return whether a request failed because the server speaks the other of TLS and plaintext."""
+        if attempt.url.startswith("http:"):
+            certain = isinstance(error, ConnectError | TimeoutError | PageError) and not isinstance(
+                error, WantsTlsError
+            )
+            return not certain and await self._speaks(speaks_tls, attempt)
+        refused = isinstance(error, ConnectError) and error.error.errno == errno.ECONNREFUSED
+        if refused or isinstance(error, ssl.SSLCertVerificationError):
+            return False
+        lost = isinstance(error, ConnectError | DisconnectedError | TimeoutError | ssl.SSLError)
+        return lost and await self._speaks(speaks_http, attempt)
 
     async def _speaks(self, check: Callable[[str, int, float], Awaitable[bool]], attempt: Attempt) -> bool:
         """Return whether the server speaks a protocol; the result is remembered for ten seconds."""
@@ -225,18 +212,8 @@ class HttpSource(DataSource[HP]):
         return found
 
 
-def _failed_after_connection(error: Exception, attempt: Attempt) -> UnreachableError | PageError:
-    if isinstance(error, PageError):
-        return error
-    if isinstance(error, ConnectError | DisconnectedError):
-        return attempt.lost(error.error or error)
-    return PageError(f"{attempt.url}: {type(error).__name__}: {error}")
-
-
 # With MIG, the exporter omits the first; the second is optional in its configuration.
 _SERIES = ((Selector("DCGM_FI_DEV_GPU_UTIL"), 100.0), (Selector("DCGM_FI_PROF_GR_ENGINE_ACTIVE"), 1.0))
-_POD = ("exported_pod", "pod")
-_NAMESPACE = ("exported_namespace", "namespace")
 _RANK = re.compile(r"-rank-\d+$")
 
 
@@ -311,13 +288,9 @@ def _is_of(endpoint: Endpoint, labels: Mapping[str, str]) -> bool:
 
     In a page of Prometheus itself, the exporter's own labels have the prefix `exported_`, and `pod` is the exporter.
     """
-    pod = _first(labels, _POD)
-    namespace = _first(labels, _NAMESPACE)
+    pod = labels.get("exported_pod") or labels.get("pod", "")
+    namespace = labels.get("exported_namespace") or labels.get("namespace", "")
     return pod in {"", endpoint.name, _RANK.sub("", endpoint.name)} and namespace in {"", endpoint.namespace}
-
-
-def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((labels[name] for name in names if labels.get(name)), "")
 
 
 MOST_BYTES = 2 * 1024 * 1024

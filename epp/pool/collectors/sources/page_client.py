@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from epp.framework.datalayer import Contact, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint, PagePlace
 from epp.pool.collectors.page_limits import Limit, PageLimitError
-from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Outcome, Target
+from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Outcome, Target, connect
 from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
 from epp.runtime.supervisor import NO_DESCRIPTOR
 
@@ -41,39 +40,40 @@ class Attempt:
     as_gateway: bool = False
     """Whether certificates are verified like in the gateway beside this picker."""
 
-    def speaks_tls(self) -> UnreachableError | PageError:
-        """Return the error of a TLS server that got a request in plaintext."""
-        problem = f"{self.place} speaks TLS, but is asked in plaintext"
+    def wrong_protocol(self, *, speaks_tls: bool) -> UnreachableError | PageError:
+        """Return the error of a TLS server that got a request in plaintext, or of the opposite."""
+        if speaks_tls:
+            scheme, contact, protocols = "https", Contact.SPEAKS_TLS, "TLS, but is asked in plaintext"
+        else:
+            scheme, contact, protocols = "http", Contact.SPEAKS_PLAINTEXT, "plaintext HTTP, but is asked over TLS"
+        remedy = f"write scheme: {scheme} in the parameters of {self.source}"
         if self.own_tls:
-            remedy = f"write https://{self.place}, or scheme: https in a file of endpoints"
-            return UnreachableError(problem, refused=True, contact=Contact.SPEAKS_TLS, remedy=remedy)
-        return PageError(problem, remedy=f"write scheme: https in the parameters of {self.source}")
-
-    def speaks_plaintext(self) -> UnreachableError | PageError:
-        """Return the error of a plaintext server that got a request over TLS."""
-        problem = f"{self.place} speaks plaintext HTTP, but is asked over TLS"
-        if self.own_tls:
-            remedy = f"write http://{self.place}, or scheme: http in a file of endpoints"
-            return UnreachableError(problem, refused=True, contact=Contact.SPEAKS_PLAINTEXT, remedy=remedy)
-        return PageError(problem, remedy=f"write scheme: http in the parameters of {self.source}")
+            remedy = f"write {scheme}://{self.place}, or scheme: {scheme} in a file of endpoints"
+        return self._tls_error(f"{self.place} speaks {protocols}", remedy, contact)
 
     def not_trusted(self, error: ssl.SSLCertVerificationError) -> UnreachableError | PageError:
         """Return the error of a server whose certificate is not trusted."""
+        if error.verify_code == _EXPIRED:
+            remedy = "renew the certificate"
+        elif error.verify_code in _OTHER_NAMES:
+            remedy = "write the endpoint with a host name or address that its certificate has"
+        elif self.as_gateway:
+            remedy = "name its authority with --endpoint-ca-file FILE, or give --endpoint-insecure-skip-verify"
+        else:
+            remedy = f"name its authority in caCertPath of {self.source}, or write insecureSkipVerify: true"
         problem = f"the certificate of {self.place} is not trusted: {error.verify_message}"
-        remedy = self._trust_remedy(error.verify_code)
-        if self.own_tls:
-            return UnreachableError(problem, refused=True, contact=Contact.NOT_TRUSTED, remedy=remedy)
-        return PageError(problem, remedy=remedy)
+        return self._tls_error(problem, remedy, Contact.NOT_TRUSTED)
 
     def no_handshake(self, error: Exception) -> UnreachableError | PageError:
         """Return the error of a server with which TLS fails for any other reason."""
         problem = f"no secure connection to {self.place}: {error}"
-        remedy = "look at the server's log, and at its TLS versions"
-        return (
-            UnreachableError(problem, refused=True, remedy=remedy)
-            if self.own_tls
-            else PageError(problem, remedy=remedy)
-        )
+        return self._tls_error(problem, "look at the server's log, and at its TLS versions")
+
+    def _tls_error(self, problem: str, remedy: str, contact: Contact | None = None) -> UnreachableError | PageError:
+        """Return an error of the endpoint if it decides on TLS, otherwise of the page."""
+        if self.own_tls:
+            return UnreachableError(problem, refused=True, contact=contact, remedy=remedy)
+        return PageError(problem, remedy=remedy)
 
     def timed_out(self, seconds: float) -> UnreachableError:
         """Return the error of a server that did not answer in time."""
@@ -91,15 +91,6 @@ class Attempt:
             return UnreachableError(problem, refused=True, remedy="look at the server's log")
         problem = f"{self.url}: {error}"
         return UnreachableError(problem, refused=False, remedy="check the address and the network")
-
-    def _trust_remedy(self, code: int) -> str:
-        if code == _EXPIRED:
-            return "renew the certificate"
-        if code in _OTHER_NAMES:
-            return "write the endpoint with a host name or address that its certificate has"
-        if self.as_gateway:
-            return "name its authority with --endpoint-ca-file FILE, or give --endpoint-insecure-skip-verify"
-        return f"name its authority in caCertPath of {self.source}, or write insecureSkipVerify: true"
 
 
 class WantsTlsError(PageError):
@@ -135,20 +126,18 @@ class PageClient:
 
     def take_round_trip(self) -> float | None:
         """Return the seconds of a round trip, as a new connection took; None if that was returned before."""
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             return None
-        found, connection.round_trip = connection.round_trip, None
+        found, self._connection.round_trip = self._connection.round_trip, None
         return found
 
     def request(self, done: Callable[[bytes | Exception], None]) -> None:
         """Request the page; call `done` later, once, with it or an UnreachableError, PageError or NotAskedError."""
         self._done = done
-        connection = self._connection
-        if connection is not None and connection.open:
+        if self._connection is not None and self._connection.open:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._source.timeout_seconds, self._expire)
-            connection.send(self.target.request, self._answered)
+            self._connection.send(self.target.request, self._answered)
         else:
             self._start(None)
 
@@ -208,14 +197,11 @@ class PageClient:
                 self.on_end()
             return
         self.seconds = 0.0 if self._connection is None else self._connection.seconds
-        try:
-            page = page_of(outcome, self.attempt.url, self._source.remedy)
-        except WantsTlsError as error:
-            self._start(error)
-        except PageError as error:
-            self._report(error)
+        result = self._page_of(outcome)
+        if isinstance(result, WantsTlsError):
+            self._start(result)
         else:
-            self._report(page)
+            self._report(result)
 
     def _report(self, result: bytes | Exception) -> None:
         done, self._done = self._done, None
@@ -229,7 +215,7 @@ class PageClient:
     async def _resume(self, error: Exception | None) -> None:
         result: bytes | Exception
         try:
-            result = await self._classify(error) if error is not None else await self._request_anew()
+            result = await self._request_anew() if error is None else await self._source.classify(error, self.attempt)
         except Exception as unforeseen:  # noqa: BLE001  reported too, so that polls continue
             result = unforeseen
         self._task = None
@@ -243,56 +229,47 @@ class PageClient:
         except OSError as error:
             if error.errno in NO_DESCRIPTOR:
                 return NotAskedError(f"{self.attempt.url}: {error.strerror}")
-            return await self._classify(ConnectError(error))
-        try:
-            return await self._request_once(connecting, keep=keep)
-        except Exception as error:  # noqa: BLE001  classified
-            return await self._classify(error)
-
-    async def _request_once(self, connecting: socket.socket, *, keep: bool) -> bytes:
+            return await self._source.classify(ConnectError(error), self.attempt)
         self.seconds = 0.0
+        is_kept = False
+        result: bytes | Exception
         try:
             async with asyncio.timeout(self._source.timeout_seconds):
-                self._connection = connection = await self._source.connection(
-                    self.target, connecting, self._page_buffer
-                )
+                connection = Connection(self._source.reading, self._source.limit_bytes, self._page_buffer)
+                await connect(self.target, connecting, connection)
+                self._connection = connection
                 if keep:
                     connection.on_idle_end = self.on_end
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
                 connection.send(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 answer = await outcome
             self.seconds = connection.seconds
-            return page_of(answer, self.attempt.url, self._source.remedy)
+            result = self._page_of(answer)
+            is_kept = keep and isinstance(result, bytes)
         except TimeoutError:
-            late = self._late()
-            self._disconnect()
-            raise late from None
-        except BaseException:
-            self._disconnect()
-            raise
+            result = self._late()
+        except Exception as error:  # noqa: BLE001  classified
+            result = error
         finally:
-            if not keep:
+            if not is_kept:
                 self._disconnect()
+        return result if isinstance(result, bytes) else await self._source.classify(result, self.attempt)
 
-    async def _classify(self, error: Exception) -> Exception:
-        if isinstance(error, PageError) and not isinstance(error, WantsTlsError):
-            return error
-        return await self._source.classify(error, self.attempt)
-
-
-def page_of(outcome: Outcome, url: str, remedy: Callable[[Limit], str]) -> bytes:
-    """Return the page; raises PageError for any other response, and DisconnectedError without one."""
-    if isinstance(outcome, InvalidResponseError):
-        if outcome.limit is not None:
-            raise PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=remedy(outcome.limit))
-        raise PageError(f"{url}: {outcome}")
-    if isinstance(outcome, DisconnectedError):
-        raise outcome
-    if outcome.status != HTTPStatus.OK:
-        problem = f"{url} answered {outcome.status} {outcome.reason}".rstrip()
-        if outcome.status == HTTPStatus.BAD_REQUEST and b"https" in outcome.body.lower():
-            raise WantsTlsError(problem)
-        raise PageError(problem)
-    if outcome.encoding not in IDENTITY:
-        raise PageError(f"{url} answered with Content-Encoding {outcome.encoding}, although identity was requested")
-    return outcome.body
+    def _page_of(self, outcome: Outcome) -> bytes | PageError | DisconnectedError:
+        """Return the page, or the error of any other response."""
+        url = self.attempt.url
+        if isinstance(outcome, DisconnectedError):
+            return outcome
+        if isinstance(outcome, InvalidResponseError):
+            if outcome.limit is None:
+                return PageError(f"{url}: {outcome}")
+            return PageLimitError(f"{url}: {outcome}", outcome.limit, remedy=self._source.remedy(outcome.limit))
+        if outcome.status != HTTPStatus.OK:
+            problem = f"{url} answered {outcome.status} {outcome.reason}".rstrip()
+            wants_tls = outcome.status == HTTPStatus.BAD_REQUEST and b"https" in outcome.body.lower()
+            return WantsTlsError(problem) if wants_tls else PageError(problem)
+        if outcome.encoding not in IDENTITY:
+            return PageError(
+                f"{url} answered with Content-Encoding {outcome.encoding}, although identity was requested"
+            )
+        return outcome.body

@@ -23,21 +23,12 @@ _HTTP = b"HTTP/"
 _ALERT = "ALERT"
 _log = structlog.get_logger()
 _TIMEOUT_SECONDS = 1.0
-_NO_VERIFICATION = EndpointTrust(verify=False)
 
 
-def kept_socket(family: int) -> socket.socket:
-    """Return a socket for a persistent connection; raises OSError if no file descriptor is left for it."""
-    return _socket_below(polling_bound(kept=True), family)
-
-
-def brief_socket(family: int) -> socket.socket:
-    """Return a socket for a short-lived connection; raises OSError if no file descriptor is left for it."""
-    return _socket_below(polling_bound(kept=False), family)
-
-
-def _socket_below(bound: int | None, family: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+def polling_socket(address: str, *, kept: bool) -> socket.socket:
+    """Return a socket for a persistent or a short-lived connection; raises OSError without a file descriptor for it."""
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    bound = polling_bound(kept=kept)
     if bound is not None and made.fileno() >= bound:
         made.close()
         raise OSError(errno.EMFILE, "all free file descriptors are reserved for listeners")
@@ -85,21 +76,19 @@ async def speaks_http(address: str, port: int, seconds: float) -> bool:
 
 @contextlib.asynccontextmanager
 async def _connection(address: str, port: int) -> AsyncIterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with brief_socket(family) as connecting:
+    with polling_socket(address, kept=False) as connecting:
         connecting.settimeout(0)
         await asyncio.get_running_loop().sock_connect(connecting, (address, port))
         yield connecting
 
 
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _without_verification(context: ssl.SSLContext) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
-_UNVERIFIED = _unverified()
+_UNVERIFIED = _without_verification(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
 class TlsParameters(Parameters, frozen=True):
@@ -137,10 +126,7 @@ class EndpointTls:
             why = f"it is no PEM file of certificates ({error})" if isinstance(error, ssl.SSLError) else error.strerror
             raise ConfigurationError(f"--endpoint-ca-file {file}: {why}") from error
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Envoy is not strict either
-        if not self._trust.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return context if self._trust.verify else _without_verification(context)
 
 
 def tls_context(parameters: TlsParameters, name: str) -> ssl.SSLContext:
@@ -159,12 +145,11 @@ def tls_context(parameters: TlsParameters, name: str) -> ssl.SSLContext:
     except OSError as error:  # ssl.SSLError is one
         files = ", ".join(filter(None, (parameters.ca_cert_path, parameters.client_cert_path)))
         raise ValueError(f"certificate files ({files}) cannot be used: {error}") from error
-    if parameters.insecure_skip_verify:
-        if parameters.ca_cert_path:
-            _log.warning("caCertPath has no effect unless insecureSkipVerify is false", plugin=name)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    if not parameters.insecure_skip_verify:
+        return context
+    if parameters.ca_cert_path:
+        _log.warning("caCertPath has no effect unless insecureSkipVerify is false", plugin=name)
+    return _without_verification(context)
 
 
 class ConnectionProbe(DataSource[Parameters]):
@@ -175,7 +160,7 @@ class ConnectionProbe(DataSource[Parameters]):
     def __init__(self, endpoint_tls: EndpointTls | None) -> None:
         super().__init__()
         self._verifies = endpoint_tls is not None
-        self._endpoint_tls = endpoint_tls or EndpointTls(_NO_VERIFICATION)
+        self._endpoint_tls = endpoint_tls or EndpointTls(EndpointTrust(verify=False))
 
     @property
     def interval_seconds(self) -> float:
@@ -191,7 +176,7 @@ class ConnectionProbe(DataSource[Parameters]):
             raise attempt.not_trusted(error) from error
         except (TimeoutError, ssl.SSLError) as error:
             if endpoint.tls and await speaks_http(endpoint.address, endpoint.port, _TIMEOUT_SECONDS):
-                raise attempt.speaks_plaintext() from error
+                raise attempt.wrong_protocol(speaks_tls=False) from error
             if isinstance(error, TimeoutError):
                 raise attempt.timed_out(_TIMEOUT_SECONDS) from None
             raise attempt.no_handshake(error) from error
