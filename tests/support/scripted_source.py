@@ -75,7 +75,7 @@ async def collect_once(poll: Poll, endpoint: Endpoint, delay_seconds: float = 0.
     """Fetch a page and settle the outcome."""
     outcome: bytes | Exception
     try:
-        outcome = await poll.source.fetch(endpoint)
+        outcome = await poll.feed.source.fetch(endpoint)
     except Exception as error:  # noqa: BLE001  any error is an outcome
         outcome = error
     return poll.settle(endpoint, outcome, delay_seconds)

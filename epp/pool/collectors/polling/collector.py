@@ -41,19 +41,18 @@ _MANY = 8
 class Capacity:
     """Logs too few file descriptors, and intervals longer than configured; again when the pool grows."""
 
-    def __init__(self, poller: Poller, observer: CollectorObserver) -> None:
+    def __init__(self, poller: Poller, observer: CollectorObserver, interval_seconds: float) -> None:
         self._poller = poller
         self._observer = observer
+        self._interval_seconds = interval_seconds
         self._changed = asyncio.Event()
-        self._connections = 0
         self._endpoints = 0
-        self._interval_seconds = 0.0
         self._warned_of = 0
         self._told_seconds = 0.0
 
-    def changed(self, *, endpoints: int, connections: int, interval_seconds: float) -> None:
-        """Record the size of the pool, the connections for polls, and the configured interval."""
-        self._endpoints, self._connections, self._interval_seconds = endpoints, connections, interval_seconds
+    def changed(self, endpoints: int) -> None:
+        """Record the size of the pool."""
+        self._endpoints = endpoints
         self._changed.set()
 
     async def follow(self) -> None:
@@ -67,18 +66,12 @@ class Capacity:
             self.check()
 
     def check(self) -> None:
-        self._check_descriptors()
-        self._check_interval()
-
-    def _check_descriptors(self) -> None:
-        problem = shortage(self._connections)
+        problem = shortage(self._poller.count)
         if problem is None:
             self._warned_of = 0
-        elif self._connections > self._warned_of:
-            self._warned_of = self._connections
+        elif self._poller.count > self._warned_of:
+            self._warned_of = self._poller.count
             _log.warning("too few file descriptors", endpoints=self._endpoints, problem=problem)
-
-    def _check_interval(self) -> None:
         seconds = max(self._poller.delay_seconds, self._interval_seconds)
         self._observer.poll_interval(seconds)
         if seconds <= self._interval_seconds:
@@ -132,8 +125,7 @@ class Collector:
         """HTTPS endpoints that the gateway can use: those with a host name, and these addresses; None for all."""
         self.conditions = Conditions()
         self._trusted_seconds = math.inf
-        self._budget = budget or PollBudget()
-        self._poller = Poller(store, clock, self._budget, generator, reading=Reading(self._limits))
+        self._poller = Poller(store, clock, budget or PollBudget(), generator, reading=Reading(self._limits))
         self._feeds = self.checked(feeds)
         self._equip(self._feeds)
         self._ending: set[asyncio.Task[None]] = set()
@@ -145,7 +137,7 @@ class Collector:
         self._late: deque[Change] = deque()
         """Changes that are still to be applied, the first one in part."""
         self._any_late = asyncio.Event()
-        self._capacity = Capacity(self._poller, self._observer)
+        self._capacity = Capacity(self._poller, self._observer, interval_seconds)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     @property
@@ -164,10 +156,8 @@ class Collector:
     def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
         """Return the feeds without duplicates; raises ValueError for an interval that is not above 0."""
         for feed in feeds:
-            if self._interval_of(feed) <= 0:
-                raise ValueError(
-                    f"source {feed.source.name!r}: an interval of {self._interval_of(feed)} s is too short"
-                )
+            if (interval := self._interval_of(feed)) <= 0:
+                raise ValueError(f"source {feed.source.name!r}: an interval of {interval} s is too short")
         return tuple(dict.fromkeys(feeds))
 
     async def start(self) -> None:
@@ -181,7 +171,7 @@ class Collector:
             self._supervisor.start("collector capacity", self._capacity.follow),
             self._supervisor.start("collect", self._catch_up, name="polls of many endpoints"),
         )
-        self._size_changed()
+        self._capacity.changed(len(self._endpoints))
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
         """Replace the feeds in steps; a feed with the same source and extractors as before continues.
@@ -194,7 +184,7 @@ class Collector:
         self._feeds = wanted
         self._equip(wanted)
         await run_in_steps(self._replace_all_feeds())
-        self._size_changed()
+        self._capacity.changed(len(self._endpoints))
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
@@ -218,7 +208,7 @@ class Collector:
         for polled_feeds in self._polled_feeds.values():
             for polled in polled_feeds.values():
                 if polled.cadence is not None:
-                    polled.cadence.limit(slowest)
+                    polled.cadence.slowest = slowest
 
     def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
         """Rule out HTTPS endpoints that join from now on, except those with a host name or these addresses."""
@@ -242,7 +232,7 @@ class Collector:
             return
         for _ in self._follow_change(change):
             pass
-        self._size_changed()
+        self._capacity.changed(len(self._endpoints))
 
     async def _catch_up(self) -> None:
         """Apply large changes of the pool in steps, until cancelled."""
@@ -252,7 +242,7 @@ class Collector:
                 await run_in_steps(self._follow_change(self._late[0]))
                 self._late.popleft()
             self._any_late.clear()
-            self._size_changed()
+            self._capacity.changed(len(self._endpoints))
 
     def _follow_change(self, change: Change) -> Iterator[None]:
         """Apply a change of the pool, one endpoint per step."""
@@ -281,11 +271,6 @@ class Collector:
         self._endpoints[identity] = endpoint
         for polled in self._polled_feeds.get(identity, {}).values():
             polled.endpoint = endpoint
-
-    def _size_changed(self) -> None:
-        self._capacity.changed(
-            endpoints=len(self._endpoints), connections=self._poller.count, interval_seconds=self._interval_seconds
-        )
 
     def _begin(self, endpoint: Endpoint) -> None:
         self._endpoints[endpoint.id] = endpoint
@@ -317,41 +302,36 @@ class Collector:
     def _begin_feeds(self, endpoint: Endpoint) -> None:
         polled_feeds = self._polled_feeds.setdefault(endpoint.id, {})
         for feed in self._feeds_of(endpoint):
-            if feed not in polled_feeds:
-                polled_feeds[feed] = polled = self._polled_feed(endpoint, feed)
-                self._poller.add(polled, self._interval_of(feed))
+            if feed in polled_feeds:
+                continue
+            poll = Poll(
+                self._store,
+                feed,
+                self._reachability[endpoint.id],
+                clock=self._clock,
+                interval_seconds=self._interval_of(feed),
+                observer=self._observer,
+                limits=self._limits,
+            )
+            cadence = None
+            if feed.source.interval_seconds is None:
+                cadence = Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())
+            polled_feeds[feed] = polled = PolledFeed(
+                self._store, endpoint, poll, cadence=cadence, brief=feed is self._probe, shared=self._shared
+            )
+            self._poller.add(polled, self._interval_of(feed))
 
     def _replace_all_feeds(self) -> Iterator[None]:
         """Replace the feeds, one endpoint per step."""
         for identity in tuple(self._endpoints):
             endpoint = self._endpoints.get(identity)
             if endpoint is not None:  # it has not left
-                self._replace_feeds(endpoint)
+                polled_feeds, wanted = self._polled_feeds[identity], self._feeds_of(endpoint)
+                for feed in [feed for feed in polled_feeds if feed not in wanted]:
+                    self._end_feed(polled_feeds.pop(feed))
+                    self._reachability[identity].forget(feed.source.name)
+                self._begin_feeds(endpoint)
             yield
-
-    def _replace_feeds(self, endpoint: Endpoint) -> None:
-        """Stop the removed feeds of an endpoint and start its new ones."""
-        polled_feeds, wanted = self._polled_feeds[endpoint.id], self._feeds_of(endpoint)
-        for feed in tuple(polled_feeds):
-            if feed not in wanted:
-                self._end_feed(polled_feeds.pop(feed))
-                self._reachability[endpoint.id].forget(feed.source.name)
-        self._begin_feeds(endpoint)
-
-    def _polled_feed(self, endpoint: Endpoint, feed: Feed) -> PolledFeed:
-        poll = Poll(
-            self._store,
-            feed,
-            self._reachability[endpoint.id],
-            clock=self._clock,
-            interval_seconds=self._interval_of(feed),
-            observer=self._observer,
-            limits=self._limits,
-        )
-        own = feed.source.interval_seconds is not None
-        cadence = None if own else Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())
-        is_probe = feed is self._probe
-        return PolledFeed(self._store, endpoint, poll, cadence=cadence, brief=is_probe, shared=self._shared)
 
     @property
     def _slowest_seconds(self) -> float:

@@ -104,14 +104,10 @@ class Reachability:
     def missed(self, error: UnreachableError) -> None:
         """Record a refused connection or a timeout."""
         self._is_well = False
-        if error.refused:
-            self._timeouts = 0
-            self._mark(REFUSES, Condition(error.contact, str(error), error.remedy))
-            return
-        self._timeouts += 1
-        if self._timeouts >= _MAX_TIMEOUTS:
+        self._timeouts = 0 if error.refused else self._timeouts + 1
+        if error.refused or self._timeouts >= _MAX_TIMEOUTS:
             # An endpoint that refused connections has to respond before it is used again.
-            verdict = SILENT if self._verdict == ANSWERS else self._verdict
+            verdict = REFUSES if error.refused or self._verdict == REFUSES else SILENT
             self._mark(verdict, Condition(error.contact, str(error), error.remedy))
 
     def rule_out(self, contact: Contact, why: str, remedy: str) -> None:

@@ -3,7 +3,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,6 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.datalayer import (
     Contact,
-    DataSource,
     Extractor,
     Feed,
     NotAskedError,
@@ -23,7 +22,7 @@ from epp.framework.datalayer import (
 from epp.framework.endpoint import Endpoint
 from epp.framework.messages import described
 from epp.framework.snapshot import KV_USAGE, RUNNING, WAITING, Column
-from epp.pool.collectors.page_limits import ImpossibleValueError, MetricFilter, PageLimitError, cut_short
+from epp.pool.collectors.page_limits import ImpossibleValueError, Limit, MetricFilter, PageLimitError, cut_short
 from epp.pool.collectors.polling.conditions import Condition, Reachability
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Datastore
@@ -118,9 +117,9 @@ class Poll:
     """
 
     __slots__ = (
-        "_backoff_seconds", "_clock", "_delay_seconds", "_feed", "_interval_seconds", "_last", "_limits",
-        "_observer", "_problems", "_reachability", "_reported_at", "_store", "changed", "metric_filter",
-        "was_tried",
+        "_backoff_seconds", "_clock", "_delay_seconds", "_interval_seconds", "_last", "_limits",
+        "_observer", "_problems", "_reachability", "_reported_at", "_store", "changed", "feed", "metric_filter",
+        "wanted", "was_tried",
     )  # fmt: skip
 
     def __init__(
@@ -135,11 +134,12 @@ class Poll:
         limits: PageLimits | None = None,
     ) -> None:
         self._limits = limits = limits or PageLimits()
-        names, newest = _wanted(feed)
+        names, newest = self.wanted = _wanted(feed)
+        """The names of the series that are kept of a page; equal for feeds that share pages."""
         self.metric_filter = MetricFilter(names, limits, newest=newest) if names else None
         """Filter for the series that extractors read; None if one of them reads whole pages."""
         self._store = store
-        self._feed = feed
+        self.feed = feed
         self._reachability = reachability
         self._clock = clock
         self._interval_seconds = interval_seconds
@@ -155,27 +155,17 @@ class Poll:
         """Whether a poll has ended, successfully or not."""
 
     @property
-    def wanted(self) -> Hashable:
-        """The names of the series that are kept of a page; equal for feeds that share pages."""
-        return _wanted(self._feed)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the last page exceeded a limit."""
-        return self.metric_filter is not None and bool(self.metric_filter.cut)
-
-    @property
-    def source(self) -> DataSource[Any]:
-        return self._feed.source
-
-    def tells_reachability(self, endpoint: Endpoint) -> bool:
-        """Return whether pages come from the port that requests are sent to."""
-        return self._feed.asks(endpoint)
+    def cut(self) -> Collection[Limit]:
+        """The limits that the last page exceeded."""
+        return () if self.metric_filter is None else self.metric_filter.cut
 
     @property
     def reads_requests(self) -> bool:
         """Whether pages have the number of requests of an endpoint."""
-        return any(datum in _REQUESTS for extractor in self._feed.extractors for datum in extractor.writes)
+        return self._reads(_REQUESTS)
+
+    def _reads(self, columns: Collection[Column]) -> bool:
+        return any(datum in columns for extractor in self.feed.extractors for datum in extractor.writes)
 
     def settle(self, endpoint: Endpoint, outcome: bytes | Exception, delay_seconds: float = 0.0) -> float:
         """Report a page or the failure to fetch it; return the seconds until the next poll is due.
@@ -199,25 +189,30 @@ class Poll:
         return self._backoff_seconds
 
     def _failed(self, endpoint: Endpoint, error: Exception) -> None:
-        self._observer.poll_error(self._feed.source.plugin_type)
+        self._observer.poll_error(self.feed.source.plugin_type)
         if isinstance(error, PageLimitError):
-            self._observer.page_limited(self._feed.source.plugin_type, error.limit)
+            self._observer.page_limited(self.feed.source.plugin_type, error.limit)
         self._problems.occurred(PAGE, endpoint, error)
-        if isinstance(error, UnreachableError):
-            self._missed(endpoint, error)
-        elif isinstance(error, PageError):
+        if isinstance(error, PageError):
             self._answered(endpoint, error)
-        elif isinstance(error, NotAskedError):
+            return
+        backs_off = isinstance(error, NotAskedError)
+        if isinstance(error, UnreachableError):
+            backs_off = error.refused
+            if self.feed.asks(endpoint):
+                self._reachability.missed(error)
+                backs_off = self._reachability.lost
+        if backs_off:
             self._back_off()
 
     def _cut(self, endpoint: Endpoint) -> PageLimitError | None:
         """Return the error of a page that was read in part, and record it; None for a whole page."""
-        if self.metric_filter is None or not self.metric_filter.cut:
+        if not self.cut:
             self._problems.resolved(IN_PART, endpoint)
             return None
-        for limit in self.metric_filter.cut:
-            self._observer.page_limited(self._feed.source.plugin_type, limit)
-        error = cut_short(min(self.metric_filter.cut), self._limits)
+        for limit in self.cut:
+            self._observer.page_limited(self.feed.source.plugin_type, limit)
+        error = cut_short(min(self.cut), self._limits)
         self._problems.occurred(IN_PART, endpoint, error)
         return error
 
@@ -226,12 +221,12 @@ class Poll:
         problem: PageError | None = None
         impossible: ImpossibleValueError | None = None
         failures = 0
-        for extractor in self._feed.extractors:
+        for extractor in self.feed.extractors:
             try:
                 report = extractor.extract(page, endpoint)
                 self._store.report(endpoint, report)
             except Exception as error:  # noqa: BLE001  a plugin may raise anything; other extractors continue
-                self._observer.extract_error(self._feed.source.plugin_type, extractor.plugin_type)
+                self._observer.extract_error(self.feed.source.plugin_type, extractor.plugin_type)
                 self._problems.occurred(extractor.name, endpoint, error)
                 failures += 1
                 problem = error if isinstance(error, PageError) else problem
@@ -246,9 +241,9 @@ class Poll:
                     self._problems.occurred(extractor.name, endpoint, impossible)
                 else:
                     self._problems.resolved(extractor.name, endpoint)
-        if failures < len(self._feed.extractors) and impossible is not None:
+        if failures < len(self.feed.extractors) and impossible is not None:
             return impossible
-        return problem if failures == len(self._feed.extractors) else None
+        return problem if failures == len(self.feed.extractors) else None
 
     def _forget_stale(self, endpoint: Endpoint) -> None:
         interval = max(self._interval_seconds, self._delay_seconds)
@@ -264,8 +259,8 @@ class Poll:
             self._backoff_seconds = self._interval_seconds
         else:
             self._back_off()
-        if self._feed.asks(endpoint):
-            self._reachability.answered(self._feed.source.name, self._condition(problem))
+        if self.feed.asks(endpoint):
+            self._reachability.answered(self.feed.source.name, self._condition(problem))
 
     def _condition(self, problem: PageError | None) -> Condition | None:
         if problem is None:
@@ -273,19 +268,10 @@ class Poll:
         why, remedy = str(problem), problem.remedy
         if _is_read_in_part(problem):
             return Condition(Contact.READ_IN_PART, why, remedy)
-        if any(datum in _LOAD for extractor in self._feed.extractors for datum in extractor.writes):
+        if self._reads(_LOAD):
             why = f"{why}; its load is judged by the requests that it was sent"
-            remedy = remedy or f"enable its metrics, or set path or port of {self._feed.source.name}"
+            remedy = remedy or f"enable its metrics, or set path or port of {self.feed.source.name}"
         return Condition(Contact.NO_PAGE, why, remedy)
-
-    def _missed(self, endpoint: Endpoint, error: UnreachableError) -> None:
-        if self._feed.asks(endpoint):
-            self._reachability.missed(error)
-            backs_off = self._reachability.lost
-        else:
-            backs_off = error.refused
-        if backs_off:
-            self._back_off()
 
     def _back_off(self) -> None:
         longest = max(_LONGEST_BACKOFF_SECONDS, self._interval_seconds, _BACKOFF_TURNS * self._delay_seconds)

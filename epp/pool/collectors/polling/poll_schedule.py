@@ -64,26 +64,22 @@ class Cadence:
     An event is a request that was sent to the endpoint, a request in flight, or a change of its numbers.
     """
 
-    __slots__ = ("_fastest", "_last_event", "_slowest")
+    __slots__ = ("_fastest", "_last_event", "slowest")
 
     def __init__(self, fastest: float, slowest: float, now: float) -> None:
         self._fastest = fastest
-        self._slowest = slowest
+        self.slowest = slowest
         self._last_event = now
 
     def event(self, now: float) -> None:
         self._last_event = now
 
-    def limit(self, slowest: float) -> None:
-        """Change the slowest interval."""
-        self._slowest = slowest
-
     def interval(self, now: float) -> float:
         """Return the time until the next poll."""
         quiet = now - self._last_event
         interval = self._fastest
-        while quiet >= _STEP_SECONDS and interval < self._slowest:
-            interval = min(2 * interval, self._slowest)
+        while quiet >= _STEP_SECONDS and interval < self.slowest:
+            interval = min(2 * interval, self.slowest)
             quiet -= _STEP_SECONDS
         return interval
 
@@ -213,7 +209,10 @@ class PollPriority:
 
     def settled(self, outcome: bytes | Exception) -> None:
         """Answer questions with the outcome of a poll."""
-        verdict = verdict_of(outcome)
+        if isinstance(outcome, UnreachableError):
+            verdict = Verdict.REFUSES if outcome.refused else Verdict.SILENT
+        else:
+            verdict = Verdict.SILENT if isinstance(outcome, NotAskedError) else Verdict.ANSWERS
         if verdict is Verdict.REFUSES:
             self._pause_seconds = 0.0
         if not self._questions:
@@ -247,13 +246,6 @@ class UrgentBudget:
             return False
         self._left -= 1.0
         return True
-
-
-def verdict_of(outcome: bytes | Exception) -> Verdict:
-    """Return the verdict of a poll on the port that was polled."""
-    if isinstance(outcome, UnreachableError):
-        return Verdict.REFUSES if outcome.refused else Verdict.SILENT
-    return Verdict.SILENT if isinstance(outcome, NotAskedError) else Verdict.ANSWERS
 
 
 class PollBudget:

@@ -117,18 +117,18 @@ class PolledFeed:
     @property
     def tells_reachability(self) -> bool:
         """Whether it polls the port that requests are sent to."""
-        return self.poll.tells_reachability(self.endpoint)
+        return self.poll.feed.asks(self.endpoint)
 
     @property
     def needs_connection(self) -> bool:
         """Whether the next poll connects first."""
-        if not isinstance(self.poll.source, HttpSource):
+        if not isinstance(self.poll.feed.source, HttpSource):
             return self.brief
         return self._client is None or not self._client.connected
 
     def begin(self, done: Done) -> None:
         """Start a poll, and call `done` with its outcome after this has returned."""
-        source = self.poll.source
+        source = self.poll.feed.source
         if isinstance(source, HttpSource):
             client = self._client
             moved = client is not None and client.attempt.endpoint is not self.endpoint
@@ -152,11 +152,10 @@ class PolledFeed:
     def settle(self, outcome: bytes | Exception, delay_seconds: float, now: float) -> None:
         """Report the outcome, and set the time until the next poll."""
         wait = self.poll.settle(self.endpoint, outcome, delay_seconds)
-        cadence = self.cadence
-        if cadence is not None:
+        if self.cadence is not None:
             if self.poll.changed or self._store.in_flight(self.endpoint.id):
-                cadence.event(now)
-            wait = max(wait, cadence.interval(now))
+                self.cadence.event(now)
+            wait = max(wait, self.cadence.interval(now))
         if self._client is not None:
             self.least_wait = self._client.seconds / _SHARE
             round_trip = self._client.take_round_trip()
@@ -190,7 +189,7 @@ class PolledFeed:
             self._shared.join(self._page)
 
     def _requested(self, outcome: bytes | Exception, done: Done) -> None:
-        if self._shared is not None and self._page is not None and isinstance(outcome, bytes) and not self.poll.is_cut:
+        if self._shared is not None and self._page is not None and isinstance(outcome, bytes) and not self.poll.cut:
             self._shared.put(self._page, outcome)
         done(self, outcome)
 
@@ -231,7 +230,8 @@ class Poller:
         self._timetable: Timetable[PolledFeed] = Timetable(clock.now() - generator.random())
         self._polled_feeds: dict[str, set[PolledFeed]] = {}
         """By id of the endpoint."""
-        self._count = 0
+        self.count = 0
+        """Number of polled feeds, counted for each endpoint."""
         self._brief = 0
         self._waiting: deque[PolledFeed] = deque()
         self._unaccounted_seconds = 0.0
@@ -244,11 +244,6 @@ class Poller:
         """When the timer ends, with jitter: a later step is late."""
 
     @property
-    def count(self) -> int:
-        """Number of polled feeds, counted for each endpoint."""
-        return self._count
-
-    @property
     def delay_seconds(self) -> float:
         """Expected time between the due time and the start of a poll."""
         return len(self._waiting) / self._budget.polls_per_second
@@ -256,7 +251,7 @@ class Poller:
     def add(self, polled: PolledFeed, interval: float) -> None:
         """Start to poll a feed, for the first time within its interval or a second."""
         self._polled_feeds.setdefault(polled.endpoint.id, set()).add(polled)
-        self._count += 1
+        self.count += 1
         self._brief += polled.brief
         polled.wait = interval
         if polled.tells_reachability:
@@ -264,7 +259,7 @@ class Poller:
         now = self._clock.now()
         longest = min(interval, _LONGEST_FIRST_WAIT_SECONDS)
         first = now - longest * self._generator.random()
-        self._put(polled, self._timetable.after(first, longest, now, self._count))
+        self._put(polled, self._timetable.after(first, longest, now, self.count))
 
     def remove(self, polled: PolledFeed) -> Collection[asyncio.Task[None]]:
         """Stop polling a feed; return its cancelled tasks."""
@@ -272,7 +267,7 @@ class Poller:
         polled_feeds.remove(polled)
         if not polled_feeds:
             del self._polled_feeds[polled.endpoint.id]
-        self._count -= 1
+        self.count -= 1
         self._brief -= polled.brief
         self._timetable.remove(polled)
         polled.on_end = None  # avoids a reference cycle
@@ -311,17 +306,7 @@ class Poller:
         self._shorten_intervals(now)
         self._waiting.extend(self._timetable.take_due(now))
         self._budget.ran(now, started, max(now - self._latest_step, 0.0))
-        began = self._begin(self._budget.allowance(now), self._budget.at_once)
-        self._unaccounted_seconds += self._cpu_seconds() - started + self.reading.take()
-        if began:
-            self._budget.spent(self._unaccounted_seconds, began)
-            self._unaccounted_seconds = 0.0
-        if self._waiting:
-            return now + max(_STEP_SECONDS, 1.0 / self._budget.polls_per_second)
-        return self._timetable.next_due
-
-    def _begin(self, most: int, at_once: int) -> int:
-        """Start at most so many polls, or fewer if they need connections; return their number."""
+        most, at_once = self._budget.allowance(now), self._budget.at_once
         began = load = 0
         while self._waiting and began < most and load < at_once:
             polled = self._waiting.popleft()
@@ -330,7 +315,13 @@ class Poller:
                 load += _CONNECTING if polled.needs_connection else 1
                 self._begin_one(polled)
         self._budget.began(began)
-        return began
+        self._unaccounted_seconds += self._cpu_seconds() - started + self.reading.take()
+        if began:
+            self._budget.spent(self._unaccounted_seconds, began)
+            self._unaccounted_seconds = 0.0
+        if self._waiting:
+            return now + max(_STEP_SECONDS, 1.0 / self._budget.polls_per_second)
+        return self._timetable.next_due
 
     def _begin_one(self, polled: PolledFeed) -> None:
         polled.priority.began_at = self._clock.now()
@@ -365,7 +356,7 @@ class Poller:
             polled.settle(outcome, self.delay_seconds, now)
         finally:
             wait = max(polled.wait, self._brief / _MOST_BRIEF_PER_SECOND) if polled.brief else polled.wait
-            due = self._timetable.after(polled.due, wait, now, self._count)
+            due = self._timetable.after(polled.due, wait, now, self.count)
             self._put(polled, min(due, max(now, polled.priority.earliest)) if polled.priority.is_asked else due)
 
     def _shorten_intervals(self, now: float) -> None:
@@ -374,14 +365,12 @@ class Poller:
             return
         for endpoint in self._store.picked_since(self._sequence):
             for polled in self._polled_feeds.get(endpoint.id, ()):
-                cadence = polled.cadence
-                if cadence is None:
-                    continue
-                cadence.event(now)
-                wait = max(cadence.interval(now), polled.least_wait)
-                due = max(now, polled.due - polled.wait + wait)
-                if due < self._timetable.due_of(polled) < math.inf:
-                    self._put(polled, due)
+                if polled.cadence is not None:
+                    polled.cadence.event(now)
+                    wait = max(polled.cadence.interval(now), polled.least_wait)
+                    due = max(now, polled.due - polled.wait + wait)
+                    if due < self._timetable.due_of(polled) < math.inf:
+                        self._put(polled, due)
         self._sequence = self._store.ledger.sequence
 
     def _put(self, polled: PolledFeed, due: float) -> None:
@@ -404,6 +393,5 @@ class Poller:
             self._timer = asyncio.get_running_loop().call_later(seconds + jitter, self._wake)
 
     def _wake(self) -> None:
-        alarm = self._alarm
-        if alarm is not None and not alarm.done():
-            alarm.set_result(None)
+        if self._alarm is not None and not self._alarm.done():
+            self._alarm.set_result(None)
