@@ -11,7 +11,7 @@ from epp.cli.app import application
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
-from epp.pool.collectors.engine_config import BUILT_IN
+from epp.pool.collectors.engine import BUILT_IN
 from tests.support.commands import outcome
 from tests.support.kube.charts import (
     CHART,

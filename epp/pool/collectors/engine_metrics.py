@@ -2,8 +2,9 @@
 """Metrics of inference engines and of the routers of clusters: the source of their pages, and the extractors."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from epp.framework.datalayer import Extractor, PageError, Report
@@ -11,8 +12,15 @@ from epp.framework.endpoint import Endpoint, Identity, PagePlace
 from epp.framework.limits import AbsolutePath, NameOrDefault
 from epp.framework.plugin import Parameters, Stability
 from epp.framework.snapshot import CLUSTER_KV_USAGE, CLUSTER_QUEUE, Column
-from epp.pool.collectors.engine import Engine, Signal, compile_engine
-from epp.pool.collectors.engine_config import BUILT_IN, HOST, SERIES_PREFIXES, EngineConfig
+from epp.pool.collectors.engine import (
+    BUILT_IN,
+    HOST,
+    SERIES_PREFIXES,
+    Engine,
+    EngineConfig,
+    Signal,
+    compile_engine,
+)
 from epp.pool.collectors.exposition import PROMETHEUS_TEXT, PageLayout, Selector
 from epp.pool.collectors.sources.http import HttpSource, HttpSourceParameters
 
@@ -97,14 +105,21 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
     def newest(self) -> Collection[str]:
         """Names of the series of adapters: only the newest sample counts, as old ones stay on the page."""
         engines = self._engines.values()
-        newest = {name for engine in engines for name in engine.newest_series}
-        return {
-            name for name in newest if all(name in one.newest_series or name not in one.series_names for one in engines)
-        }
+        ordinary = {name for engine in engines for name in {*engine.series_names} - engine.newest_series}
+        return {name for engine in engines for name in engine.newest_series} - ordinary
 
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         name = endpoint.labels.get(self.parameters.engine_label_key)
-        engine = self._recognised.get(endpoint.identity, self._default) if name is None else self._named(name, endpoint)
+        if name is None:
+            engine = self._recognised.get(endpoint.identity, self._default)
+        elif (labelled := self._engines.get(name)) is not None:
+            engine = labelled
+        else:
+            raise PageError(
+                f"endpoint {endpoint.id} has label {self.parameters.engine_label_key}={name}, an unknown engine: "
+                f"use one of {', '.join(sorted(self._engines))}, or describe {name!r} in engineConfigs of "
+                f"plugin {self.name!r}"
+            )
         last = self._last.get(endpoint.identity)
         if last is None or last.engine is not engine:
             if len(self._last) >= _LAST_LIMIT:  # of former endpoints
@@ -120,20 +135,11 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
             raise PageError(self._hint(page, self._default if name is None else engine))
         return report
 
-    def _named(self, name: str, endpoint: Endpoint) -> Engine:
-        engine = self._engines.get(name)
-        if engine is None:
-            raise PageError(
-                f"endpoint {endpoint.id} has label {self.parameters.engine_label_key}={name}, an unknown engine: "
-                f"use one of {', '.join(sorted(self._engines))}, or describe {name!r} in engineConfigs of "
-                f"plugin {self.name!r}"
-            )
-        return engine
-
     def _recognise(self, page: bytes, endpoint: Endpoint, tried: Engine) -> Report | None:
         """Read the page as that of the engine whose series it has; remember the engine for the next pages."""
         self._recognised.pop(endpoint.identity, None)
-        for engine in self._candidates(page):
+        found = (self._engines[name] for prefix, _, name in SERIES_PREFIXES if _has_series(page, prefix))
+        for engine in chain((self._default,), found):
             report = None if engine is tried else engine.read(page, PageLayout())
             if report is not None:
                 if engine is not self._default and engine.name != HOST:
@@ -142,12 +148,6 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
                     self._recognised[endpoint.identity] = engine
                 return report
         return None
-
-    def _candidates(self, page: bytes) -> Iterator[Engine]:
-        yield self._default
-        for prefix, _, name in SERIES_PREFIXES:
-            if _has_series(page, prefix):
-                yield self._engines[name]
 
     def _hint(self, page: bytes, engine: Engine) -> str:
         start = page.lstrip()[:1]
@@ -167,9 +167,6 @@ class CoreMetricsExtractor(Extractor[CoreMetricsParameters]):
 
 def _has_series(page: bytes, prefix: bytes) -> bool:
     return page.startswith(prefix) or b"\n" + prefix in page
-
-
-_MOST_BYTES = 8 * 1024 * 1024
 
 
 class MultiClusterSourceParameters(MetricsSourceParameters, frozen=True):
@@ -194,13 +191,12 @@ class MultiClusterMetricsDataSource(HttpSource[MultiClusterSourceParameters]):
     plugin_type = "multicluster-metrics-data-source"
     stability = Stability.ALPHA
     accept = PROMETHEUS_TEXT
-    most_bytes = _MOST_BYTES
+    most_bytes = 8 * 1024 * 1024
 
     def place(self, endpoint: Endpoint) -> PagePlace:
         return endpoint.metrics or super().place(endpoint)
 
     def asks(self, endpoint: Endpoint) -> bool:
-        """Whether the page is at the endpoint itself."""
         return endpoint.metrics is None and super().asks(endpoint)
 
 
@@ -213,14 +209,8 @@ class MultiClusterExtractorParameters(Parameters, frozen=True):
     """Mean number of requests that wait at an endpoint of the cluster."""
 
     def __post_init__(self) -> None:
-        for key, spec in (
-            ("kvCacheUtilizationMetric", self.kv_cache_utilization_metric),
-            ("queueSizeMetric", self.queue_size_metric),
-        ):
-            try:
-                Selector.parse(spec)
-            except ValueError as error:
-                raise ValueError(f"{key}: {error}") from None
+        Selector.check(self.kv_cache_utilization_metric, "kvCacheUtilizationMetric")
+        Selector.check(self.queue_size_metric, "queueSizeMetric")
 
 
 class MultiClusterMetricsExtractor(Extractor[MultiClusterExtractorParameters]):
@@ -245,16 +235,16 @@ class MultiClusterMetricsExtractor(Extractor[MultiClusterExtractorParameters]):
     def extract(self, page: bytes, endpoint: Endpoint) -> Report:
         problems: list[str] = []
         found: dict[Column, float] = {}
-        missing = 0
         for signal in self._signals:
             number = signal.read(page, PageLayout(), problems)
             if number is None:
-                missing += 1
                 problems.append(f"{signal.selectors[0].name} is missing")
-            found[signal.column] = math.nan if number is None else number
-        if missing == len(found):
+            else:
+                found[signal.column] = number
+        if not found:
             raise PageError(
                 f"the page for endpoint {endpoint.id} has neither {' nor '.join(self.series)}",
                 remedy="check metricsAddress and metricsPort of the endpoint, which must lead to a router's metrics",
             )
-        return Report(found, problems=tuple(problems))
+        unknown = {signal.column: math.nan for signal in self._signals}
+        return Report(unknown | found, problems=tuple(problems))

@@ -77,6 +77,14 @@ class Selector:
         object.__setattr__(self, "key", repr((self.name, sorted(self.labels.items()))).encode())
 
     @classmethod
+    def check(cls, spec: str, place: str) -> None:
+        """Raise ValueError, which names the place, for an invalid spec."""
+        try:
+            cls.parse(spec)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+
+    @classmethod
     def parse(cls, spec: str) -> "Selector":
         """Parse `name` or `name{label=value,...}`, values quoted or bare; raises ValueError."""
         whole = _SPEC.fullmatch(spec)
@@ -173,23 +181,21 @@ def _unescape(value: bytes) -> str:
     return value.decode(errors="replace")
 
 
+@dataclass(slots=True)
 class _Position:
     """Position of all lines of one name in the last page."""
 
-    __slots__ = ("around", "around_at", "at", "found", "head", "length", "skips")
-
-    def __init__(self) -> None:
-        self.at = 0
-        """Position of the line feed before the first line."""
-        self.found: Sequence[Series] = ()
-        self.head = b""
-        """Line feed and line up to the value, if there is a single line; else empty."""
-        self.around = b""
-        """The line before, the lines, and the start of the line after; empty if one of these is missing."""
-        self.around_at = 0
-        self.length = -_LARGE
-        """Length of the last page without the series."""
-        self.skips = 0
+    at: int = 0
+    """Position of the line feed before the first line."""
+    found: Sequence[Series] = ()
+    head: bytes = b""
+    """Line feed and line up to the value, if there is a single line; else empty."""
+    around: bytes = b""
+    """The line before, the lines, and the start of the line after; empty if one of these is missing."""
+    around_at: int = 0
+    length: int = -_LARGE
+    """Length of the last page without the series."""
+    skips: int = 0
 
 
 class PageLayout:

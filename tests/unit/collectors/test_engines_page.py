@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.pool.collectors.engine_config import BUILT_IN, SERIES_PREFIXES
+from epp.pool.collectors.engine import BUILT_IN, SERIES_PREFIXES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
 
