@@ -15,8 +15,6 @@ LARGE_BYTES = 64 * 1024
 """Size from which a page is filtered: the most that extractors read at once."""
 _SLICE_BYTES = 32 * 1024
 """Bytes that are collected before they are searched, which takes a tenth of a millisecond."""
-_LINE_SHARE = 4
-"""A single series may have the limit of all series divided by this."""
 _SHORTEST_LINE_BYTES = 8
 _CHECKED = 64
 """One of so many small pages of similar size is checked for too many lines."""
@@ -36,16 +34,13 @@ class Limit(StrEnum):
     SERIES_BYTES = "series_bytes"
 
 
-_IN_PART = frozenset({Limit.FAMILY_SERIES, Limit.SERIES_BYTES})
-
-
 class PageLimitError(PageError):
     """A page exceeds a limit, and is refused or read in part."""
 
     def __init__(self, message: str, limit: Limit, *, remedy: str) -> None:
         super().__init__(message, remedy=remedy)
         self.limit = limit
-        self.in_part = limit in _IN_PART
+        self.in_part = limit in (Limit.FAMILY_SERIES, Limit.SERIES_BYTES)
         """Whether the part within the limit is read."""
 
 
@@ -99,14 +94,14 @@ class MetricFilter:
     ) -> None:
         """`line_bytes` limits a single series; the default is a quarter of the limit for all series."""
         self._limits = limits
-        self._line_bytes = limits.series_bytes // _LINE_SHARE if line_bytes is None else line_bytes
+        self._line_bytes = limits.series_bytes // 4 if line_bytes is None else line_bytes
         self._line = _pattern(frozenset(names))
         self._newest = frozenset(map(str.encode, newest))
         self._plain_bytes = self._plain_pages = 0
         self.begin()
 
     def begin(self) -> None:
-        self.cut: frozenset[Limit] = frozenset()
+        self.cut: set[Limit] = set()
         """Limits that the page exceeds."""
         self._buffered: list[bytes] = []
         self._buffered_bytes = 0
@@ -159,7 +154,7 @@ class MetricFilter:
         rest = data[end:]
         if len(rest) > self._line_bytes:
             if self._line.match(rest) is not None:
-                self._cut_by(Limit.SERIES_BYTES)
+                self.cut.add(Limit.SERIES_BYTES)
             self._skipping, rest = True, b""
         self._buffered, self._buffered_bytes = [rest], len(rest)
         for name, rest_of_line in self._line.findall(data[:end]):
@@ -168,24 +163,20 @@ class MetricFilter:
     def _take(self, name: bytes, rest: bytes) -> None:
         line = name + rest
         if len(line) > self._line_bytes:
-            self._cut_by(Limit.SERIES_BYTES)
+            self.cut.add(Limit.SERIES_BYTES)
         elif name in self._newest:
             value = _value_in(rest)
             known = self._newest_found.get(name)
-            if value > (-math.inf if known is None else known[0]) or (known is None and value == -math.inf):
+            if not math.isnan(value) and (known is None or value > known[0]):
                 self._newest_found[name] = value, line
         elif (count := self._counts.get(name, 0)) >= self._limits.family_series:
-            self._cut_by(Limit.FAMILY_SERIES)
+            self.cut.add(Limit.FAMILY_SERIES)
         elif self._found_bytes + len(line) > self._limits.series_bytes:
-            self._cut_by(Limit.SERIES_BYTES)
+            self.cut.add(Limit.SERIES_BYTES)
         else:
             self._counts[name] = count + 1
             self._found_bytes += len(line)
             self._found.append(line)
-
-    def _cut_by(self, limit: Limit) -> None:
-        if limit not in self.cut:
-            self.cut |= {limit}
 
 
 def _value_in(rest: bytes) -> float:
@@ -208,8 +199,6 @@ def _any_of(words: list[str]) -> str:
     by_next: dict[str, list[str]] = {}
     for word in words:
         by_next.setdefault(word[len(shared) : len(shared) + 1], []).append(word[len(shared) :])
-    ends = by_next.pop("", None) is not None
-    ways = [_any_of(group) if group != words else re.escape(group[0]) for group in by_next.values()]
-    if ends:
-        ways.append("")
+    ends = by_next.pop("", [])  # a word that ends here
+    ways = [_any_of(group) if group != words else re.escape(group[0]) for group in by_next.values()] + ends
     return re.escape(shared) + (ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})" if ways else "")

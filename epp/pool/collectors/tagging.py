@@ -2,7 +2,6 @@
 """Tags of endpoints in the datastore, kept up to date with the pool and the taggers."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,9 @@ _SHARE = 0.2
 """Share of the event loop's time for tagging again: 5,000 endpoints at 0.3 ms each take 8 seconds."""
 
 _Taggers: TypeAlias = dict[Tagger[Any], None]
-_Reports: TypeAlias = Callable[[Endpoint, Iterable[Tagger[Any]]], Iterable[Report]]
+_Reports: TypeAlias = Callable[[Endpoint, Iterable[Tagger[Any]]], Sequence[Report]]
+_Tagged: TypeAlias = dict[str, tuple[Endpoint, Sequence[Report]]]
+"""Endpoints and the reports of their taggers, by id."""
 _BATCH = 4
 """Endpoints tagged in one step: one can take half a millisecond."""
 _MOST_AT_ONCE = 64
@@ -43,32 +44,32 @@ class _Round:
     taggers: _Taggers
     left: list[Endpoint]
     """Endpoints still to be tagged, the next one last."""
-    done: dict[str, tuple[Endpoint, Iterable[Report]]] = field(default_factory=dict)
+    done: _Tagged = field(default_factory=dict)
     """Reports by endpoint id; written when all endpoints are tagged."""
 
 
 class Retagging:
     """Queue of endpoints to tag again: single endpoints, and rounds through all of them, independent of each other."""
 
-    def __init__(self, store: Datastore, reports: _Reports, *, batch: int) -> None:
-        """Use `reports` for the new parts of reports; `batch` endpoints are tagged in one step."""
+    def __init__(self, store: Datastore, reports: _Reports) -> None:
+        """Use `reports` for the new parts of reports."""
         self._store = store
         self._reports = reports
-        self._batch = batch
         self._used: frozenset[Tagger[Any]] = frozenset()
         self._some: dict[str, _Taggers] = {}
         """Taggers by endpoint id, in order of the requests."""
         self._next: _Taggers = {}
         """Taggers of the next round."""
         self._round: _Round | None = None
-        self._wanted = asyncio.Event()
+        self.wanted = asyncio.Event()
+        """Set while an endpoint is queued."""
 
     def want(self, tagger: Tagger[Any], concerns: AffectedEndpoints) -> None:
         """Queue the affected endpoints; all endpoints are tagged in a round."""
         if isinstance(concerns, EveryEndpoint):
             if self._store.endpoints:  # new endpoints are tagged when they join
                 self._next[tagger] = None
-                self._wanted.set()
+                self.wanted.set()
             concerns = concerns.first
         self.want_these(tagger, filter(concerns, self._store.endpoints))
 
@@ -76,7 +77,7 @@ class Retagging:
         for endpoint in endpoints:
             self._some.setdefault(endpoint.id, {})[tagger] = None
         if self._some:
-            self._wanted.set()
+            self.wanted.set()
 
     def use(self, taggers: Iterable[Tagger[Any]]) -> None:
         """Replace the taggers; a round starts again with its remaining taggers."""
@@ -85,27 +86,24 @@ class Retagging:
             self._round = None
         self._used = frozenset(taggers)
 
-    async def wanted(self) -> None:
-        """Wait until an endpoint is queued."""
-        await self._wanted.wait()
-
     async def step(self) -> None:
         """Tag some endpoints, then pause as long as the share requires."""
-        started = time.perf_counter()
+        started = perf_counter()
         self._tag_some()
         await self._go_round()
         if not (self._some or self._next or self._round):
-            self._wanted.clear()
-        await asyncio.sleep((time.perf_counter() - started) * (1 / _SHARE - 1))
+            self.wanted.clear()
+        await asyncio.sleep((perf_counter() - started) * (1 / _SHARE - 1))
 
     def _tag_some(self) -> None:
         this = self._round
-        for name in tuple(islice(self._some, self._batch)):
+        for name in tuple(islice(self._some, _BATCH)):
             taggers = self._in_use(self._some.pop(name))
             endpoint = self._store.endpoint(name)
             if endpoint is None or not taggers:
                 continue
-            self._write(endpoint, self._reports(endpoint, taggers))
+            for report in self._reports(endpoint, taggers):
+                self._store.tag(endpoint, report)
             if this is not None and name in this.done and not taggers.keys().isdisjoint(this.taggers):
                 this.done[name] = endpoint, self._reports(endpoint, this.taggers)
 
@@ -116,7 +114,7 @@ class Retagging:
         this = self._round
         if this is None:
             return
-        for _ in range(min(self._batch, len(this.left))):
+        for _ in range(min(_BATCH, len(this.left))):
             endpoint = this.left.pop()
             this.done[endpoint.id] = endpoint, self._reports(endpoint, this.taggers)
         if not this.left:
@@ -126,18 +124,12 @@ class Retagging:
                 self._round = None
                 self._store.put_tags(staging)
 
-    def _write(self, endpoint: Endpoint, reports: Iterable[Report]) -> None:
-        for report in reports:
-            self._store.tag(endpoint, report)
-
     def _in_use(self, taggers: _Taggers) -> _Taggers:
         return {tagger: None for tagger in taggers if tagger in self._used}
 
 
 Derivations: TypeAlias = Mapping[str, Iterable[Derivation]]
 NO_DERIVATIONS: Derivations = MappingProxyType({})
-_Tagged: TypeAlias = dict[str, tuple[Endpoint, Sequence[Report]]]
-"""Endpoints and the reports of their taggers, by id."""
 
 
 class Tagging:
@@ -150,7 +142,7 @@ class Tagging:
         self._observer = observer or CollectorObserver()
         self._taggers: tuple[Tagger[Any], ...] = ()
         self._failed: set[Tagger[Any]] = set()
-        self._retagging = Retagging(store, self._news, batch=_BATCH)
+        self._retagging = Retagging(store, self._news)
         self._is_tagged = False
         """Whether the endpoints that are joining are tagged already."""
         self._steady = asyncio.Event()
@@ -181,7 +173,7 @@ class Tagging:
                 await _tag_in_steps(lambda: self._store.endpoints, lambda one: self._news(one, taggers), tagged)
                 staging = self._store.stage(tagged, derivations=derivations)
                 await run_in_steps(staging.steps())
-                late = [one for one in self._store.endpoints if tagged.get(one.id, (None,))[0] is not one]
+                late = _missing(self._store.endpoints, tagged)
                 if len(late) <= _BATCH:
                     break
             self._apply(taggers)
@@ -236,7 +228,7 @@ class Tagging:
         tags until all are new; endpoints that were added or changed meanwhile keep their newer tags.
         """
         while True:
-            await self._retagging.wanted()
+            await self._retagging.wanted.wait()
             await self._steady.wait()
             await self._retagging.step()
 
@@ -277,15 +269,13 @@ class Tagging:
                 reports.append(tagger.tag(endpoint))
             except Exception as error:  # noqa: BLE001  a plugin may raise anything; other taggers continue
                 self._observer.extract_error(EndpointNotificationSource.plugin_type, tagger.plugin_type)
-                self._log_failure(tagger, endpoint, error)
+                if tagger not in self._failed:  # it usually fails for all endpoints
+                    self._failed.add(tagger)
+                    why = described(error, type(tagger))
+                    _log.warning(
+                        "endpoint not tagged", endpoint=endpoint.id, tagger=tagger.name, reason=why, exc_info=error
+                    )
         return reports
-
-    def _log_failure(self, tagger: Tagger[Any], endpoint: Endpoint, error: Exception) -> None:
-        """Log the first failure of each tagger, which usually fails for all endpoints."""
-        if tagger not in self._failed:
-            self._failed.add(tagger)
-            reason = described(error, type(tagger))
-            _log.warning("endpoint not tagged", endpoint=endpoint.id, tagger=tagger.name, reason=reason, exc_info=error)
 
 
 async def _tag_in_steps(
@@ -298,9 +288,13 @@ async def _tag_in_steps(
             tagged[endpoint.id] = endpoint, tag(endpoint)
             yield
 
-    while missing := [one for one in endpoints() if tagged.get(one.id, (None,))[0] is not one]:
+    while missing := _missing(endpoints(), tagged):
         await run_in_steps(tag_each(missing))
     return tagged
+
+
+def _missing(endpoints: Iterable[Endpoint], tagged: _Tagged) -> list[Endpoint]:
+    return [one for one in endpoints if tagged.get(one.id, (None,))[0] is not one]
 
 
 STRETCH_SECONDS = 0.001

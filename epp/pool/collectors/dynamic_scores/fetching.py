@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -38,9 +37,7 @@ class Fetcher:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
 

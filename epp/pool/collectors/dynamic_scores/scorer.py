@@ -12,7 +12,7 @@ import structlog
 from epp.framework.clock import Clock
 from epp.framework.datalayer import PageError
 from epp.kube.objects.base import convert
-from epp.kube.objects.ocm import Auth, DynamicScorer, ScorerConfig, Scoring, Source, check_config
+from epp.kube.objects.ocm import Auth, DynamicScorer, ScorerConfig, check_config
 from epp.pool.collectors.dynamic_scores.results import (
     Aggregate,
     JoinedScores,
@@ -77,20 +77,11 @@ class ScorerRequest:
             raise ValueError(f"not JSON: {error}") from None
         check_config(said)
         own = self.config
+        source, scoring = said.source, said.scoring
+        kind, host = source.type or own.source.type, own.source.host or source.host
         config = ScorerConfig(
-            source=Source(
-                type=said.source.type or own.source.type,
-                host=own.source.host or said.source.host,
-                path=said.source.path,
-                params=said.source.params,
-                auth=own.source.auth,
-            ),
-            scoring=Scoring(
-                host=own.scoring.host or said.scoring.host,
-                path=said.scoring.path,
-                params=said.scoring.params,
-                auth=own.scoring.auth,
-            ),
+            source=msgspec.structs.replace(source, type=kind, host=host, auth=own.source.auth),
+            scoring=msgspec.structs.replace(scoring, host=own.scoring.host or scoring.host, auth=own.scoring.auth),
         )
         return replace(
             self,
@@ -224,7 +215,6 @@ class ScorerPoller:
 
     @property
     def valid(self) -> bool:
-        """Whether the last scores are valid."""
         age = self.age_seconds
         return age is not None and age < self._valid_seconds
 

@@ -241,9 +241,7 @@ class Poll:
                     self._problems.occurred(extractor.name, endpoint, impossible)
                 else:
                     self._problems.resolved(extractor.name, endpoint)
-        if failures < len(self.feed.extractors) and impossible is not None:
-            return impossible
-        return problem if failures == len(self.feed.extractors) else None
+        return problem if failures == len(self.feed.extractors) else impossible
 
     def _forget_stale(self, endpoint: Endpoint) -> None:
         interval = max(self._interval_seconds, self._delay_seconds)

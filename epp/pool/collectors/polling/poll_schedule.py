@@ -179,7 +179,7 @@ class PollPriority:
         """When the last poll started."""
         self._questions: list[tuple[float, Told]] = []
         self._pause_seconds = 0.0
-        self._ended_at: float | None = None
+        self._ended_at = -math.inf
         """When the last connection ended that caused an urgent poll."""
 
     @property
@@ -201,7 +201,7 @@ class PollPriority:
 
     def connection_ended(self, now: float) -> bool:
         """Return whether the end of a persistent connection is a reason for an urgent poll."""
-        if self._ended_at is not None and abs(now - self._ended_at) < self._pause_seconds:
+        if abs(now - self._ended_at) < self._pause_seconds:
             return False
         self._ended_at = now
         self._pause_seconds = min(max(2 * self._pause_seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
@@ -261,7 +261,7 @@ class PollBudget:
         """Time of the last measurement, and the CPU time of other tasks until then."""
         self._cost_seconds = _FIRST_COST_SECONDS
         self._left = 0.0
-        self._at: float | None = None
+        self._at = -math.inf
 
     @property
     def polls_per_second(self) -> float:
@@ -270,7 +270,6 @@ class PollBudget:
 
     @property
     def at_once(self) -> int:
-        """Most polls that may start together."""
         return min(max(int(_BATCH_SECONDS / self._cost_seconds), 1), _MOST_AT_ONCE)
 
     def ran(self, now: float, seconds: float, late_seconds: float = 0.0) -> None:
@@ -298,12 +297,11 @@ class PollBudget:
 
     def allowance(self, now: float) -> int:
         """Return how many polls may start now; at least one after a while, whatever they cost."""
-        gap = _LONGEST_GAP_SECONDS if self._at is None else min(max(now - self._at, 0.0), _LONGEST_GAP_SECONDS)
+        gap = min(max(now - self._at, 0.0), _LONGEST_GAP_SECONDS)
         self._at = now
         rate = self.polls_per_second
         self._left = min(self._left + gap * rate, max(_LONGEST_GAP_SECONDS * rate, 1.0))
         return int(self._left)
 
     def began(self, polls: int) -> None:
-        """Record that so many polls started."""
         self._left -= polls

@@ -117,7 +117,6 @@ class Connection(asyncio.BufferedProtocol):
         return self._reading.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse received bytes."""
         reader, done = self._reader, self._done
         if reader is None or done is None:  # an unrequested response
             self.close()

@@ -238,7 +238,6 @@ class DcgmDataSource(HttpSource[DcgmSourceParameters]):
     accept = PROMETHEUS_TEXT
 
     def place(self, endpoint: Endpoint) -> PagePlace:
-        """Return the exporter at the node, or at the endpoint."""
         place = super().place(endpoint)
         return PagePlace(endpoint.node_address, place.port) if self._is_at_node(endpoint) else place
 

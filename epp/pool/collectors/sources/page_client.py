@@ -76,7 +76,6 @@ class Attempt:
         return PageError(problem, remedy=remedy)
 
     def timed_out(self, seconds: float) -> UnreachableError:
-        """Return the error of a server that did not answer in time."""
         remedy = "check the address, firewalls and the server's log"
         return UnreachableError(f"{self.url} did not answer within {seconds} s", refused=False, remedy=remedy)
 
@@ -142,14 +141,10 @@ class PageClient:
             self._start(None)
 
     async def page(self) -> bytes:
-        """Request the page and return it; raises the errors that `request` reports."""
+        """Request the page and return it; raises the errors that `request` reports. Close the client if cancelled."""
         outcome: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
         self.request(lambda result: None if outcome.done() else outcome.set_result(result))
-        try:
-            result = await outcome
-        except asyncio.CancelledError:
-            self.close()
-            raise
+        result = await outcome
         if isinstance(result, Exception):
             raise result
         return result

@@ -67,7 +67,6 @@ class Reading:
         self._began = time.thread_time()
 
     def end(self) -> None:
-        """Stop the measurement."""
         if self._began:
             self._spent += time.thread_time() - self._began
             self._began = 0.0
@@ -127,7 +126,7 @@ class ResponseParser:
     """
 
     __slots__ = (
-        "_excerpt", "_final", "_head_read", "_is_page", "_limit", "_measured", "_page_buffer", "_parser",
+        "_excerpt", "_final", "_is_page", "_limit", "_measured", "_page_buffer", "_parser",
         "_pieces", "_read", "_reason", "_size", "begun", "done", "encoding", "excess", "keeps_connection",
         "status",
     )  # fmt: skip
@@ -146,7 +145,6 @@ class ResponseParser:
         self._pieces = 0
         self._size = 0
         self._read = 0
-        self._head_read = False
         self._measured = False
         self._final = False
         self.begun = False
@@ -186,7 +184,7 @@ class ResponseParser:
         except HttpParserUpgrade:
             raise InvalidResponseError("the answer is an upgrade to another protocol") from None
         self._read += len(data)
-        if not self._head_read:
+        if not self._final:
             if self._read > _HEAD_LIMIT_BYTES:
                 raise InvalidResponseError(f"the head of the answer is larger than {_HEAD_LIMIT_BYTES} bytes")
         elif self._read > self._limit + _OVERHEAD_BYTES and not self.done:
@@ -221,12 +219,11 @@ class ResponseParser:
             self.encoding = value.decode("latin-1").lower()
 
     def on_headers_complete(self) -> None:
-        """Record whether this is the final response."""
         if self.done:
             return
         self.status = self._parser.get_status_code()
         if self.status >= _OK:
-            self._final = self._head_read = True
+            self._final = True
             self._is_page = self.status == _OK and self.encoding in IDENTITY
 
     def on_body(self, piece: bytes) -> None:
