@@ -57,10 +57,10 @@ async def test_polls_follow_the_page_of_a_cluster_to_another_address(server, col
 
 def test_pages_are_fetched_over_https_with_verified_certificates_by_default():
     client = source().client_for(Endpoint("a", "192.0.2.1", 80, metrics=PagePlace("192.0.2.2", 9090, "router.b")))
-    assert client.target.tls is not None
-    assert client.target.tls.verify_mode is ssl.CERT_REQUIRED
-    assert (client.target.address, client.target.port, client.target.server_name) == ("192.0.2.2", 9090, "router.b")
-    assert b"GET /metrics HTTP/1.1\r\nHost: router.b:9090\r\n" in client.target.request
+    assert client.attempt.tls is not None
+    assert client.attempt.tls.verify_mode is ssl.CERT_REQUIRED
+    assert client.attempt.place == PagePlace("192.0.2.2", 9090, "router.b")
+    assert b"GET /metrics HTTP/1.1\r\nHost: router.b:9090\r\n" in client.attempt.request
     assert source().most_bytes == 8 * 2**20
 
 

@@ -174,8 +174,8 @@ class DynamicScoreSourceParameters(Parameters, frozen=True):
     """File with the certificate authorities of the servers; by default those of the system."""
 
     def __post_init__(self) -> None:
-        for name, text in (("timeout", self.timeout), ("validity", self.validity or "1s")):
-            parse_positive_duration(name, text)
+        parse_positive_duration("timeout", self.timeout)
+        parse_positive_duration("validity", self.validity or "1s")
         lists: tuple[tuple[str, Sequence[ScorerParameters | PageParameters]], ...] = (
             ("scorers", self.scorers),
             ("pages", self.pages),

@@ -38,55 +38,6 @@ _MANY = 8
 """Largest change of the pool that is applied at once; larger ones are applied in steps."""
 
 
-class Capacity:
-    """Logs too few file descriptors, and intervals longer than configured; again when the pool grows."""
-
-    def __init__(self, poller: Poller, observer: CollectorObserver, interval_seconds: float) -> None:
-        self._poller = poller
-        self._observer = observer
-        self._interval_seconds = interval_seconds
-        self._changed = asyncio.Event()
-        self._endpoints = 0
-        self._warned_of = 0
-        self._told_seconds = 0.0
-
-    def changed(self, endpoints: int) -> None:
-        """Record the size of the pool."""
-        self._endpoints = endpoints
-        self._changed.set()
-
-    async def follow(self) -> None:
-        """Check the pool periodically and after changes, until cancelled."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CHECK_SECONDS):
-                    await self._changed.wait()
-            await asyncio.sleep(_GROWING_SECONDS)
-            self._changed.clear()
-            self.check()
-
-    def check(self) -> None:
-        problem = shortage(self._poller.count)
-        if problem is None:
-            self._warned_of = 0
-        elif self._poller.count > self._warned_of:
-            self._warned_of = self._poller.count
-            _log.warning("too few file descriptors", endpoints=self._endpoints, problem=problem)
-        seconds = max(self._poller.delay_seconds, self._interval_seconds)
-        self._observer.poll_interval(seconds)
-        if seconds <= self._interval_seconds:
-            self._told_seconds = self._interval_seconds
-        elif seconds >= _STRETCHED * max(self._told_seconds, self._interval_seconds):
-            self._told_seconds = seconds
-            _log.warning(
-                "endpoints are polled less often than configured",
-                endpoints=self._endpoints,
-                asked_seconds=self._interval_seconds,
-                seconds=round(seconds, 3),
-                remedy="none needed; but a metricsStalenessThreshold below these seconds distrusts most endpoints",
-            )
-
-
 class Collector:
     """Polls each endpoint for each feed independently, all within a budget.
 
@@ -137,7 +88,11 @@ class Collector:
         self._late: deque[Change] = deque()
         """Changes that are still to be applied, the first one in part."""
         self._any_late = asyncio.Event()
-        self._capacity = Capacity(self._poller, self._observer, interval_seconds)
+        self._size_changed = asyncio.Event()
+        self._warned_of = 0
+        """Connections for polls of which a shortage of file descriptors was logged."""
+        self._told_seconds = 0.0
+        """The stretched interval that was logged."""
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     @property
@@ -168,10 +123,10 @@ class Collector:
             self._begin(endpoint)
         self._tasks = (
             self._supervisor.start("collect", self._poller.run),
-            self._supervisor.start("collector capacity", self._capacity.follow),
+            self._supervisor.start("collector capacity", self._follow_capacity),
             self._supervisor.start("collect", self._catch_up, name="polls of many endpoints"),
         )
-        self._capacity.changed(len(self._endpoints))
+        self._size_changed.set()
 
     async def replace(self, feeds: Sequence[Feed]) -> None:
         """Replace the feeds in steps; a feed with the same source and extractors as before continues.
@@ -184,7 +139,7 @@ class Collector:
         self._feeds = wanted
         self._equip(wanted)
         await run_in_steps(self._replace_all_feeds())
-        self._capacity.changed(len(self._endpoints))
+        self._size_changed.set()
         await asyncio.gather(*self._ending, return_exceptions=True)
         self._store.forget(_reported(gone) - _reported(wanted))
 
@@ -232,7 +187,7 @@ class Collector:
             return
         for _ in self._follow_change(change):
             pass
-        self._capacity.changed(len(self._endpoints))
+        self._size_changed.set()
 
     async def _catch_up(self) -> None:
         """Apply large changes of the pool in steps, until cancelled."""
@@ -242,7 +197,39 @@ class Collector:
                 await run_in_steps(self._follow_change(self._late[0]))
                 self._late.popleft()
             self._any_late.clear()
-            self._capacity.changed(len(self._endpoints))
+            self._size_changed.set()
+
+    async def _follow_capacity(self) -> None:
+        """Check the capacity periodically and after changes of the pool, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await self._size_changed.wait()
+            await asyncio.sleep(_GROWING_SECONDS)
+            self._size_changed.clear()
+            self._check_capacity()
+
+    def _check_capacity(self) -> None:
+        """Log too few file descriptors, and intervals longer than configured; again when the pool grows."""
+        endpoints, connections, problem = len(self._endpoints), self._poller.count, shortage(self._poller.count)
+        if problem is None:
+            self._warned_of = 0
+        elif connections > self._warned_of:
+            self._warned_of = connections
+            _log.warning("too few file descriptors", endpoints=endpoints, problem=problem)
+        seconds = max(self._poller.delay_seconds, self._interval_seconds)
+        self._observer.poll_interval(seconds)
+        if seconds <= self._interval_seconds:
+            self._told_seconds = self._interval_seconds
+        elif seconds >= _STRETCHED * max(self._told_seconds, self._interval_seconds):
+            self._told_seconds = seconds
+            _log.warning(
+                "endpoints are polled less often than configured",
+                endpoints=endpoints,
+                asked_seconds=self._interval_seconds,
+                seconds=round(seconds, 3),
+                remedy="none needed; but a metricsStalenessThreshold below these seconds distrusts most endpoints",
+            )
 
     def _follow_change(self, change: Change) -> Iterator[None]:
         """Apply a change of the pool, one endpoint per step."""

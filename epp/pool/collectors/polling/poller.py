@@ -184,8 +184,8 @@ class PolledFeed:
         if self._page is not None:
             self._shared.leave(self._page)
         self._page = None
-        if client is not None and client.target.tls is None:
-            self._page = client.attempt.url, client.target.request, self.poll.wanted
+        if client is not None and client.attempt.tls is None:
+            self._page = client.attempt.url, client.attempt.request, self.poll.wanted
             self._shared.join(self._page)
 
     def _requested(self, outcome: bytes | Exception, done: Done) -> None:

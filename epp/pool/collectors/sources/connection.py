@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
+from epp.framework.endpoint import PagePlace
 from epp.pool.collectors.sources.response_parser import (
     BUFFER_BYTES,
     InvalidResponseError,
@@ -49,18 +50,6 @@ class PageResponse:
 
 
 Outcome: TypeAlias = PageResponse | DisconnectedError | InvalidResponseError
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The address of a page, and the bytes of its request."""
-
-    address: str
-    port: int
-    request: bytes
-    tls: ssl.SSLContext | None = None
-    server_name: str = ""
-    """The name that the certificate is verified against."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -167,19 +156,21 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
 
-async def connect(target: Target, connecting: socket.socket, connection: Connection) -> None:
+async def connect(
+    place: PagePlace, tls: ssl.SSLContext | None, connecting: socket.socket, connection: Connection
+) -> None:
     """Open a connection on the given socket; raises ConnectError, or ssl.SSLError where TLS fails."""
     loop = asyncio.get_running_loop()
     try:
         connecting.setblocking(False)  # noqa: FBT003  as sockets have it
         began = loop.time()
-        await loop.sock_connect(connecting, (target.address, target.port))
+        await loop.sock_connect(connecting, (place.address, place.port))
         connection.round_trip = _round_trip(connecting, loop.time() - began)
         await loop.create_connection(
             lambda: connection,
             sock=connecting,
-            ssl=target.tls,
-            server_hostname=target.server_name if target.tls is not None else None,
+            ssl=tls,
+            server_hostname=None if tls is None else place.host.rstrip(".") or place.address,
         )
     except BaseException as error:
         connecting.close()

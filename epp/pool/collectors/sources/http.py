@@ -26,7 +26,7 @@ from epp.framework.quantities import parse_duration, parse_positive_duration
 from epp.framework.snapshot import GPU_UTILIZATION, MODELS
 from epp.pool.collectors.exposition import PROMETHEUS_TEXT, Selector
 from epp.pool.collectors.page_limits import REMEDIES, Limit
-from epp.pool.collectors.sources.connection import ConnectError, DisconnectedError, Target
+from epp.pool.collectors.sources.connection import ConnectError, DisconnectedError
 from epp.pool.collectors.sources.page_client import Attempt, PageClient, WantsTlsError
 from epp.pool.collectors.sources.probes import (
     EndpointTls,
@@ -64,8 +64,8 @@ class HttpSourceParameters(TlsParameters, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, duration in (("interval", self.interval or "1s"), ("timeout", self.timeout)):
-            parse_positive_duration(key, duration)
+        parse_positive_duration("interval", self.interval or "1s")
+        parse_positive_duration("timeout", self.timeout)
 
 
 HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
@@ -120,14 +120,6 @@ class HttpSource(DataSource[HP]):
             tls = self._own_tls if self.endpoint_tls is None else self.endpoint_tls.context
         scheme = "http" if tls is None else "https"
         literal = place._replace(host="")
-        attempt = Attempt(
-            endpoint,
-            f"{scheme}://{literal}{self.parameters.path}",
-            place,
-            self.name,
-            own_tls=own and (endpoint.tls or tls is None),
-            as_gateway=own and endpoint.tls and self.endpoint_tls is not None,
-        )
         host = str(literal).removesuffix(f":{_DEFAULT_PORTS[scheme]}")
         if tls is not None and place.host:
             host = str(place)
@@ -135,9 +127,17 @@ class HttpSource(DataSource[HP]):
             f"GET {quote(self.parameters.path, _UNQUOTED)} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: epp\r\n"
             f"Accept: {self.accept}\r\nAccept-Encoding: identity\r\n\r\n"
         )
-        name = place.host.rstrip(".") or place.address
-        target = Target(place.address, place.port, request.encode(), tls, name)
-        return PageClient(self, target, attempt, page_buffer)
+        attempt = Attempt(
+            endpoint,
+            f"{scheme}://{literal}{self.parameters.path}",
+            place,
+            self.name,
+            own_tls=own and (endpoint.tls or tls is None),
+            as_gateway=own and endpoint.tls and self.endpoint_tls is not None,
+            request=request.encode(),
+            tls=tls,
+        )
+        return PageClient(self, attempt, page_buffer)
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
         """Return the page, on a new connection; raises UnreachableError, PageError or NotAskedError.
@@ -150,13 +150,13 @@ class HttpSource(DataSource[HP]):
     async def close(self) -> None:
         """Do nothing: callers of `client_for` close the connections."""
 
-    async def socket_for(self, target: Target) -> tuple[socket.socket, bool]:
+    async def socket_for(self, address: str) -> tuple[socket.socket, bool]:
         """Return a socket, and whether its connection may be kept; raises OSError.
 
         If file descriptors are scarce, waits for one in order of the calls, at most for the timeout of a page.
         """
         try:
-            return polling_socket(target.address, kept=True), True
+            return polling_socket(address, kept=True), True
         except OSError as error:
             if error.errno not in NO_DESCRIPTOR:
                 raise
@@ -164,8 +164,8 @@ class HttpSource(DataSource[HP]):
             for _ in range(math.ceil(self.timeout_seconds / _BRIEF_INTERVAL_SECONDS)):
                 await asyncio.sleep(_BRIEF_INTERVAL_SECONDS)
                 with contextlib.suppress(OSError):
-                    return polling_socket(target.address, kept=False), False
-            return polling_socket(target.address, kept=False), False
+                    return polling_socket(address, kept=False), False
+            return polling_socket(address, kept=False), False
 
     @property
     def limit_bytes(self) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from epp.framework.datalayer import Contact, NotAskedError, PageError, UnreachableError
 from epp.framework.endpoint import Endpoint, PagePlace
 from epp.pool.collectors.page_limits import Limit, PageLimitError
-from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Outcome, Target, connect
+from epp.pool.collectors.sources.connection import ConnectError, Connection, DisconnectedError, Outcome, connect
 from epp.pool.collectors.sources.response_parser import IDENTITY, InvalidResponseError, PageBuffer
 from epp.runtime.supervisor import NO_DESCRIPTOR
 
@@ -39,6 +39,8 @@ class Attempt:
     """Whether the endpoint decides on TLS, as opposed to a parameter of the source."""
     as_gateway: bool = False
     """Whether certificates are verified like in the gateway beside this picker."""
+    request: bytes = b""
+    tls: ssl.SSLContext | None = None
 
     def wrong_protocol(self, *, speaks_tls: bool) -> UnreachableError | PageError:
         """Return the error of a TLS server that got a request in plaintext, or of the opposite."""
@@ -100,13 +102,10 @@ class PageClient:
     """Requests one page repeatedly; to be closed when the endpoint has left."""
 
     __slots__ = (
-        "_connection", "_done", "_page_buffer", "_source", "_task", "_timer", "attempt", "on_end", "seconds", "target",
+        "_connection", "_done", "_page_buffer", "_source", "_task", "_timer", "attempt", "on_end", "seconds",
     )  # fmt: skip
 
-    def __init__(
-        self, source: HttpSource[Any], target: Target, attempt: Attempt, page_buffer: PageBuffer | None = None
-    ) -> None:
-        self.target = target
+    def __init__(self, source: HttpSource[Any], attempt: Attempt, page_buffer: PageBuffer | None = None) -> None:
         self.attempt = attempt
         self.seconds = 0.0
         """CPU time of the last page, without its last piece."""
@@ -136,7 +135,7 @@ class PageClient:
         if self._connection is not None and self._connection.open:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._source.timeout_seconds, self._expire)
-            self._connection.send(self.target.request, self._answered)
+            self._connection.send(self.attempt.request, self._answered)
         else:
             self._start(None)
 
@@ -220,7 +219,7 @@ class PageClient:
         """Request on a new connection; if file descriptors are scarce, on a short-lived one."""
         self._disconnect()
         try:
-            connecting, keep = await self._source.socket_for(self.target)
+            connecting, keep = await self._source.socket_for(self.attempt.place.address)
         except OSError as error:
             if error.errno in NO_DESCRIPTOR:
                 return NotAskedError(f"{self.attempt.url}: {error.strerror}")
@@ -231,12 +230,12 @@ class PageClient:
         try:
             async with asyncio.timeout(self._source.timeout_seconds):
                 connection = Connection(self._source.reading, self._source.limit_bytes, self._page_buffer)
-                await connect(self.target, connecting, connection)
+                await connect(self.attempt.place, self.attempt.tls, connecting, connection)
                 self._connection = connection
                 if keep:
                     connection.on_idle_end = self.on_end
                 outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-                connection.send(self.target.request, lambda got: None if outcome.done() else outcome.set_result(got))
+                connection.send(self.attempt.request, lambda got: None if outcome.done() else outcome.set_result(got))
                 answer = await outcome
             self.seconds = connection.seconds
             result = self._page_of(answer)
