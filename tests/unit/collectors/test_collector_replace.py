@@ -23,10 +23,10 @@ async def test_feeds_that_stay_go_on_undisturbed_when_others_come_and_go(metrics
     staying = metrics_feed()
     collector = await collecting(store, staying, old)
     await until(lambda: old.source.asked and value(store, slot=0) == value(store, slot=1) == 3)
-    running = {members[staying] for members in collector._polled_feeds.values()}
+    running = {members[staying] for members in collector._poller.polled_feeds.values()}
     await collector.replace([Feed(staying.source, staying.extractors), new])  # the same objects in another pair
     assert collector.feed_count == 4
-    assert running == {members[staying] for members in collector._polled_feeds.values()}
+    assert running == {members[staying] for members in collector._poller.polled_feeds.values()}
     asked = len(old.source.asked)
     server.page = b"vllm:num_requests_waiting 5\n"
     await until(lambda: value(store, slot=0) == value(store, slot=1) == 5)
@@ -50,7 +50,7 @@ def endpoints(count: int) -> list[Endpoint]:
 
 
 def polled_for(collector: Collector, feed: Feed) -> set[str]:
-    return {identity for identity, members in collector._polled_feeds.items() if feed in members}
+    return {identity for identity, members in collector._poller.polled_feeds.items() if feed in members}
 
 
 async def test_feeds_are_replaced_a_few_endpoints_in_each_turn_of_the_event_loop(collecting, monkeypatch):
@@ -193,7 +193,9 @@ async def test_endpoints_at_rest_are_polled_as_often_as_the_plugins_in_effect_tr
     for seconds, slowest in [(detector.oldest_metrics_seconds, 0.075), (inf, 0.15)]:
         collector.trust_for(seconds)
         store.update([Endpoint("b", "127.0.0.1", 2)], ["default/b"])  # one that joins afterwards, too
-        cadences = [member.cadence for members in collector._polled_feeds.values() for member in members.values()]
+        cadences = [
+            member.cadence for members in collector._poller.polled_feeds.values() for member in members.values()
+        ]
         assert [one.interval(SystemClock().now() + 60) for one in cadences if one is not None] == pytest.approx(
             [slowest] * 2
         )

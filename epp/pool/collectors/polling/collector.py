@@ -80,8 +80,6 @@ class Collector:
         self._feeds = self.checked(feeds)
         self._equip(self._feeds)
         self._ending: set[asyncio.Task[None]] = set()
-        self._polled_feeds: dict[str, dict[Feed, PolledFeed]] = {}
-        """By id of the endpoint."""
         self._endpoints: dict[str, Endpoint] = {}
         self._reachability: dict[str, Reachability] = {}
         self._running = False
@@ -105,7 +103,7 @@ class Collector:
         """Number of endpoints with a feed for their requests that has not been polled yet."""
         return sum(
             any(not polled.poll.was_tried and polled.poll.reads_requests for polled in polled_feeds.values())
-            for polled_feeds in self._polled_feeds.values()
+            for polled_feeds in self._poller.polled_feeds.values()
         )
 
     def checked(self, feeds: Sequence[Feed]) -> tuple[Feed, ...]:
@@ -160,7 +158,7 @@ class Collector:
         """Limit the interval of idle endpoints, so that their metrics stay younger than that."""
         self._trusted_seconds = seconds
         slowest = self._slowest_seconds
-        for polled_feeds in self._polled_feeds.values():
+        for polled_feeds in self._poller.polled_feeds.values():
             for polled in polled_feeds.values():
                 if polled.cadence is not None:
                     polled.cadence.slowest = slowest
@@ -256,7 +254,7 @@ class Collector:
             self._begin(endpoint)
             return
         self._endpoints[identity] = endpoint
-        for polled in self._polled_feeds.get(identity, {}).values():
+        for polled in self._poller.polled_feeds.get(identity, {}).values():
             polled.endpoint = endpoint
 
     def _begin(self, endpoint: Endpoint) -> None:
@@ -287,9 +285,8 @@ class Collector:
         return self._feeds if asked else (*self._feeds, self._probe)
 
     def _begin_feeds(self, endpoint: Endpoint) -> None:
-        polled_feeds = self._polled_feeds.setdefault(endpoint.id, {})
         for feed in self._feeds_of(endpoint):
-            if feed in polled_feeds:
+            if feed in self._poller.polled_feeds.get(endpoint.id, ()):
                 continue
             poll = Poll(
                 self._store,
@@ -303,7 +300,7 @@ class Collector:
             cadence = None
             if feed.source.interval_seconds is None:
                 cadence = Cadence(self._interval_seconds, self._slowest_seconds, self._clock.now())
-            polled_feeds[feed] = polled = PolledFeed(
+            polled = PolledFeed(
                 self._store, endpoint, poll, cadence=cadence, brief=feed is self._probe, shared=self._shared
             )
             self._poller.add(polled, self._interval_of(feed))
@@ -313,10 +310,11 @@ class Collector:
         for identity in tuple(self._endpoints):
             endpoint = self._endpoints.get(identity)
             if endpoint is not None:  # it has not left
-                polled_feeds, wanted = self._polled_feeds[identity], self._feeds_of(endpoint)
-                for feed in [feed for feed in polled_feeds if feed not in wanted]:
-                    self._end_feed(polled_feeds.pop(feed))
-                    self._reachability[identity].forget(feed.source.name)
+                wanted = self._feeds_of(endpoint)
+                for feed, polled in tuple(self._poller.polled_feeds.get(identity, {}).items()):
+                    if feed not in wanted:
+                        self._end_feed(polled)
+                        self._reachability[identity].forget(feed.source.name)
                 self._begin_feeds(endpoint)
             yield
 
@@ -328,7 +326,7 @@ class Collector:
         if self._endpoints.pop(identity, None) is not None:
             del self._reachability[identity]
             self.conditions.remove(identity)
-            for polled in self._polled_feeds.pop(identity).values():  # including feeds that are being replaced
+            for polled in tuple(self._poller.polled_feeds.get(identity, {}).values()):
                 self._end_feed(polled)
 
     def _end_feed(self, polled: PolledFeed) -> None:

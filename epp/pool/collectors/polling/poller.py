@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import TypeAlias
 
 from epp.framework.clock import Clock
-from epp.framework.datalayer import DataSource, Report
+from epp.framework.datalayer import DataSource, Feed, Report
 from epp.framework.endpoint import Endpoint
 from epp.framework.snapshot import ROUND_TRIP
 from epp.pool.collectors.polling.poll import Poll
@@ -228,7 +228,7 @@ class Poller:
         self._generator = generator
         self._cpu_seconds = cpu_seconds
         self._timetable: Timetable[PolledFeed] = Timetable(clock.now() - generator.random())
-        self._polled_feeds: dict[str, set[PolledFeed]] = {}
+        self.polled_feeds: dict[str, dict[Feed, PolledFeed]] = {}
         """By id of the endpoint."""
         self.count = 0
         """Number of polled feeds, counted for each endpoint."""
@@ -250,7 +250,7 @@ class Poller:
 
     def add(self, polled: PolledFeed, interval: float) -> None:
         """Start to poll a feed, for the first time within its interval or a second."""
-        self._polled_feeds.setdefault(polled.endpoint.id, set()).add(polled)
+        self.polled_feeds.setdefault(polled.endpoint.id, {})[polled.poll.feed] = polled
         self.count += 1
         self._brief += polled.brief
         polled.wait = interval
@@ -263,10 +263,10 @@ class Poller:
 
     def remove(self, polled: PolledFeed) -> Collection[asyncio.Task[None]]:
         """Stop polling a feed; return its cancelled tasks."""
-        polled_feeds = self._polled_feeds[polled.endpoint.id]
-        polled_feeds.remove(polled)
+        polled_feeds = self.polled_feeds[polled.endpoint.id]
+        del polled_feeds[polled.poll.feed]
         if not polled_feeds:
-            del self._polled_feeds[polled.endpoint.id]
+            del self.polled_feeds[polled.endpoint.id]
         self.count -= 1
         self._brief -= polled.brief
         self._timetable.remove(polled)
@@ -275,7 +275,7 @@ class Poller:
 
     def ask(self, identity: str, tell: Told) -> None:
         """Poll an endpoint urgently, at the port that requests are sent to, and call `tell` once with the verdict."""
-        polled_feeds = [polled for polled in self._polled_feeds.get(identity, ()) if polled.tells_reachability]
+        polled_feeds = [polled for polled in self.polled_feeds.get(identity, {}).values() if polled.tells_reachability]
         if not polled_feeds:
             tell(Verdict.SILENT)
             return
@@ -364,7 +364,7 @@ class Poller:
         if self._sequence == self._store.ledger.sequence:
             return
         for endpoint in self._store.picked_since(self._sequence):
-            for polled in self._polled_feeds.get(endpoint.id, ()):
+            for polled in self.polled_feeds.get(endpoint.id, {}).values():
                 if polled.cadence is not None:
                     polled.cadence.event(now)
                     wait = max(polled.cadence.interval(now), polled.least_wait)
