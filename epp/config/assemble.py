@@ -2,10 +2,10 @@
 """Turns a configuration into plugin instances: adds defaults and connects them."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from epp.config.document import Path, Problem, in_order_of_the_file
 from epp.config.flow_control import AdmissionSettings, build_admission
@@ -13,7 +13,7 @@ from epp.config.instances import Builder, Instances
 from epp.config.lint import lint, refuse_unknown_accelerators
 from epp.config.load import LoadedConfig
 from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig, PluginRef
-from epp.config.probe import TIME_LIMIT_SECONDS, Findings, in_time, rehearse, rehearse_scheduling
+from epp.config.probe import SLOW_SECONDS, TIME_LIMIT_SECONDS, Findings, in_time, rehearse, rehearse_scheduling
 from epp.config.profiles import build_profiles, check_shadows, choose_aggregator, choose_profile_picker, divide_profiles
 from epp.config.wiring import (
     DataLayer,
@@ -26,7 +26,6 @@ from epp.config.wiring import (
 )
 from epp.framework.cluster_objects import Reading
 from epp.framework.datalayer import Discovery, EndpointSource, Feed, Tagger
-from epp.framework.errors import ConfigurationError
 from epp.framework.headers import RESERVED
 from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin, SchedulingObserver, all_roles
@@ -40,7 +39,6 @@ from epp.routing.scheduling.scheduler import Scheduler
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 
-_T = TypeVar("_T")
 FLOW_CONTROL = "flowControl"
 FEATURE_GATES = (FLOW_CONTROL, "haPopulateNonLeaderDatastore")
 
@@ -87,18 +85,18 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     instances.connect()
     built = build_profiles(loaded.model, instances)
     profiles, shadows = divide_profiles(built, instances)
-    gates = check_features(loaded.model, instances)
+    gates = _check_features(loaded.model, instances)
     admit = partial(build_admission, loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
-    admission = _attempt(instances, admit, FLOW_CONTROL) or AdmissionSettings()
-    parsers = _attempt(instances, lambda: _parsers(loaded, instances), "requestHandler") or ()
-    layer = _attempt(instances, lambda: build_data_layer(loaded, instances), "dataLayer") or DataLayer()
+    admission = instances.attempt(admit, FLOW_CONTROL) or AdmissionSettings()
+    parsers = instances.attempt(partial(_parsers, loaded, instances), "requestHandler") or ()
+    layer = instances.attempt(partial(build_data_layer, loaded, instances), "dataLayer") or DataLayer()
     sources = choose_sources(loaded, instances)
-    handler = _attempt(instances, partial(choose_profile_picker, profiles, instances), "schedulingProfiles")
-    aggregator = _attempt(instances, partial(choose_aggregator, handler, instances), "plugins")
+    handler = instances.attempt(partial(choose_profile_picker, profiles, instances), "schedulingProfiles")
+    aggregator = instances.attempt(partial(choose_aggregator, handler, instances), "plugins")
     add_missing_producers(instances)
-    producers = _attempt(instances, lambda: in_order(instances.of(Producer)), "plugins")
-    of_headers = _attempt(instances, lambda: in_order(instances.of(RequestHeaders)), "plugins")
-    admitters = _attempt(instances, lambda: in_order(instances.of(Admitter)), "plugins")
+    producers = instances.attempt(partial(in_order, instances.of(Producer)), "plugins") or ()
+    of_headers = instances.attempt(partial(in_order, instances.of(RequestHeaders)), "plugins") or ()
+    admitters = instances.attempt(partial(in_order, instances.of(Admitter)), "plugins") or ()
     check_order(instances)
     _rehearse(instances, builder)
     _check_headers(instances)
@@ -106,9 +104,6 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     instances.raise_problems()
     assert handler is not None  # noqa: S101  a problem otherwise
     assert aggregator is not None  # noqa: S101  the same
-    assert producers is not None  # noqa: S101  the same
-    assert of_headers is not None  # noqa: S101  the same
-    assert admitters is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
     every = {name: profile for name, profile in built.items() if profile is not None}
     rounds = loaded.model.scheduling.max_iterations
@@ -152,15 +147,6 @@ def _response_needs(instances: Instances) -> ResponseNeeds:
     )
 
 
-def _attempt(instances: Instances, step: Callable[[], _T], *path: str | int) -> _T | None:
-    """Run a step; record its ConfigurationError as a problem and return None."""
-    try:
-        return step()
-    except ConfigurationError as error:
-        instances.fail(error.problem, *path, remedy=error.remedy)
-        return None
-
-
 def _parsers(loaded: LoadedConfig, instances: Instances) -> Sequence[Parser[Any]]:
     model = loaded.model
     refs: list[tuple[PluginRef, Path]]
@@ -190,7 +176,7 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
                 *path,
             )
         _report(instances, plugin, findings)
-        if findings.is_slow:
+        if findings.seconds >= SLOW_SECONDS:
             instances.warn(
                 f"plugin {plugin.name!r} takes {findings.seconds * 1e3:.0f} ms for a few made-up endpoints, and every "
                 "request waits for it: a whole decision should take less than 1 ms, without network, disk or sleep",
@@ -235,42 +221,34 @@ def _check_headers(instances: Instances) -> None:
         for name in plugin.sets_headers:
             problem = "which the picker sets by itself" if name in RESERVED else "which is no lower-case header name"
             if name in RESERVED or not _HEADER_NAME.fullmatch(name):
-                instances.fail(
-                    f"plugin {plugin.name!r} sets header {name!r}, {problem}: change `sets_headers` of "
-                    f"{type(plugin).__name__}",
-                    *instances.path_of(plugin),
-                )
+                remedy = f"change `sets_headers` of {type(plugin).__name__}"
+                message = f"plugin {plugin.name!r} sets header {name!r}, {problem}: {remedy}"
+                instances.fail(message, *instances.path_of(plugin))
 
 
-def check_features(config: EndpointPickerConfig, instances: Instances) -> Mapping[str, bool]:
+def _check_features(config: EndpointPickerConfig, instances: Instances) -> Mapping[str, bool]:
     """Return the state of each feature gate; warn about keys without effect."""
     if config.api_version == LEGACY_API_VERSION:
         instances.warn(f"{LEGACY_API_VERSION} is deprecated: write {API_VERSION}", "apiVersion")
-    gates = _gates(config, instances)
-    layer = config.data_layer
-    for path, value in (
-        (("discovery", "peers"), getattr(layer.discovery, "peers", None)),
-        (("crossReplica",), layer.cross_replica),
-        (("peerDiscovery",), layer.peer_discovery),
-        (("crossReplicaSyncerPluginRef",), layer.cross_replica_syncer_plugin_ref),
-        (("crossReplicaSyncInterval",), layer.cross_replica_sync_interval),
-        (("crossReplicaPublishTimeout",), layer.cross_replica_publish_timeout),
-    ):
-        if value:
-            instances.warn("has no effect: replicas do not exchange data yet", "dataLayer", *path)
-    return gates
-
-
-def _gates(config: EndpointPickerConfig, instances: Instances) -> dict[str, bool]:
     gates: dict[str, bool] = {}
     for index, text in enumerate(config.feature_gates):
         name, equals, value = text.partition("=")
+        path = ("featureGates", index)
         if name not in FEATURE_GATES:
-            remedy = hint_at(name, FEATURE_GATES)
-            instances.fail(f"feature gate {name!r} is not known", "featureGates", index, remedy=remedy)
+            instances.fail(f"feature gate {name!r} is not known", *path, remedy=hint_at(name, FEATURE_GATES))
         elif equals and value not in {"true", "false"}:
-            instances.fail(
-                f"feature gate {name!r} is {value!r}, which is neither true nor false", "featureGates", index
-            )
+            instances.fail(f"feature gate {name!r} is {value!r}, which is neither true nor false", *path)
         gates[name] = value != "false"
+    layer = config.data_layer
+    idle: dict[Path, object] = {
+        ("discovery", "peers"): getattr(layer.discovery, "peers", None),
+        ("crossReplica",): layer.cross_replica,
+        ("peerDiscovery",): layer.peer_discovery,
+        ("crossReplicaSyncerPluginRef",): layer.cross_replica_syncer_plugin_ref,
+        ("crossReplicaSyncInterval",): layer.cross_replica_sync_interval,
+        ("crossReplicaPublishTimeout",): layer.cross_replica_publish_timeout,
+    }
+    for place, given in idle.items():
+        if given:
+            instances.warn("has no effect: replicas do not exchange data yet", "dataLayer", *place)
     return gates

@@ -12,7 +12,7 @@ from epp.admission.flow_control.settings import BandSettings, FlowControlSetting
 from epp.admission.tenant_quota_objects import written
 from epp.config.assemble import Assembly
 from epp.config.flow_control import fixed_ceilings
-from epp.config.model import POOL_SOURCE
+from epp.config.model import LARGEST_WRITTEN_OUT, POOL_SOURCE
 from epp.config.profiles import names_no_picker
 from epp.framework.messages import without_credentials
 from epp.framework.plugin import Datum, Plugin, all_roles
@@ -24,8 +24,6 @@ from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScore
 
 _MOST_TENANTS = 50
 """Number of tenants whose quotas are shown."""
-
-_LARGEST_WRITTEN_OUT = 1e15
 
 
 class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -164,7 +162,6 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def describe(assembly: Assembly) -> Graph:
-
     def use(plugin: Plugin[Any]) -> PluginUse:
         return PluginUse(
             plugin.name,
@@ -180,6 +177,9 @@ def describe(assembly: Assembly) -> Graph:
 
     def profile_graph(profile: Profile) -> ProfileGraph:
         weights = sum(weighted.weight for weighted in profile.scorers)
+        picker = use(profile.picker)
+        if picker.implied:  # another profile may have added it, with its reason
+            picker = msgspec.structs.replace(picker, implied=names_no_picker(profile.name))
         return ProfileGraph(
             profile.name,
             tuple(
@@ -199,7 +199,7 @@ def describe(assembly: Assembly) -> Graph:
                 )
                 for one in profile.scorers
             ),
-            _picker(use(profile.picker), profile),
+            picker,
             tuple(cause.value for cause in DropCause if cause in profile.fail_open),
             profile.constraint_status,
             profile.drop_stale_after_seconds,
@@ -279,11 +279,6 @@ def _stale(member: ProfileFilter | WeightedScorer) -> tuple[float | None, str]:
     return (None, "") if rule is None else (rule.after_seconds, rule.on_stale.value)
 
 
-def _picker(picker: PluginUse, profile: Profile) -> PluginUse:
-    """Return the picker with the reason of this profile, because another profile may have added it."""
-    return msgspec.structs.replace(picker, implied=names_no_picker(profile.name)) if picker.implied else picker
-
-
 def changed_parameters(parameters: msgspec.Struct) -> dict[str, Any]:
     """Return the parameters that differ from their defaults, in the format of the file, without credentials."""
     found: dict[str, Any] = {}
@@ -304,14 +299,12 @@ def _as_written(value: Any) -> Any:
         return [_as_written(one) for one in value]
     if isinstance(value, str):
         return without_credentials(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WRITTEN_OUT:
+    if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WRITTEN_OUT:
         return int(value)
     return msgspec.to_builtins(value)
 
 
 def _names(data: Iterable[Datum]) -> tuple[str, ...]:
     """Return readable names, such as `prefix-match from mine` for a named producer."""
-    return tuple(
-        f"{datum.name} from {datum.producer}" if isinstance(datum, DataKey) and datum.producer else datum.name
-        for datum in data
-    )
+    producers = ((datum.name, datum.producer if isinstance(datum, DataKey) else "") for datum in data)
+    return tuple(f"{name} from {producer}" if producer else name for name, producer in producers)

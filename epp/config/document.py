@@ -36,18 +36,27 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A position in the file."""
-
     position: Position | None = None
     inside: str = ""
     """Place within a quoted text without lines of its own in the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Problem:
     message: str
-    place: Place
+    path: Path = ()
+    position: Position | None = None
+    origin: str = ""
     remedy: str = ""
+    """Empty for none."""
+    inside: str = ""
+    """Place within a quoted text without lines of its own in the file."""
+
+    def __str__(self) -> str:
+        """Format as `file.yaml:3:5: plugins[0].type: message; remedy`; editors can jump to the place."""
+        place = f"{self.origin}:{self.position}" if self.position else self.origin
+        text = f"{self.message}; {self.remedy}" if self.remedy else self.message
+        return ": ".join(part for part in (place, self.inside, written(self.path), without_credentials(text)) if part)
 
 
 class Text:
@@ -71,6 +80,11 @@ class Text:
         """Return the place of a character in the file; None for the text as a whole."""
         position = None if index is None else self.position(index)
         return Place(position) if self._within is None else self._within.place(position)
+
+    def fault(self, message: str, index: int | None = None, remedy: str = "") -> Problem:
+        """Return a problem at a character, or with the text as a whole; the origin is not known here."""
+        place = self.place(index)
+        return Problem(message, (), place.position, "", remedy, place.inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +115,7 @@ class Quotation:
 
 
 class NotYamlError(Exception):
-    def __init__(self, *faults: Fault) -> None:
+    def __init__(self, *faults: Problem) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
         self.faults = faults
 
@@ -113,7 +127,7 @@ class Document:
     content: object
     node: yaml.Node
     source: Text
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Problem, ...] = ()
     """Errors such as repeated keys: the last one counts, lists are joined."""
 
     def place(self, path: Path) -> Place:
@@ -148,17 +162,16 @@ def read_documents(source: Text) -> tuple[Document, ...]:
         return tuple(_documents(source))
     except yaml.reader.ReaderError as error:
         problem = f"is not YAML: character U+{error.character:04X} is not allowed"
-        raise NotYamlError(Fault(problem, source.place(error.position))) from error
+        raise NotYamlError(source.fault(problem, error.position)) from error
     except yaml.MarkedYAMLError as error:
         if tabs := tuple(_tabs_of_indentation(source.text)):
             problem, remedy = "is not YAML: a tab in the indentation", "write spaces"
-            raise NotYamlError(*(Fault(problem, source.place(tab), remedy) for tab in tabs)) from error
+            raise NotYamlError(*(source.fault(problem, tab, remedy) for tab in tabs)) from error
         problem = "is not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
         mark = error.problem_mark
-        place = source.place(None if mark is None else mark.index)
-        raise NotYamlError(Fault(problem, place)) from error
+        raise NotYamlError(source.fault(problem, None if mark is None else mark.index)) from error
     except RecursionError as error:
-        raise NotYamlError(Fault("is not YAML: nested too deeply", source.place(None))) from error
+        raise NotYamlError(source.fault("is not YAML: nested too deeply")) from error
 
 
 def _documents(source: Text) -> Iterator[Document]:
@@ -169,10 +182,12 @@ def _documents(source: Text) -> Iterator[Document]:
             node = loader.get_node()
             if node is not None and _size(node, {}) > _MOST_NODES:
                 problem = f"is not usable: with its aliases, it has more than {_MOST_NODES} parts"
-                raise NotYamlError(Fault(problem, source.place(None)))
+                raise NotYamlError(source.fault(problem))
             content = loader.construct_document(node)
             if node is not None and content is not None:
-                yield Document(content, node, source, tuple(_faults(loader.repeated, source)))
+                remedy = "remove one of them, or join them"
+                repeated = [(f"key {key.value!r} stands twice", key.start_mark.index) for key in loader.repeated]
+                yield Document(content, node, source, tuple(source.fault(*each, remedy) for each in repeated))
     finally:
         loader.dispose()
 
@@ -186,12 +201,6 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
             parts = [part for pair in node.value for part in pair]
         size = known[id(node)] = 1 + sum(_size(part, known) for part in parts)
     return size
-
-
-def _faults(repeated: Iterable[yaml.ScalarNode], source: Text) -> Iterator[Fault]:
-    for key in repeated:
-        place = source.place(key.start_mark.index)
-        yield Fault(f"key {key.value!r} stands twice", place, "remove one of them, or join them")
 
 
 def _tabs_of_indentation(text: str) -> Iterator[int]:
@@ -288,24 +297,6 @@ class _StrictLoader(yaml.SafeLoader):
         except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
             problem = f"{node.value!r} is no {node.tag.rpartition(':')[2]}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    message: str
-    path: Path = ()
-    position: Position | None = None
-    origin: str = ""
-    remedy: str = ""
-    """Empty for none."""
-    inside: str = ""
-    """Place within a quoted text without lines of its own in the file."""
-
-    def __str__(self) -> str:
-        """Format as `file.yaml:3:5: plugins[0].type: message; remedy`; editors can jump to the place."""
-        place = f"{self.origin}:{self.position}" if self.position else self.origin
-        text = f"{self.message}; {self.remedy}" if self.remedy else self.message
-        return ": ".join(part for part in (place, self.inside, written(self.path), without_credentials(text)) if part)
 
 
 class InvalidConfigError(ConfigurationError):

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,9 +31,6 @@ _IMPLIED = frozenset(
     {"global-strict-fairness-policy", "fcfs-ordering-policy", "static-usage-limit-policy", "utilization-detector"}
 )
 """Policies that a file may refer to without declaring them."""
-
-_EVICTION_FILTER = "sheddable-eviction-filter"
-_EVICTION_ORDER = "priority-then-time-eviction-order-policy"
 
 _PLACE = "flowControl"
 _OLD_PLACE = "saturationDetector"
@@ -95,11 +93,11 @@ def _eviction(given: FlowControl, instances: Instances, detector: SaturationDete
     if not given.enable_eviction:
         _warn_of_idle_eviction(instances, "flowControl.enableEviction is off")
         return None
-    chosen = _only(instances, EvictionFilter, _EVICTION_FILTER), _only(instances, EvictionOrder, _EVICTION_ORDER)
-    if chosen[0] is None or chosen[1] is None:
+    fits = _only(instances, EvictionFilter, "sheddable-eviction-filter")
+    order = _only(instances, EvictionOrder, "priority-then-time-eviction-order-policy")
+    if fits is None or order is None:
         return None
-    grace = OWN_GRACE_SECONDS if detector.counts_own_requests else REPORT_GRACE_SECONDS
-    return EvictionSettings(chosen[0], chosen[1], grace)
+    return EvictionSettings(fits, order, OWN_GRACE_SECONDS if detector.counts_own_requests else REPORT_GRACE_SECONDS)
 
 
 def _warn_of_idle_eviction(instances: Instances, why: str) -> None:
@@ -117,11 +115,8 @@ def _only(instances: Instances, role: type[_R], usual: str) -> _R | None:
         return None
     if declared:
         return declared[0]
-    try:
-        return instances.ensure(usual, role, "flowControl.enableEviction")
-    except ConfigurationError as error:
-        instances.fail(error.problem, _PLACE, "enableEviction", remedy=error.remedy)
-        return None
+    default = partial(instances.ensure, usual, role, "flowControl.enableEviction")
+    return instances.attempt(default, _PLACE, "enableEviction")
 
 
 def _declared(instances: Instances, role: type[_R]) -> tuple[_R, ...]:
@@ -138,43 +133,29 @@ def _detector(config: EndpointPickerConfig, given: FlowControl) -> tuple[str, Pa
 
 
 def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) -> None:
-    """Warn about keys that are deprecated or have no effect."""
+    """Warn about keys that are deprecated or have no effect, and limits of a priority that are never reached."""
     given = config.flow_control
     if config.saturation_detector is not None:
-        remedy = "write it into flowControl"
-        if given is not None and given.saturation_detector is not None:
-            instances.warn("has no effect beside flowControl.saturationDetector", _OLD_PLACE)
-        else:
-            instances.warn(f"is deprecated: {remedy}", _OLD_PLACE)
+        is_twice = given is not None and given.saturation_detector is not None
+        beside = "has no effect beside flowControl.saturationDetector"
+        instances.warn(beside if is_twice else "is deprecated: write it into flowControl", _OLD_PLACE)
     if given is None:
         return
     if not is_on:
-        others = given.model_fields_set - {"saturation_detector"}
-        if others:
+        if given.model_fields_set - {"saturation_detector"}:
             all_but = " but for saturationDetector" if given.saturation_detector is not None else ""
             instances.warn(f"has no effect{all_but}: {_GATE_IS_OFF}", _PLACE)
         return
-    for index, band in enumerate(given.priority_bands):
-        _warn_of_wide_limits(given, band, instances, "priorityBands", index)
-    for key, each in (
-        ("defaultPriorityBand", given.default_priority_band),
-        ("defaultNegativePriorityBand", given.default_negative_priority_band),
-    ):
-        if each is not None:
-            _warn_of_wide_limits(given, each, instances, key)
-
-
-def _warn_of_wide_limits(
-    given: FlowControl, band: PriorityBandPolicies, instances: Instances, *place: str | int
-) -> None:
-    """Warn about limits of a priority that are never reached."""
-    for key, own, common in (
-        ("maxRequests", band.max_requests, given.max_requests),
-        ("maxBytes", band.max_bytes, given.max_bytes),
-    ):
-        name = "max_requests" if key == "maxRequests" else "max_bytes"
-        if name in band.model_fields_set and 0 < common < own:
-            instances.warn(f"is {own}, and never reached: flowControl.{key} is {common}", _PLACE, *place, key)
+    bands: dict[Path, PriorityBandPolicies | None] = {
+        **{("priorityBands", index): band for index, band in enumerate(given.priority_bands)},
+        ("defaultPriorityBand",): given.default_priority_band,
+        ("defaultNegativePriorityBand",): given.default_negative_priority_band,
+    }
+    for place, limits in bands.items():
+        for key, name in (("maxRequests", "max_requests"), ("maxBytes", "max_bytes")):
+            own, common = getattr(limits, name, 0), getattr(given, name)
+            if limits is not None and name in limits.model_fields_set and 0 < common < own:
+                instances.warn(f"is {own}, and never reached: flowControl.{key} is {common}", _PLACE, *place, key)
 
 
 def _warn_of_idle_plugins(
@@ -185,13 +166,10 @@ def _warn_of_idle_plugins(
     for plugin in instances:
         is_filter = isinstance(plugin, Filter)
         filters = is_filter and (not config.scheduling_profiles or plugin.name in in_profiles)
-        if not isinstance(plugin, _ROLES) or plugin.name in used or filters:
-            continue
-        instances.warn(
-            f"plugin {plugin.name!r} (type {plugin.plugin_type}) has no effect: {why}"
-            + (", and no profile names it as a filter" if is_filter else ""),
-            *instances.path_of(plugin),
-        )
+        if isinstance(plugin, _ROLES) and plugin.name not in used and not filters:
+            more = ", and no profile names it as a filter" if is_filter else ""
+            problem = f"plugin {plugin.name!r} (type {plugin.plugin_type}) has no effect: {why}{more}"
+            instances.warn(problem, *instances.path_of(plugin))
 
 
 def _bands(given: FlowControl, policies: "_Policies", instances: Instances) -> Mapping[int, BandSettings] | None:
@@ -200,10 +178,8 @@ def _bands(given: FlowControl, policies: "_Policies", instances: Instances) -> M
     bands: dict[int, BandSettings] = {}
     for index, band in enumerate(given.priority_bands):
         if counts[band.priority] > 1:
-            where = (_PLACE, "priorityBands", index, "priority")
-            instances.fail(f"two bands have priority {band.priority}", *where)
-        found = policies.band(band, "priorityBands", index)
-        if found is not None:
+            instances.fail(f"two bands have priority {band.priority}", _PLACE, "priorityBands", index, "priority")
+        if (found := policies.band(band, "priorityBands", index)) is not None:
             bands[band.priority] = found
     return bands if len(bands) == len(given.priority_bands) else None
 

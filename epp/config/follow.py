@@ -93,7 +93,9 @@ class ConfigFollower:
             return None
         in_place, self._file = content.file == self._file, content.file
         if text == self._effective:
-            self._reverted()
+            if self.state.refused:
+                self._settle(ConfigState(self.state.generation))
+                _log.info("configuration file is the one in effect again", file=str(self._path))
             return None
         if text == self._rejected_text:
             return None
@@ -140,11 +142,6 @@ class ConfigFollower:
         self.state = ConfigState(self.state.generation, f"{self._path}: {reason}")
         _log.info("configuration waits for a second look", file=str(self._path), reason=reason)
         return False
-
-    def _reverted(self) -> None:
-        if self.state.refused:
-            self._settle(ConfigState(self.state.generation))
-            _log.info("configuration file is the one in effect again", file=str(self._path))
 
     def _settle(self, state: ConfigState) -> None:
         self.state = state

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin instances of one configuration by name: new ones, or unchanged ones of the previous configuration."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -10,12 +10,7 @@ from epp.config.load import LoadedConfig
 from epp.config.model import NOT_YET, WITHOUT_TASK, PluginRef, PluginSpec
 from epp.framework.clock import Clock
 from epp.framework.errors import ConfigurationError
-from epp.framework.input_errors import (
-    mistakes_in,
-    named_at_the_start,
-    read_parameters,
-    read_struct,
-)
+from epp.framework.input_errors import mistakes_in, named_at_the_start, read_parameters, read_struct
 from epp.framework.limits import as_written, correct
 from epp.framework.messages import hint_at, nearest
 from epp.framework.plugin import Parameters, Plugin, Stability
@@ -23,14 +18,13 @@ from epp.framework.records import Derivation
 from epp.framework.registry import Registry, UnknownTypeError
 
 Role = TypeVar("Role", bound=Plugin[Any])
+T = TypeVar("T")
 
 _LISTED = "`epp plugins` lists all types"
 
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Dependencies of building instances."""
-
     registry: Registry
     clock: Clock
     experimental: bool = False
@@ -45,6 +39,7 @@ class Instances:
     def __init__(self, loaded: LoadedConfig, builder: Builder) -> None:
         self._loaded = loaded
         self._builder = builder
+        self._registry = builder.registry
         self.by_name: dict[str, Plugin[Any]] = {}
         """All instances: declared ones, then implied ones."""
         self._paths: dict[str, Path] = {}
@@ -63,20 +58,22 @@ class Instances:
     def __iter__(self) -> Iterator[Plugin[Any]]:
         return iter(self.by_name.values())
 
-    @property
-    def incomplete(self) -> bool:
-        """Whether plugins may be missing because they could not be built."""
-        return self.may_lack(Plugin)
-
     def fail(self, message: str, *path: str | int, remedy: str = "") -> None:
         """Record a problem that makes the configuration unusable."""
         self.problems.append(self._loaded.problem(message, *path, remedy=remedy))
+
+    def attempt(self, step: Callable[[], T], *path: str | int) -> T | None:
+        """Run a step; record its ConfigurationError as a problem and return None."""
+        try:
+            return step()
+        except ConfigurationError as error:
+            self.fail(error.problem, *path, remedy=error.remedy)
+            return None
 
     def warn(self, message: str, *path: str | int) -> None:
         self.warnings.append(self._loaded.problem(message, *path))
 
     def raise_problems(self) -> None:
-        """Raise InvalidConfigError if there is a problem."""
         if self.problems:
             raise InvalidConfigError(in_order_of_the_file(self.problems), in_order_of_the_file(self.warnings))
 
@@ -85,7 +82,6 @@ class Instances:
         return self._paths.get(plugin.name, ())
 
     def gives(self, plugin: Plugin[Any], parameter: str) -> bool:
-        """Whether the file sets the parameter."""
         return parameter in self._given.get(plugin.name, ())
 
     def declare(self, spec: PluginSpec, index: int) -> None:
@@ -101,7 +97,7 @@ class Instances:
         self._given[name] = frozenset(spec.parameters or {})
         self.inactive[name] = spec.type
         try:
-            cls = self._builder.registry.find(spec.type)
+            cls = self._registry.find(spec.type)
         except UnknownTypeError as error:
             self.fail(error.problem, *path, "type", remedy=error.remedy)
             return
@@ -110,7 +106,11 @@ class Instances:
             return
         if self._build(cls, name, spec.parameters or {}, path):
             del self.inactive[name]
-            self._warn_about(self.by_name[name], path)
+            plugin = self.by_name[name]
+            if plugin.stability is Stability.DEPRECATED:
+                self.warn(f"{_called(name, plugin.plugin_type)} is deprecated", *path)
+            for warning in plugin.warnings:
+                self.warn(f"plugin {name!r}: {warning}", *path, "parameters")
 
     def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
         """Build a declared plugin; on failure, record why and return False."""
@@ -138,9 +138,7 @@ class Instances:
 
     def ensure(self, type_name: str, role: type[Role], why: str) -> Role:
         """Return the first instance of that type, or a new one with defaults; raises ConfigurationError."""
-        plugin = next((p for p in self.by_name.values() if p.plugin_type == type_name), None) or self.add(
-            type_name, why
-        )
+        plugin = next((each for each in self if each.plugin_type == type_name), None) or self.add(type_name, why)
         if not isinstance(plugin, role):
             raise ConfigurationError(f"plugin {plugin.name!r} (type {type_name}) is no {role.__name__}")
         return plugin
@@ -151,16 +149,26 @@ class Instances:
             raise ConfigurationError(
                 f"a plugin of type {type_name!r} is needed ({why}), and the name is taken by one of another type"
             )
-        plugin = self.by_name[type_name] = self._make(type_name)
+        cls = self._registry.find(type_name)
+        if (problem := self._not_allowed(cls)) is not None:
+            raise problem
+        typed = cls.parameters_beside(read_parameters(cls.parameters_type, {}), tuple(self))
+        plugin = self.by_name[type_name] = self._instance(cls, typed, type_name)
         self.implied[type_name] = why
         return plugin
 
     def of(self, role: type[Role]) -> tuple[Role, ...]:
-        return tuple(plugin for plugin in self.by_name.values() if isinstance(plugin, role))
+        return tuple(plugin for plugin in self if isinstance(plugin, role))
 
     def may_lack(self, role: type[Role]) -> bool:
         """Whether a plugin that could not be built may have that role."""
-        return any(self._may_be(kind, role) for kind in self.inactive.values())
+        for kind in self.inactive.values():
+            try:
+                if kind not in WITHOUT_TASK and kind not in NOT_YET and issubclass(self._registry.find(kind), role):
+                    return True
+            except ConfigurationError:
+                return True
+        return False
 
     def class_of(self, name: str) -> type[Plugin[Any]] | None:
         """Return the class of a declared plugin, built or not; None if unknown."""
@@ -168,7 +176,7 @@ class Instances:
         if plugin is not None:
             return type(plugin)
         try:
-            return self._builder.registry.find(self.inactive.get(name, ""))
+            return self._registry.find(self.inactive.get(name, ""))
         except ConfigurationError:
             return None
 
@@ -192,9 +200,8 @@ class Instances:
         return None
 
     def _fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
-        """Record that no plugin has this name."""
-        types = self._builder.registry.types
-        of_type = [plugin.name for plugin in self.by_name.values() if plugin.plugin_type == name]
+        types = self._registry.types
+        of_type = [plugin.name for plugin in self if plugin.plugin_type == name]
         remedy = hint_at(name, known)
         if of_type:
             remedy = f"the one of that type is named {of_type[0]!r}: write that name"
@@ -205,10 +212,12 @@ class Instances:
         self.fail(f"no plugin is named {name!r}", *path, remedy=remedy)
 
     def connect(self) -> None:
-        """Give each plugin the plugins that its parameters name."""
-        for plugin in tuple(self.by_name.values()):
-            path = self.path_of(plugin)
-            found = self._referred_to(plugin, path)
+        for plugin in tuple(self):
+            path = (*self.path_of(plugin), "parameters")
+            found: dict[str, Plugin[Any]] = {}
+            for parameter, name in plugin.references.items():
+                if (target := self.resolve_name(name, Plugin, *path, *parameter.split("."))) is not None:
+                    found[parameter] = target
             if len(found) < len(plugin.references):
                 self.unconnected.add(plugin.name)
                 continue
@@ -216,21 +225,13 @@ class Instances:
                 plugin.connect(found)
             except ValueError as error:
                 where = named_at_the_start(str(error), plugin.references)
-                self.fail(f"plugin {plugin.name!r}: {error}", *path, "parameters", *where)
+                self.fail(f"plugin {plugin.name!r}: {error}", *path, *where)
                 self.unconnected.add(plugin.name)
-
-    def _referred_to(self, plugin: Plugin[Any], path: Path) -> dict[str, Plugin[Any]]:
-        found: dict[str, Plugin[Any]] = {}
-        for parameter, name in plugin.references.items():
-            target = self.resolve_name(name, Plugin, *path, "parameters", *parameter.split("."))
-            if target is not None:
-                found[parameter] = target
-        return found
 
     def _is_buildable(self, spec: PluginSpec, path: Path) -> bool:
         """Whether the type can be built; records why not."""
         kind, name = spec.type, spec.instance_name
-        if kind in self._builder.registry.types or ":" in kind:
+        if kind in self._registry.types or ":" in kind:
             return True
         self.inactive[name] = kind
         if kind in WITHOUT_TASK:
@@ -238,24 +239,9 @@ class Instances:
         elif kind in NOT_YET:
             self.fail(f"plugin type {kind!r} is known, not supported yet", *path, "type")
         else:
-            known = (*self._builder.registry.types, *NOT_YET)
+            known = (*self._registry.types, *NOT_YET)
             self.fail(f"plugin type {kind!r} is not registered", *path, "type", remedy=hint_at(kind, known, _LISTED))
         return False
-
-    def _may_be(self, kind: str, role: type[Plugin[Any]]) -> bool:
-        if kind in WITHOUT_TASK or kind in NOT_YET:
-            return False
-        try:
-            return issubclass(self._builder.registry.find(kind), role)
-        except ConfigurationError:
-            return True
-
-    def _make(self, type_name: str) -> Plugin[Any]:
-        cls = self._builder.registry.find(type_name)
-        if (problem := self._not_allowed(cls)) is not None:
-            raise problem
-        typed = cls.parameters_beside(read_parameters(cls.parameters_type, {}), tuple(self))
-        return self._instance(cls, typed, type_name)
 
     def _not_allowed(self, cls: type[Plugin[Any]]) -> ConfigurationError | None:
         if cls.stability is not Stability.ALPHA or self._builder.experimental:
@@ -268,13 +254,7 @@ class Instances:
         before = self._builder.previous.get(name)
         if before is not None and type(before) is cls and before.parameters == typed and not before.references:
             return before
-        return self._builder.registry.construct(cls, typed, name=name, clock=self._builder.clock)
-
-    def _warn_about(self, plugin: Plugin[Any], path: Path) -> None:
-        if plugin.stability is Stability.DEPRECATED:
-            self.warn(f"{_called(plugin.name, plugin.plugin_type)} is deprecated", *path)
-        for warning in plugin.warnings:
-            self.warn(f"plugin {plugin.name!r}: {warning}", *path, "parameters")
+        return self._registry.construct(cls, typed, name=name, clock=self._builder.clock)
 
 
 def _called(name: str, kind: str) -> str:

@@ -2,7 +2,8 @@
 """Warnings about configurations that are valid and probably not intended."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from epp.admission.flow_control.settings import FlowControlSettings
@@ -10,6 +11,7 @@ from epp.config.document import Problem
 from epp.config.flow_control import ceilings_at
 from epp.config.instances import Instances
 from epp.config.load import LoadedConfig
+from epp.config.profiles import plugins_of
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, ANY, MakesSelections
 from epp.framework.datalayer import Feed, KnowsAccelerators, NamesPlacementTemplate, Tagger, unknown_accelerators
 from epp.framework.errors import ConfigurationError
@@ -19,28 +21,15 @@ from epp.framework.quotas import QuotaSource
 from epp.framework.request import DataKey
 from epp.framework.result import DropCause
 from epp.framework.roles import Category, EndpointObserver, Filter, Picker, PreRequest, ResponseHeaders, Scorer
-from epp.framework.snapshot import (
-    ACCELERATOR,
-    LOAD_AT,
-    METRICS_AT,
-    REACHABLE,
-    REQUEST_COLUMNS,
-    Attribute,
-    Column,
-)
+from epp.framework.snapshot import ACCELERATOR, LOAD_AT, METRICS_AT, REACHABLE, REQUEST_COLUMNS, Attribute, Column
 from epp.routing.scheduling.profile import Profile
 
-_ONLY_IN_PROFILES: tuple[type[Plugin[Any]], ...] = (
-    Filter,
-    Scorer,
-    Picker,
-    PreRequest,
-    ResponseHeaders,
-    EndpointObserver,
-)
+_ONLY_IN_PROFILES: set[type[Any]] = {Filter, Scorer, Picker, PreRequest, ResponseHeaders, EndpointObserver}
 """Roles of plugins that are used only in profiles."""
 _OWN_COLUMNS = (*REQUEST_COLUMNS, METRICS_AT, LOAD_AT, REACHABLE)
 """Columns that the picker fills for every endpoint."""
+_STATUS = {DropCause.AVAILABILITY: 503, DropCause.STALE: 503}
+"""Statuses other than 429 of requests that are refused because filters dropped all candidates for a cause."""
 
 
 def lint(
@@ -50,90 +39,66 @@ def lint(
     instances: Instances,
     flow_control: FlowControlSettings | None,
 ) -> list[Problem]:
-    found = [
-        loaded.problem(message, "schedulingProfiles", index)
-        for index, profile in enumerate(profiles.values())
-        for message in _of_profile(profile, instances)
-    ]
+    def of_plugins(find: Callable[[Plugin[Any]], Iterable[str]], *part: str) -> list[Problem]:
+        return [
+            loaded.problem(message, *instances.path_of(plugin), *part)
+            for plugin in instances
+            for message in find(plugin)
+        ]
+
     collected = {datum.name for feed in feeds for extractor in feed.extractors for datum in extractor.writes}
     collected |= {datum.name for tagger in instances.of(Tagger) for datum in tagger.writes}
     collected |= {column.name for column in _OWN_COLUMNS}
     read = {datum for plugin in instances for datum in (*plugin.reads, *plugin.may_read)}
     needed = {datum.name for plugin in instances for datum in plugin.reads}  # wiring warns about these
-    if flow_control is not None:
-        found += [
-            loaded.problem(message, "flowControl" if loaded.model.flow_control else "featureGates")
-            for message in _of_flow_control(flow_control, feeds)
-        ]
-    found += [
-        loaded.problem(
-            f"plugin {plugin.name!r} has no effect: no profile and no other plugin refers to it; add a pluginRef to a "
-            "profile, or remove it",
-            *instances.path_of(plugin),
-        )
-        for plugin in _unused(loaded, profiles, instances)
+    place = "flowControl" if loaded.model.flow_control else "featureGates"
+    return [
+        *(
+            loaded.problem(message, "schedulingProfiles", index)
+            for index, profile in enumerate(profiles.values())
+            for message in _of_profile(profile, instances)
+        ),
+        *(loaded.problem(message, place) for message in _of_flow_control(flow_control, feeds)),
+        *of_plugins(partial(_unused, used=_used(loaded, profiles), instances=instances)),
+        *of_plugins(lambda plugin: (*_never_collected(plugin, collected), *_never_read(plugin, read, needed))),
+        *of_plugins(partial(_unknown_accelerators, instances=instances), "parameters"),
+        *of_plugins(partial(_of_selections, instances=instances)),
+        *of_plugins(partial(_unknown_template, sources=instances.of(KnowsAccelerators)), "parameters"),
+        *of_plugins(
+            partial(_of_quotas, tagged=ACCELERATOR.name in collected, may_wait=flow_control is not None), "parameters"
+        ),
     ]
-    for plugin in instances:
-        found += [
-            loaded.problem(message, *instances.path_of(plugin))
-            for message in (*_never_collected(plugin, collected), *_never_read(plugin, read, needed))
-        ]
-    found += [
-        loaded.problem(message, *instances.path_of(plugin), "parameters")
-        for plugin in instances
-        for message in _unknown_accelerators(plugin, instances)
-    ]
-    found += [
-        loaded.problem(message, *instances.path_of(plugin))
-        for plugin in instances
-        for message in _of_selections(plugin, instances)
-    ]
-    found += [
-        loaded.problem(message, *instances.path_of(plugin), "parameters")
-        for plugin in instances
-        if isinstance(plugin, NamesPlacementTemplate)
-        for message in _unknown_template(plugin.name, plugin.placement_template, instances.of(KnowsAccelerators))
-    ]
-    found += [
-        loaded.problem(message, *instances.path_of(source), "parameters")
-        for source in instances.of(QuotaSource)
-        for message in _of_quotas(source, tagged=ACCELERATOR.name in collected, may_wait=flow_control is not None)
-    ]
-    return found
 
 
-def _unused(loaded: LoadedConfig, profiles: Mapping[str, Profile], instances: Instances) -> Iterator[Plugin[Any]]:
-    """Yield declared plugins that only profiles could use, but no profile names."""
+def _used(loaded: LoadedConfig, profiles: Mapping[str, Profile]) -> set[str]:
+    """Return the names of plugins in profiles, and all texts that may name others."""
     model = loaded.model.model_dump()
     model["plugins"] = [spec["parameters"] for spec in model["plugins"]]
-    used = set(texts_in(model))
-    for profile in profiles.values():
-        used |= {member.filter.name for member in profile.filters} | {member.scorer.name for member in profile.scorers}
-        used.add(profile.picker.name)
-    for spec in loaded.model.plugins:
-        plugin = instances.by_name.get(spec.name or spec.type)
-        if (
-            plugin is not None
-            and plugin.name not in used
-            and all(role in _ONLY_IN_PROFILES for role in roles_of(type(plugin)))
-        ):
-            yield plugin
+    return {*texts_in(model), *(plugin.name for profile in profiles.values() for plugin in plugins_of(profile))}
+
+
+def _unused(plugin: Plugin[Any], used: set[str], instances: Instances) -> Iterator[str]:
+    """Warn about a declared plugin that only profiles could use, but no profile names."""
+    may_be_used = plugin.name in used or plugin.name in instances.implied
+    if not may_be_used and _ONLY_IN_PROFILES.issuperset(roles_of(type(plugin))):
+        yield (
+            f"plugin {plugin.name!r} has no effect: no profile and no other plugin refers to it; add a pluginRef to a "
+            "profile, or remove it"
+        )
 
 
 def texts_in(value: object) -> Iterator[str]:
-    """Yield all strings in plain data."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from texts_in(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
+    elif isinstance(value, (dict, list, tuple)):
+        for each in value.values() if isinstance(value, dict) else value:
             yield from texts_in(each)
 
 
-def _of_quotas(source: QuotaSource[Any], *, tagged: bool, may_wait: bool) -> Iterator[str]:
+def _of_quotas(source: Plugin[Any], *, tagged: bool, may_wait: bool) -> Iterator[str]:
     """Warn about limits on unknown data, and about requests that cannot wait."""
+    if not isinstance(source, QuotaSource):
+        return
     kinds = {"hardware": source.limits_hardware, "dollars": source.limits_dollars}
     limited = " and ".join(kind for kind, is_limited in kinds.items() if is_limited)
     if limited and not tagged:
@@ -148,13 +113,14 @@ def _of_quotas(source: QuotaSource[Any], *, tagged: bool, may_wait: bool) -> Ite
         )
 
 
-def _unknown_template(plugin: str, name: str, sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:
+def _unknown_template(plugin: Plugin[Any], sources: Sequence[KnowsAccelerators[Any]]) -> Iterator[str]:
     """Warn about an unknown template if others are known; templates of a cluster are not known yet."""
+    name = plugin.placement_template if isinstance(plugin, NamesPlacementTemplate) else ""
     known = sorted({each for source in sources for each in source.placement_templates})
     if name and known and name not in known:
         yield (
-            f"plugin {plugin!r} names template {name!r}, but there is no such SchedulingConfigTemplate: the name has "
-            f"no effect; {hint_at(name, known)}"
+            f"plugin {plugin.name!r} names template {name!r}, but there is no such SchedulingConfigTemplate: the name "
+            f"has no effect; {hint_at(name, known)}"
         )
 
 
@@ -207,19 +173,22 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
         if not weighted.weight:
             yield f"{where}: scorer {weighted.scorer.name!r} has weight 0 and no effect: remove it, or set a weight"
     for member in profile.filters:
-        if member.filter.drops in profile.fail_open or instances.gives(member.filter, "fallbackOnEmpty"):
+        cause = member.filter.drops
+        if cause in profile.fail_open or instances.gives(member.filter, "fallbackOnEmpty"):
             continue
         if member.filter.may_empty:
+            status = profile.constraint_status if cause is DropCause.CONSTRAINT else _STATUS.get(cause, 429)
             yield (
                 f"{where}: filter {member.filter.name!r} may drop all candidates, and then the request is refused with "
-                f"{_status(member.filter.drops, profile)}: set fallbackOnEmpty to true to use any endpoint instead, or "
-                "to false to confirm"
+                f"{status}: set fallbackOnEmpty to true to use any endpoint instead, or to false to confirm"
             )
     yield from _same_measure(where, [weighted.scorer for weighted in voting])
 
 
-def _of_flow_control(settings: FlowControlSettings, feeds: Sequence[Feed]) -> Iterator[str]:
+def _of_flow_control(settings: FlowControlSettings | None, feeds: Sequence[Feed]) -> Iterator[str]:
     """Warn about flow control that knows too little about load, or never admits a priority."""
+    if settings is None:
+        return
     detector, usage = settings.detector, settings.usage_limits
     if METRICS_AT in detector.reads and not any(feed.extractors for feed in feeds):
         yield (
@@ -237,17 +206,6 @@ def _of_flow_control(settings: FlowControlSettings, feeds: Sequence[Feed]) -> It
             f"usage limits {usage.name!r} let no request of priority {', '.join(closed)} through, even to an idle "
             "endpoint: they wait until they are refused"
         )
-
-
-def _status(cause: DropCause, profile: Profile) -> int:
-    """Return the status of requests that are refused because filters dropped all candidates for that cause."""
-    match cause:
-        case DropCause.CONSTRAINT:
-            return profile.constraint_status
-        case DropCause.AVAILABILITY | DropCause.STALE:
-            return 503
-        case _:
-            return 429
 
 
 def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:

@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path as FilePath
-from types import MappingProxyType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -16,7 +15,6 @@ from pydantic_core import ErrorDetails
 
 from epp.config.document import (
     Document,
-    Fault,
     InvalidConfigError,
     NotYamlError,
     Path,
@@ -49,23 +47,13 @@ class NoConfigError(InvalidConfigError):
     """A text without any configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     document: Document | None
     """None for an unreadable text."""
     inside: str = ""
     """The enclosing object, such as `data[epp.yaml] of ConfigMap llm/epp`; empty for none."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Problem, ...] = ()
     """Errors of the text itself."""
-
-
-@dataclass(slots=True)
-class Sources:
-    """All configurations in a text, and its other documents."""
-
-    found: list[Source] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    """Descriptions of other objects."""
 
 
 def read_file(path: FilePath) -> str:
@@ -115,54 +103,34 @@ def _no_text(problem: str, origin: str, before: bytes | None = None, *, remedy: 
     return InvalidConfigError([Problem(problem, position=position, origin=origin, remedy=remedy)])
 
 
-def find_sources(text: str, origin: str) -> Sources:
-    """Find all configurations in a text; raises InvalidConfigError for a text that is not YAML or has none."""
-    try:
-        documents = read_documents(Text(text))
-    except NotYamlError as error:
-        raise InvalidConfigError(problem_of(fault, origin) for fault in error.faults) from error
-    if not documents:
-        raise NoConfigError([Problem("is empty", origin=origin, remedy=_BEGINNING)])
-    sources = Sources()
-    for document in documents:
-        _search(document, sources)
-    if not sources.found:
-        problem = f"holds no {KIND}, but {', '.join(sources.skipped)}"
-        raise NoConfigError([Problem(problem, origin=origin, remedy=_BEGINNING)])
-    return sources
-
-
-def problem_of(fault: Fault, origin: str) -> Problem:
-    """Convert an error of the text to a problem."""
-    return Problem(fault.message, (), fault.place.position, origin, fault.remedy, fault.place.inside)
-
-
-def _search(document: Document, sources: Sources) -> None:
+def _search(document: Document) -> Iterator[Source | str]:
+    """Yield the configurations in a document, and descriptions of other objects."""
     content = document.content
     kind = content.get("kind") if isinstance(content, dict) else None
     if isinstance(content, dict) and kind == "ConfigMap":
-        _search_config_map(document, content, sources)
+        yield from _search_config_map(document, content)
     elif isinstance(content, dict) and kind in ("List", "ConfigMapList") and isinstance(content.get("items"), list):
         for index in range(len(content["items"])):
-            _search(document.part("items", index), sources)
+            yield from _search(document.part("items", index))
     elif isinstance(content, dict) and _is_meant(content):
-        sources.found.append(Source(document, "", document.faults))
+        yield Source(document, "", document.faults)
     else:
-        sources.skipped.append(_described(content))
+        yield _described(content)
 
 
-def _search_config_map(document: Document, content: dict[str, object], sources: Sources) -> None:
+def _search_config_map(document: Document, content: dict[str, object]) -> Iterator[Source | str]:
     data = content.get("data")
     name = _described(content)
-    before = len(sources.found)
+    found: list[Source] = []
     for key in data if isinstance(data, dict) else ():
         quoted = document.part("data", key)
         if isinstance(quoted.node, yaml.ScalarNode) and isinstance(quoted.content, str):
             within = Quotation.of(f"data[{key}]", quoted.node, document.source)
-            sources.found += _quoted(quoted.content, f"data[{key}] of {name}", within)
-    if len(sources.found) == before:
+            found += _quoted(quoted.content, f"data[{key}] of {name}", within)
+    yield from found
+    if not found:
         keys = ", ".join([*data][:_SHOWN_KEYS]) if isinstance(data, dict) else ""
-        sources.skipped.append(f"{name} with {f'the keys {keys}' if keys else 'no data'}")
+        yield f"{name} with {f'the keys {keys}' if keys else 'no data'}"
 
 
 def _quoted(text: str, inside: str, within: Quotation) -> Iterator[Source]:
@@ -197,17 +165,15 @@ def _described(content: object) -> str:
 
 _PLACES = (FilePath(__file__).parents[1] / "ready_made", FilePath(__file__).parents[2] / "config")
 DIRECTORY = next((place for place in _PLACES if place.is_dir()), _PLACES[-1])
-_WANTED: Mapping[str, object] = MappingProxyType(
-    {
-        "dict_type": dict,
-        "model_type": dict,
-        "list_type": list,
-        "string_type": str,
-        "bool_type": bool,
-        "int_type": int,
-        "float_type": float,
-    }
-)
+_WANTED: Mapping[str, object] = {
+    "dict_type": dict,
+    "model_type": dict,
+    "list_type": list,
+    "string_type": str,
+    "bool_type": bool,
+    "int_type": int,
+    "float_type": float,
+}
 """Type of plain data, by the kind of error."""
 _EMPTY = EndpointPickerConfig.model_validate({"apiVersion": API_VERSION, "kind": KIND})
 DEFAULT_SAMPLE = "adaptive"
@@ -216,7 +182,7 @@ DEFAULT_SAMPLE = "adaptive"
 
 def sample_texts() -> Mapping[str, str]:
     """Return the text of each file by its name without `.yaml`, in order of the names."""
-    return MappingProxyType({path.stem: path.read_text(encoding="utf-8") for path in sorted(DIRECTORY.glob("*.yaml"))})
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(DIRECTORY.glob("*.yaml"))}
 
 
 def summary(text: str) -> str:
@@ -226,8 +192,6 @@ def summary(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and its text."""
-
     model: EndpointPickerConfig
     """Empty if there are `problems`."""
     origin: str
@@ -268,8 +232,19 @@ def load_text(text: str, origin: str = "--config-text") -> LoadedConfig:
 
 
 def load_all(text: str, origin: str) -> list[LoadedConfig]:
-    """Load each configuration in a text; raises InvalidConfigError for an unreadable text or one without any."""
-    return [_load(source, text, origin) for source in find_sources(text, origin).found]
+    """Load each configuration in a text; raises InvalidConfigError for one that is not YAML or has none."""
+    try:
+        documents = read_documents(Text(text))
+    except NotYamlError as error:
+        raise InvalidConfigError(replace(fault, origin=origin) for fault in error.faults) from error
+    if not documents:
+        raise NoConfigError([Problem("is empty", origin=origin, remedy=_BEGINNING)])
+    found = [each for document in documents for each in _search(document)]
+    sources = [each for each in found if isinstance(each, Source)]
+    if not sources:
+        problem = f"holds no {KIND}, but {', '.join(each for each in found if isinstance(each, str))}"
+        raise NoConfigError([Problem(problem, origin=origin, remedy=_BEGINNING)])
+    return [_load(source, text, origin) for source in sources]
 
 
 def one_too_many(first: LoadedConfig, other: LoadedConfig) -> Problem:
@@ -279,7 +254,7 @@ def one_too_many(first: LoadedConfig, other: LoadedConfig) -> Problem:
 
 
 def _load(source: Source, text: str, origin: str) -> LoadedConfig:
-    faults = tuple(problem_of(fault, origin) for fault in source.faults)
+    faults = tuple(replace(fault, origin=origin) for fault in source.faults)
     document = source.document
     if document is None:
         return LoadedConfig(_EMPTY, origin, None, text, source.inside, faults)

@@ -3,20 +3,10 @@
 
 import inspect
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 from epp.framework.quantities import parse_duration, parse_quantity
@@ -38,25 +28,15 @@ POOL_SOURCE = "pool-discovery"
 """Type of the source that stands for the endpoints that flags name."""
 StaleRule: TypeAlias = Literal["Ignore", "Neutral", "Drop"]
 Cause: TypeAlias = Literal["constraint", "availability", "stale", "saturation", "unstated"]
-WITHOUT_TASK: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(
-        ("disagg-headers-handler", "prefill-header-handler"),
-        "the profile handlers set the headers for disaggregated serving themselves",
-    )
+WITHOUT_TASK: Mapping[str, str] = dict.fromkeys(
+    ("disagg-headers-handler", "prefill-header-handler"),
+    "the profile handlers set the headers for disaggregated serving themselves",
 )
 """Types of llm-d-router that a file may declare without effect, with the reason."""
-NOT_YET: frozenset[str] = frozenset(
-    {
-        "endpoint-pin-screener",
-        "models-responder",
-        "outlen-bucket",
-        "reserve-endpoint",
-        "thunder-agent",
-    }
-)
+NOT_YET = frozenset({"endpoint-pin-screener", "models-responder", "outlen-bucket", "reserve-endpoint", "thunder-agent"})
 """Types of llm-d-router that are not supported yet."""
-_LARGEST_WRITTEN_OUT = 1e15
-_REFERENCES = "#/$defs/{name}"
+LARGEST_WRITTEN_OUT = 1e15
+"""Whole floats below it are written as integers."""
 
 
 def _read_quantity(value: object) -> object:
@@ -323,7 +303,7 @@ def config_schema(registry: Registry) -> dict[str, Any]:
     classes, _ = registry.load_all()
     structs = list(dict.fromkeys(cls.parameters_type for cls in classes.values()))  # in the order of the types
     schemas, components = msgspec.json.schema_components(
-        structs, schema_hook=lambda _: {"$comment": "anything"}, ref_template=_REFERENCES
+        structs, schema_hook=lambda _: {"$comment": "anything"}, ref_template="#/$defs/{name}"
     )
     by_struct = dict(zip(structs, schemas, strict=True))
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -357,6 +337,6 @@ def _with_clean_texts(part: Any) -> Any:
             else _with_clean_texts(value)
             for key, value in part.items()
         }
-    if isinstance(part, float) and part.is_integer() and abs(part) < _LARGEST_WRITTEN_OUT:
+    if isinstance(part, float) and part.is_integer() and abs(part) < LARGEST_WRITTEN_OUT:
         return int(part)
     return [_with_clean_texts(item) for item in part] if isinstance(part, list) else part

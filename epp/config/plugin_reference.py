@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from itertools import groupby, pairwise
-from types import ModuleType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -21,7 +20,7 @@ from epp.framework.clock import SystemClock
 from epp.framework.errors import ConfigurationError
 from epp.framework.limits import Corrected, Tunable
 from epp.framework.messages import described
-from epp.framework.plugin import Datum, Parameters, Plugin, all_roles, roles_of
+from epp.framework.plugin import Datum, Parameters, all_roles, roles_of
 from epp.framework.registry import BrokenType, Registry
 from epp.framework.request import DataKey
 from epp.framework.snapshot import Attribute, Column
@@ -76,8 +75,6 @@ class PluginEntry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """All registered plugin types."""
-
     plugins: tuple[PluginEntry, ...]
     """Sorted by first role and name."""
     broken: tuple[BrokenType, ...]
@@ -89,7 +86,15 @@ def plugin_reference(registry: Registry) -> Reference:
     entries: list[PluginEntry] = []
     for name, cls in classes.items():
         try:
-            entries.append(_entry(cls))
+            entries.append(
+                PluginEntry(
+                    type=cls.plugin_type,
+                    roles=tuple(role.__name__ for role in roles_of(cls)) or (OTHER,),
+                    stability=cls.stability.value,
+                    text=inspect.cleandoc(cls.__doc__ or ""),
+                    parameters=_parameters(cls.parameters_type),
+                )
+            )
         except Exception as error:  # noqa: BLE001  a class may say anything of its parameters
             broken.append(
                 BrokenType(name, cls.__module__.partition(".")[0], f"cannot be described: {described(error)}")
@@ -99,18 +104,11 @@ def plugin_reference(registry: Registry) -> Reference:
     return Reference(tuple(entries), tuple(broken))
 
 
-def _entry(cls: type[Plugin[Any]]) -> PluginEntry:
-    return PluginEntry(
-        type=cls.plugin_type,
-        roles=tuple(role.__name__ for role in roles_of(cls)) or (OTHER,),
-        stability=cls.stability.value,
-        text=inspect.cleandoc(cls.__doc__ or ""),
-        parameters=_parameters(cls.parameters_type),
-    )
-
-
 def _parameters(cls: type[msgspec.Struct]) -> tuple[ParameterEntry, ...]:
-    texts = _field_texts(cls)
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, msgspec.Struct) and base not in {Parameters, msgspec.Struct}:
+            texts |= _own_field_texts(base)
     hints = get_type_hints(cls, include_extras=True)
     return tuple(
         ParameterEntry(
@@ -167,25 +165,12 @@ def _class_name(annotation: Any) -> str:
     return "object" if issubclass(annotation, msgspec.Struct) else annotation.__name__
 
 
-def _field_texts(cls: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the docstring below each field, of the class and its bases."""
-    texts: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if issubclass(base, msgspec.Struct) and base not in {Parameters, msgspec.Struct}:
-            texts |= _own_field_texts(base)
-    return texts
-
-
 @cache  # looking for the source of a class parses the whole file: nearly all of the time of a reference
 def _own_field_texts(cls: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the docstring below each field that the class itself has."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     body = definition.body if isinstance(definition, ast.ClassDef) else []
-    return {
-        field.target.id: " ".join(below.value.value.split())
-        for field, below in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
-    }
+    return {name: text for name, (_, text) in _assigned(body).items() if text}
 
 
 def plugin_markdown(entries: Sequence[PluginEntry]) -> str:
@@ -194,31 +179,24 @@ def plugin_markdown(entries: Sequence[PluginEntry]) -> str:
 
 
 def _lines(entries: Iterable[PluginEntry]) -> Iterator[str]:
-    yield "# Plugins"
-    yield ""
+    yield "# Plugins\n"
     yield "All plugin types and their parameters, generated from the code by `epp plugins --output markdown`."
     for role, members in groupby(entries, key=lambda entry: entry.roles[0]):
-        yield ""
-        yield f"## {_HEADINGS[role]}"
+        yield f"\n## {_HEADINGS[role]}"
         for entry in members:
             yield from _plugin(entry)
 
 
 def _plugin(entry: PluginEntry) -> Iterator[str]:
-    yield ""
-    yield f"### {entry.type}"
-    yield ""
+    yield f"\n### {entry.type}\n"
     others = [_HEADINGS[role].lower() for role in entry.roles[1:]]
     notes = [entry.stability.lower()] if entry.stability != "Beta" else []
     notes += [f"also among: {', '.join(others)}"] if others else []
     if notes:
-        yield f"*{'; '.join(notes)}*"
-        yield ""
+        yield f"*{'; '.join(notes)}*\n"
     yield entry.text
     if entry.parameters:
-        yield ""
-        yield "| parameter | type | default | |"
-        yield "|---|---|---|---|"
+        yield "\n| parameter | type | default | |\n|---|---|---|---|"
         yield from _rows(entry.parameters, "")
 
 
@@ -241,20 +219,14 @@ def data_markdown(registry: Registry) -> str:
 
 
 def _data_lines(writers: Mapping[str, list[str]]) -> Iterator[str]:
-    yield "# Data for plugins"
-    yield ""
+    yield "# Data for plugins\n"
     yield (
         "The data that plugins can read and write, generated from the code by `epp plugins --output data`. Import all "
         "names from `epp.framework`."
     )
     for title, kind, how in _KINDS:
-        yield ""
-        yield f"## {title}"
-        yield ""
-        yield how
-        yield ""
-        yield f"| Python | name | {'unit' if kind is Column else 'type'} | written by | |"
-        yield "|---|---|---|---|---|"
+        yield f"\n## {title}\n\n{how}\n"
+        yield f"| Python | name | {'unit' if kind is Column else 'type'} | written by | |\n|---|---|---|---|---|"
         for python_name, datum, annotation, text in _data():
             if isinstance(datum, kind):
                 unit = datum.unit if isinstance(datum, Column) else f"`{annotation}`"
@@ -267,16 +239,16 @@ def _data_lines(writers: Mapping[str, list[str]]) -> Iterator[str]:
 def _data() -> Iterator[tuple[str, Datum, str, str]]:
     """Yield name in Python, datum, type argument and text of each datum that the framework exports."""
     for module in _MODULES:
-        for name, (annotation, text) in _constants(module).items():
+        for name, (annotation, text) in _assigned(ast.parse(inspect.getsource(module)).body).items():
             datum = getattr(epp.framework, name, None)
             if isinstance(datum, Column | Attribute | DataKey):
                 yield name, datum, annotation, text
 
 
-def _constants(module: ModuleType) -> dict[str, tuple[str, str]]:
-    """Return the type argument and the string below each constant of a module."""
+def _assigned(body: Iterable[ast.stmt]) -> dict[str, tuple[str, str]]:
+    """Return the type argument of each assigned name, and the string below it."""
     found: dict[str, tuple[str, str]] = {}
-    for statement, below in pairwise([*ast.parse(inspect.getsource(module)).body, ast.Pass()]):
+    for statement, below in pairwise([*body, ast.Pass()]):
         text = ""
         match below:
             case ast.Expr(value=ast.Constant(value=str(doc))):
@@ -284,7 +256,7 @@ def _constants(module: ModuleType) -> dict[str, tuple[str, str]]:
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Subscript(slice=inner)):
                 found[name] = (ast.unparse(inner), text)
-            case ast.Assign(targets=[ast.Name(id=name)]):
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
                 found[name] = ("", text)
     return found
 

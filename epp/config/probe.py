@@ -37,7 +37,7 @@ from epp.routing.scheduling.scheduler import Scheduler
 
 T = TypeVar("T")
 
-_SLOW_SECONDS = 0.01
+SLOW_SECONDS = 0.01
 """A hundred times the usual cost of a whole decision."""
 _TRIALS, _PATIENCE_SECONDS = 5, 0.5
 TIME_LIMIT_SECONDS = 5.0
@@ -56,8 +56,6 @@ _MADE_UP = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of the trial of one plugin."""
-
     undeclared: tuple[str, ...]
     """Names of data that it reads without declaring them."""
     unusable: tuple[str, ...]
@@ -68,11 +66,6 @@ class Findings:
     """Records derived from endpoints and attributes, by name of the attribute."""
     seconds: float = field(default=0.0, compare=False)
     """Duration of the slower call."""
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether the call is too slow for a request."""
-        return self.seconds >= _SLOW_SECONDS
 
 
 def in_time(trials: Sequence[Callable[[], T]], *, limit_seconds: float = TIME_LIMIT_SECONDS) -> list[T]:
@@ -173,7 +166,7 @@ def _least_seconds(call: Callable[[], None], timer: Callable[[], float]) -> floa
         call()
         ended = timer()
         least = min(least, ended - started)
-        if least < _SLOW_SECONDS or (number > 1 and ended - began > _PATIENCE_SECONDS):
+        if least < SLOW_SECONDS or (number > 1 and ended - began > _PATIENCE_SECONDS):
             break
     return least
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the profiles, the profile picker and the aggregator of a configuration, and separates shadow profiles."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from epp.config.instances import Instances
@@ -38,7 +38,11 @@ def build_profiles(config: EndpointPickerConfig, instances: Instances) -> dict[s
     profiles: dict[str, Profile | None] = {}
     if config.data_layer.on_stale is not None and config.data_layer.stale_after is None:
         instances.warn("has no effect: set staleAfter as well", "dataLayer", "onStale")
-    for index, spec in enumerate(config.scheduling_profiles or [_implied_profile(instances)]):
+    specs = config.scheduling_profiles
+    if not specs:
+        refs = [{"pluginRef": plugin.name} for plugin in instances if isinstance(plugin, Filter | Scorer | Picker)]
+        specs = [SchedulingProfile.model_validate({"name": "default", "plugins": refs})]
+    for index, spec in enumerate(specs):
         if spec.name in profiles:
             remedy = "give one of them another name"
             instances.fail(f"two profiles are named {spec.name!r}", "schedulingProfiles", index, remedy=remedy)
@@ -96,12 +100,6 @@ def names_no_picker(profile: str) -> str:
     return f"profile {profile!r} names no picker"
 
 
-def _implied_profile(instances: Instances) -> SchedulingProfile:
-    roles = (Filter, Scorer, Picker)
-    refs = [{"pluginRef": name} for name, plugin in instances.by_name.items() if isinstance(plugin, roles)]
-    return SchedulingProfile.model_validate({"name": "default", "plugins": refs})
-
-
 class _Parts:
     """Collects the plugins of one profile."""
 
@@ -126,11 +124,9 @@ class _Parts:
             cls = self._instances.class_of(ref.plugin_ref)
             if cls is not None and self._fits(cls, ref, *path) and plugin is not None:
                 self._add(plugin, ref, *path)
-        try:
-            picker = self._picker()
-        except ConfigurationError as error:
-            self._instances.fail(error.problem, "schedulingProfiles", remedy=error.remedy)
+        if (picker := self._instances.attempt(self._picker, "schedulingProfiles")) is None:
             return None
+        causes = self._spec.fail_open
         drops_stale = _rule(self._layer.on_stale) is OnStale.DROP
         return Profile(
             self._spec.name,
@@ -138,7 +134,7 @@ class _Parts:
             tuple(self._scorers),
             picker,
             drop_stale_after_seconds=self._layer.stale_after if drops_stale else None,
-            fail_open=_causes(self._spec.fail_open),
+            fail_open=frozenset(DropCause if causes is True else map(DropCause, causes or ())),
             constraint_status=self._spec.constraint_status,
         )
 
@@ -153,12 +149,8 @@ class _Parts:
         elif ref.weight is not None and ref.weight < 0:
             signed = "weight" in cls.parameters_type.__struct_fields__
             remedy = f"write weight: {ref.weight:g} among the parameters of the plugin" if signed else ""
-            fail(
-                f"weight {ref.weight:g} is negative, but scorers rate the better endpoints higher",
-                *path,
-                "weight",
-                remedy=remedy,
-            )
+            problem = f"weight {ref.weight:g} is negative, but scorers rate the better endpoints higher"
+            fail(problem, *path, "weight", remedy=remedy)
         if ref.on_stale is not None and ref.stale_after is None and self._layer.stale_after is None:
             fail("needs an age", *path, "onStale", remedy="set staleAfter here, or in dataLayer")
         if _rule(ref.on_stale) is OnStale.DROP and not issubclass(cls, Filter):
@@ -176,12 +168,13 @@ class _Parts:
         return len(self._instances.problems) == before
 
     def _add(self, plugin: Plugin[Any], ref: WeightedRef, *path: str | int) -> None:
+        policy, staleness = OnError(ref.on_error) if ref.on_error else None, self._staleness(ref)
         if isinstance(plugin, Filter) and not plugin.keeps_all:
-            self._filters.append(ProfileFilter.of(plugin, _policy(ref), self._staleness(ref)))
+            self._filters.append(ProfileFilter.of(plugin, policy, staleness))
         if isinstance(plugin, Scorer):
             try:
                 weight = plugin.default_weight if ref.weight is None else ref.weight
-                self._scorers.append(WeightedScorer.of(plugin, weight, _policy(ref), self._staleness(ref)))
+                self._scorers.append(WeightedScorer.of(plugin, weight, policy, staleness))
             except ValueError as error:
                 self._instances.fail(str(error), *path, "weight")
         if isinstance(plugin, Picker):
@@ -197,36 +190,19 @@ class _Parts:
 
     def _pass_over(self, ref: WeightedRef, kind: str, *path: str | int) -> None:
         """Warn about a plugin without a role in profiles; llm-d's charts name producers, which run in any case."""
-        cls = self._instances.class_of(ref.plugin_ref)
-        if cls is not None and issubclass(cls, Producer):
+        if issubclass(self._instances.class_of(ref.plugin_ref) or Plugin, Producer):
             return
-        self._instances.warn(
-            f"plugin {ref.plugin_ref!r} (type {kind}) is neither filter, scorer nor picker: it has no effect in a "
-            "profile",
-            *path,
-        )
+        problem = "is neither filter, scorer nor picker: it has no effect in a profile"
+        self._instances.warn(f"plugin {ref.plugin_ref!r} (type {kind}) {problem}", *path)
 
     def _picker(self) -> Picker[Any]:
-        if self._pickers:
-            return self._pickers[0]
-        declared = self._instances.of(Picker)
-        if declared:
-            return declared[0]
+        if found := self._pickers or self._instances.of(Picker):
+            return found[0]
         return self._instances.ensure(DEFAULT_PICKER, Picker, names_no_picker(self._spec.name))
-
-
-def _causes(fail_open: bool | Sequence[str]) -> frozenset[DropCause]:  # noqa: FBT001  the value in the file
-    if isinstance(fail_open, bool):
-        return frozenset(DropCause) if fail_open else frozenset()
-    return frozenset(map(DropCause, fail_open))
 
 
 def _rule(written: str | None) -> OnStale | None:
     return None if written is None else OnStale(written)
-
-
-def _policy(ref: WeightedRef) -> OnError | None:
-    return OnError(ref.on_error) if ref.on_error else None
 
 
 def divide_profiles(
@@ -265,11 +241,11 @@ def check_shadows(
     if not shadows:
         return
     _check_pickers(config, deciding, shadows, instances)
-    used = {plugin.name for profile in deciding.values() for plugin in _plugins_of(profile)}
+    used = {plugin.name for profile in deciding.values() for plugin in plugins_of(profile)}
     used |= {name for plugin in instances for name in plugin.references.values()}
     warned: set[str] = set()
     for profile in shadows.values():
-        for plugin in _plugins_of(profile):
+        for plugin in plugins_of(profile):
             title = next((role.role.title.lower() for role in _ALWAYS_ACTIVE if isinstance(plugin, role)), "")
             if title and plugin.name not in used and plugin.name not in warned:
                 warned.add(plugin.name)
@@ -298,7 +274,7 @@ def _check_pickers(
             )
 
 
-def _plugins_of(profile: Profile) -> list[Plugin[Any]]:
+def plugins_of(profile: Profile) -> list[Plugin[Any]]:
     return [
         *(member.filter for member in profile.filters),
         *(member.scorer for member in profile.scorers),

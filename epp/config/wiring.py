@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of plugins: the data that they exchange, and the `dataLayer` with sources and extractors."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -50,13 +51,14 @@ def add_missing_producers(instances: Instances) -> None:
         reader, datum = missing[0]
         reported.add((reader.name, datum))
         problem = _cannot_be_added(datum)
-        if problem and instances.incomplete:
+        if problem and instances.may_lack(Plugin):
             continue  # a plugin that could not be built may write it
         if problem:
             instances.fail(f"plugin {reader.name!r} reads {datum.name!r}{problem}", *instances.path_of(reader))
         else:
             _warn_of_another(reader, datum, instances)
-            _add(datum.default_producer, reader, datum, instances)
+            add = partial(instances.add, datum.default_producer, f"{reader.name} reads {datum.name}")
+            instances.attempt(add, *instances.path_of(reader))
 
 
 def check_order(instances: Instances) -> None:
@@ -64,10 +66,8 @@ def check_order(instances: Instances) -> None:
     writers = {key: plugin for plugin in instances for key in plugin.writes}
     for reader in instances:
         for key in reader.reads:
-            writer = writers.get(key)
-            if writer is None or writer is reader or not isinstance(key, DataKey):
-                continue
-            if _stage(writer) > _stage(reader):
+            writer = writers.get(key, reader)
+            if isinstance(key, DataKey) and _stage(writer) > _stage(reader):
                 instances.fail(
                     f"plugin {reader.name!r} reads {key.name!r}, which {writer.name!r} writes only later in a request",
                     *instances.path_of(reader),
@@ -75,10 +75,7 @@ def check_order(instances: Instances) -> None:
 
 
 def in_order(plugins: Iterable[R]) -> tuple[R, ...]:
-    """Sort plugins after the plugins whose data they read; otherwise in the order of declaration.
-
-    Raises ConfigurationError for a cycle.
-    """
+    """Sort plugins after those whose data they read, else as declared; raises ConfigurationError for a cycle."""
     declared = tuple(plugins)
     writers = {key: plugin for plugin in declared for key in plugin.writes}
     sorter: TopologicalSorter[R] = TopologicalSorter()
@@ -92,22 +89,13 @@ def in_order(plugins: Iterable[R]) -> tuple[R, ...]:
         raise ConfigurationError(f"plugins read each other's data in a circle: {names}") from error
 
 
-def _add(kind: str, reader: Plugin[Any], datum: Datum, instances: Instances) -> None:
-    try:
-        instances.add(kind, f"{reader.name} reads {datum.name}")
-    except ConfigurationError as error:
-        instances.fail(error.problem, *instances.path_of(reader), remedy=error.remedy)
-
-
 def _cannot_be_added(datum: Datum) -> str:
     """Return why no producer can be added for a datum; empty if one can."""
     if isinstance(datum, DataKey) and datum.producer:
         return f" from producer {datum.producer!r}, which is not declared"
     if wanted := _declared_producer(datum):
         return f", which no plugin here writes: add a {wanted} to plugins, and to a source of dataLayer"
-    if not datum.default_producer:
-        return ", which no plugin here writes"
-    return ""
+    return "" if datum.default_producer else ", which no plugin here writes"
 
 
 def _declared_producer(datum: Datum) -> str:
@@ -131,8 +119,6 @@ def _stage(plugin: Plugin[Any]) -> Stage:
 
 @dataclass(slots=True)
 class DataLayer:
-    """Sources and their extractors."""
-
     feeds: tuple[Feed, ...] = ()
     """Pages of endpoints."""
     notified: dict[ObjectReader[Any], list[ObjectKind]] = field(default_factory=dict)
@@ -148,13 +134,20 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
         source = instances.resolve(spec, Plugin, *path)
         cls = instances.class_of(spec.plugin_ref)
         if cls is not None and issubclass(cls, ObjectNotifications):
-            _connect_readers(source, spec, path, instances, found)
-            continue
-        extractors = _extractors(cls, spec, path, instances)
-        if isinstance(source, DataSource):
-            found.feeds += (Feed(source, tuple(one for one in extractors if isinstance(one, Extractor))),)
-        elif cls is not None and not issubclass(cls, (DataSource, EndpointNotifications, Producer)):
-            instances.fail(f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) is no DataSource", *path, "pluginRef")
+            readers = _extractors(ObjectReader, spec, path, instances)
+            if isinstance(source, ObjectNotifications):
+                _connect_readers(source.kind, readers, instances, found)
+            if not spec.extractors:
+                instances.warn("has no effect without extractors, which receive the objects", *path)
+        elif cls is not None and issubclass(cls, EndpointNotifications):
+            _extractors(Tagger, spec, path, instances)
+        else:
+            extractors = tuple(_extractors(Extractor, spec, path, instances).values())
+            if isinstance(source, DataSource):
+                found.feeds += (Feed(source, extractors),)
+            elif cls is not None and not issubclass(cls, (DataSource, Producer)):
+                problem = f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) is no DataSource"
+                instances.fail(problem, *path, "pluginRef")
     scraped = any(feed.source.plugin_type in _METRICS_SOURCES for feed in found.feeds)
     if layer.inject_defaults and not scraped:
         why = "dataLayer.injectDefaults"
@@ -209,47 +202,26 @@ def _named_sources(refs: DiscoveryRefs | list[NamedSource], instances: Instances
         yield endpoints, path
 
 
-def _extractors(
-    cls: type[Plugin[Any]] | None, spec: Source, path: Path, instances: Instances
-) -> tuple[Plugin[Any], ...]:
-    """Return the extractors of pages, or the taggers of endpoints."""
-    notifies = cls is not None and issubclass(cls, EndpointNotifications)
-    found: list[Plugin[Any]] = []
-    for position, ref in enumerate(spec.extractors):
-        told = instances.class_of(ref.plugin_ref)
-        if notifies and told is not None and issubclass(told, (Producer, PreRequest)) and not issubclass(told, Tagger):
-            message = f"has no effect: plugin {ref.plugin_ref!r} is notified of endpoints without it"
-            instances.warn(message, *path, "extractors", position)
-            continue
-        role: type[Plugin[Any]] = Tagger if notifies else Extractor
-        extractor = instances.resolve(ref, role, *path, "extractors", position)
-        if extractor is not None:
-            _refuse_second(extractor, found, (*path, "extractors", position), instances)
-            found.append(extractor)
-    return tuple(found)
-
-
 def _connect_readers(
-    source: Plugin[Any] | None, spec: Source, path: Path, instances: Instances, layer: DataLayer
+    kind: ObjectKind, readers: Mapping[Path, ObjectReader[Any]], instances: Instances, layer: DataLayer
 ) -> None:
-    """Add the kind of the source to each of its extractors."""
-    found: list[Plugin[Any]] = []
+    for place, reader in readers.items():
+        if not reader.can_read(kind):
+            called = f"plugin {reader.name!r} (type {reader.plugin_type})"
+            instances.fail(f"{called} reads no objects of kind {kind}", *place)
+        layer.notified.setdefault(reader, []).append(kind)
+
+
+def _extractors(role: type[R], spec: Source, path: Path, instances: Instances) -> dict[Path, R]:
+    """Return the extractors of a source by their places: of pages, taggers of endpoints, or readers of objects."""
+    found: dict[Path, R] = {}
     for position, ref in enumerate(spec.extractors):
         place = (*path, "extractors", position)
-        reader = instances.resolve(ref, ObjectReader, *place)
-        if reader is None:
-            continue
-        _refuse_second(reader, found, place, instances)
-        found.append(reader)
-        if isinstance(source, ObjectNotifications):
-            if not reader.can_read(source.kind):
-                kind = reader.plugin_type
-                instances.fail(f"plugin {reader.name!r} (type {kind}) reads no objects of kind {source.kind}", *place)
-            layer.notified.setdefault(reader, []).append(source.kind)
-    if not spec.extractors:
-        instances.warn("has no effect without extractors, which receive the objects", *path)
-
-
-def _refuse_second(plugin: Plugin[Any], others: list[Plugin[Any]], place: Path, instances: Instances) -> None:
-    if any(type(other) is type(plugin) for other in others):
-        instances.fail(f"a second extractor of type {plugin.plugin_type!r} on one source", *place)
+        told = instances.class_of(ref.plugin_ref) or Plugin
+        if role is Tagger and issubclass(told, (Producer, PreRequest)) and not issubclass(told, Tagger):
+            instances.warn(f"has no effect: plugin {ref.plugin_ref!r} is notified of endpoints without it", *place)
+        elif (extractor := instances.resolve(ref, role, *place)) is not None:
+            if any(type(other) is type(extractor) for other in found.values()):
+                instances.fail(f"a second extractor of type {extractor.plugin_type!r} on one source", *place)
+            found[place] = extractor
+    return found
