@@ -100,17 +100,15 @@ async def check_cluster(
     needs = (*needs_of_picker(namespace, pool_group=group, lease=lease), *needs_of_metrics(), *needs_of_hub(namespace))
     needs += tuple(need for hub in hubs for need in needs_of_access(hub, namespace))
     found = await check_access(api, needs)
-    pool: PoolReport | None = None
-    several = PoolFindings()
+    pools, pool = PoolFindings(), None
     if isinstance(source, PoolChoice):
-        several = await check_pools(api, source)
+        pools = await check_pools(api, source)
     elif source is not None:
         pool = await check_pool(api, source, namespace)
-    one = PoolFindings() if pool is None else PoolFindings((pool,), pool.errors, pool.warnings)
+        pools = PoolFindings((pool,), pool.errors, pool.warnings)
     of_objects = await check_objects(api, readers, namespace)
     of_hubs = [await check_hub(api, hub, kinds, namespace) for hub, kinds in hubs.items()]
     on_hubs = [sentence for hub in of_hubs for sentence in hub.warnings]
-    required = _problems(found, Importance.REQUIRED)
     names = (_ROLE_NAME, source.name) if isinstance(source, PoolName) else (_ROLE_NAME,)
 
     def roles(title: str, purpose: str) -> tuple[Mapping[str, Any], ...]:
@@ -118,7 +116,7 @@ async def check_cluster(
         return tuple(_roles(of_purpose, user, namespace, *names, title))
 
     needed = [each for each in found if each.need.purpose not in {HARDWARE, CLUSTER, METRICS}]
-    ready, summary = _outcome(found, one.pools or several.pools, namespace)
+    ready, summary = _outcome(found, pools.pools, namespace)
     return ClusterReport(
         server=api.server,
         user=user,
@@ -127,9 +125,9 @@ async def check_cluster(
         summary=summary,
         access=found,
         pool=pool,
-        pools=several.pools,
-        errors=(*required, *one.errors, *several.errors),
-        warnings=(*_problems(found, Importance.RECOMMENDED), *one.warnings, *several.warnings, *of_objects, *on_hubs),
+        pools=() if pool is not None else pools.pools,
+        errors=(*_problems(found, Importance.REQUIRED), *pools.errors),
+        warnings=(*_problems(found, Importance.RECOMMENDED), *pools.warnings, *of_objects, *on_hubs),
         notes=tuple(_notes(found)),
         hubs=tuple(of_hubs),
         roles=tuple(_roles(needed, user, namespace, *names)),

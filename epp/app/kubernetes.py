@@ -2,11 +2,10 @@
 """The Kubernetes side of a picker: pool, watches, leadership, events, and pods on nodes without an endpoint."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from epp.kube.objects.inference import POOL_GROUP
 from epp.kube.objects.limits import sanitized
 from epp.kube.readers import ClusterReaders, Hubs, SharedObjects
 from epp.kube.resources import ACCELERATORS, CLUSTERS, MEMORY_QUOTAS, OME_SERVICES, PODS, pools
-from epp.kube.watched import Watched, WatchState
+from epp.kube.watched import WatchState
 from epp.pool.discovery import PodDiscovery, PodTarget, PoolName
 from epp.routing.director import Director
 from epp.routing.policies import ClusterPolicies, PoolIdentity
@@ -43,8 +42,6 @@ _UNKNOWN = frozenset({WatchState.STARTING, WatchState.STALE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSettings:
-    """A pool in a Kubernetes cluster."""
-
     namespace: str
     source: PoolName | PodTarget
     """The InferencePool, or the pods themselves."""
@@ -104,15 +101,10 @@ class Kubernetes:
         """The plugins that read objects of the cluster."""
 
     @property
-    def watches(self) -> Sequence[Watched[Any]]:
-        """All watches; may be read in any thread."""
-        return self.cluster.watches
-
-    @property
     def awaited(self) -> str:
         """Kinds of objects that the start of the picker waits for, and why; empty once all are read."""
         titles: dict[str, list[str]] = {}
-        for watch in self.watches:
+        for watch in self.cluster.watches:
             awaited = watch.resource.kind in _INDISPENSABLE and not watch.resource.everywhere
             if not watch.lists and (awaited or watch.state in _UNKNOWN):
                 reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
@@ -123,7 +115,7 @@ class Kubernetes:
     def inputs(self) -> InputState:
         """Objects whose newest version is not in effect, without objects that plugins report themselves."""
         of_plugins = (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS, *CLUSTERS)
-        own = (watch for watch in self.watches if watch.resource not in of_plugins)
+        own = (watch for watch in self.cluster.watches if watch.resource not in of_plugins)
         rules = () if self._policies is None else self._policies.problems
         return InputState((*(problem for watch in own for problem in watch.problems), *rules))
 
@@ -183,7 +175,6 @@ class Kubernetes:
         return asyncio.create_task(_release_after(electing, self.election))
 
     async def stop(self) -> None:
-        """End all tasks and close all connections."""
         await self._supervisor.stop()
         self.discovery.close()
         self.readers.keep(())
@@ -202,7 +193,7 @@ class Kubernetes:
         policies = self._policies
         warnings = () if policies is None else policies.warnings
         rules = () if policies is None else [each for each in policies.problems if each.kept]  # warnings tell of others
-        problems = [*(problem for watch in self.watches for problem in watch.problems), *rules]
+        problems = [*(problem for watch in self.cluster.watches for problem in watch.problems), *rules]
         refused = [f"{problem.object}: {problem.reason}" for problem in problems]
         return {
             CONFIGURATION: message_of(config_problem.splitlines()),
@@ -267,7 +258,6 @@ class IdleNodePods:
         self._plugins = plugins
 
     async def follow(self) -> None:
-        """List pods until cancelled."""
         while True:
             for plugin in tuple(self._plugins()):
                 if isinstance(plugin, AcceleratorTagger) and plugin.parameters.pods_on_idle_nodes:
@@ -281,7 +271,7 @@ class IdleNodePods:
         known = {name: before[name] for name in before if name in set(names)}  # the oldest first
         problem = ""
         try:
-            for name in list(islice((*(each for each in names if each not in known), *known), _MOST_NODES)):
+            for name in (*(each for each in names if each not in known), *known)[:_MOST_NODES]:
                 found = await self._pods_on(name)
                 known.pop(name, None)
                 known[name] = found

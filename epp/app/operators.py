@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Any
 
 from aiohttp import web
 
@@ -24,17 +23,14 @@ from epp.config import Assembly, Builder, ConfigState, assemble, load_text
 from epp.config.lint import texts_in
 from epp.explain.recorder import Recorder
 from epp.explain.shadows import Shadows
-from epp.explain.storage import DecisionFile
 from epp.extproc.budgets import Budgets
 from epp.framework.clock import Clock
 from epp.framework.cluster_objects import ObjectReader
 from epp.framework.files import only_files
 from epp.framework.messages import quoted
-from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
 from epp.kube.readers import ClusterReaders
-from epp.routing.director.waiting import QueueStatus
 from epp.runtime.supervisor import Supervisor
 from epp.sharing.channel import ChannelClosedError
 from epp.telemetry.endpoints import MAX_ROWS
@@ -84,15 +80,7 @@ class Operators:
             **({"sources": [state._asdict() for state in sources]} if (sources := self.running.source_states) else {}),
             "config": {"generation": config.generation, "refused": config.refused or None},
             "inherited_requests": self.running.inherited,
-            **news(
-                line=self.running.director.line,
-                now=self.clock.now(),
-                budgets=self.budgets(),
-                alerts=self.metrics.quotas.alerts,
-                file=None if self.recorder is None else self.recorder.file,
-                shadows=self.shadows.problems,
-                plugins=self.running.assembly.plugins,
-            ),
+            **self._news(),
             "failing_tasks": {**self.supervisor.failing, **self.running.failing_tasks},
             **({} if self.kubernetes is None else self.kubernetes.health),
             **hubs_health(self.readers.hubs.clusters),
@@ -101,6 +89,31 @@ class Operators:
             **({} if self.settings.tracing is None else {"tracing": self.settings.tracing.counts.as_fields}),
             **inputs_health(self.input_owners()),
         }
+
+    def _news(self) -> Mapping[str, object]:
+        """Return the parts that are there only while they have something to tell."""
+        found: dict[str, object] = {}
+        if (line := self.running.director.line) is not None:
+            longest = 0.0 if line.since is None else max(0.0, self.clock.now() - line.since)
+            found["queued"] = {
+                "requests": line.requests,
+                "bytes": line.size_bytes,
+                "longest_seconds": round(longest, 1),
+            }
+        if spent := [each for each in self.budgets() if each.refusals]:
+            found["budgets_used_up"] = {
+                each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals} for each in spent
+            }
+        if alerts := self.metrics.quotas.alerts:
+            found |= {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)}
+        if self.recorder is not None and (file := self.recorder.file) is not None and file.problem:
+            found["decision_file"] = {"problem": file.problem, "lost": file.lost}
+        if shadows := self.shadows.problems:
+            found["shadow_profiles_disabled"] = shadows
+        plugins = self.running.assembly.plugins
+        if degraded := [{"plugin": plugin.name, "problem": each} for plugin in plugins for each in plugin.degraded]:
+            found["degraded_plugins"] = degraded[:MAX_ROWS]
+        return found
 
     def cluster_scores(self, local: str) -> Mapping[str, object]:
         """Return the room for requests in each cluster; called in any thread."""
@@ -156,10 +169,7 @@ class Operators:
         return plugin_state_route(LoopCalls(asyncio.get_running_loop()), self.plugin_states, needs_loopback=is_open)
 
     async def plugin_states(self, request: web.Request) -> Mapping[str, object]:
-        """Return the states of plugins by name, with workers those of the one that the request names.
-
-        Raises AdminError for an unknown one.
-        """
+        """Return the states of plugins by name, of a worker if the request names one; raises AdminError."""
         workers, worker = self.processes.workers, read_one(request, "worker")
         channels = {} if workers is None else {str(number): channel for number, channel in workers.channels.items()}
         if not worker:
@@ -179,41 +189,6 @@ class Operators:
         """Return the plugins, and what else reads files or objects."""
         others = (self.settings.policies, self.kubernetes, self.settings.discovery)
         return (*self.running.assembly.plugins, *(each for each in others if each is not None))
-
-
-def news(
-    *,
-    line: QueueStatus | None,
-    now: float,
-    budgets: Budgets,
-    alerts: Sequence[Mapping[str, object]],
-    file: DecisionFile | None,
-    shadows: Sequence[Mapping[str, str]],
-    plugins: Sequence[Plugin[Any]],
-) -> Mapping[str, object]:
-    """Return the parts that are there only while they have something to tell.
-
-    These are the waiting requests of flow control, budgets that had no room for something, limits of quotas that are
-    almost used up, decision records that are not written, shadow profiles that do not run any more, and degraded
-    plugins.
-    """
-    found: dict[str, object] = {}
-    if line is not None:
-        longest = 0.0 if line.since is None else max(0.0, now - line.since)
-        found["queued"] = {"requests": line.requests, "bytes": line.size_bytes, "longest_seconds": round(longest, 1)}
-    if spent := [each for each in budgets if each.refusals]:
-        found["budgets_used_up"] = {
-            each.name: {"used": each.used, "limit": each.limit, "refusals": each.refusals} for each in spent
-        }
-    if alerts:
-        found |= {"quota_alerts": alerts[:MAX_ROWS], "quotas_almost_used_up": len(alerts)}
-    if file is not None and file.problem:
-        found["decision_file"] = {"problem": file.problem, "lost": file.lost}
-    if shadows:
-        found["shadow_profiles_disabled"] = shadows
-    if degraded := [{"plugin": plugin.name, "problem": each} for plugin in plugins for each in plugin.degraded]:
-        found["degraded_plugins"] = degraded[:MAX_ROWS]
-    return found
 
 
 def inputs_health(owners: Sequence[HasInputs]) -> Mapping[str, object]:

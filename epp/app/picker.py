@@ -2,7 +2,7 @@
 """A picker: servers, a running configuration, and the file that it follows."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ from epp.kube.readers import ClusterReaders
 from epp.kube.reviews import TokenReviews
 from epp.pool.discovery.several import PATIENCE_SECONDS
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, DirectorObserver
+from epp.routing.director import Director
 from epp.runtime.supervisor import Supervisor
 from epp.sharing.channel import Handler
 from epp.sharing.link import ConfigInEffect, Link
@@ -67,12 +67,13 @@ class Picker:
     def __init__(self, settings: PickerSettings) -> None:
         """Build everything that the configuration names; raises ConfigurationError."""
         self._settings = settings = settings if settings.link is None else of_worker(settings)
+        tracer = None if settings.tracing is None else settings.tracing.tracer
         self._exchange = ExchangeSettings(
             **asdict(settings.responses),
             emit_scores=settings.emit_endpoint_scores,
             max_body_bytes=settings.server.budgets.max_body_bytes,
             ignored_headers=settings.ignored_headers,
-            tracer=None if settings.tracing is None else settings.tracing.tracer,
+            tracer=tracer,
         )
         self._clock = SystemClock()
         self._registry = Registry(modules=settings.plugin_modules)
@@ -96,7 +97,7 @@ class Picker:
                 settings.kubernetes, self._clock, observer=self.metrics, shared=settings.cluster, hubs=settings.hubs
             )
             if settings.cluster is None:
-                show_watches(self.metrics.registry, lambda: kubernetes.watches)
+                show_watches(self.metrics.registry, lambda: kubernetes.cluster.watches)
             if (election := kubernetes.election) is not None:
                 show_leader(self.metrics.registry, election.settings.name, is_leader=lambda: election.is_leader)
             discovery = kubernetes.discovery
@@ -110,6 +111,7 @@ class Picker:
             if self._kubernetes is None
             else self._kubernetes.readers
         )
+        observers = (self.recorder, self._shadows, *settings.observers, tracer)
         self._running = RunningConfig(
             self._build(loaded, {}),
             self._clock,
@@ -117,7 +119,7 @@ class Picker:
             settings,
             discovery=discovery,
             readers=self._readers,
-            observers=tuple(self._request_observers()),
+            observers=tuple(each for each in observers if each is not None),
             ask=None if settings.link is None else settings.link.ask,
         )
         self._use_shadows(self._running.assembly)
@@ -247,7 +249,7 @@ class Picker:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where each server that is open listens, by its name."""
+        """Where each open server listens, by its name."""
         return self._servers.addresses
 
     @property
@@ -296,7 +298,7 @@ class Picker:
             self._cluster_access.start()
         try:
             await self._open()
-            await self._start_tasks()
+            self._start_tasks()
             await self._processes.catch_up()
         except BaseException:
             await self.stop(drain_seconds=0)
@@ -342,17 +344,7 @@ class Picker:
         keep = {} if self.recorder is None else {"decision": self.recorder.keep}
         return {"ask": self._running.ask, **keep}
 
-    def _request_observers(self) -> Iterator[DirectorObserver]:
-        """Yield the observers of requests, beside the metrics."""
-        if self.recorder is not None:
-            yield self.recorder
-        yield self._shadows
-        yield from self._settings.observers
-        if self._settings.tracing is not None:
-            yield self._settings.tracing.tracer
-
-    async def _start_tasks(self) -> None:
-        """Begin what runs beside requests."""
+    def _start_tasks(self) -> None:
         if self._follower is not None:
             self._supervisor.start("configuration", self._follow_config)
         if self._settings.policies is not None:
@@ -441,7 +433,6 @@ class Picker:
         return f"{', '.join(parsers)}: the appProtocol of the InferencePool must be {H2C}" if parsers else ""
 
     async def _follow_config(self) -> None:
-        """Switch to each new version of the configuration file."""
         assert self._follower is not None  # noqa: S101  started only then
         async for assembly in self._follower.versions():
             try:

@@ -2,7 +2,7 @@
 """The pool in a cluster as a picker would see it, read once."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -12,7 +12,7 @@ from epp.framework.cluster_objects import ObjectKind, ObjectReader, ObjectsOfKin
 from epp.framework.endpoint import LabelSelector
 from epp.framework.plugin_status import InputProblem
 from epp.kube.access import ApiError, KubeApi
-from epp.kube.collection import ABSENT, Decode, Item, list_objects
+from epp.kube.collection import ABSENT, Item, list_objects
 from epp.kube.objects.base import Object, Part, convert
 from epp.kube.objects.core import Pod
 from epp.kube.objects.decode import decode_object
@@ -30,7 +30,7 @@ from epp.kube.resources import (
 )
 from epp.pool.discovery import PodTarget, PoolName
 from epp.pool.discovery.pods import endpoints_of
-from epp.routing.policies import BuiltPolicies, PoolIdentity, build_policies
+from epp.routing.policies import PoolIdentity, build_policies
 from epp.runtime.addresses import is_ip
 
 T = TypeVar("T")
@@ -56,8 +56,6 @@ class PodCounts(msgspec.Struct, frozen=True):
 
 
 class PoolReport(msgspec.Struct, frozen=True):
-    """The objects of a pool, and the problems with them."""
-
     name: str = ""
     """Empty for pods without an InferencePool."""
     found: bool = True
@@ -79,19 +77,10 @@ class PoolReport(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-class _Port(Part, frozen=True, kw_only=True):
-    number: int = 0
-
-
 class _PickerReference(Part, frozen=True, kw_only=True):
-    group: str = ""
-    kind: str = "Service"
-    name: str = ""
-    port: _Port | None = None
-
-
-class _Referring(Part, frozen=True, kw_only=True):
-    picker: _PickerReference = msgspec.field(default=_PickerReference(), name="spec.endpointPickerRef")
+    group: str = msgspec.field(default="", name="spec.endpointPickerRef.group")
+    kind: str = msgspec.field(default="Service", name="spec.endpointPickerRef.kind")
+    name: str = msgspec.field(default="", name="spec.endpointPickerRef.name")
 
 
 class _ServicePort(Part, frozen=True, kw_only=True):
@@ -123,10 +112,15 @@ async def check_pool(api: KubeApi, source: PoolName | PodTarget, namespace: str)
         report = PoolReport(name=source.name, protocol=pool.app_protocol, picker_port=pool.picker_port)
         target = PodTarget(LabelSelector.of(pool.match_labels), pool.ports)
         identity = PoolIdentity(source.name, source.group, namespace)
-        warnings += await _service_problems(api, picker, namespace)
+        warnings += await _service_problems(api, picker, pool.picker_port, namespace)
     assert isinstance(target, PodTarget)  # noqa: S101  of the pool, or as given
     pods, endpoints = await _count_pods(api, target, namespace, warnings)
-    built = await _build_policies(api, identity, namespace, warnings)
+    objects: list[Object] = []
+    for current, former in ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES)):
+        items = await _policies(api, current, former, namespace)
+        objects += [item.object for item in items if item.object is not None]
+        warnings += _problems(current.kind, items)
+    built = build_policies(objects, identity)
     return msgspec.structs.replace(
         report,
         labels=str(target.labels),
@@ -174,17 +168,14 @@ async def check_pools(api: KubeApi, choice: PoolChoice) -> PoolFindings:
         reports,
         (
             *(f"InferencePool {each.name}: {error}" for each in reports for error in each.errors),
-            *(_shared_port(port, named) for port, named in by_port.items() if len(named) > 1),
+            *(
+                f"InferencePools {', '.join(named)} name {'no port' if port is None else f'port {port}'} in "
+                "spec.endpointPickerRef.port, and only the first is served: write another number for each"
+                for port, named in by_port.items()
+                if len(named) > 1
+            ),
         ),
         (*warnings, *(f"InferencePool {each.name}: {warning}" for each in reports for warning in each.warnings)),
-    )
-
-
-def _shared_port(port: int | None, names: Sequence[str]) -> str:
-    which = "no port" if port is None else f"port {port}"
-    return (
-        f"InferencePools {', '.join(names)} name {which} in spec.endpointPickerRef.port, and only the first is served: "
-        "write another number for each"
     )
 
 
@@ -205,11 +196,11 @@ async def _count_pods(
 ) -> tuple[PodCounts | None, int]:
     """Return the pods, None where they cannot be listed, and the number of their endpoints; add to the warnings."""
     try:
-        items = await list_objects(api, PODS, _kind(Pod), namespace=namespace, selector=target.selector)
+        items = await list_objects(api, PODS, decode_object, namespace=namespace, selector=target.selector)
     except ApiError as error:
         warnings += _unlisted("pods", error)
         return None, 0
-    pods = [item.object for item in items if item.object is not None]
+    pods = [item.object for item in items if isinstance(item.object, Pod)]
     served = [len(endpoints_of(pod, target.ports)) for pod in pods]
     counts = PodCounts(matching=len(pods), **Counter(map(_state, pods, served)))
     warnings += _problems("Pod", items)
@@ -232,15 +223,6 @@ def _state(pod: Pod, served: int) -> str:
     if not is_ip(pod.status.pod_ip):
         return "without_address"
     return "without_port" if pod.ready else "not_ready"
-
-
-async def _build_policies(api: KubeApi, pool: PoolIdentity, namespace: str, warnings: list[str]) -> BuiltPolicies:
-    objects: list[Object] = []
-    for current, former in ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES)):
-        items = await _policies(api, current, former, namespace)
-        objects += [item.object for item in items if item.object is not None]
-        warnings += _problems(current.kind, items)
-    return build_policies(objects, pool)
 
 
 async def _policies(api: KubeApi, current: Resource, former: Resource, namespace: str) -> tuple[Item[Object], ...]:
@@ -267,7 +249,7 @@ def _problems(kind: str, items: Iterable[Item[T]]) -> Iterator[str]:
         yield f"{len(problems) - _MOST_LISTED} more objects of kind {kind} are not in effect"
 
 
-async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: str) -> list[str]:
+async def _service_problems(api: KubeApi, picker: _PickerReference, port: int | None, namespace: str) -> list[str]:
     """Return the problems of the Service that gateways ask; empty if it may not be read."""
     if picker.kind != "Service" or picker.group or not picker.name:
         return []
@@ -281,27 +263,18 @@ async def _service_problems(api: KubeApi, picker: _PickerReference, namespace: s
     except ValueError:
         return []
     ports = [each.port for each in service.ports]
-    if picker.port is None or picker.port.number in ports:
+    if port is None or port in ports:
         return []
-    shown = ", ".join(map(str, ports)) or "none"
-    wrong = f"Service {picker.name} has no port {picker.port.number}, but {shown}"
+    wrong = f"Service {picker.name} has no port {port}, but {', '.join(map(str, ports)) or 'none'}"
     return [f"endpointPickerRef: {wrong}: write the port of ext_proc"]
 
 
 def _read_pool(document: Mapping[str, object]) -> _FoundPool:
     pool = read_inference_pool(document)
     try:
-        return _FoundPool(pool, convert(document, _Referring).picker)
+        return _FoundPool(pool, convert(document, _PickerReference))
     except ValueError:  # for gateways only
         return _FoundPool(pool, _PickerReference())
-
-
-def _kind(kind: type[T]) -> Decode[T]:
-    def decode(document: Mapping[str, object]) -> T | None:
-        found = decode_object(document)
-        return found if isinstance(found, kind) else None
-
-    return decode
 
 
 _MOST_SENTENCES = 100
@@ -327,7 +300,18 @@ async def check_objects(api: KubeApi, readers: Iterable[ObjectReader[Any]], name
 
 
 async def _objects(api: KubeApi, reader: ObjectReader[Any], kind: ObjectKind, namespace: str) -> ObjectsOfKind:
-    items = await _items(api, resource_of(kind), reader.decode, kind, namespace)
+    """Return the objects, from where a picker reads them."""
+    resource, items = resource_of(kind), tuple[Item[Any], ...]()
+    places = [""] if resource.everywhere or not resource.namespaced else [namespace]
+    if resource.everywhere and not kind.everywhere:
+        places.append(namespace)
+    for place in places:
+        try:
+            items = await list_objects(api, resource, reader.decode, namespace=place)
+            break
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                break
     objects = {item.id: item.object for item in items if item.object is not None}
     problems = tuple(
         InputProblem("cluster", f"{kind.kind} {item.id}", item.problem)
@@ -335,20 +319,3 @@ async def _objects(api: KubeApi, reader: ObjectReader[Any], kind: ObjectKind, na
         if item.problem and kind.kind not in _TOLD_BY_THE_POOL
     )
     return ObjectsOfKind(kind, objects, frozenset(objects), problems)
-
-
-async def _items(
-    api: KubeApi, resource: Resource, decode: Decode[Any], kind: ObjectKind, namespace: str
-) -> tuple[Item[Any], ...]:
-    """Return the objects, from where a picker reads them."""
-    everywhere = resource.everywhere or not resource.namespaced
-    places = [""] if everywhere else [namespace]
-    if resource.everywhere and not kind.everywhere:
-        places.append(namespace)
-    for place in places:
-        try:
-            return await list_objects(api, resource, decode, namespace=place)
-        except ApiError as error:
-            if error.status != _FORBIDDEN:
-                break
-    return ()

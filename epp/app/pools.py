@@ -81,8 +81,7 @@ class _Member:
 
     @property
     def health(self) -> Mapping[str, object]:
-        picker = self.picker
-        if picker is not None:
+        if (picker := self.picker) is not None:
             return picker.operators.health()
         return {"ready": False, "reason": self.problem or "starting"}
 
@@ -131,23 +130,18 @@ class Pools:
         self._admin = None if settings.admin.port is None else AdminPort(settings.admin, connections.of("admin"))
         self._admin_routes: dict[str, Sequence[web.RouteDef]] = {}
         self._admin_problem = ""
-        self._servers = self._make_servers(MetricsOfPools(registry, self._registries), connections)
-
-    def _make_servers(self, metrics: MetricsOfPools, connections: ConnectionSeries) -> Servers:
-        """Return the metrics page and the health service; each picker listens for its own requests."""
-        page = self._settings.page
         served = operator_page(
-            metrics,
+            MetricsOfPools(registry, lambda: {name: picker.metrics.registry for name, picker in self._pickers}),
             self._health,
-            page,
+            settings.page,
             connections.of("metrics"),
             self._access,
             scores=self._scores,
             explanations=self._explanations,
             debug=self._plugin_states,
         )
-        server = replace(self._settings.server, address="", transport=Transport.ASYNCIO, secure=False)
-        return Servers(_no_session, served, server, page)
+        server = replace(settings.server, address="", transport=Transport.ASYNCIO, secure=False)
+        self._servers = Servers(_no_session, served, server, settings.page)
 
     async def start(self) -> None:
         """Listen, find the pools, and wait until each is served or known not to be; raises ConfigurationError."""
@@ -327,9 +321,6 @@ class Pools:
             if (picker := member.picker) is not None:
                 yield name, picker
 
-    def _registries(self) -> Mapping[str, CollectorRegistry]:
-        return {name: picker.metrics.registry for name, picker in self._pickers}
-
     def _slowest_call(self) -> tuple[float, str]:
         """Return the longest call of a plugin since the last one that was told, of all pools."""
         return max((picker.metrics.slowest_call() for _, picker in self._pickers), default=_NO_CALL)
@@ -363,7 +354,6 @@ async def _pass_on(event: asyncio.Event, other: asyncio.Event) -> None:
 
 
 def _age(pool: InferencePool) -> tuple[bool, float, str]:
-    """Return what orders pools by their age."""
     created = pool.metadata.created
     return created is None, 0.0 if created is None else created.timestamp(), pool.name
 

@@ -32,7 +32,7 @@ from epp.sharing.link import ConfigInEffect, Link
 from epp.sharing.local import Publisher, Reader, Relay
 from epp.sharing.metrics import MergedMetrics, show_processes
 from epp.sharing.mirror import EndpointCounter, EndpointCounts
-from epp.sharing.processes import Worker, Workers
+from epp.sharing.processes import Workers
 from epp.sharing.rings import Rings, shared_memory
 from epp.sharing.stream import SharedStream
 
@@ -81,7 +81,6 @@ class Processes:
         self._settings = settings
         self._quotas = director.quotas
         self._store = store
-        self._clock = clock
         self._publisher: Publisher | None = None
         self._relay: Relay | None = None
         self._reader: Reader | None = None
@@ -101,7 +100,10 @@ class Processes:
             name, _shareables(own, assembly), store.snapshot, clock, randbits(64), defers=has_workers
         )
         if settings.sharing.address and self.link is None:
-            self.stream = self._stream()
+            try:
+                self.stream = SharedStream(self._exchange, settings.sharing, settings.pool_name, clock)
+            except ValueError as error:
+                raise ConfigurationError(str(error)) from error
         if self.link is not None:
             rings = self.link.rings
             self._publisher = Publisher(self._exchange, lambda batch: rings.write(batch, clock.now()))
@@ -118,13 +120,6 @@ class Processes:
         wakes = self._publisher or self.stream
         if wakes is not None:
             store.ledger.on_open = wakes.wakes.set
-
-    def _stream(self) -> SharedStream:
-        settings = self._settings
-        try:
-            return SharedStream(self._exchange, settings.sharing, settings.pool_name, self._clock)
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from error
 
     @property
     def counts(self) -> Counts:
@@ -166,7 +161,7 @@ class Processes:
         """Start workers, or connect to the main process; `handlers` are for messages of the other side."""
         if self._relay is not None and self.acceptor and self._counts is not None and self._memory is not None:
             shared = {"counted": self._counts.add, **handlers}
-            of_worker = partial(_handlers_of, self.acceptor, shared)
+            report = self.acceptor.report
 
             def greeting() -> Iterator[tuple[str, object]]:
                 yield "ready", is_ready()
@@ -179,7 +174,7 @@ class Processes:
                 self._relay,
                 self.acceptor,
                 self._memory,
-                handlers=of_worker,
+                handlers=lambda worker: {"connections": partial(report, worker.number), **shared},
                 greeting=greeting,
                 config=self._config,
             )
@@ -219,10 +214,7 @@ class Processes:
             yield "shared state", self.stream.run
 
     async def catch_up(self) -> None:
-        """Read the state of other pickers, and wait for workers; raises ConfigurationError if no worker starts.
-
-        The endpoints have to be known.
-        """
+        """With the endpoints known, read what others share; raises ConfigurationError if none of the workers starts."""
         if self.stream is not None:
             self.stream.begins.set()
         if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
@@ -250,7 +242,6 @@ class Processes:
             await ask(self._channels(), "refuse", _REFUSE_SECONDS)
 
     async def stop(self) -> None:
-        """End the workers."""
         if self.workers is not None:
             await self.workers.stop()
         if self._memory is not None:
@@ -278,10 +269,6 @@ def _shareables(own: tuple[Shareable, ...], assembly: Callable[[], Assembly]) ->
         return found
 
     return current
-
-
-def _handlers_of(acceptor: Connections, others: Mapping[str, Handler], worker: Worker) -> Mapping[str, Handler]:
-    return {"connections": partial(acceptor.report, worker.number), **others}
 
 
 async def _read(reader: Reader, link: Link | None) -> None:

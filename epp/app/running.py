@@ -3,7 +3,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -110,6 +110,7 @@ class RunningConfig:
             shared=settings.pages,
         )
         self._collector.trust_for(_trusted_seconds(assembly))
+        self.limit_tls = self._collector.limit_tls
         self.director.outliers.ask_with(ask or self._collector.ask)
         self._collector.call_on_connection_end(self.director.outliers.suspect)
         self.awaited = ""
@@ -169,26 +170,22 @@ class RunningConfig:
         self._collector.ask(endpoint, lambda told: None if verdict.done() else verdict.set_result(told))
         return await verdict
 
-    def limit_tls(self, *, by_name: bool, addresses: Collection[str]) -> None:
-        """Use no endpoints that speak HTTPS and join from now on, except those with a host name or these addresses."""
-        self._collector.limit_tls(by_name=by_name, addresses=addresses)
-
     def discovery_of(self, assembly: Assembly) -> Discovery[Any]:
         """Return the source of endpoints under a configuration; raises ConfigurationError where there is none."""
         given, sources = self._given_discovery, assembly.sources
         if given is not None and not self._collects:
             return given
-        if given is None and any(isinstance(source.plugin, PoolDiscovery) for source in sources):
-            raise ConfigurationError(
-                f"{POOL_SOURCE} stands for the endpoints that flags name, and none does: give --pool-name, "
-                f"--endpoint-selector, --endpoints or --objects, or remove {POOL_SOURCE} from dataLayer.discovery"
-            )
-        if given is not None:
-            bound = [
+        if any(isinstance(source.plugin, PoolDiscovery) for source in sources):
+            if given is None:
+                raise ConfigurationError(
+                    f"{POOL_SOURCE} stands for the endpoints that flags name, and none does: give --pool-name, "
+                    f"--endpoint-selector, --endpoints or --objects, or remove {POOL_SOURCE} from dataLayer.discovery"
+                )
+            sources = tuple(
                 each._replace(plugin=given) if isinstance(each.plugin, PoolDiscovery) else each for each in sources
-            ]
-            is_named = any(source.plugin is given for source in bound)
-            sources = tuple(bound) if is_named else (EndpointSource(given, given.name),)
+            )
+        elif given is not None:
+            sources = (EndpointSource(given, given.name),)
         if not sources:
             raise ConfigurationError(
                 "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery"
@@ -248,7 +245,9 @@ class RunningConfig:
                 merged.use(others)
             before, self.assembly = self.assembly, assembly
         finally:
-            await self._disconnect_readers()
+            if self._readers is not None:  # only the plugins of the configuration in effect read objects
+                self._readers.keep(self._readings(self.assembly))
+                await self._readers.hubs.close_unused()
         self._sync_tasks()
         await asyncio.sleep(0)  # requests between two long steps
         self._collector.trust_for(_trusted_seconds(assembly))
@@ -256,7 +255,6 @@ class RunningConfig:
         await _close(feed for feed in before.feeds if all(feed.source is not kept.source for kept in assembly.feeds))
 
     async def stop(self) -> None:
-        """End every background task and close all connections to endpoints."""
         await self._collector.stop()
         await self._supervisor.stop()
         await _close(self.assembly.feeds)
@@ -307,12 +305,6 @@ class RunningConfig:
                     plugin=plugin.name,
                     remedy="start with --pool-name or --endpoint-selector, or remove it from the configuration",
                 )
-
-    async def _disconnect_readers(self) -> None:
-        """Let only the plugins of the configuration in effect read objects."""
-        if self._readers is not None:
-            self._readers.keep(self._readings(self.assembly))
-            await self._readers.hubs.close_unused()
 
     def _retag(self, reader: ObjectReader[Any], concerns: AffectedEndpoints) -> None:
         if self._collects and isinstance(reader, Tagger):

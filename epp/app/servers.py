@@ -92,7 +92,6 @@ class Servers:
                     await asyncio.sleep(_LOOK_SECONDS)
 
     async def close_pages(self) -> None:
-        """Stop answering operators."""
         await asyncio.to_thread(self._page.close)
         if self._admin is not None:
             await asyncio.to_thread(self._admin.close)

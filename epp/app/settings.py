@@ -62,8 +62,6 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerSettings(PoolSettings):
-    """One picker process."""
-
     server: ServerSettings
     config: LoadedConfig | None = None
     """None for the sample that runs without a configuration."""
@@ -129,14 +127,10 @@ class PickerSettings(PoolSettings):
 
 def of_worker(settings: PickerSettings) -> PickerSettings:
     """Return the settings of a worker: the main process has the ports, the lease and the shared state."""
-    page = PageSettings(legacy_metrics=settings.page.legacy_metrics, stream_metrics=settings.page.stream_metrics)
     cluster = settings.kubernetes
     return replace(
-        settings,
+        _without_pages(settings),
         workers=1,
-        page=page,
-        admin=AdminSettings(),
-        terminal=None,
         server=replace(settings.server, address="", health_address=None),
         kubernetes=None if cluster is None else replace(cluster, lease=None),
     )
@@ -144,15 +138,16 @@ def of_worker(settings: PickerSettings) -> PickerSettings:
 
 def of_pool(settings: PickerSettings, cluster: Cluster, hubs: Hubs, pages: SharedPages) -> PickerSettings:
     """Return the settings of one pool of several: the process has the pages, the health service and the watches."""
-    page = PageSettings(legacy_metrics=settings.page.legacy_metrics, stream_metrics=settings.page.stream_metrics)
     return replace(
-        settings,
+        _without_pages(settings),
         cluster=cluster,
         hubs=hubs,
         pages=pages,
-        page=page,
-        admin=AdminSettings(),
-        terminal=None,
         server=replace(settings.server, health_address=None),
         before_ready=lambda: None,
     )
+
+
+def _without_pages(settings: PickerSettings) -> PickerSettings:
+    page = PageSettings(legacy_metrics=settings.page.legacy_metrics, stream_metrics=settings.page.stream_metrics)
+    return replace(settings, page=page, admin=AdminSettings(), terminal=None)
