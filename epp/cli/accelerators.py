@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,24 +165,14 @@ def _source(assembly: Assembly, builder: Builder, objects: Sequence[str], prices
 
 def _pods_of_files(source: AcceleratorTagger) -> Chosen:
     """Return the pods in the files of the source: those of all InferencePools, or those with accelerators."""
-    files = ObjectFiles(source.parameters.paths)
-    pools = [
-        version.object
-        for file, content in files.read().contents.items()
-        for version in versions_in(_documents(file, content.data), INFERENCE_KINDS)
-        if isinstance(version.object, InferencePool)
-    ]
+    pools: list[InferencePool] = []
+    for file, content in ObjectFiles(source.parameters.paths).read().contents.items():
+        with suppress(ValueError):  # the source of objects has rejected the file
+            versions = versions_in(parse(file, content.data), INFERENCE_KINDS)
+            pools += [each.object for each in versions if isinstance(each.object, InferencePool)]
     inventory = source.inventory
     choice = PodChoice(every_pool=True, cluster=source.parameters.cluster)
     return choose((*inventory.nodes.values(), *inventory.pods.values(), *pools), choice)
-
-
-def _documents(file: Path, content: bytes) -> tuple[object, ...]:
-    """Return the documents in a file; none for a file that the source of objects rejected."""
-    try:
-        return parse(file, content)
-    except ValueError:
-        return ()
 
 
 def _show(report: Report) -> None:
@@ -233,7 +224,6 @@ def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
 
 
 def _show_sources(console: Console, reports: Iterable[EndpointReport]) -> None:
-    """Print the sources of each endpoint's fields."""
     found = [report for report in reports if report.tag.provenance]
     if found:
         console.print("\n[italic]sources[/]")

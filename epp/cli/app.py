@@ -30,7 +30,9 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         spelling = go_spelling(args, self.switches)
         if spelling.without_effect and not ctx.resilient_parsing:
-            _warn(spelling.without_effect)
+            import_module("epp.telemetry.logs").configure()  # -v is not read yet
+            for flag in spelling.without_effect:
+                import_module("structlog").get_logger().warning("flag has no effect", flag=flag)
         try:
             return super().parse_args(ctx, lists_joined(spelling.arguments, self.lists))
         except typer.TyperException as error:
@@ -97,10 +99,3 @@ def _global_options(
     ] = False,
 ) -> None:
     pass
-
-
-def _warn(flags: list[str]) -> None:
-    import_module("epp.telemetry.logs").configure()  # -v is not read yet
-    log = import_module("structlog").get_logger()
-    for flag in flags:
-        log.warning("flag has no effect", flag=flag)

@@ -9,24 +9,13 @@ import yaml
 from rich.markup import escape
 from rich.tree import Tree
 
-from epp.cli.check_files import FileReport, check_all, check_pools
+from epp.cli.check_files import check_all, check_pools
 from epp.cli.commands import Check
-from epp.cli.input_output import log_of_errors_only, new_console, print_json, show_findings, split_list
-from epp.cli.options import Output
-from epp.cli.picker_flags import POOL_GROUP
+from epp.cli.input_output import counted, log_of_errors_only, new_console, print_json, show_findings, split_list
+from epp.cli.options import POOL_GROUP, Output
 from epp.cli.running import exit_on
 from epp.config import Builder
-from epp.config.describe import (
-    BandGraph,
-    FeedGraph,
-    FilterUse,
-    FlowControlGraph,
-    Graph,
-    PluginUse,
-    ProfileGraph,
-    QuotaGraph,
-    ScorerUse,
-)
+from epp.config.describe import BandGraph, FilterUse, FlowControlGraph, Graph, PluginUse, ProfileGraph, ScorerUse
 from epp.framework import ConfigurationError, SystemClock
 from epp.framework.plugin import Stage, all_roles
 from epp.framework.registry import Registry
@@ -56,12 +45,15 @@ def check(flags: Check) -> None:
             reports = check_pools(names, flags.pool_config_dir, flags.files or (), builder)
         else:
             reports = check_all(flags.files or (), builder)
-    if flags.output is not Output.JSON:
-        for report in reports:
-            _show(report)
+    as_json = flags.output is Output.JSON
+    console = new_console()
+    for report in () if as_json else reports:
+        show_findings(console, report.name, report.errors, report.warnings, report.notes, skipped=report.skipped)
+        if report.graph is not None:
+            console.print(graph_tree(report.graph))
     errors = any(report.errors for report in reports)
     warnings = any(report.warnings for report in reports)
-    files = [report.for_programs() for report in reports] if flags.output is Output.JSON else []
+    files = [report.for_programs() for report in reports]
     if flags.cluster:
         from epp.cli import check_cluster  # noqa: PLC0415  imports all of a picker, which files do not need
 
@@ -70,11 +62,11 @@ def check(flags: Check) -> None:
                 flags, {hub: kinds for each in reports for hub, kinds in each.hubs.items()}
             )
         errors, warnings = errors or bool(cluster.errors), warnings or bool(cluster.warnings)
-        if flags.output is Output.JSON:
+        if as_json:
             print_json({"files": files, "cluster": check_cluster.for_programs(cluster)})
         else:
             check_cluster.show(cluster)
-    elif flags.output is Output.JSON:
+    elif as_json:
         print_json(files)
     if errors:
         raise typer.Exit(REFUSED)
@@ -95,20 +87,11 @@ def _refuse_idle_flags(flags: Check, *, is_of_pools: bool) -> None:
         "--endpoint-target-ports": flags.endpoint_target_ports is not None,
         "--ha-enable-leader-election": flags.ha_enable_leader_election,
     }
-    idle = [flag for flag, is_given in given.items() if is_given]
-    if flags.cluster:
-        return
+    idle = [flag for flag, is_given in given.items() if is_given and not flags.cluster]
     if idle:
         raise ConfigurationError(f"{', '.join(idle)}: no effect on files: add --cluster")
-    if not flags.files:
+    if not flags.files and not flags.cluster:
         raise ConfigurationError("nothing to check: name a file, a directory or -, or give --cluster")
-
-
-def _show(report: FileReport) -> None:
-    console = new_console()
-    show_findings(console, report.name, report.errors, report.warnings, report.notes, skipped=report.skipped)
-    if report.graph is not None:
-        console.print(graph_tree(report.graph))
 
 
 def graph_tree(graph: Graph) -> Tree:
@@ -143,17 +126,13 @@ def _add_admission(tree: Tree, graph: Graph) -> None:
     if graph.shedding is not None:
         detector = f"{_named(graph.shedding)}{_parameters(graph.shedding)}"
         tree.add(f"negative priorities are refused while the pool is full by detector {detector}")
-
     for quotas in graph.quotas:
-        _add_quotas(tree.add(f"quotas {_named(quotas.source)}"), quotas)
-
-
-def _add_quotas(tree: Tree, quotas: QuotaGraph) -> None:
-    for tenant, quota in quotas.tenants.items():
-        tree.add(f"tenant {escape(tenant)}: {_quota(quota)}")
-    if quotas.more:
-        tree.add(f"and {quotas.more} more tenants")
-    tree.add("others: no limit" if quotas.default is None else f"each other: {_quota(quotas.default)}")
+        branch = tree.add(f"quotas {_named(quotas.source)}")
+        for tenant, quota in quotas.tenants.items():
+            branch.add(f"tenant {escape(tenant)}: {_quota(quota)}")
+        if quotas.more:
+            branch.add(f"and {quotas.more} more tenants")
+        branch.add("others: no limit" if quotas.default is None else f"each other: {_quota(quotas.default)}")
 
 
 def _quota(quota: Mapping[str, object]) -> str:
@@ -169,7 +148,7 @@ def _add_flow_control(tree: Tree, flow: FlowControlGraph) -> None:
     tree.add(f"detector {_named(flow.detector)}{_parameters(flow.detector)}")
     tree.add(f"usage limits {_named(flow.usage_limits)}{_parameters(flow.usage_limits)}")
     limits = [
-        "any number of requests" if flow.max_requests is None else _counted(flow.max_requests, "request"),
+        "any number of requests" if flow.max_requests is None else counted(flow.max_requests, "request"),
         "of any size" if flow.max_bytes is None else f"{_bytes(flow.max_bytes)} at most",
     ]
     tree.add(f"all together: {', '.join(limits)}; without endpoints {_seconds(flow.no_endpoint_ttl_seconds)}")
@@ -184,13 +163,9 @@ def _add_flow_control(tree: Tree, flow: FlowControlGraph) -> None:
 
 
 def _band(band: BandGraph) -> str:
-    limits = f"{_counted(band.max_requests, 'request')}, {_bytes(band.max_bytes)}, {_seconds(band.ttl_seconds)}"
+    limits = f"{counted(band.max_requests, 'request')}, {_bytes(band.max_bytes)}, {_seconds(band.ttl_seconds)}"
     policies = ", ".join(_named(each, with_reason=False) + _parameters(each) for each in (band.fairness, band.ordering))
     return f"{limits}; {policies}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _bytes(number: int) -> str:
@@ -205,7 +180,10 @@ def _seconds(number: float | None) -> str:
 
 def _add_data(data: Tree, graph: Graph) -> None:
     for feed in graph.feeds:
-        _add_feed(data, feed)
+        every = "" if feed.interval_seconds is None else f" every {feed.interval_seconds:g} s"
+        branch = data.add(f"source {_named(feed.source)}{every}{_parameters(feed.source)}")
+        for extractor in feed.extractors:
+            branch.add(f"extractor {_named(extractor)}{_parameters(extractor)}{_data('writes', extractor.writes)}")
     for tagger in graph.taggers:
         data.add(f"tagger {_named(tagger)}{_parameters(tagger)}{_data('writes', tagger.writes)}")
     for source in graph.sources:
@@ -234,13 +212,6 @@ def _add_profile(tree: Tree, profile: ProfileGraph, kind: str = "profile") -> No
             f"{_parameters(scorer.plugin)}{_data('reads', scorer.plugin.reads)}"
         )
     branch.add(f"picker {_named(profile.picker)}{_parameters(profile.picker)}")
-
-
-def _add_feed(tree: Tree, feed: FeedGraph) -> None:
-    every = "" if feed.interval_seconds is None else f" every {feed.interval_seconds:g} s"
-    source = tree.add(f"source {_named(feed.source)}{every}{_parameters(feed.source)}")
-    for extractor in feed.extractors:
-        source.add(f"extractor {_named(extractor)}{_parameters(extractor)}{_data('writes', extractor.writes)}")
 
 
 def _named_all(plugins: Iterable[PluginUse]) -> str:
@@ -280,10 +251,8 @@ def _parameters(plugin: PluginUse) -> str:
 
 def _flow_style(content: Mapping[str, object]) -> str:
     """Return a mapping as YAML in one line."""
-    text: str = yaml.safe_dump(
-        dict(content), default_flow_style=True, width=inf, sort_keys=False, allow_unicode=True
-    ).strip()
-    return text
+    text = yaml.safe_dump(dict(content), default_flow_style=True, width=inf, sort_keys=False, allow_unicode=True)
+    return str(text).strip()
 
 
 def _data(verb: str, names: tuple[str, ...]) -> str:

@@ -26,12 +26,8 @@ from epp.kube.resources import Importance
 from epp.kube.reviews import Access, AccessState
 from epp.pool.clusters.tagger import ClusterTagger
 
-_COLOURS = {
-    AccessState.ALLOWED: "green",
-    AccessState.FORBIDDEN: "red",
-    AccessState.ABSENT: "yellow",
-    AccessState.FAILED: "red",
-}
+_COLOURS = {AccessState.ALLOWED: "green", AccessState.ABSENT: "yellow"}
+"""The other states are red."""
 
 
 def read_cluster(flags: Check, hubs: Mapping[HubAccess, Iterable[ObjectKind]]) -> ClusterReport:
@@ -123,31 +119,25 @@ def _show_roles(title: str, roles: tuple[Mapping[str, Any], ...]) -> None:
 
 
 def _show_access(console: Console, access: tuple[Access, ...]) -> None:
-    console.print(_access_table(access))
-    absent = [each.need.resource.title for each in access if not _is_shown(each)]
-    if absent:
-        print_labelled(console, "  ", f"[dim]not installed, and not needed: {escape(', '.join(absent))}[/]")
-
-
-def _access_table(found: tuple[Access, ...]) -> Table:
     table = Table(box=None, pad_edge=True)
     for heading in ("resource", "where", "access", "need", "for"):
         table.add_column(heading, overflow="fold", no_wrap=heading in {"where", "access", "need"})
-    for each in found:
-        if _is_shown(each):
-            need = each.need
+    absent: list[str] = []
+    for each in access:
+        need = each.need
+        if each.state is AccessState.ABSENT and need.importance is not Importance.REQUIRED:
+            absent.append(need.resource.title)
+        else:
             table.add_row(
                 escape(f"{need.resource.title} {need.name}".strip()),
                 escape(need.namespace or "cluster"),
-                f"[{_COLOURS[each.state]}]{escape(_access(each))}[/]",
+                f"[{_COLOURS.get(each.state, 'red')}]{escape(_access(each))}[/]",
                 need.importance,
                 escape(need.purpose),
             )
-    return table
-
-
-def _is_shown(access: Access) -> bool:
-    return access.state is not AccessState.ABSENT or access.need.importance is Importance.REQUIRED
+    console.print(table)
+    if absent:
+        print_labelled(console, "  ", f"[dim]not installed, and not needed: {escape(', '.join(absent))}[/]")
 
 
 def _access(access: Access) -> str:

@@ -5,7 +5,6 @@ import asyncio
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,30 +26,17 @@ _MOST_SENTENCES = 100
 _ENDINGS = {".yaml", ".yml", ".json"}
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """An error or a warning, for programs."""
-
-    file: str
-    line: int | None
-    column: int | None
-    inside: str | None
-    """Place within a quoted text without lines of its own in the file."""
-    path: str
-    message: str
-    remedy: str | None
-
-    @classmethod
-    def of(cls, problem: Problem) -> "Finding":
-        position = problem.position
-        return cls(
-            problem.origin,
-            None if position is None else position.line,
-            None if position is None else position.column,
-            problem.inside or None,
-            written(problem.path),
-            problem.message,
-            problem.remedy or None,
-        )
+def _finding(problem: Problem) -> dict[str, object]:
+    """Return an error or a warning, for programs."""
+    return {
+        "file": problem.origin,
+        "line": problem.position and problem.position.line,
+        "column": problem.position and problem.position.column,
+        "inside": problem.inside or None,
+        "path": written(problem.path),
+        "message": problem.message,
+        "remedy": problem.remedy or None,
+    }
 
 
 class FileReport(msgspec.Struct, frozen=True):
@@ -91,9 +77,9 @@ class FileReport(msgspec.Struct, frozen=True):
         return {
             "file": self.file,
             "inside": self.inside or None,
-            "errors": [Finding.of(problem) for problem in self.errors],
-            "warnings": [Finding.of(problem) for problem in self.warnings],
-            "notes": [Finding.of(problem) for problem in self.notes],
+            "errors": [*map(_finding, self.errors)],
+            "warnings": [*map(_finding, self.warnings)],
+            "notes": [*map(_finding, self.notes)],
             "graph": self.graph,
             "skipped": self.skipped or None,
             "pools": self.pools,
@@ -183,13 +169,13 @@ def _check_config(loaded: LoadedConfig, builder: Builder) -> FileReport:
         return msgspec.structs.replace(report, errors=error.problems, warnings=error.warnings)
     except ConfigurationError as error:
         return msgspec.structs.replace(report, errors=(loaded.problem(error.problem, remedy=error.remedy),))
-    prices = price_findings(assembly)
+    on_prices, notes = _on_prices(assembly)
     kinds = [kind for reading in assembly.readings for kind in reading.kinds if kind.hub is not None]
     hubs = {hub: tuple(kind for kind in kinds if kind.hub == hub) for kind in kinds if (hub := kind.hub) is not None}
     return msgspec.structs.replace(
         report,
-        warnings=(*assembly.warnings, *_on_inputs(loaded, assembly), *prices.warnings),
-        notes=prices.notes,
+        warnings=(*assembly.warnings, *_on_inputs(loaded, assembly), *on_prices),
+        notes=notes,
         graph=describe(assembly),
         hubs=hubs,
     )
@@ -211,30 +197,20 @@ def _on_inputs(loaded: LoadedConfig, assembly: Assembly) -> Iterator[Problem]:
             yield loaded.problem(f"plugin {plugin.name!r}: and {more} more problems of its files")
 
 
-class PriceFindings(NamedTuple):
-    """Certain findings, and findings that depend on the environment of the picker."""
-
-    warnings: tuple[Problem, ...] = ()
-    notes: tuple[Problem, ...] = ()
-
-
-def price_findings(assembly: Assembly) -> PriceFindings:
-    """Check the prices for plugins that need them."""
-    if not any(plugin.without_prices for plugin in assembly.plugins):
-        return PriceFindings()
+def _on_prices(assembly: Assembly) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    """Return warnings about prices that plugins need, and notes if they may be in the cluster of the picker."""
     sources = [tagger for tagger in assembly.taggers if isinstance(tagger, AcceleratorTagger)]
-    if not sources:
-        return PriceFindings()  # unknown hardware is a separate finding
+    if not sources or not any(plugin.without_prices for plugin in assembly.plugins):
+        return (), ()  # unknown hardware is a separate finding
     if assembly.sources:
         endpoints = _endpoints_of(assembly)
-        return PriceFindings() if endpoints is None else PriceFindings(tuple(_certain(assembly, endpoints)))
+        return (() if endpoints is None else tuple(_certain(assembly, endpoints))), ()
     if any(source.has_prices for source in sources):
-        return PriceFindings()
+        return (), ()
     why = "this configuration has none, nor does it name the endpoints"
     if any(source.parameters.read_cluster for source in sources):
-        elsewhere = f"{why}; without prices in the cluster's objects"
-        return PriceFindings(notes=tuple(_of_plugins(assembly, elsewhere)))
-    return PriceFindings(warnings=tuple(_of_plugins(assembly, why)))
+        return (), tuple(_of_plugins(assembly, f"{why}; without prices in the cluster's objects"))
+    return tuple(_of_plugins(assembly, why)), ()
 
 
 def _endpoints_of(assembly: Assembly) -> Sequence[Endpoint] | None:

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from epp.cli.options import (
-    Endpoints,
-    EndpointSelector,
-    EndpointTargetPorts,
-    Kubeconfig,
-    Listen,
     Output,
-    OutputFormat,
-    PluginModules,
-    PoolGroup,
-    PoolNamespace,
     Seconds,
-    Verbosity,
     argument,
+    endpoint_selector_flag,
+    endpoint_target_ports_flag,
+    endpoints_flag,
     experimental_flag,
+    kubeconfig_flag,
+    listen_flag,
+    output_flag,
+    plugin_modules_flag,
+    pool_group_flag,
+    pool_namespace_flag,
+    verbosity_flag,
 )
-from epp.cli.picker_flags import POOL_GROUP, Gateway, Serve
+from epp.cli.picker_flags import Gateway, Serve
 from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, Kind, flag
 from epp.telemetry.settings import admin_port_flag, metrics_port_flag
 
@@ -41,17 +41,17 @@ class Check:
     files: list[Path] | None = argument(
         None, "EndpointPickerConfig files, directories of them, or - for standard input.", "FILE"
     )
-    output: OutputFormat = Output.TEXT
+    output: Output = output_flag()
     strict: bool = flag(False, "Exit with code 2 if there are warnings.", SWITCH)
     allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: PluginModules = ""
+    allow_plugin_modules: str = plugin_modules_flag()
     cluster: bool = flag(
         False,
         "Check the access to Kubernetes and the pool; print a Role with the missing rights. The flags "
         "below are for this.",
         SWITCH,
     )
-    kubeconfig: Kubeconfig = None
+    kubeconfig: Path | None = kubeconfig_flag()
     as_user: str | None = flag(
         None,
         "Act as this user, as kubectl does: system:serviceaccount:NAMESPACE:NAME for the picker's account.",
@@ -68,10 +68,10 @@ class Check:
         "the others.",
         "DIRECTORY",
     )
-    pool_namespace: PoolNamespace = None
-    pool_group: PoolGroup = POOL_GROUP
-    endpoint_selector: EndpointSelector = None
-    endpoint_target_ports: EndpointTargetPorts = None
+    pool_namespace: str | None = pool_namespace_flag()
+    pool_group: str = pool_group_flag()
+    endpoint_selector: str | None = endpoint_selector_flag()
+    endpoint_target_ports: str | None = endpoint_target_ports_flag()
     ha_enable_leader_election: bool = flag(False, "Try what leader election needs too.", SWITCH)
 
 
@@ -115,7 +115,7 @@ class Plugins:
 class Accelerators:
     """Show the hardware of each endpoint: accelerator, class, slice, cost per hour, capacity and sources."""
 
-    endpoints: Endpoints = None
+    endpoints: list[str] | None = endpoints_flag()
     config_file: Path | None = flag(
         None, "An EndpointPickerConfig file, with accelerator-data-source and discovery.", "FILE"
     )
@@ -127,7 +127,7 @@ class Accelerators:
         "FILE",
     )
     fit: bool = flag(False, "Show how many more slices of each MIG profile fit on each GPU.", SWITCH)
-    output: OutputFormat = Output.TEXT
+    output: Output = output_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Explain:
     admin: str = flag("http://127.0.0.1:9091", "The admin port of the picker.", "URL")
     token_file: Path | None = flag(None, "File with the token of the admin port.", "FILE")
     file: Path | None = flag(None, "A file that --decision-file wrote, instead of a running picker.", "FILE")
-    output: OutputFormat = Output.TEXT
+    output: Output = output_flag()
 
 
 TraceFormat: TypeAlias = Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"]
@@ -210,9 +210,9 @@ class Replay:
         DURATION,
     )
     report: Path | None = flag(None, "Where to write a report with plots, as one HTML file.", "FILE")
-    output: OutputFormat = Output.TEXT
+    output: Output = output_flag()
     allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: PluginModules = ""
+    allow_plugin_modules: str = plugin_modules_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +249,9 @@ class Tune:
     jobs: int | None = flag(None, "Processes that run trials; by default one for each CPU.", COUNT, max=256)
     seed: int = flag(0, "Of the random choices.", "NUMBER", min=0)
     replayed: Replayed = field(default_factory=Replayed)
-    output: OutputFormat = Output.TEXT
+    output: Output = output_flag()
     allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: PluginModules = ""
+    allow_plugin_modules: str = plugin_modules_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +262,7 @@ class TraceShow:
     format: TraceFormat | None = flag(None, "Format of the trace; by default, its first lines tell it.")
     rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     seed: int = flag(0, "Seed of the times for --rate.", "NUMBER")
-    output: OutputFormat = Output.TEXT
+    output: Output = output_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +298,7 @@ class SimServer:
     time_scale: float | None = flag(None, "Factor on all durations: 0.1 is ten times as fast.", "FACTOR")
     seed: int | None = flag(None, "Equal seeds give equal answers to equal prompts.", "NUMBER")
     no_metrics: bool = flag(False, "Answer /metrics with 404.", SWITCH)
-    v: Verbosity = 0
+    v: int = verbosity_flag(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +316,7 @@ class Calibrate:
 class Demo:
     """Watch LLM requests reach simulated servers of different speed and price, behind a real Envoy."""
 
-    listen: Listen = "127.0.0.1:8080"
+    listen: str = listen_flag()
     duration: float | None = flag(None, "Exit after this time, such as 30s.", DURATION)
     traffic: float = flag(12.0, "Most requests a second that the demo sends; 0 for none.", "RATE", min=0, max=100)
     clusters: bool = flag(
@@ -332,7 +332,7 @@ class Demo:
     """None for 9091 if it is free, otherwise any free port."""
     metrics_port: int | None = metrics_port_flag()
     """None for no page."""
-    v: Verbosity = 0
+    v: int = verbosity_flag(0)
 
 
 COMMANDS: Mapping[str, type[Any]] = {

@@ -11,16 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from epp.explain.record import (
-    CandidateScore,
-    DecisionRecord,
-    Ending,
-    Failure,
-    FilterStep,
-    ProfileRun,
-    ScorerStep,
-    ShadowRun,
-)
+from epp.explain.record import CandidateScore, DecisionRecord, Ending, Failure, ProfileRun, ScorerStep, ShadowRun
 from epp.framework.messages import printable
 
 _MOST_TEXT = 300
@@ -153,7 +144,8 @@ def _profile(run: ProfileRun, width: int, said_below: Failure | None) -> Tree:
     )
     tree = Tree(title, guide_style="dim")
     for step in run.filters:
-        branch = tree.add(_filter_title(step))
+        title = Text.assemble(f"{_plain(step.plugin)}: ", (f"{step.before} -> {step.after}", "bold"))
+        branch = tree.add(title.append(f"  {_plain(step.problem)}", "yellow") if step.problem else title)
         for dropped in step.dropped[:_MOST_DROPPED]:
             why = f": {_plain(dropped.reason)}" if dropped.reason else ""
             branch.add(Text.assemble(("✗ ", "red"), f"{_plain(dropped.endpoint)}{why}"))
@@ -178,13 +170,6 @@ def _profile(run: ProfileRun, width: int, said_below: Failure | None) -> Tree:
     if run.failure is not None and run.failure != said_below:
         tree.add(Text.assemble(("failed: ", "red"), _failure(run.failure)))
     return tree
-
-
-def _filter_title(step: FilterStep) -> Text:
-    text = Text.assemble(f"{_plain(step.plugin)}: ", (f"{step.before} -> {step.after}", "bold"))
-    if step.problem:
-        text.append(f"  {_plain(step.problem)}", "yellow")
-    return text
 
 
 def _columns(run: ProfileRun, width: int) -> int:

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -72,7 +72,7 @@ class Scene:
     play: Callable[[str], Play | None]
     """Returns the background work for the URL of the gateway."""
     observers: tuple[DirectorObserver, ...] = ()
-    tenants: Tenants | None = field(default=None)
+    tenants: Tenants | None = None
     beside: RoundRobin | None = None
 
     def comparison(self, snapshot: Snapshot) -> str:
@@ -102,7 +102,10 @@ def demo(flags: Demo) -> None:
         last = LastRequest()
         config = None if flags.config_file is None else load_file(flags.config_file)
         async with contextlib.AsyncExitStack() as stack:
-            scene = await _scene(flags, stack)
+            if flags.clusters and flags.tenants:
+                raise ConfigurationError("--clusters and --tenants are two demos: give one of them")
+            make = _clusters if flags.clusters else _tenants if flags.tenants else _prices
+            scene = await make(flags, stack)
             picker = PickerSettings(
                 server=ServerSettings(),
                 config=config or scene.config,
@@ -141,14 +144,6 @@ def demo(flags: Demo) -> None:
                 typer.echo(said)
 
     run(work, ConfigurationError, GatewayError, ServerFailedError)
-
-
-async def _scene(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:
-    if flags.clusters and flags.tenants:
-        raise ConfigurationError("--clusters and --tenants are two demos: give one of them")
-    if flags.clusters:
-        return await _clusters(flags, stack)
-    return await (_tenants if flags.tenants else _prices)(flags, stack)
 
 
 async def _prices(flags: Demo, stack: contextlib.AsyncExitStack) -> Scene:

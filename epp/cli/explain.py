@@ -168,7 +168,10 @@ def _checked(address: str, status: int, body: bytes) -> bytes:
 
 def explain(flags: Explain) -> None:
     with exit_on(ConfigurationError):
-        wanted = _wanted(flags)
+        given = {"ID": flags.id, "--request": flags.request, "--last": flags.last}
+        if len(named := [name for name, value in given.items() if value]) > 1:
+            raise ConfigurationError(f"{' and '.join(named)} name different decisions: give one of them")
+        wanted = Wanted(flags.id or "", flags.request or "")
         if flags.file is not None:
             data = from_file(wanted, flags.file)
         else:
@@ -177,13 +180,6 @@ def explain(flags: Explain) -> None:
             print_json(msgspec.Raw(data))
         else:
             show(new_console(), read_record(data))
-
-
-def _wanted(flags: Explain) -> Wanted:
-    named = [name for name, given in (("ID", flags.id), ("--request", flags.request), ("--last", flags.last)) if given]
-    if len(named) > 1:
-        raise ConfigurationError(f"{' and '.join(named)} name different decisions: give one of them")
-    return Wanted(flags.id or "", flags.request or "")
 
 
 def _token(path: Path | None) -> str:

@@ -17,7 +17,7 @@ from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.framework.messages import listed
 from epp.lab.gateway.bootstrap import bootstrap_yaml
-from epp.lab.gateway.local import LocalGateway, local_gateway, with_tls
+from epp.lab.gateway.local import local_gateway, with_tls
 from epp.lab.gateway.settings import (
     Bodies,
     ClusterType,
@@ -50,7 +50,11 @@ def gateway(flags: Gateway) -> None:
             return
         with _flags_in_errors():
             async with local_gateway(picker, _settings(flags)) as running:
-                typer.echo(_start_line(running))
+                page = running.picker.addresses.get("metrics")
+                metrics = "" if page is None else f", metrics on {page}"
+                names = [endpoint.name for endpoint in running.picker.store.endpoints]
+                pool = listed(names, 10) or "no endpoints yet"
+                typer.echo(f"listening on {running.url} for {pool}{metrics}; Ctrl-C stops")
                 await running.wait(stop)
                 if flags.drain_timeout > 0:
                     _log.info("draining", most_seconds=flags.drain_timeout)
@@ -66,14 +70,6 @@ def _page_host(flags: Gateway) -> str:
     if flags.page.port is None:
         raise ConfigurationError("--bind-address has no effect without --metrics-port: add it")
     return read_bind_address(flags.bind_address)
-
-
-def _start_line(running: LocalGateway) -> str:
-    page = running.picker.addresses.get("metrics")
-    metrics = "" if page is None else f", metrics on {page}"
-    names = [endpoint.name for endpoint in running.picker.store.endpoints]
-    pool = listed(names, 10) or "no endpoints yet"
-    return f"listening on {running.url} for {pool}{metrics}; Ctrl-C stops"
 
 
 def _settings(flags: Gateway) -> GatewaySettings:

@@ -232,8 +232,8 @@ def show_findings(
     skipped: str = "",
 ) -> None:
     """Print the result of a check with its errors and warnings; `skipped` is the reason for no check."""
-    words = [f"[red]refused[/], {_counted(len(errors), 'error')}" if errors else "[green]ok[/]"]
-    words += [_counted(len(warnings), "warning")] if warnings else []
+    words = [f"[red]refused[/], {counted(len(errors), 'error')}" if errors else "[green]ok[/]"]
+    words += [counted(len(warnings), "warning")] if warnings else []
     if skipped:
         words = [f"[dim]skipped: {escape(skipped)}[/]"]
     head = f"[bold]{escape(title)}[/]:"
@@ -242,13 +242,11 @@ def show_findings(
         print_labelled(console, "  ", ", ".join(words))
     else:
         print_labelled(console, "", f"{head} {', '.join(words)}")
-    for error in errors:
-        print_labelled(console, "  [red]error[/]   ", escape(str(error)))
-    for warning in warnings:
-        print_labelled(console, "  [yellow]warning[/] ", escape(str(warning)))
-    for note in notes:
-        print_labelled(console, "  [dim]note[/]    ", escape(str(note)))
+    labels = {"[red]error[/]  ": errors, "[yellow]warning[/]": warnings, "[dim]note[/]   ": notes}
+    for label, found in labels.items():
+        for each in found:
+            print_labelled(console, f"  {label} ", escape(str(each)))
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"

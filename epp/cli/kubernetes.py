@@ -3,7 +3,6 @@
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -81,34 +80,28 @@ def read_pool_choice(flags: Serve | Check) -> PoolChoice | None:
         return None
     if names and flags.pool_selector:
         raise ConfigurationError("--pool-name and --pool-selector exclude each other: give one")
-    for flag, is_given in _flags_of_one_pool(flags):
+    of_one_pool = {
+        "--endpoints": isinstance(flags, Serve) and flags.endpoints is not None,
+        "--objects": isinstance(flags, Serve) and flags.objects,
+        "--workers": isinstance(flags, Serve) and flags.workers > 1,
+        "--endpoint-selector": flags.endpoint_selector or flags.endpoint_target_ports,
+    }
+    for flag, is_given in of_one_pool.items():
         if is_given:
             raise ConfigurationError(f"{flag} is for one pool: leave it out, or run a picker for each InferencePool")
-    default, is_missing = (
-        ("FILE", not flags.files) if isinstance(flags, Check) else ("--config-file", not flags.config_file)
-    )
-    if flags.pool_config_dir is not None and is_missing:
+    default, given = ("FILE", flags.files) if isinstance(flags, Check) else ("--config-file", flags.config_file)
+    if flags.pool_config_dir is not None and not given:
         raise ConfigurationError(
             f"--pool-config-dir needs {default}, for pools without a file of their own in the directory"
         )
     any_pool, *_ = [_pool(replace(flags, pool_name=name)) for name in names or ("any",)]
-    labels = None if flags.pool_selector is None else _labels(flags.pool_selector, "--pool-selector")
     return PoolChoice(
         namespace=any_pool.namespace,
         names=frozenset(names),
-        labels=labels,
+        labels=None if flags.pool_selector is None else _labels(flags.pool_selector, "--pool-selector"),
         group=any_pool.group,
         kubeconfig=flags.kubeconfig,
     )
-
-
-def _flags_of_one_pool(flags: Serve | Check) -> Iterator[tuple[str, bool]]:
-    """Yield flags that have no meaning for several pools, and whether each is given."""
-    if isinstance(flags, Serve):
-        yield "--endpoints", flags.endpoints is not None
-        yield "--objects", bool(flags.objects)
-        yield "--workers", flags.workers > 1
-    yield "--endpoint-selector", bool(flags.endpoint_selector or flags.endpoint_target_ports)
 
 
 def is_in_cluster(flags: Serve, config: LoadedConfig | None) -> bool:
@@ -117,10 +110,8 @@ def is_in_cluster(flags: Serve, config: LoadedConfig | None) -> bool:
 
 
 def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
-    """Return the named pool or pods, None for neither; raises ConfigurationError.
-
-    An empty flag has no effect, as in llm-d-router.
-    """
+    """Return the named pool or pods, None for neither; raises ConfigurationError."""
+    # an empty flag has no effect, as in llm-d-router
     selector, ports = flags.endpoint_selector or "", flags.endpoint_target_ports or ""
     if not selector and not ports:
         return _pool(flags) if flags.pool_name else None

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
@@ -24,6 +23,8 @@ BOOLEANS = {
     **dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False),
 }
 """The values that Go accepts for a boolean."""
+
+POOL_GROUP = "inference.networking.k8s.io"
 
 SWITCHES_WITHOUT_EFFECT = frozenset({"--enable-pprof"})
 """Boolean flags of the Go picker that are accepted without effect: Python has no pprof."""
@@ -106,20 +107,12 @@ class Bytes(int):
         return f"{int(self)}"
 
 
-class Reading(NamedTuple):
-    """How the values of a kind are read and shown."""
-
-    parse: Callable[[str], object]
-    shown: Callable[[Any], object] | None = None
-    """Converts a default to the format of the flag."""
-
-
 def option(text: str, kind: Kind | str | None = None, *, name: str = "") -> Any:
     """Declare an option for typer; `kind` may be only the name of the value in the help."""
     kind = kind if isinstance(kind, Kind) else Kind(kind)
     settings: dict[str, Any] = {"help": text, **kind._asdict()}
-    if (reading := _READINGS.get(kind)) is not None:
-        settings["parser"] = partial(_parse_or_default, reading.parse)
+    if kind in _PARSERS:
+        settings["parser"] = partial(_parse_or_default, _PARSERS[kind])
     if kind == SWITCH:
         settings["autocompletion"] = lambda: ["true", "false"]
     return typer.Option(*([name] if name else []), **settings)
@@ -172,9 +165,8 @@ def _parameter(name: str, flag: Field[Any], default: Any) -> inspect.Parameter:
     if (declared := flag.metadata.get(FLAG)) is not None:
         if declared.kind == SWITCH:
             annotation = str if flag.type is bool else str | None
-        reading = _READINGS.get(declared.kind)
-        if reading is not None and reading.shown is not None and isinstance(default, (bool, int, float)):
-            default = reading.shown(default)
+        if declared.kind in _SHOWN and isinstance(default, (bool, int, float)):
+            default = _SHOWN[declared.kind](default)
         annotation = Annotated[annotation, option(declared.text, declared.kind, name=declared.name)]
     elif (declared := flag.metadata.get("argument")) is not None:
         annotation = Annotated[annotation, declared]
@@ -182,7 +174,6 @@ def _parameter(name: str, flag: Field[Any], default: Any) -> inspect.Parameter:
 
 
 def is_switch(parameter: Any) -> bool:
-    """Whether a parameter of a command is a boolean flag."""
     return getattr(parameter, "metavar", None) == SWITCH.metavar
 
 
@@ -247,68 +238,68 @@ def _parse_cipher_suites(text: str) -> str:
     return openssl_ciphers(text)
 
 
-_READINGS = {
-    SWITCH: Reading(_parse_switch, lambda value: "true" if value else "false"),
-    DURATION: Reading(_parse_duration, Seconds),
-    SIZE: Reading(_parse_size, Bytes),
-    LOG_LEVEL: Reading(_parse_log_level),
-    TLS_VERSION: Reading(_parse_tls_version),
-    CIPHER_SUITES: Reading(_parse_cipher_suites),
+_PARSERS: Mapping[Kind, Callable[[str], object]] = {
+    SWITCH: _parse_switch,
+    DURATION: _parse_duration,
+    SIZE: _parse_size,
+    LOG_LEVEL: _parse_log_level,
+    TLS_VERSION: _parse_tls_version,
+    CIPHER_SUITES: _parse_cipher_suites,
 }
+_SHOWN: Mapping[Kind, Callable[[Any], object]] = {
+    SWITCH: lambda value: "true" if value else "false",
+    DURATION: Seconds,
+    SIZE: Bytes,
+}
+"""Converts a default to the format of the flag."""
 
-Endpoints = Annotated[
-    list[str] | None,
-    option(
-        "Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
-        "URL without a path, https:// too. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes "
-        "because of the semicolons; accelerator names the class of the hardware. May be repeated.",
-        "[NAME=]HOST:PORT,...",
-    ),
-]
-Listen = Annotated[str, option("Address that clients connect to; port 0 for any free one.", "[IP:]PORT")]
+endpoints_flag = partial(
+    flag,
+    None,
+    "Model servers, with commas or blanks between them: host:port, [ipv6]:port, a port of this machine, or a "
+    "URL without a path, https:// too. Labels follow each: 'name=host:port;spot=true;accelerator=h100', in quotes "
+    "because of the semicolons; accelerator names the class of the hardware. May be repeated.",
+    "[NAME=]HOST:PORT,...",
+)
+listen_flag = partial(flag, "127.0.0.1:8080", "Address that clients connect to; port 0 for any free one.", "[IP:]PORT")
 drain_timeout_flag = partial(
     flag,
     text="Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.",
     kind=DURATION,
 )
 experimental_flag = partial(flag, default=False, text="Allow plugins of stability Alpha.", kind=SWITCH)
-PluginModules = Annotated[
-    str,
-    option("Python modules whose classes a configuration may name as module:Class; submodules included.", "MODULE,..."),
-]
-OutputFormat = Annotated[Output, option("text, or json for programs.")]
-Verbosity = Annotated[
-    int,
-    option(
-        "Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
-        "LEVEL",
-        name="-v",
-    ),
-]
-PoolNamespace = Annotated[
-    str | None,
-    option(
-        "Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
-        "this pod, or default.",
-        "NAMESPACE",
-    ),
-]
-PoolGroup = Annotated[str, option("API group of the InferencePool.", "GROUP")]
-EndpointSelector = Annotated[
-    str | None,
-    option(
-        "Label selector of the pods that are the endpoints, without an InferencePool, such as "
-        "'app=vllm,env in (a,b),!old'; with --endpoint-target-ports.",
-        "SELECTOR",
-    ),
-]
-EndpointTargetPorts = Annotated[
-    str | None, option("Ports of the pods of --endpoint-selector: one to eight.", "PORT,...")
-]
-Kubeconfig = Annotated[
-    Path | None,
-    option(
-        "Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or ~/.kube/config.",
-        "FILE",
-    ),
-]
+plugin_modules_flag = partial(
+    flag,
+    "",
+    "Python modules whose classes a configuration may name as module:Class; submodules included.",
+    "MODULE,...",
+)
+output_flag = partial(flag, Output.TEXT, "text, or json for programs.")
+verbosity_flag = partial(
+    flag,
+    text="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
+    kind="LEVEL",
+    name="-v",
+)
+pool_namespace_flag = partial(
+    flag,
+    None,
+    "Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
+    "this pod, or default.",
+    "NAMESPACE",
+)
+pool_group_flag = partial(flag, POOL_GROUP, "API group of the InferencePool.", "GROUP")
+endpoint_selector_flag = partial(
+    flag,
+    None,
+    "Label selector of the pods that are the endpoints, without an InferencePool, such as "
+    "'app=vllm,env in (a,b),!old'; with --endpoint-target-ports.",
+    "SELECTOR",
+)
+endpoint_target_ports_flag = partial(flag, None, "Ports of the pods of --endpoint-selector: one to eight.", "PORT,...")
+kubeconfig_flag = partial(
+    flag,
+    None,
+    "Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or ~/.kube/config.",
+    "FILE",
+)

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Literal
 
 from epp.cli.options import (
-    Endpoints,
-    EndpointSelector,
-    EndpointTargetPorts,
-    Kubeconfig,
-    Listen,
-    PluginModules,
-    PoolGroup,
-    PoolNamespace,
-    Verbosity,
     drain_timeout_flag,
+    endpoint_selector_flag,
+    endpoint_target_ports_flag,
+    endpoints_flag,
     experimental_flag,
+    kubeconfig_flag,
+    listen_flag,
+    plugin_modules_flag,
+    pool_group_flag,
+    pool_namespace_flag,
+    verbosity_flag,
 )
 from epp.extproc.settings import BudgetSettings, ResponseSettings, ServerSettings, Transport
 from epp.pool.settings import PageLimits
@@ -26,21 +26,19 @@ from epp.runtime.flags import DURATION, LOG_LEVEL, PORT, SWITCH, flag
 from epp.sharing.settings import SharingSettings
 from epp.telemetry.settings import AdminSettings, DecisionSettings, PageSettings
 
-POOL_GROUP = "inference.networking.k8s.io"
-
 
 @dataclass(frozen=True, kw_only=True)
 class PickerFlags:
     """Flags of the commands that run a picker."""
 
-    endpoints: Endpoints = None
+    endpoints: list[str] | None = endpoints_flag()
     config_file: Path | None = flag(
         None, "An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.", "FILE"
     )
     config_text: str | None = flag(None, "An EndpointPickerConfig as text.", "TEXT")
     watch_config_file: bool = flag(True, "Apply new versions of --config-file at once; if false, at SIGHUP.", SWITCH)
     allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: PluginModules = ""
+    allow_plugin_modules: str = plugin_modules_flag()
     objects: str = flag(
         "",
         "Files or directories of cluster objects: InferenceObjective and InferenceModelRewrite, which set "
@@ -93,7 +91,7 @@ class PickerFlags:
     )
     sharing: SharingSettings = field(default_factory=SharingSettings)
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
-    v: Verbosity = 2
+    v: int = verbosity_flag(2)
     request_log_sample: float = flag(
         100.0,
         "Most log lines of successful requests in a second, or ten times as many at once; others have no line, and "
@@ -168,11 +166,11 @@ class Serve(PickerFlags):
         "With several pools: directory with configurations of pools, NAME.yaml; --config-file is for the others.",
         "DIRECTORY",
     )
-    pool_namespace: PoolNamespace = None
-    pool_group: PoolGroup = POOL_GROUP
-    endpoint_selector: EndpointSelector = None
-    endpoint_target_ports: EndpointTargetPorts = None
-    kubeconfig: Kubeconfig = None
+    pool_namespace: str | None = pool_namespace_flag()
+    pool_group: str = pool_group_flag()
+    endpoint_selector: str | None = endpoint_selector_flag()
+    endpoint_target_ports: str | None = endpoint_target_ports_flag()
+    kubeconfig: Path | None = kubeconfig_flag()
     ha_enable_leader_election: bool = flag(
         False, "Elect one replica of a pool in Kubernetes as leader; the others are on standby.", SWITCH
     )
@@ -209,7 +207,7 @@ class Gateway(PickerFlags):
     Envoy neither sends a subset hint nor reads scores.
     """
 
-    listen: Listen = "127.0.0.1:8080"
+    listen: str = listen_flag()
     bind_address: str | None = flag(None, "Address that the metrics page listens on; by default 127.0.0.1.", "IP")
     concurrency: int = flag(1, "Envoy's worker threads, at least --workers.", "THREADS", min=1)
     cluster_type: Literal["auto", "original-dst", "override-host"] = flag(

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator
 
-import msgspec
 import typer
 from rich.markup import escape
 
@@ -31,7 +30,8 @@ def plugins(flags: Plugins) -> None:
     broken = () if flags.types else reference.broken
     match flags.output:
         case PluginOutput.JSON:
-            print_json([*entries, *(_BrokenEntry(one.type, one.package, one.reason) for one in broken)])
+            unusable = [{"type": one.type, "package": one.package, "broken": one.reason} for one in broken]
+            print_json([*entries, *unusable])
         case PluginOutput.MARKDOWN:
             typer.echo(plugin_markdown(entries), nl=False)
         case PluginOutput.DATA:
@@ -43,15 +43,6 @@ def plugins(flags: Plugins) -> None:
             _show_all(entries)
     for one in broken:
         typer.echo(f"broken: {one.type} (of {one.package}): {one.reason}", err=True)
-
-
-class _BrokenEntry(msgspec.Struct, frozen=True):
-    """A type that cannot be used, in the JSON output."""
-
-    type: str
-    package: str
-    broken: str
-    """Reason."""
 
 
 def _selected(reference: Reference, types: list[str]) -> list[PluginEntry]:

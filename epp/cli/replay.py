@@ -42,8 +42,6 @@ _UNKNOWN = "-"
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
-    """Figures of a configuration."""
-
     config: str
     seeds: int
     figures: Groups
@@ -162,7 +160,10 @@ def _trace_seconds(flags: Replay) -> float:
 
 
 def _show(console: Console, reports: Sequence[ReplayReport]) -> None:
-    console.print(_table([report.config for report in reports], [report.figures.all for report in reports]))
+    table = plain_table("", *(f">{_plain(report.config)}" for report in reports))
+    for label, show in _ROWS:
+        table.add_row(label, *(show(report.figures.all) for report in reports))
+    console.print(table)
     for report in reports[1:]:
         console.print()
         console.print(_differences(report, reports[0].config))
@@ -171,13 +172,6 @@ def _show(console: Console, reports: Sequence[ReplayReport]) -> None:
         if len(names) > 1:
             console.print()
             console.print(_group_table(title, names, [getattr(report.figures, group) for report in reports], reports))
-
-
-def _table(names: Sequence[str], summaries: Sequence[Summary]) -> Table:
-    table = plain_table("", *(f">{_plain(name)}" for name in names))
-    for label, show in _ROWS:
-        table.add_row(label, *map(show, summaries))
-    return table
 
 
 def _differences(report: ReplayReport, first: str) -> Table:

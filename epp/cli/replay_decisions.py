@@ -109,8 +109,11 @@ def _show(console: Console, found: Comparison, configs: Sequence[str], unread: i
     console.print()
     console.print(_sides(found, (before, after)))
     if found.moves:
+        table = plain_table("from", "to", ">requests")
+        for move in found.moves:
+            table.add_row(_plain(move.before), _plain(move.after), str(move.count))
         console.print()
-        console.print(_moves(found))
+        console.print(table)
     for name, lacks in found.asked_anew.items():
         missing = f"; no record has {', '.join(map(_plain, lacks))}" if lacks else ""
         console.print(Text(f"{_plain(name)} is asked again, with the load and hardware of the record{missing}"))
@@ -143,13 +146,6 @@ def _sides(found: Comparison, names: Sequence[str]) -> Table:
     row("KV cache in use, mean", *(_number(side.kv_usage, "{:.1%}") for side in sides))
     row("load not in the record", *(str(side.load_unknown) for side in sides))
     row("busiest endpoint", *(_busiest(side) for side in sides))
-    return table
-
-
-def _moves(found: Comparison) -> Table:
-    table = plain_table("from", "to", ">requests")
-    for move in found.moves:
-        table.add_row(_plain(move.before), _plain(move.after), str(move.count))
     return table
 
 

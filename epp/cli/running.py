@@ -4,7 +4,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -25,7 +25,12 @@ def run(work: Callable[[asyncio.Event], Awaitable[None]], *expected: type[Except
     collect_rarely()
     raise_limit()
     with exit_on(*expected):
-        _run(_until_signalled(work))
+        if sys.platform == "win32":
+            asyncio.run(_until_signalled(work))
+        else:
+            import uvloop  # noqa: PLC0415  not available on Windows
+
+            uvloop.run(_until_signalled(work))
 
 
 async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -44,15 +49,6 @@ async def _until_signalled(work: Callable[[asyncio.Event], Awaitable[None]]) -> 
         await work(stop)
     finally:
         collecting.cancel()
-
-
-def _run(main: Coroutine[object, object, None]) -> None:
-    if sys.platform == "win32":
-        asyncio.run(main)
-    else:
-        import uvloop  # noqa: PLC0415  not available on Windows
-
-        uvloop.run(main)
 
 
 @contextmanager

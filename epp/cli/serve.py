@@ -37,7 +37,7 @@ from epp.telemetry import logs
 from epp.telemetry.logs import LogWriter
 from epp.telemetry.request_log import request_log
 from epp.telemetry.settings import DecisionSettings, PageSettings
-from epp.telemetry.tracing import TracingError, TracingSettings, read_environment
+from epp.telemetry.tracing import TracingError, read_environment
 
 if TYPE_CHECKING:
     from epp.telemetry.tracing.exporting import Tracing
@@ -154,23 +154,20 @@ def read_tracing(flags: PickerFlags, variables: Mapping[str, str] = os.environ) 
     """
     if not flags.tracing:
         return None
-    is_asked_for = bool(variables.get("OTEL_TRACES_EXPORTER"))
     try:
-        settings = read_environment(variables)
-        return None if settings is None else _tracing(settings)
-    except TracingError as error:
-        if is_asked_for:
-            raise ConfigurationError(f"requests cannot be traced: {error}; or give --tracing=false") from error
-        _log.warning("requests are not traced", reason=str(error), remedy="correct it, or give --tracing=false")
-        return None
-
-
-def _tracing(settings: TracingSettings) -> "Tracing":
-    try:
+        if (settings := read_environment(variables)) is None:
+            return None
         from epp.telemetry.tracing.exporting import Tracing  # noqa: PLC0415  a package that only tracing needs
-    except ImportError as error:
-        raise TracingError(f"{error.name} is not installed: {install_command('tracing')}") from error
-    return Tracing(settings)
+
+        return Tracing(settings)
+    except (TracingError, ImportError) as error:
+        problem = str(error)
+        if isinstance(error, ImportError):
+            problem = f"{error.name} is not installed: {install_command('tracing')}"
+        if variables.get("OTEL_TRACES_EXPORTER"):
+            raise ConfigurationError(f"requests cannot be traced: {problem}; or give --tracing=false") from error
+        _log.warning("requests are not traced", reason=problem, remedy="correct it, or give --tracing=false")
+        return None
 
 
 def serve(flags: Serve) -> None:

@@ -20,7 +20,7 @@ from epp.framework.messages import printable
 from epp.lab.traces.formats import own_lines
 from epp.lab.traces.making import WORKLOADS, MadeTrace
 from epp.lab.traces.reading import open_trace
-from epp.lab.traces.statistics import RECENT_TOKENS, WINDOW_SECONDS, Lengths, Named, Statistics, statistics_of
+from epp.lab.traces.statistics import RECENT_TOKENS, WINDOW_SECONDS, Named, Statistics, statistics_of
 from epp.lab.traces.trace import TraceError, zstd
 
 _SECONDS_OF_MINUTE, _SECONDS_OF_HOUR = 60, 3600
@@ -93,7 +93,8 @@ def _show(console: Console, found: Statistics) -> None:
     for reason, count in found.skipped.items():
         print_labelled(console, "  [dim]note[/]    ", f"{count:,} left out: {escape(reason)}")
     console.print()
-    print_labelled(console, "[cyan]rate[/]       ", f"{_rate(found.rate)} a second, at most {found.peak:,} in a second")
+    rate = f"{found.rate:,.1f}" if found.rate >= _MANY else f"{found.rate:.3g}"
+    print_labelled(console, "[cyan]rate[/]       ", f"{rate} a second, at most {found.peak:,} in a second")
     print_labelled(console, "[cyan]bursts[/]     ", _bursts(found))
     print_labelled(console, "[cyan]prefixes[/]   ", _prefixes(found))
     print_labelled(console, "[cyan]sessions[/]   ", "none" if not found.sessions else f"{found.sessions:,}")
@@ -101,10 +102,6 @@ def _show(console: Console, found: Statistics) -> None:
         print_labelled(console, f"[cyan]{label:<11}[/]", escape(_names(named, found.requests)))
     console.print()
     console.print(_lengths(found))
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:,.1f}" if rate >= _MANY else f"{rate:.3g}"
 
 
 def _bursts(found: Statistics) -> str:
@@ -142,14 +139,11 @@ def _lengths(found: Statistics) -> Table:
     for name in ("mean", "p50", "p90", "p99", "max"):
         table.add_column(name, justify="right", min_width=9)
 
-    def row(label: str, lengths: Lengths) -> None:
-        quantiles = (lengths.p50, lengths.p90, lengths.p99, lengths.max)
-        table.add_row(label, f"{lengths.mean:,.1f}", *(f"{number:,}" for number in quantiles))
-
-    row("prompt tokens", found.prompt)
-    row("output tokens", found.output)
-    if found.turns is not None:
-        row("turns of a session", found.turns)
+    rows = {"prompt tokens": found.prompt, "output tokens": found.output, "turns of a session": found.turns}
+    for label, lengths in rows.items():
+        if lengths is not None:
+            quantiles = (lengths.p50, lengths.p90, lengths.p99, lengths.max)
+            table.add_row(label, f"{lengths.mean:,.1f}", *(f"{number:,}" for number in quantiles))
     return table
 
 

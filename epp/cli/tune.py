@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from epp.cli.commands import Tune
 from epp.cli.input_output import (
@@ -31,7 +30,7 @@ from epp.lab.traces.trace import TraceError
 from epp.lab.tuning.problem import condition, figure
 
 if TYPE_CHECKING:
-    from epp.lab.tuning.recommendation import Candidate, Change, Result
+    from epp.lab.tuning.recommendation import Change, Result
     from epp.lab.tuning.study import Found, Problem, Tuning
 
 _MOST_OBJECTIVES = 2
@@ -150,22 +149,18 @@ def _show(console: Console, result: "Result", tuning: "Tuning", verdict: str, pa
     states = [trial.state.name for trial in tuning.found.trials]
     console.print(f"{len(states)} trials, {states.count('PRUNED')} pruned, {states.count('FAIL')} failed")
     for candidate in result.candidates:
+        table = plain_table("on held-out traffic", ">before", ">after", "")
+        for change in (*candidate.objectives, *candidate.others):
+            text = change.figure.text
+            table.add_row(change.figure.name, text(change.before), text(change.after), change.verdict)
         console.print()
-        console.print(_changes(candidate))
-        for text in candidate.broken:
-            console.print(f"It does not keep {text}.", markup=False)
+        console.print(table)
+        for condition_ in candidate.broken:
+            console.print(f"It does not keep {condition_}.", markup=False)
     console.print()
     console.print(verdict, markup=False, style="bold")
     for path in paths:
         console.print(f"written: {path}", markup=False)
-
-
-def _changes(candidate: "Candidate") -> Table:
-    table = plain_table("on held-out traffic", ">before", ">after", "")
-    for change in (*candidate.objectives, *candidate.others):
-        text = change.figure.text
-        table.add_row(change.figure.name, text(change.before), text(change.after), change.verdict)
-    return table
 
 
 def _as_json(result: "Result", tuning: "Tuning", paths: Sequence[Path]) -> object:
