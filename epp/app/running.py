@@ -225,6 +225,7 @@ class RunningConfig:
         self._collector.checked(self._feeds(assembly))
         try:
             await self._connect_readers(assembly)
+            derivations = assembly.instances.derivations
             merged = self._discovery if isinstance(self._discovery, SeveralSources) else None
             others = discovery.sources if isinstance(discovery, SeveralSources) else ()
             if discovery is not self._discovery and not (merged and others):
@@ -232,14 +233,14 @@ class RunningConfig:
                 await discovery.start(source_pool)
                 taggers = self._taggers(assembly)
                 tagged = await self._tagging.tags_of(lambda: source_pool.withheld, taggers)
-                await self._tagging.replace_with_pool(taggers, source_pool.withheld, tagged, assembly.derivations)
+                await self._tagging.replace_with_pool(taggers, source_pool.withheld, tagged, derivations)
                 # until `use` in the same turn as the change: the filters before know nothing of the new pool
                 source_pool.opened()
                 self._source_pool.close()
                 self._discovery, self._source_pool = discovery, source_pool
                 self._follow_discovery()
             else:
-                await self._tagging.change_over(self._taggers(assembly), assembly.derivations)
+                await self._tagging.change_over(self._taggers(assembly), derivations)
             self.director.use(assembly.pipeline)
             if merged and others and others != merged.sources:
                 merged.use(others)

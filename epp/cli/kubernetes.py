@@ -37,7 +37,8 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
     if not elsewhere and is_in_files(flags, config):
         _warn_of_unused(flags, in_files=True)
         return None
-    if flags.ha_enable_leader_election and (elsewhere or read_source(flags) is None):
+    source = None if elsewhere else read_source(flags)
+    if flags.ha_enable_leader_election and source is None:
         raise ConfigurationError(
             "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or "
             f"give --pool-name{f' and leave {elsewhere} out' if elsewhere else ''}"
@@ -47,7 +48,6 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
             raise ConfigurationError(f"--endpoint-selector has no effect with {elsewhere}: leave one of them out")
         _warn_of_unused(flags)
         return None
-    source = read_source(flags)
     if source is None:
         raise ConfigurationError(
             "no endpoints to pick from: give --endpoints host:port,... or a configuration with dataLayer.discovery; or "

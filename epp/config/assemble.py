@@ -2,7 +2,7 @@
 """Turns a configuration into plugin instances: adds defaults and connects them."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +30,6 @@ from epp.framework.headers import RESERVED
 from epp.framework.messages import hint_at
 from epp.framework.plugin import Plugin, SchedulingObserver, all_roles
 from epp.framework.quotas import QuotaSource
-from epp.framework.records import Derivation
 from epp.framework.roles import Admitter, Parser, Producer, RequestHeaders, ResponseReporter, ResponseTiming
 from epp.framework.snapshot import IN_FLIGHT_TOKENS
 from epp.routing.director import ParserTable, Pipeline, ResponseNeeds
@@ -63,11 +62,6 @@ class Assembly:
     def discovery(self) -> Discovery[Any] | None:
         """The only source of endpoints; None if the file names none, or several."""
         return self.sources[0].plugin if len(self.sources) == 1 else None
-
-    @property
-    def derivations(self) -> Mapping[str, Collection[Derivation]]:
-        """Records that new plugins derived from made-up endpoints and attributes, by name of the attribute."""
-        return self.instances.derivations
 
     @property
     def plugins(self) -> tuple[Plugin[Any], ...]:

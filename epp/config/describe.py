@@ -13,6 +13,7 @@ from epp.admission.tenant_quota_objects import written
 from epp.config.assemble import Assembly
 from epp.config.flow_control import fixed_ceilings
 from epp.config.model import LARGEST_WRITTEN_OUT, POOL_SOURCE
+from epp.config.plugin_reference import default_of
 from epp.config.profiles import names_no_picker
 from epp.framework.messages import without_credentials
 from epp.framework.plugin import Datum, Plugin, all_roles
@@ -284,7 +285,7 @@ def changed_parameters(parameters: msgspec.Struct) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(parameters):
         value = getattr(parameters, field.name)
-        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        default = default_of(field)
         if default is msgspec.NODEFAULT or value != default:
             found[field.encode_name] = _as_written(value)
     return found

@@ -114,7 +114,7 @@ def _parameters(cls: type[msgspec.Struct]) -> tuple[ParameterEntry, ...]:
         ParameterEntry(
             name=field.encode_name,
             type=_type_name(hints[field.name]),
-            default=_default(field),
+            default="" if default_of(field) is msgspec.NODEFAULT else msgspec.json.encode(default_of(field)).decode(),
             text=texts.get(field.name, ""),
             fields=_nested(hints[field.name]),
         )
@@ -128,14 +128,9 @@ def _nested(annotation: Any) -> tuple[ParameterEntry, ...]:
     return next((found for inner in get_args(annotation) if (found := _nested(inner))), ())
 
 
-def _default(field: msgspec.structs.FieldInfo) -> str:
-    if field.default is not msgspec.NODEFAULT:
-        value = field.default
-    elif field.default_factory is not msgspec.NODEFAULT:
-        value = field.default_factory()
-    else:
-        return ""
-    return msgspec.json.encode(value).decode()
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    """Return the default of a field; NODEFAULT for none."""
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _type_name(annotation: Any) -> str:
