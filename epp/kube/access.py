@@ -36,8 +36,6 @@ class ApiUnreachableError(Exception):
 
 
 class ApiError(Exception):
-    """The API server responded with an error."""
-
     def __init__(self, status: int, reason: str = "", message: str = "", *, retry_after: float = 0.0) -> None:
         super().__init__(message or reason or f"HTTP status {status}")
         self.status = status

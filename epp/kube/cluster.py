@@ -39,20 +39,16 @@ class OptionalKinds:
         self._noticed = asyncio.Event()
 
     def add(self, watched: Watched[Any]) -> None:
-        """Start to log a kind."""
         self._watches[watched] = WatchState.STARTING
         self._noticed.set()
 
     def discard(self, watched: Watched[Any]) -> None:
-        """Stop logging a kind."""
         self._watches.pop(watched, None)
 
     def notice(self) -> None:
-        """Report that the state of a kind changed."""
         self._noticed.set()
 
     async def follow(self) -> None:
-        """Log changes until cancelled."""
         while True:
             await self._noticed.wait()
             self._noticed.clear()
@@ -206,7 +202,6 @@ class Cluster:
         return _Part(self)
 
     async def close(self) -> None:
-        """Cancel all watches and close all connections."""
         tasks = [watch.task for watch in self._watches.values()]
         if self._logging is not None:
             tasks.append(self._logging)

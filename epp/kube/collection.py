@@ -26,28 +26,21 @@ _REASON_LENGTH = 500
 
 
 class Decode(Protocol[T_co]):
-    """Decodes one version of an object."""
-
     def __call__(self, document: Mapping[str, object], /) -> T_co | None:
         """Return the object, None for an irrelevant one; raises ValueError with field, value and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta(Generic[T]):
-    """New and changed objects, and the ids of removed ones."""
-
     changed: Mapping[str, T] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything changed."""
         return bool(self.changed or self.removed)
 
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """One version of an object."""
-
     id: str
     """`namespace/name`, or the name for kinds of cluster scope."""
     object: T | None = None
@@ -244,8 +237,6 @@ class _Entry(Part, frozen=True):
 
 
 class ApiResources(Part, frozen=True):
-    """The kinds of a version of an API group."""
-
     resources: tuple[_Entry, ...] = ()
 
 
@@ -285,7 +276,6 @@ class ApiCollection:
 
     @property
     def api_version(self) -> str:
-        """`apiVersion` of the objects."""
         return self.resource.api_version(self.version)
 
     async def find(self, api: KubeApi) -> None:
@@ -340,7 +330,6 @@ class ApiCollection:
         return True
 
     def widen(self) -> None:
-        """Select all namespaces."""
         self._namespace = self._wide
 
     def _begin(self) -> None:

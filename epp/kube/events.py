@@ -56,8 +56,6 @@ TOPICS = (CONFIGURATION, POOL, ENDPOINTS, OBJECTS)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event to write."""
-
     topic: Topic
     message: str
     is_warning: bool
@@ -113,7 +111,6 @@ class EventSchedule:
         return None
 
     def written(self, event: Event, now: float) -> None:
-        """Record a written event."""
         state = self._topics[event.topic]
         state.recorded, state.recorded_at = event.message if event.is_warning else "", now
         state.tokens -= 1
@@ -181,7 +178,6 @@ class EventWriter:
         self._retry_seconds = _RETRY_SECONDS
 
     async def run(self) -> None:
-        """Write events until cancelled."""
         pause_until = 0.0
         while True:
             now = self._clock.now()

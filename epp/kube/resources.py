@@ -29,7 +29,6 @@ class Resource(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Group and kind."""
         return self.group, self.kind
 
     @property
@@ -45,7 +44,6 @@ class Resource(NamedTuple):
         return f"{root}{space}/{self.plural}"
 
     def api_version(self, version: str) -> str:
-        """Return the `apiVersion` of its objects."""
         return f"{self.group}/{version}" if self.group else version
 
 
@@ -174,7 +172,6 @@ class Need:
 
     @property
     def is_read(self) -> bool:
-        """Whether the objects are listed."""
         return "list" in self.verbs
 
     @property

@@ -41,8 +41,6 @@ R = TypeVar("R", bound=Part)
 
 
 class Verdict(StrEnum):
-    """Verdict for a token and a path."""
-
     ALLOWED = "allowed"
     UNKNOWN = "unknown"
     FORBIDDEN = "forbidden"

@@ -36,8 +36,6 @@ _log = structlog.get_logger()
 
 
 class WatchState(StrEnum):
-    """State of the objects of a watch."""
-
     STARTING = "not listed yet"
     CURRENT = "up to date"
     STALE = "the API server cannot be reached"
@@ -123,11 +121,9 @@ class Watched(ObjectSet[T]):
         await self._settled.wait()
 
     async def first_list(self) -> None:
-        """Wait until the objects are listed."""
         await self._listed.wait()
 
     async def run(self) -> None:
-        """List and watch until cancelled."""
         while True:
             try:
                 if not self.version:

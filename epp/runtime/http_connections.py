@@ -51,8 +51,6 @@ class ConnectionCounts:
 
 
 class Closable(Protocol):
-    """A connection."""
-
     host: str
     busy: bool
     """Whether a request is being answered."""

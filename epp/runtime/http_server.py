@@ -151,7 +151,6 @@ class _Connection(web.RequestHandler):
         self.since = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first request."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  a TCP connection
         transport.set_write_buffer_limits(high=0)  # a write then ends when the kernel has all of it
         peer = transport.get_extra_info("peername")
@@ -163,7 +162,6 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request."""
         self._awaited = True
         super().data_received(data)
 
@@ -174,7 +172,6 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close the connection at once."""
         if self._socket is not None:
             self._socket.abort()
 

@@ -56,8 +56,6 @@ class _Open:
 
 
 class _Scan:
-    """Reads the events of a text."""
-
     def __init__(self, depth_limit: int, *, keys_may_repeat: bool) -> None:
         self._depth_limit = depth_limit
         self._keys_may_repeat = keys_may_repeat

@@ -237,7 +237,6 @@ class Supervisor:
         return task
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for their end."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -29,8 +29,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OwnerReference(Part, frozen=True, kw_only=True):
-    """Controller that created the object."""
-
     kind: str = ""
     name: str = ""
 
@@ -63,21 +61,16 @@ class Metadata(Part, frozen=True, kw_only=True):
 
     @property
     def is_terminating(self) -> bool:
-        """Whether the object is being deleted."""
         return bool(self.deletion_timestamp)
 
 
 class Condition(Part, frozen=True, kw_only=True):
-    """One condition of a status."""
-
     type: str
     status: str = ""
     reason: str = ""
 
 
 class Object(Part, frozen=True, kw_only=True):
-    """An object of the cluster."""
-
     metadata: Metadata
     unknown_fields: tuple[str, ...] = msgspec.field(default=(), name="")
     """A sentence for each unknown field of the document."""
@@ -110,12 +103,10 @@ class ClusterObject(Object, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Name of the object."""
         return self.metadata.name
 
 
 def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
-    """Return the condition of a type."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
@@ -169,7 +160,6 @@ def _values_at(data: Mapping[str, object], names: Iterable[str]) -> Iterator[tup
 
 
 def without_nulls(value: Any) -> Any:
-    """Return the data without null entries."""
     if isinstance(value, Mapping):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, (list, tuple)):

@@ -14,8 +14,6 @@ Requests: TypeAlias = Mapping[str, RequestedAmount]
 
 
 class MatchExpression(Part, frozen=True, kw_only=True):
-    """A test of one label."""
-
     key: str
     operator: str
     values: tuple[str, ...] = ()
@@ -41,7 +39,6 @@ class LabelSelector(Part, frozen=True, kw_only=True):
     match_expressions: tuple[MatchExpression, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether all tests hold."""
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
             test.holds(labels) for test in self.match_expressions
         )
@@ -61,16 +58,12 @@ class NodeSelector(Part, frozen=True, kw_only=True):
 
 
 class Taint(Part, frozen=True, kw_only=True):
-    """A taint of a node or a device."""
-
     key: str
     value: str = ""
     effect: str = ""
 
 
 class Node(ClusterObject, frozen=True, kw_only=True):
-    """A node."""
-
     unschedulable: bool = msgspec.field(default=False, name="spec.unschedulable")
     boot_id: str = msgspec.field(default="", name="status.nodeInfo.bootID")
     allocatable: Mapping[str, AllocatableAmount] = msgspec.field(default_factory=dict, name="status.allocatable")
@@ -84,8 +77,6 @@ class Node(ClusterObject, frozen=True, kw_only=True):
 
 
 class ContainerResources(Part, frozen=True, kw_only=True):
-    """Resources of a container."""
-
     limits: Requests = msgspec.field(default_factory=dict)
     requests: Requests = msgspec.field(default_factory=dict)
 
@@ -113,8 +104,6 @@ class PodClaim(Part, frozen=True, kw_only=True):
 
 
 class PodSpec(Part, frozen=True, kw_only=True):
-    """Spec of a pod."""
-
     node_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -125,8 +114,6 @@ class PodSpec(Part, frozen=True, kw_only=True):
 
 
 class PodIP(Part, frozen=True, kw_only=True):
-    """One of a pod's addresses."""
-
     ip: str
 
 
@@ -146,14 +133,10 @@ class ResourceStatus(Part, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Part, frozen=True, kw_only=True):
-    """Status of a container."""
-
     allocated_resources_status: tuple[ResourceStatus, ...] = ()
 
 
 class PodStatus(Part, frozen=True, kw_only=True):
-    """Status of a pod."""
-
     phase: str = ""
     host_ip: str = msgspec.field(default="", name="hostIP")
     pod_ip: str = msgspec.field(default="", name="podIP")
@@ -164,8 +147,6 @@ class PodStatus(Part, frozen=True, kw_only=True):
 
 
 class Pod(Object, frozen=True, kw_only=True):
-    """A pod."""
-
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
     extended_resource_claim: str = msgspec.field(
@@ -193,13 +174,11 @@ class Pod(Object, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        """Whether its condition Ready is True."""
         condition = condition_of(self.status.conditions, "Ready")
         return condition is not None and condition.status == "True"
 
     @property
     def ended(self) -> bool:
-        """Whether its phase is Succeeded or Failed."""
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
@@ -218,8 +197,6 @@ class Pod(Object, frozen=True, kw_only=True):
 
 
 class PodReference(Part, frozen=True, kw_only=True):
-    """A reference to a pod."""
-
     namespace: str = ""
     name: str = ""
     uid: str = ""
@@ -255,8 +232,6 @@ class UnitCosts(Object, frozen=True, kw_only=True):
 
 
 class ScaleTarget(Part, frozen=True, kw_only=True):
-    """Workload of a variant."""
-
     kind: str = "Deployment"
     name: str = ""
 

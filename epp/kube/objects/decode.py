@@ -111,6 +111,7 @@ def unknown_within(value: object, fields: Fields, place: str = "") -> Iterator[s
 Kinds: TypeAlias = frozenset[tuple[str, str]]
 
 _Reader = Callable[[object], Object | None]
+"""Returns the object in a document, None for an irrelevant one; raises ValueError with field, value and remedy."""
 
 
 def _plain(cls: type[Object]) -> _Reader:

@@ -84,8 +84,6 @@ class Toleration(Part, frozen=True, kw_only=True):
 
 
 class AllocatedDevice(Part, frozen=True, kw_only=True):
-    """A device allocated to a claim."""
-
     driver: str
     pool: str
     device: str
@@ -131,8 +129,6 @@ class DeviceConfig(Part, frozen=True, kw_only=True):
 
 
 class Consumer(Part, frozen=True, kw_only=True):
-    """A user of a claim."""
-
     api_group: str = ""
     resource: str = ""
     name: str = ""
@@ -140,8 +136,6 @@ class Consumer(Part, frozen=True, kw_only=True):
 
 
 class ResourceClaim(Object, frozen=True, kw_only=True):
-    """A claim and the devices allocated to it."""
-
     requests: tuple[DeviceRequest, ...] = msgspec.field(default=(), name="spec.devices.requests")
     results: tuple[AllocatedDevice, ...] = msgspec.field(default=(), name="status.allocation.devices.results")
     config: tuple[DeviceConfig, ...] = msgspec.field(default=(), name="status.allocation.devices.config")
@@ -176,8 +170,6 @@ class ResourceClaim(Object, frozen=True, kw_only=True):
 
 
 class DeviceClass(ClusterObject, frozen=True, kw_only=True):
-    """A class of devices."""
-
     extended_resource_name: str = msgspec.field(default="", name="spec.extendedResourceName")
 
 
@@ -207,7 +199,6 @@ class _Device(Part, frozen=True, kw_only=True):
 
 
 def read_resource_slice(document: object) -> ResourceSlice:
-    """Return the slice; raises ValueError."""
     raw = convert(document, _RawSlice)
     devices = (_device(each, raw.driver, f"spec.devices[{index}]") for index, each in enumerate(raw.devices))
     return with_fields(ResourceSlice, raw, devices=tuple(devices))
@@ -275,8 +266,6 @@ def read_device_taint_rule(document: object) -> DeviceTaintRule:
 
 
 class PoolName(NamedTuple):
-    """Identity of a pool."""
-
     driver: str
     pool: str
 

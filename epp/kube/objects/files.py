@@ -37,8 +37,6 @@ class Reading:
 
 
 class ObjectFiles:
-    """The configured files and directories."""
-
     def __init__(self, paths: Sequence[str], setting: str = "paths") -> None:
         """Store the paths; raises ConfigurationError with the setting for a missing path."""
         self.paths = tuple(Path(path) for path in paths)

@@ -38,8 +38,6 @@ _MOST_PROBLEMS = 100
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """Objects of one kind."""
-
     held: Mapping[str, ObjectInEffect] = {}
     faulty: Mapping[str, InputProblem] = {}
     """Objects whose newest version has invalid values, so that an earlier one stays in effect."""
@@ -58,7 +56,6 @@ class ClusterObjects(msgspec.Struct, frozen=True):
     """Number of rejected versions by `place` of the kind; repeated rejections for the same reason count once."""
 
     def __bool__(self) -> bool:
-        """Whether any kind was read."""
         return bool(self.kinds)
 
     @property
@@ -165,7 +162,6 @@ class FollowedObjects:
 
     @property
     def paths(self) -> Sequence[Path]:
-        """Files and directories that are read."""
         return self._files.paths
 
     @property
@@ -174,7 +170,6 @@ class FollowedObjects:
 
     @property
     def present(self) -> Change:
-        """The state in effect."""
         return self._change(None, self._cluster)
 
     @property
@@ -257,7 +252,6 @@ class FollowsObjects(ObjectReader[P]):
 
     @property
     def inputs(self) -> InputState:
-        """Versions of files and objects that are not in effect."""
         return self._objects.inputs
 
     @property
@@ -265,11 +259,9 @@ class FollowsObjects(ObjectReader[P]):
         return tuple(ObjectKind(*kind) for kind in sorted(self._objects.kinds))
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether the plugin supports the kind."""
         return (kind.group, kind.kind) in self._objects.kinds
 
     async def follow_files(self, changed: Callable[[AffectedEndpoints], object]) -> None:
-        """Apply new versions of the files until cancelled."""
         if self._objects.paths:
             async for _ in self._objects.changes():
                 if (affected := await self.look()) is not None:

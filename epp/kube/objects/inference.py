@@ -27,8 +27,6 @@ Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class TargetPort(Part, frozen=True, kw_only=True):
-    """A port of each pod."""
-
     number: Port
 
 
@@ -39,8 +37,6 @@ class PickerReference(Part, frozen=True, kw_only=True):
 
 
 class InferencePool(Object, frozen=True, kw_only=True):
-    """A pool of model servers."""
-
     match_labels: Mapping[str, str] = msgspec.field(name="spec.selector.matchLabels")
     """Labels that a pod must have."""
     target_ports: tuple[TargetPort, ...] = msgspec.field(name="spec.targetPorts")
@@ -143,7 +139,6 @@ class _Targets(Part, frozen=True, kw_only=True):
 
 
 def read_inference_pool(document: object) -> InferencePool:
-    """Return the object; raises ValueError."""
     pool = convert(document, InferencePool)
     numbers = pool.ports
     if not 1 <= len(numbers) <= _MOST_PORTS:
@@ -158,7 +153,6 @@ def read_inference_pool(document: object) -> InferencePool:
 
 
 def read_inference_objective(document: object) -> InferenceObjective:
-    """Return the object; raises ValueError."""
     return _with_known_pools(convert(document, InferenceObjective))
 
 
@@ -215,14 +209,10 @@ def _targets(data: object, place: str) -> tuple[WeightedModel, ...]:
 
 
 class Exporter(Part, frozen=True, kw_only=True):
-    """A cluster that exports a pool."""
-
     name: str
 
 
 class ImportController(Part, frozen=True, kw_only=True):
-    """A controller that imports a pool."""
-
     exporting_clusters: tuple[Exporter, ...] = ()
 
 

@@ -19,21 +19,16 @@ class SlotPlacement(Part, frozen=True, kw_only=True):
 
 
 class NodeGpu(Part, frozen=True, kw_only=True):
-    """A GPU of a node."""
-
     gpu_uuid: str
     gpu_name: str = ""
     gpu_memory: DeviceMemory = None
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory; a number too small for bytes is in GiB."""
         return memory_bytes(self.gpu_memory)
 
 
 class NodeResources(Part, frozen=True, kw_only=True):
-    """Hardware of a node."""
-
     node_gpus: tuple[NodeGpu, ...] = ()
     boot_id: str = ""
     mig_placement: Any = None
@@ -53,8 +48,6 @@ class PodAllocationRequest(Part, frozen=True, kw_only=True):
 
 
 class AllocationStatus(Part, frozen=True, kw_only=True):
-    """State of an allocation, according to the controller and to the daemonset."""
-
     allocation_status_controller: str = ""
     allocation_status_daemonset: str = ""
 
@@ -106,12 +99,10 @@ class AllocationClaim(Object, frozen=True, kw_only=True):
 
 
 def read_node_accelerator(document: object) -> NodeAccelerator:
-    """Return the object; raises ValueError."""
     return convert(_with_decoded(document, "status", "nodeResources"), NodeAccelerator)
 
 
 def read_allocation_claim(document: object) -> AllocationClaim:
-    """Return the object; raises ValueError."""
     return convert(_with_decoded(document, "spec"), AllocationClaim)
 
 

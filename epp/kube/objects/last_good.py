@@ -31,8 +31,6 @@ def no_faults(_object: Object) -> Iterable[str]:
 
 
 class ObjectInEffect(NamedTuple):
-    """An object in effect."""
-
     key: ObjectKey
     object: Object
     sound: bool
@@ -143,7 +141,6 @@ class ObjectVersions(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
-        """Rejected versions and their number."""
         states = [each.objects for each in self.files.values()]
         return InputState(
             tuple(problem for each in states for problem in each.problems),
@@ -170,7 +167,6 @@ class ObjectVersions(msgspec.Struct, frozen=True):
         return [self.files[file].objects for file in sorted(self.files, key=order)]
 
     def has_objects(self, file: Path) -> bool:
-        """Return whether any object of the file is in effect."""
         return file in self.files and bool(self.files[file].objects.held)
 
     def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:

@@ -32,8 +32,6 @@ _MOST_ISSUES = 100
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Minimum and maximum of a number."""
-
     remedy: str
     least: float = 0
     most: float = float("inf")
@@ -56,7 +54,6 @@ class MemoryLimit(Limit, frozen=True):
     """Limit of the memory of a device; a small number is in GiB."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault of the size in bytes."""
         in_bytes = value * GIB if 0 < value < BARE_GB_BELOW else value
         return f"is {shown_size(value)}: {self.remedy}" if super().fault(in_bytes, key) else ""
 
@@ -75,7 +72,6 @@ class ResourceLimit(Limit, frozen=True):
     """Limit of the amounts of resources by name; extended resources, `domain/name`, are whole numbers."""
 
     def fault(self, value: Fraction | float, key: str = "") -> str:
-        """Return the fault of the amount of a resource."""
         if value == UNKNOWN_AMOUNT:
             return ""
         is_extended = "/" in key
@@ -145,8 +141,6 @@ Capacity: TypeAlias = Annotated[Fraction, CapacityLimit(_SIZE, most=2**46, above
 
 
 class _Impossible(Exception):  # noqa: N818  control flow: removes the struct with a required value
-    """A value is impossible."""
-
     def __init__(self, instead: Any = None) -> None:
         super().__init__()
         self.instead = instead

@@ -26,8 +26,6 @@ def _bytes(size: Fraction | None) -> int | None:
 
 
 class ResourceQuota(Object, frozen=True, kw_only=True):
-    """Quota of a namespace."""
-
     hard: Mapping[str, Amount] = msgspec.field(default_factory=dict, name="spec.hard")
     scopes: tuple[str, ...] = msgspec.field(default=(), name="spec.scopes")
     scope_selector: Mapping[str, object] = msgspec.field(default_factory=dict, name="spec.scopeSelector")
@@ -47,8 +45,6 @@ class Namespace(ClusterObject, frozen=True, kw_only=True):
 
 
 class QueueResource(Part, frozen=True, kw_only=True):
-    """Quota of a resource in one flavor."""
-
     name: str = ""
     nominal_quota: OptionalAmount = None
     borrowing_limit: OptionalAmount = None
@@ -56,8 +52,6 @@ class QueueResource(Part, frozen=True, kw_only=True):
 
 
 class QueueFlavor(Part, frozen=True, kw_only=True):
-    """A flavor of a queue."""
-
     name: str = ""
     resources: tuple[QueueResource, ...] = ()
 
@@ -69,8 +63,6 @@ class ResourceGroup(Part, frozen=True, kw_only=True):
 
 
 class ClusterQueue(ClusterObject, frozen=True, kw_only=True):
-    """A queue of Kueue with its quotas."""
-
     groups: tuple[ResourceGroup, ...] = msgspec.field(default=(), name="spec.resourceGroups")
     cohort_name: str = msgspec.field(default="", name="spec.cohortName")
     old_cohort: str = msgspec.field(default="", name="spec.cohort")

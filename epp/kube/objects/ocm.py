@@ -34,8 +34,6 @@ class AddOnPlacementScore(Object, frozen=True, kw_only=True):
 
 
 class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
-    """A cluster of a hub."""
-
     taints: tuple[ClusterTaint, ...] = ()
     claims: Mapping[str, str] = msgspec.field(default_factory=dict)
     allocatable: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
@@ -45,8 +43,6 @@ class ManagedCluster(ClusterObject, frozen=True, kw_only=True):
 
 
 class ManagedClusterSet(ClusterObject, frozen=True, kw_only=True):
-    """A set of clusters."""
-
     selector_type: str = msgspec.field(default="", name="spec.clusterSelector.selectorType")
     label_selector: LabelSelector = msgspec.field(default=LabelSelector(), name="spec.clusterSelector.labelSelector")
 
@@ -63,8 +59,6 @@ class ManagedClusterSetBinding(Object, frozen=True, kw_only=True):
 
 
 class ClusterDecision(Part, frozen=True, kw_only=True):
-    """A chosen cluster."""
-
     cluster_name: str
     score: float | None = None
 
@@ -132,7 +126,6 @@ class _RawCluster(ClusterObject, frozen=True, kw_only=True):
 
 
 def read_managed_cluster(document: object) -> ManagedCluster:
-    """Return the cluster; raises ValueError."""
     found, faults = convert(document, _RawCluster), Faults()
     taints: list[ClusterTaint] = []
     for index, taint in enumerate(found.taints):
@@ -252,8 +245,6 @@ _MOST_MASKS = 10_000
 
 
 class SecretReference(Part, frozen=True, kw_only=True):
-    """An entry of a Secret."""
-
     name: str
     key: str
 
@@ -276,8 +267,6 @@ class SourceParams(Part, frozen=True, kw_only=True):
 
 
 class Source(Part, frozen=True, kw_only=True):
-    """Source of the data for a score."""
-
     type: Literal["Prometheus", "None", ""] = ""
     host: str = ""
     path: str = "/api/v1/query_range"
@@ -286,15 +275,11 @@ class Source(Part, frozen=True, kw_only=True):
 
 
 class ScoringParams(Part, frozen=True, kw_only=True):
-    """Name of the score, and interval of requests."""
-
     name: str = ""
     interval: float = 30.0
 
 
 class Scoring(Part, frozen=True, kw_only=True):
-    """Scoring service."""
-
     host: str = ""
     path: str = "/scoring"
     params: ScoringParams = ScoringParams()
@@ -309,16 +294,12 @@ class ScorerConfig(Part, frozen=True, kw_only=True):
 
 
 class ScorerSpec(ScorerConfig, frozen=True, kw_only=True):
-    """Spec of an external scorer."""
-
     config_url: str = msgspec.field(default="", name="configURL")
     config_sync_mode: Literal["Full", "None", ""] = ""
     score_dimension_format: str = ""
 
 
 class DynamicScorer(Object, frozen=True, kw_only=True):
-    """An external scorer."""
-
     spec: ScorerSpec = ScorerSpec()
 
     @property
@@ -340,7 +321,6 @@ class DynamicScoringConfig(Object, frozen=True, kw_only=True):
 
 
 def read_dynamic_scorer(document: object) -> DynamicScorer:
-    """Return the object; raises ValueError."""
     found = convert(document, DynamicScorer)
     check_config(found.spec, "spec.")
     if found.spec.config_sync_mode == "Full" and not is_url(found.spec.config_url):
@@ -351,7 +331,6 @@ def read_dynamic_scorer(document: object) -> DynamicScorer:
 
 
 def read_dynamic_scoring_config(document: object) -> DynamicScoringConfig:
-    """Return the object; raises ValueError."""
     found = convert(document, DynamicScoringConfig)
     if len(found.masks) > _MOST_MASKS:
         raise ValueError(f"spec.masks has {len(found.masks)} entries: write at most {_MOST_MASKS}")

@@ -46,8 +46,6 @@ class DeviceSelector(Part, frozen=True, kw_only=True):
 
 
 class Discovery(Part, frozen=True, kw_only=True):
-    """Selectors of nodes and devices of a class."""
-
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     pci_vendor_id: str = msgspec.field(default="", name="pciVendorID")
     device_ids: tuple[str, ...] = msgspec.field(default=(), name="deviceIDs")
@@ -66,8 +64,6 @@ class ClassPerformance(Part, frozen=True, kw_only=True):
 
 
 class Capabilities(Part, frozen=True, kw_only=True):
-    """Capabilities of one accelerator."""
-
     memory: DeviceMemory = msgspec.field(default=None, name="memoryGB")
     compute_capability: str = ""
     level_zero_version: str = ""
@@ -99,8 +95,6 @@ class ClassCost(Part, frozen=True, kw_only=True):
 
 
 class ClassSpec(Part, frozen=True, kw_only=True):
-    """Spec of a class."""
-
     vendor: str = ""
     family: str = ""
     model: str = ""
@@ -112,8 +106,6 @@ class ClassSpec(Part, frozen=True, kw_only=True):
 
 
 class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
-    """A class of accelerators."""
-
     spec: ClassSpec = ClassSpec()
     affinity: NodeSelector | None = msgspec.field(
         default=None, name="spec.discovery.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
@@ -144,8 +136,6 @@ def read_accelerator_class(document: object) -> AcceleratorClass:
 
 
 class ResourceFlavor(ClusterObject, frozen=True, kw_only=True):
-    """A flavor of nodes."""
-
     node_labels: Mapping[str, str] = msgspec.field(default_factory=dict, name="spec.nodeLabels")
 
 

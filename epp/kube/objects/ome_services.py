@@ -70,8 +70,6 @@ SERVICE_KINDS = frozenset((OME, kind) for kind in ("InferenceService", "ServingR
 
 
 class InferenceService(Object, frozen=True, kw_only=True):
-    """A model served by OME."""
-
     model: str = ""
     runtime: str = ""
     """Name of the runtime; empty if OME chooses one."""
@@ -172,7 +170,6 @@ def _configured(configurations: object, place: str) -> Iterator[tuple[str, str]]
 
 
 def read_runtime(document: object, cls: type[R]) -> R:
-    """Return the object; raises ValueError."""
     raw = convert(document, _RawRuntime)
     faults = (
         fault

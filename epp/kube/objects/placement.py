@@ -70,15 +70,11 @@ class SpreadConstraint(Part, frozen=True, kw_only=True):
 
 
 class DecisionGroup(Part, frozen=True, kw_only=True):
-    """A named group of the chosen clusters."""
-
     name: str
     selector: ClusterSelector
 
 
 class Placement(Object, frozen=True, kw_only=True):
-    """How clusters are chosen."""
-
     cluster_sets: tuple[str, ...] = ()
     number_of_clusters: int | None = None
     """None for all clusters that pass."""
@@ -180,7 +176,6 @@ class _RawPlacement(Object, frozen=True, kw_only=True):
 
 
 def read_placement(document: object) -> Placement:
-    """Return the placement; raises ValueError."""
     raw, faults = convert(document, _RawPlacement), Faults()
     number = raw.number_of_clusters
     tolerations = (_toleration(each, f"spec.tolerations[{i}]", faults) for i, each in enumerate(raw.tolerations))

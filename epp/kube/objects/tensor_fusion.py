@@ -26,31 +26,23 @@ _MOST_OF_A_GPU = (("tflops", 1_000_000, shown), ("vram", 2**46, shown_size))
 
 
 class Amount(Part, frozen=True, kw_only=True):
-    """Amounts of compute and memory."""
-
     tflops: Tflops = None
     compute: Percent = None
     vram: Memory = None
 
 
 class AppPod(PodReference, frozen=True, kw_only=True):
-    """A pod that uses a GPU."""
-
     requests: Amount = Amount()
     limits: Amount = Amount()
 
 
 class RunningApp(Part, frozen=True, kw_only=True):
-    """A workload that uses a GPU."""
-
     name: str = ""
     namespace: str = ""
     pods: tuple[AppPod, ...] = ()
 
 
 class AllocatedPartition(Part, frozen=True, kw_only=True):
-    """A partition of a GPU, allocated to a pod."""
-
     template_id: str = msgspec.field(default="", name="templateId")
     pod_uid: str = msgspec.field(default="", name="podUid")
     pod_name: str = ""
@@ -59,23 +51,17 @@ class AllocatedPartition(Part, frozen=True, kw_only=True):
 
 
 class LinkedGpu(Part, frozen=True, kw_only=True):
-    """A GPU connected to another one."""
-
     peer: str = msgspec.field(default="", name="peerGPUUUID")
     tier: LinkTier = 3
     bandwidth: LinkBandwidth = None
 
 
 class NvLinkPeer(Part, frozen=True, kw_only=True):
-    """A GPU connected by NVLink."""
-
     peer: str = msgspec.field(default="", name="peerUUID")
     bandwidth: LinkBandwidth = msgspec.field(default=None, name="bandwidthMBps")
 
 
 class GpuStatus(Part, frozen=True, kw_only=True):
-    """Status of a GPU."""
-
     phase: str = ""
     vendor: str = ""
     model: str = ""
@@ -93,8 +79,6 @@ class GpuStatus(Part, frozen=True, kw_only=True):
 
 
 class Gpu(ClusterObject, frozen=True, kw_only=True):
-    """A GPU managed by TensorFusion."""
-
     status: GpuStatus = GpuStatus()
     linked: tuple[LinkedGpu, ...] = msgspec.field(default=(), name="status.topology.peers")
     nv_links: tuple[NvLinkPeer, ...] = msgspec.field(default=(), name="status.nvLink.peers")
@@ -125,8 +109,6 @@ class Gpu(ClusterObject, frozen=True, kw_only=True):
 
 
 class GpuNode(ClusterObject, frozen=True, kw_only=True):
-    """A node with GPUs managed by TensorFusion."""
-
     cost_per_hour: LargePrice = msgspec.field(default=None, name="spec.costPerHour")
     """US dollars for the whole node."""
     total_vram: Memory = msgspec.field(default=None, name="status.totalVRAM")
@@ -163,36 +145,26 @@ class QuotaUsed(Part, frozen=True, kw_only=True):
 
 
 class GpuResourceQuota(Object, frozen=True, kw_only=True):
-    """Quota of a namespace."""
-
     total: QuotaTotal = msgspec.field(default=QuotaTotal(), name="spec.total")
     single: QuotaSingle = msgspec.field(default=QuotaSingle(), name="spec.single")
     used: QuotaUsed = msgspec.field(default=QuotaUsed(), name="status.used")
 
 
 class GpuPool(ClusterObject, frozen=True, kw_only=True):
-    """A pool of GPUs."""
-
     template: str = msgspec.field(default="", name="spec.schedulingConfigTemplate")
     """Name of its SchedulingConfigTemplate."""
 
 
 class GpuFilter(Part, frozen=True, kw_only=True):
-    """A condition on GPUs."""
-
     type: str = ""
     params: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class GpuPlacement(Part, frozen=True, kw_only=True):
-    """GpuPlacement of workloads on GPUs."""
-
     mode: str = "NodeCompactGPULowLoad"
     allow_using_local_gpu: bool = msgspec.field(default=True, name="allowUsingLocalGPU")
     gpu_filters: tuple[GpuFilter, ...] = ()
 
 
 class SchedulingConfigTemplate(ClusterObject, frozen=True, kw_only=True):
-    """Scheduling template of pools."""
-
     placement: GpuPlacement = msgspec.field(default=GpuPlacement(), name="spec.placement")
