@@ -105,17 +105,17 @@ class Kubernetes:
         """Kinds of objects that the start of the picker waits for, and why; empty once all are read."""
         titles: dict[str, list[str]] = {}
         for watch in self.cluster.watches:
-            awaited = watch.resource.kind in _INDISPENSABLE and not watch.resource.everywhere
+            awaited = watch.collection.resource.kind in _INDISPENSABLE and not watch.collection.resource.everywhere
             if not watch.lists and (awaited or watch.state in _UNKNOWN):
                 reason = f"{watch.state}{': ' if watch.reason else ''}{watch.reason}"
-                titles.setdefault(reason, []).append(watch.title)
+                titles.setdefault(reason, []).append(watch.collection.title)
         return "; ".join(f"{', '.join(each)}: {reason}" for reason, each in titles.items())
 
     @property
     def inputs(self) -> InputState:
         """Objects whose newest version is not in effect, without objects that plugins report themselves."""
         of_plugins = (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS, *CLUSTERS)
-        own = (watch for watch in self.cluster.watches if watch.resource not in of_plugins)
+        own = (watch for watch in self.cluster.watches if watch.collection.resource not in of_plugins)
         rules = () if self._policies is None else self._policies.problems
         return InputState((*(problem for watch in own for problem in watch.problems), *rules))
 
@@ -210,7 +210,7 @@ def cluster_health(cluster: Cluster) -> dict[str, object]:
         **({"credentials": cluster.api.trouble} if cluster.api.trouble else {}),
         "watches": [
             {
-                "resource": watch.title,
+                "resource": watch.collection.title,
                 "state": str(watch.state),
                 "objects": len(watch.objects),
                 "stale_seconds": round(watch.stale_seconds, 1),
@@ -235,9 +235,9 @@ async def _release_after(electing: asyncio.Task[None], election: LeaderElection)
 def _election_health(election: LeaderElection) -> dict[str, object]:
     return {
         "lease": election.settings.name,
-        "identity": election.identity,
-        "holder": election.holder or None,
-        "since": election.since or None,
+        "identity": election.lease.identity,
+        "holder": election.lease.holder or None,
+        "since": election.lease.since or None,
         **({"reason": election.problem} if election.problem else {}),
     }
 

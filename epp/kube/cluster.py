@@ -2,7 +2,7 @@
 """Watches of one process, shared by all readers of the same objects."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ _GATHERING_SECONDS = 1.0
 
 _log = structlog.get_logger()
 _UNREADABLE = frozenset({WatchState.ABSENT, WatchState.FORBIDDEN})
+_REMEDY = "to use them, allow list and watch, at cluster scope in a ClusterRole; no restart is needed"
 
 
 class OptionalKinds:
@@ -71,43 +72,29 @@ class OptionalKinds:
             watch: logged for watch, logged in self._watches.items() if watch.state not in {logged, WatchState.STALE}
         }
         self._watches.update({watch: watch.state for watch in changed})
-        back = [
-            watch for watch, logged in changed.items() if logged in _UNREADABLE and watch.state is WatchState.CURRENT
-        ]
-        forbidden = [watch for watch in changed if watch.state is WatchState.FORBIDDEN]
-        absent = [
-            watch for watch, logged in changed.items() if watch.state is WatchState.ABSENT and logged not in _UNREADABLE
-        ]
-        narrowed = [watch for watch in changed if watch.state is WatchState.CURRENT and watch.is_narrowed]
-        if back:
-            _log.info("optional objects readable now", resources=sorted(watch.title for watch in back), **self._of_hub)
-        if forbidden or absent or narrowed:
-            lost = any(changed[watch] is WatchState.CURRENT for watch in forbidden)
-            (_log.warning if lost else _log.info)(
-                "optional objects not read", **_fields(forbidden, absent, narrowed), **self._of_hub
-            )
-
-
-def _fields(
-    forbidden: Iterable[Watched[Any]], absent: Iterable[Watched[Any]], narrowed: Iterable[Watched[Any]]
-) -> dict[str, object]:
-    fields: dict[str, object] = {}
-    if refused := sorted(map(_right, forbidden)):
-        fields["forbidden"] = refused
-    if partly := sorted(watch.title for watch in narrowed):
-        fields["only_in_own_namespace"] = partly
-    if refused or partly:
-        fields["remedy"] = "to use them, allow list and watch, at cluster scope in a ClusterRole; no restart is needed"
-    if missing := sorted(watch.resource.title for watch in absent):
-        fields["not_installed"] = missing
-    return fields
+        now = {state: [watch for watch in changed if watch.state is state] for state in WatchState}
+        readable, forbidden = now[WatchState.CURRENT], now[WatchState.FORBIDDEN]
+        if back := sorted(watch.collection.title for watch in readable if changed[watch] in _UNREADABLE):
+            _log.info("optional objects readable now", resources=back, **self._of_hub)
+        narrowed = sorted(watch.collection.title for watch in readable if watch.collection.is_narrowed)
+        fields = {
+            "forbidden": sorted(map(_right, forbidden)),
+            "only_in_own_namespace": narrowed,
+            "remedy": _REMEDY if forbidden or narrowed else "",
+            "not_installed": sorted(
+                watch.collection.resource.title for watch in now[WatchState.ABSENT] if changed[watch] not in _UNREADABLE
+            ),
+        }
+        if any(fields.values()):
+            log = _log.warning if any(changed[watch] is WatchState.CURRENT for watch in forbidden) else _log.info
+            log("optional objects not read", **{name: value for name, value in fields.items() if value}, **self._of_hub)
 
 
 def _right(watch: Watched[Any]) -> str:
     verb = "watch" if watch.lists else "list"
-    group = watch.resource.group or "core"
-    scope = f"in namespace {watch.namespace}" if watch.namespace else "at cluster scope"
-    return f"{verb} {watch.resource.plural or watch.resource.kind} of group {group} {scope}"
+    resource, namespace = watch.collection.resource, watch.collection.namespace
+    scope = f"in namespace {namespace}" if namespace else "at cluster scope"
+    return f"{verb} {resource.plural or resource.kind} of group {resource.group or 'core'} {scope}"
 
 
 class _Key(NamedTuple):
@@ -179,7 +166,7 @@ class Cluster:
                         "watch", self._optional.follow, name=f"{self._of}optional objects"
                     )
             task = self._supervisor.start(
-                "watch", watched.run, name=f"{self._of}watch {watched.title} {dict(key.selector)}"
+                "watch", watched.run, name=f"{self._of}watch {watched.collection.title} {dict(key.selector)}"
             )
             known = self._watches[key] = _Watch(watched, task)
         known.users += 1

@@ -162,47 +162,21 @@ class LeaderElection:
     continue, and it still knows the endpoints when it leads again.
     """
 
-    def __init__(
-        self,
-        api: KubeApi,
-        settings: LeaseSettings,
-        identity: str,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, api: KubeApi, settings: LeaseSettings, identity: str, *, clock: Clock) -> None:
         self.settings = settings
+        self.lease = Lease(settings, identity, clock)
+        self.is_leader = False
+        """Whether this replica leads."""
         self.problem = ""
         """Reason why the last attempt failed; empty if it succeeded."""
         self._api = api
-        self._lease = Lease(settings, identity, clock)
         self._clock = clock
         self._collection = LEASES.path("v1", settings.namespace)
         self._answer_seconds = settings.seconds / 3
         self._on_change: Callable[[bool], None] | None = None
-        self._leads = False
         self._logged_holder = ""
         self._failing_since: float | None = None
         self._is_failure_logged = False
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this replica leads."""
-        return self._leads
-
-    @property
-    def holder(self) -> str:
-        """Last known leader; empty for none."""
-        return self._lease.holder
-
-    @property
-    def since(self) -> str:
-        """Time at which the leader took the lease, by its clock."""
-        return self._lease.since
-
-    @property
-    def identity(self) -> str:
-        """This replica."""
-        return self._lease.identity
 
     async def run(self, on_change: Callable[[bool], None]) -> None:
         """Renew the lease or wait for it until cancelled; call `on_change` when `is_leader` changes."""
@@ -214,7 +188,7 @@ class LeaderElection:
     def step_down(self) -> None:
         """Stop leading, but keep the lease. Cancel `run`, then call `release`."""
         self._on_change = None
-        self._leads = False
+        self.is_leader = False
 
     async def release(self) -> None:
         """Release the lease if this replica holds it, so that another replica can take it immediately."""
@@ -244,7 +218,7 @@ class LeaderElection:
 
     async def _send_all(self, *, resigns: bool = False) -> bool:
         """Send the requests of an attempt; return whether the lease was written. Raises errors of requests."""
-        attempt = self._lease.attempt(resigns=resigns)
+        attempt = self.lease.attempt(resigns=resigns)
         method, content = next(attempt)
         while True:
             path = self._collection if method == "POST" else f"{self._collection}/{self.settings.name}"
@@ -271,7 +245,7 @@ class LeaderElection:
             remedy = f"allow get, create and update of leases.{LEASES.group} in {self.settings.namespace}"
             _log.error("no access to the lease", lease=self._title, reason=self.problem, remedy=remedy)
         elif now - self._failing_since >= self.settings.seconds - self._answer_seconds:
-            _log.warning("lease not readable", lease=self._title, reason=self.problem, leader=self._leads)
+            _log.warning("lease not readable", lease=self._title, reason=self.problem, leader=self.is_leader)
         else:
             return
         self._is_failure_logged = True
@@ -279,17 +253,17 @@ class LeaderElection:
     def _publish(self) -> None:
         if self._on_change is None:
             return
-        if self.holder not in {self._logged_holder, self.identity} and not self._leads:
-            _log.info("another replica leads", lease=self._title, holder=self.holder, since=self.since)
-        self._logged_holder = self.holder or self._logged_holder
-        if self._lease.is_leader == self._leads:
+        if self.lease.holder not in {self._logged_holder, self.lease.identity} and not self.is_leader:
+            _log.info("another replica leads", lease=self._title, holder=self.lease.holder, since=self.lease.since)
+        self._logged_holder = self.lease.holder or self._logged_holder
+        if self.lease.is_leader == self.is_leader:
             return
-        self._leads = self._lease.is_leader
-        if self._leads:
-            _log.info("this replica leads", lease=self._title, identity=self.identity)
+        self.is_leader = self.lease.is_leader
+        if self.is_leader:
+            _log.info("this replica leads", lease=self._title, identity=self.lease.identity)
         else:
-            _log.warning("this replica no longer leads", lease=self._title, holder=self.holder)
-        self._on_change(self._leads)
+            _log.warning("this replica no longer leads", lease=self._title, holder=self.lease.holder)
+        self._on_change(self.is_leader)
 
 
 def _words(error: Exception) -> str:

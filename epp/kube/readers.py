@@ -103,7 +103,7 @@ class ReadingTask:
             if not isinstance(watch, Watched) or kind.kind not in kinds or not watch.reason:
                 continue
             if watch.lists or watch.state is WatchState.STALE:
-                return f"{kind.place}: {watch.title}: {watch.state}: {watch.reason}"
+                return f"{kind.place}: {watch.collection.title}: {watch.state}: {watch.reason}"
         return ""
 
     async def first_report(self) -> None:

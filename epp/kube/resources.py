@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kinds of the Kubernetes API that a picker uses, its rights to them, and the Role and ClusterRole that grant these."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from epp.framework.cluster_objects import HubAccess, ObjectKind
@@ -155,7 +157,7 @@ class Importance(StrEnum):
     """The picker serves with less knowledge about hardware, clusters or metrics access."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Need:
     """Rights on one kind of object."""
 
@@ -164,8 +166,6 @@ class Need:
     namespace: str = ""
     """Empty for all namespaces, and for kinds of cluster scope."""
     verbs: Sequence[str] = _READ
-    dispensable: Sequence[str] = ("get",)
-    """Verbs that roles conventionally grant and that the picker does not need."""
     importance: Importance = Importance.REQUIRED
     name: str = ""
     """Name of a single object; empty for all objects."""
@@ -175,9 +175,9 @@ class Need:
         return "list" in self.verbs
 
     @property
-    def rule(self) -> tuple[str, tuple[str, ...], str]:
-        """Group, verbs and name: needs with the same values share one RBAC rule."""
-        return self.resource.group, tuple(self.verbs), self.name
+    def dispensable(self) -> tuple[str, ...]:
+        """Verbs that roles conventionally grant and that the picker does not need."""
+        return ("get",) if self.is_read else ()
 
 
 def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None = None) -> tuple[Need, ...]:
@@ -187,73 +187,66 @@ def needs_of_picker(namespace: str, *, pool_group: str | None, lease: str | None
     name.
     """
 
-    def here(resource: Resource, purpose: str, importance: Importance = Importance.REQUIRED) -> Need:
-        return Need(resource=resource, purpose=purpose, namespace=namespace, importance=importance)
+    def here(
+        resource: Resource, purpose: str, *verbs: str, name: str = "", importance: Importance = Importance.RECOMMENDED
+    ) -> Need:
+        return Need(resource, purpose, namespace, verbs or _READ, importance, name)
 
-    def written(resource: Resource, purpose: str, *verbs: str, name: str = "") -> Need:
-        need = here(resource, purpose, Importance.REQUIRED if resource is LEASES else Importance.RECOMMENDED)
-        return replace(need, verbs=verbs, dispensable=(), name=name)
-
-    needs = [here(PODS, "endpoints")]
+    required = partial(here, importance=Importance.REQUIRED)
+    needs = [required(PODS, "endpoints")]
     if pool_group is not None:
-        needs.append(here(pools(pool_group), "pods and ports of the pool"))
+        needs.append(required(pools(pool_group), "pods and ports of the pool"))
     if lease is not None:
-        needs.append(written(LEASES, "leader election", "create"))  # RBAC cannot restrict create by name
-        needs.append(written(LEASES, "leader election", "get", "update", name=lease))
+        needs.append(required(LEASES, "leader election", "create"))  # RBAC cannot restrict create by name
+        needs.append(required(LEASES, "leader election", "get", "update", name=lease))
     needs += [
-        here(OBJECTIVES, "priorities", Importance.RECOMMENDED),
-        here(LEGACY_OBJECTIVES, f"the same without {OBJECTIVES.group}", Importance.RECOMMENDED),
-        here(REWRITES, "models to ask for instead", Importance.RECOMMENDED),
-        here(LEGACY_REWRITES, f"the same without {REWRITES.group}", Importance.RECOMMENDED),
+        here(OBJECTIVES, "priorities"),
+        here(LEGACY_OBJECTIVES, f"the same without {OBJECTIVES.group}"),
+        here(REWRITES, "models to ask for instead"),
+        here(LEGACY_REWRITES, f"the same without {REWRITES.group}"),
     ]
     if pool_group is not None:
-        needs.append(written(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
-    needs += [_optional(each, HARDWARE, namespace) for each in (*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS)]
-    return tuple(needs)
+        needs.append(here(EVENTS, "problems of the pool in kubectl describe", "create", "patch"))
+    return (*needs, *_optional((*ACCELERATORS, *OME_SERVICES, *MEMORY_QUOTAS), HARDWARE, namespace))
 
 
 def needs_of_hub(namespace: str = "") -> tuple[Need, ...]:
     """Return the additional needs for a hub of Open Cluster Management, in one namespace or in all of them."""
-    return tuple(_optional(each, CLUSTER, namespace) for each in (*CLUSTERS, *SCORERS))
+    return _optional((*CLUSTERS, *SCORERS), CLUSTER, namespace)
 
 
 def needs_of_access(hub: HubAccess, namespace: str) -> tuple[Need, ...]:
     """Return the need for the Secret with the kubeconfig of a hub, by default in the namespace of the pool."""
     space, _, name = hub.secret.rpartition("/")
-    need = Need(
-        resource=SECRETS,
-        purpose="access to a hub",
-        namespace=space or namespace,
-        importance=Importance.RECOMMENDED,
-        name=name,
-    )
+    need = Need(SECRETS, "access to a hub", space or namespace, importance=Importance.RECOMMENDED, name=name)
     return (need,) if name else ()
 
 
 def needs_of_metrics() -> tuple[Need, ...]:
     """Return the needs for reviews of readers of metrics."""
+    return _optional(REVIEWS, METRICS, verbs=("create",))
+
+
+def _optional(
+    resources: Iterable[Resource], purpose: str, namespace: str = "", verbs: Sequence[str] = _READ
+) -> tuple[Need, ...]:
     return tuple(
         Need(
-            resource=each,
-            purpose=METRICS,
-            verbs=("create",),
-            dispensable=(),
-            importance=Importance.OPTIONAL,
+            each,
+            purpose,
+            namespace if each.namespaced and not each.everywhere else "",
+            verbs,
+            Importance.OPTIONAL,
         )
-        for each in REVIEWS
+        for each in resources
     )
-
-
-def _optional(resource: Resource, purpose: str, namespace: str) -> Need:
-    place = namespace if resource.namespaced and not resource.everywhere else ""
-    return Need(resource=resource, purpose=purpose, namespace=place, importance=Importance.OPTIONAL)
 
 
 def role(name: str, needs: Iterable[Need], *, namespace: str = "") -> dict[str, object]:
     """Return a Role for the namespace that grants all needs; a ClusterRole if the namespace is empty."""
-    resources: dict[tuple[str, tuple[str, ...], str], list[str]] = {}
+    resources: defaultdict[tuple[str, tuple[str, ...], str], list[str]] = defaultdict(list)
     for need in needs:
-        resources.setdefault(need.rule, []).append(need.resource.plural)
+        resources[need.resource.group, tuple(need.verbs), need.name].append(need.resource.plural)
     rules = [
         {
             "apiGroups": [group],

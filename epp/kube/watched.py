@@ -70,6 +70,7 @@ class Watched(ObjectSet[T]):
         `place` is what the objects come from, for messages.
         """
         super().__init__(resource, decode, place)
+        self.collection = ApiCollection(resource, namespace, fallback)
         self.state = WatchState.STARTING
         self.reason = ""
         """Reason why the objects are not up to date; empty if they are."""
@@ -78,7 +79,6 @@ class Watched(ObjectSet[T]):
         self._clock = clock
         self._selector = dict(selector or {})
         self._generator = generator or random.Random()  # noqa: S311  spreads requests, guards nothing
-        self._collection = ApiCollection(resource, namespace, fallback)
         self._observer = observer
         self._settled = asyncio.Event()
         self._listed = asyncio.Event()
@@ -91,25 +91,6 @@ class Watched(ObjectSet[T]):
         self._missing_at: float | None = None
         self._failing_at: float | None = None
         self._delay = _FIRST_DELAY_SECONDS
-
-    @property
-    def resource(self) -> Resource:
-        return self._collection.resource
-
-    @property
-    def namespace(self) -> str:
-        """Empty for all namespaces, and for kinds of cluster scope."""
-        return self._collection.namespace
-
-    @property
-    def is_narrowed(self) -> bool:
-        """Whether only the fallback namespace is read."""
-        return self._collection.is_narrowed
-
-    @property
-    def title(self) -> str:
-        """Resource and namespace, for messages."""
-        return self._collection.title
 
     @property
     def stale_seconds(self) -> float:
@@ -139,16 +120,16 @@ class Watched(ObjectSet[T]):
             await asyncio.sleep(wait * self._generator.uniform(0.5, 1.0))
 
     async def _list(self) -> None:
-        await self._collection.find(self._api)
-        self.replace(*await self._collection.list_all(self._api, self, self._selector))
+        await self.collection.find(self._api)
+        self.replace(*await self.collection.list_all(self._api, self, self._selector))
         self.lists += 1
-        self._was_wide |= not self.is_narrowed
-        self._collection.found()
+        self._was_wide |= not self.collection.is_narrowed
+        self.collection.found()
         self._listed.set()
         self._current()
 
     async def _watch(self) -> None:
-        seconds = _NARROWED_WATCH_SECONDS if self.is_narrowed else _WATCH_SECONDS
+        seconds = _NARROWED_WATCH_SECONDS if self.collection.is_narrowed else _WATCH_SECONDS
         params = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -156,17 +137,17 @@ class Watched(ObjectSet[T]):
             "timeoutSeconds": str(self._generator.randint(*seconds)),
             **self._selector,
         }
-        async with self._api.stream(self._collection.path, params) as reads:
+        async with self._api.stream(self.collection.path, params) as reads:
             self._current()
             async for lines in reads:
                 self.apply(lines)
-        if self.is_narrowed:
+        if self.collection.is_narrowed:
             self._narrow_version, self.version = self.version, ""
-            self._collection.widen()
+            self.collection.widen()
 
     def _current(self) -> None:
         if self.state not in {WatchState.STARTING, WatchState.CURRENT} and self._observer is None:
-            _log.info("objects readable again", resource=self.title, objects=len(self.objects))
+            _log.info("objects readable again", resource=self.collection.title, objects=len(self.objects))
         self._lost_at = None
         self._connected_at = self._clock.now()
         self._missing_at = self._failing_at = None
@@ -180,7 +161,7 @@ class Watched(ObjectSet[T]):
             self._lost_at = self._clock.now()
         if self.state is not state and self._observer is None:
             log = _log.info if state is WatchState.ABSENT else _log.warning
-            log("objects not readable", resource=self.title, state=str(state), reason=reason)
+            log("objects not readable", resource=self.collection.title, state=str(state), reason=reason)
         self._change(state, reason)
 
     def _change(self, state: WatchState, reason: str) -> None:
@@ -195,14 +176,14 @@ class Watched(ObjectSet[T]):
             return self._next_delay(_LONGEST_DELAY_SECONDS)
         if error.status in _ABSENT:
             self.version = ""
-            if self._collection.next_version():
+            if self.collection.next_version():
                 return 0.0
             self._narrow_version = ""
             return self._missing(error)
         self._missing_at = None
         if error.status in _FORBIDDEN:
             unauthorized = error.status == _UNAUTHORIZED
-            if not unauthorized and not self._was_wide and self._collection.narrow():
+            if not unauthorized and not self._was_wide and self.collection.narrow():
                 self.version, self._narrow_version = self._narrow_version, ""
                 return 0.0
             refused = "the API server refuses the credentials: " if unauthorized else ""

@@ -139,7 +139,7 @@ def show_watches(registry: CollectorRegistry, watches: Callable[[], Iterable[Wat
                 watch.rejected,
             )
             # There may be another selector of the same objects, for the moment in which a pool changes its own.
-            found.setdefault((watch.resource.title, watch.namespace), values)
+            found.setdefault((watch.collection.resource.title, watch.collection.namespace), values)
         return found.items()
 
     texts = {

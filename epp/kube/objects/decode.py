@@ -13,44 +13,22 @@ import yaml
 
 from epp.framework.input_errors import with_step
 from epp.framework.messages import hint_at, nearest, printable
+from epp.kube.objects import (
+    core,
+    dra,
+    inference,
+    instaslice,
+    memory_quotas,
+    ocm,
+    ome,
+    ome_services,
+    placement,
+    tensor_fusion,
+)
 from epp.kube.objects.base import Object, convert
-from epp.kube.objects.core import Node, VariantAutoscaling, read_config_map, read_pod
-from epp.kube.objects.dra import DeviceClass, ResourceClaim, read_device_taint_rule, read_resource_slice
-from epp.kube.objects.inference import (
-    GROUP,
-    LEGACY_GROUP,
-    POOL_GROUP,
-    InferencePoolImport,
-    read_inference_model_rewrite,
-    read_inference_objective,
-    read_inference_pool,
-)
-from epp.kube.objects.instaslice import Instaslice, read_allocation_claim, read_node_accelerator
-from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, Namespace, ResourceQuota
-from epp.kube.objects.ocm import (
-    DYNAMIC_SCORING,
-    OCM,
-    AdmissionCheck,
-    ManagedClusterSet,
-    ManagedClusterSetBinding,
-    MultiKueueCluster,
-    MultiKueueConfig,
-    read_dynamic_scorer,
-    read_dynamic_scoring_config,
-    read_managed_cluster,
-    read_placement_decision,
-    read_score,
-)
-from epp.kube.objects.ome import ResourceFlavor, read_accelerator_class
-from epp.kube.objects.ome_services import (
-    OME,
-    ClusterServingRuntime,
-    ServingRuntime,
-    read_inference_service,
-    read_runtime,
-)
-from epp.kube.objects.placement import read_placement
-from epp.kube.objects.tensor_fusion import Gpu, GpuNode, GpuPool, GpuResourceQuota, SchedulingConfigTemplate
+from epp.kube.objects.inference import GROUP, LEGACY_GROUP, POOL_GROUP
+from epp.kube.objects.ocm import DYNAMIC_SCORING, OCM
+from epp.kube.objects.ome_services import OME
 from epp.kube.resources import BY_KIND, CLUSTERS, MEMORY_QUOTAS, SCORERS
 
 _MOST = 20
@@ -119,48 +97,48 @@ def _plain(cls: type[Object]) -> _Reader:
 
 
 _READERS: Mapping[tuple[str, str], _Reader] = {
-    ("", "Node"): _plain(Node),
-    ("", "Pod"): read_pod,
-    ("", "ConfigMap"): read_config_map,
-    ("", "Namespace"): _plain(Namespace),
-    ("", "ResourceQuota"): _plain(ResourceQuota),
-    (OME, "AcceleratorClass"): read_accelerator_class,
-    (OME, "InferenceService"): read_inference_service,
-    (OME, "ServingRuntime"): partial(read_runtime, cls=ServingRuntime),
-    (OME, "ClusterServingRuntime"): partial(read_runtime, cls=ClusterServingRuntime),
-    ("inference.redhat.com", "Instaslice"): _plain(Instaslice),
-    ("inference.redhat.com", "NodeAccelerator"): read_node_accelerator,
-    ("inference.redhat.com", "AllocationClaim"): read_allocation_claim,
-    ("tensor-fusion.ai", "GPU"): _plain(Gpu),
-    ("tensor-fusion.ai", "GPUNode"): _plain(GpuNode),
-    ("tensor-fusion.ai", "GPUPool"): _plain(GpuPool),
-    ("tensor-fusion.ai", "GPUResourceQuota"): _plain(GpuResourceQuota),
-    ("tensor-fusion.ai", "SchedulingConfigTemplate"): _plain(SchedulingConfigTemplate),
-    ("resource.k8s.io", "ResourceSlice"): read_resource_slice,
-    ("resource.k8s.io", "ResourceClaim"): _plain(ResourceClaim),
-    ("resource.k8s.io", "DeviceClass"): _plain(DeviceClass),
-    ("resource.k8s.io", "DeviceTaintRule"): read_device_taint_rule,
-    ("kueue.x-k8s.io", "ResourceFlavor"): _plain(ResourceFlavor),
-    ("kueue.x-k8s.io", "ClusterQueue"): _plain(ClusterQueue),
-    ("kueue.x-k8s.io", "LocalQueue"): _plain(LocalQueue),
-    ("kueue.x-k8s.io", "AdmissionCheck"): _plain(AdmissionCheck),
-    ("kueue.x-k8s.io", "MultiKueueCluster"): _plain(MultiKueueCluster),
-    ("kueue.x-k8s.io", "MultiKueueConfig"): _plain(MultiKueueConfig),
-    (OCM, "AddOnPlacementScore"): read_score,
-    (OCM, "ManagedCluster"): read_managed_cluster,
-    (OCM, "ManagedClusterSet"): _plain(ManagedClusterSet),
-    (OCM, "ManagedClusterSetBinding"): _plain(ManagedClusterSetBinding),
-    (OCM, "Placement"): read_placement,
-    (OCM, "PlacementDecision"): read_placement_decision,
-    (DYNAMIC_SCORING, "DynamicScorer"): read_dynamic_scorer,
-    (DYNAMIC_SCORING, "DynamicScoringConfig"): read_dynamic_scoring_config,
-    (LEGACY_GROUP, "InferencePoolImport"): _plain(InferencePoolImport),
-    ("llmd.ai", "VariantAutoscaling"): _plain(VariantAutoscaling),
-    (POOL_GROUP, "InferencePool"): read_inference_pool,
-    (GROUP, "InferenceObjective"): read_inference_objective,
-    (GROUP, "InferenceModelRewrite"): read_inference_model_rewrite,
-    (LEGACY_GROUP, "InferenceObjective"): read_inference_objective,
-    (LEGACY_GROUP, "InferenceModelRewrite"): read_inference_model_rewrite,
+    ("", "Node"): _plain(core.Node),
+    ("", "Pod"): core.read_pod,
+    ("", "ConfigMap"): core.read_config_map,
+    ("", "Namespace"): _plain(memory_quotas.Namespace),
+    ("", "ResourceQuota"): _plain(memory_quotas.ResourceQuota),
+    (OME, "AcceleratorClass"): ome.read_accelerator_class,
+    (OME, "InferenceService"): ome_services.read_inference_service,
+    (OME, "ServingRuntime"): partial(ome_services.read_runtime, cls=ome_services.ServingRuntime),
+    (OME, "ClusterServingRuntime"): partial(ome_services.read_runtime, cls=ome_services.ClusterServingRuntime),
+    ("inference.redhat.com", "Instaslice"): _plain(instaslice.Instaslice),
+    ("inference.redhat.com", "NodeAccelerator"): instaslice.read_node_accelerator,
+    ("inference.redhat.com", "AllocationClaim"): instaslice.read_allocation_claim,
+    ("tensor-fusion.ai", "GPU"): _plain(tensor_fusion.Gpu),
+    ("tensor-fusion.ai", "GPUNode"): _plain(tensor_fusion.GpuNode),
+    ("tensor-fusion.ai", "GPUPool"): _plain(tensor_fusion.GpuPool),
+    ("tensor-fusion.ai", "GPUResourceQuota"): _plain(tensor_fusion.GpuResourceQuota),
+    ("tensor-fusion.ai", "SchedulingConfigTemplate"): _plain(tensor_fusion.SchedulingConfigTemplate),
+    ("resource.k8s.io", "ResourceSlice"): dra.read_resource_slice,
+    ("resource.k8s.io", "ResourceClaim"): _plain(dra.ResourceClaim),
+    ("resource.k8s.io", "DeviceClass"): _plain(dra.DeviceClass),
+    ("resource.k8s.io", "DeviceTaintRule"): dra.read_device_taint_rule,
+    ("kueue.x-k8s.io", "ResourceFlavor"): _plain(ome.ResourceFlavor),
+    ("kueue.x-k8s.io", "ClusterQueue"): _plain(memory_quotas.ClusterQueue),
+    ("kueue.x-k8s.io", "LocalQueue"): _plain(memory_quotas.LocalQueue),
+    ("kueue.x-k8s.io", "AdmissionCheck"): _plain(ocm.AdmissionCheck),
+    ("kueue.x-k8s.io", "MultiKueueCluster"): _plain(ocm.MultiKueueCluster),
+    ("kueue.x-k8s.io", "MultiKueueConfig"): _plain(ocm.MultiKueueConfig),
+    (OCM, "AddOnPlacementScore"): ocm.read_score,
+    (OCM, "ManagedCluster"): ocm.read_managed_cluster,
+    (OCM, "ManagedClusterSet"): _plain(ocm.ManagedClusterSet),
+    (OCM, "ManagedClusterSetBinding"): _plain(ocm.ManagedClusterSetBinding),
+    (OCM, "Placement"): placement.read_placement,
+    (OCM, "PlacementDecision"): ocm.read_placement_decision,
+    (DYNAMIC_SCORING, "DynamicScorer"): ocm.read_dynamic_scorer,
+    (DYNAMIC_SCORING, "DynamicScoringConfig"): ocm.read_dynamic_scoring_config,
+    (LEGACY_GROUP, "InferencePoolImport"): _plain(inference.InferencePoolImport),
+    ("llmd.ai", "VariantAutoscaling"): _plain(core.VariantAutoscaling),
+    (POOL_GROUP, "InferencePool"): inference.read_inference_pool,
+    (GROUP, "InferenceObjective"): inference.read_inference_objective,
+    (GROUP, "InferenceModelRewrite"): inference.read_inference_model_rewrite,
+    (LEGACY_GROUP, "InferenceObjective"): inference.read_inference_objective,
+    (LEGACY_GROUP, "InferenceModelRewrite"): inference.read_inference_model_rewrite,
 }
 _WITHOUT_DEFAULT_NAMESPACE = frozenset({"AddOnPlacementScore", "AllocationClaim", "Instaslice", "NodeAccelerator"})
 _GROUP_ALIASES: Mapping[tuple[str, str], str] = {

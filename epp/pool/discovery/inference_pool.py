@@ -139,7 +139,7 @@ class PodDiscovery(Discovery[Parameters]):
         selection = self._selection
         watches = (self._pools, None if selection is None else selection.pods)
         lost = (watch for watch in watches if watch is not None and watch.reason)
-        found = next((f"{watch.title}: {watch.state}: {watch.reason}" for watch in lost), "")
+        found = next((f"{watch.collection.title}: {watch.state}: {watch.reason}" for watch in lost), "")
         missing = self._pools is not None and self._pools.lists and self.found_pool is None
         return found or (f"there is no InferencePool {self._title}: create it" if missing else "")
 

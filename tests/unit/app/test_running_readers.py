@@ -77,7 +77,7 @@ class World:
 
     @property
     def watched(self) -> list[str]:
-        return [watch.title for watch in self.cluster.watches]
+        return [watch.collection.title for watch in self.cluster.watches]
 
 
 @contextlib.asynccontextmanager

@@ -63,7 +63,9 @@ async def test_watch_of_pods_that_are_not_wanted_any_more_is_ended(place):
     for app in ("other", "third", "vllm"):
         place.pool(8000, app=app)
         await until(lambda app=app: str(place.discovery.target.labels) == f"app={app}", "the pool is read")
-        await until(lambda: sum(watch.title == "pods in llm" for watch in place.cluster.watches) == 1, "one watch")
+        await until(
+            lambda: sum(watch.collection.title == "pods in llm" for watch in place.cluster.watches) == 1, "one watch"
+        )
 
 
 async def test_pods_without_a_pool_are_those_with_the_labels(place):

@@ -93,7 +93,7 @@ async def test_what_can_be_tried_is_tried_where_reviews_are_forbidden(access, sc
 
 async def test_nothing_is_written_to_try_it(access, script):
     script.answers[REVIEWS] = REFUSED
-    found = await access(need(LEASES, verbs=("create", "update"), dispensable=()))
+    found = await access(need(LEASES, verbs=("create", "update")))
     assert (found.state, found.untried) == (AccessState.ALLOWED, ("create", "update"))
     assert {path for _, path, _ in script.asked} == {REVIEWS}
 

@@ -82,7 +82,7 @@ class World:
 
     @property
     def titles(self) -> list[str]:
-        return sorted(watch.title for watch in self.cluster.watches)
+        return sorted(watch.collection.title for watch in self.cluster.watches)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ async def test_changes_of_all_kinds_during_a_call_are_one_call(world):
     world.api.put(NODES, "n2", data="new")
     world.api.delete(NODES, "n1")
     world.api.put(CLASSES, "gold", data="5")
-    watches = {watch.title: watch for watch in world.cluster.watches}
+    watches = {watch.collection.title: watch for watch in world.cluster.watches}
     await until(lambda: list(watches["nodes"].objects) == ["n2"], "the changes arrived")
     await until(lambda: watches["acceleratorclasses.ome.io"].objects["gold"] == "5", "that of the class too")
     plugin.gate.set()

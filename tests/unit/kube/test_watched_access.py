@@ -47,7 +47,10 @@ async def test_own_namespace_is_read_where_all_of_them_are_forbidden(api):
         await watched.first_list()
         assert watched.objects == {"llm/a": "own"}
         assert watched.state is WatchState.CURRENT
-        assert (watched.title, watched.is_narrowed) == ("allocationclaims.inference.redhat.com in llm", True)
+        assert (watched.collection.title, watched.collection.is_narrowed) == (
+            "allocationclaims.inference.redhat.com in llm",
+            True,
+        )
 
 
 async def test_all_namespaces_are_tried_again_whenever_the_watch_of_the_own_one_ends(api):
@@ -64,7 +67,7 @@ async def test_all_namespaces_are_tried_again_whenever_the_watch_of_the_own_one_
         api.forbidden.clear()
         api.end_watches()
         await until(lambda: watched.objects == {"operator/b": "other"}, "all namespaces are read")
-        assert not watched.is_narrowed
+        assert not watched.collection.is_narrowed
 
 
 async def test_objects_of_all_namespaces_stay_in_effect_when_they_are_forbidden_later(api):
@@ -84,7 +87,7 @@ async def test_kind_that_is_forbidden_everywhere_is_tried_in_both_places_until_i
     async with watching(api, CLAIMS, fallback="llm") as watched:
         await watched.settled()
         assert watched.state is WatchState.FORBIDDEN
-        assert watched.title == "allocationclaims.inference.redhat.com"
+        assert watched.collection.title == "allocationclaims.inference.redhat.com"
         api.forbidden.remove(OWN)
         await until(lambda: watched.objects == {"llm/a": "own"}, "the own namespace is read")
 
@@ -114,7 +117,11 @@ async def test_resource_of_an_unknown_kind_is_asked_of_the_server(api):
     api.put("/apis/acme.io/v2/racks", "r1", data="x")
     async with watching(api, resource, namespace="llm") as watched:
         await watched.first_list()
-        assert (watched.title, watched.namespace, watched.objects) == ("racks.acme.io", "", {"r1": "x"})
+        assert (watched.collection.title, watched.collection.namespace, watched.objects) == (
+            "racks.acme.io",
+            "",
+            {"r1": "x"},
+        )
 
 
 async def test_version_of_an_unknown_kind_is_the_one_that_the_server_prefers(api):

@@ -60,7 +60,11 @@ class World:
 
     async def is_in(self, state: WatchState, path: str) -> None:
         group = path.split("/")[2]
-        watches = [each for each in self.cluster.watches if each.title.startswith(f"inferencemodelrewrites.{group} ")]
+        watches = [
+            each
+            for each in self.cluster.watches
+            if each.collection.title.startswith(f"inferencemodelrewrites.{group} ")
+        ]
         await until(lambda: [each.state for each in watches] == [state], f"rewrites of {group} are {state}")
 
 
