@@ -7,7 +7,7 @@ from typing import Final
 
 from epp.extproc.http2.limits import Account, BufferedBytes, Capacity, RateLimitedLog
 from epp.extproc.settings import BudgetSettings
-from epp.runtime.supervisor import gateway_connections
+from epp.runtime.supervisor import within_limit
 
 _STALL_SECONDS: Final = 1.0
 """A request without progress for this time may be evicted; most are complete within milliseconds."""
@@ -83,7 +83,8 @@ class Budgets:
     def __init__(self, settings: BudgetSettings) -> None:
         self._warnings = RateLimitedLog()
         self.settings = settings
-        self.connections = Capacity("connections", gateway_connections(settings.max_connections), self._warn)
+        # With more than half, new connections would find no descriptor before an idle connection is closed.
+        self.connections = Capacity("connections", within_limit(settings.max_connections, 2), self._warn)
         self.streams = Capacity("streams", settings.max_streams, self._warn)
         self.pending = PendingStreams("pending_streams", settings.max_pending_streams, self._warn)
         self.gathered = BufferedBytes("gathered_bytes", settings.gathered_bytes, self._warn)

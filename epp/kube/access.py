@@ -165,7 +165,10 @@ class KubeApi:
             request = client.build_request(
                 method, path, params=dict(params), headers=headers, content=content, timeout=timeout
             )
-            answer = await _send(client, request)
+            try:
+                answer = await client.send(request, stream=True)
+            except credential_errors() as error:
+                raise _CredentialsError(f"no credentials: {reason_of(error)}") from error
             try:
                 if answer.status_code == _UNAUTHORIZED:
                     await self._reopen()
@@ -209,13 +212,6 @@ class _Connection:
 
 class _CredentialsError(Exception):
     """The credentials of a request cannot be read."""
-
-
-async def _send(client: "httpx2.AsyncClient", request: "httpx2.Request") -> "httpx2.Response":
-    try:
-        return await client.send(request, stream=True)
-    except credential_errors() as error:
-        raise _CredentialsError(f"no credentials: {reason_of(error)}") from error
 
 
 async def _lines(answer: "httpx2.Response") -> AsyncIterator[list[bytes]]:

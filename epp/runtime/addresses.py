@@ -138,7 +138,7 @@ class RedisAddress:
             return f"unix://{found['unix_socket_path']}"
         hosts = found.get("sentinels") or [(found["host"], found["port"])]
         service = f"/{found['service_name']}" if "service_name" in found else ""
-        shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
+        shown = ",".join(str(HostPort(host, port)) for host, port in hosts)
         return f"{self._parts.scheme}://{shown}{service}/{found['db']}"
 
     def connection(self, variables: Mapping[str, str] = os.environ) -> dict[str, Any]:

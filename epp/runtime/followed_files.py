@@ -196,7 +196,10 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
             parsed = self._parsed(content.data)
         except ValueError as error:
             return following._rejected(str(error), seen)  # noqa: SLF001  of this class
-        if seen != self.effective and (reason := self._doubt(content.file, parsed)):
+        before = None if seen == self.effective else self.parsed
+        if before is not None and (
+            reason := doubt(in_place=content.file == self.file, entries=parsed.size, entries_before=before.size)
+        ):
             waiting = self.waiting if seen == self.seen else next_wait(self.waiting, seen, now)
             if waiting is None or not waiting.is_over(now):
                 return following._with_problem(reason, seen, waiting=waiting)  # noqa: SLF001  the same
@@ -205,11 +208,6 @@ class LastGoodFile(msgspec.Struct, Generic[T], frozen=True):
         return replace(
             following, parsed=parsed, problems=problems, rejected=rejected, seen=seen, waiting=None, effective=seen
         )
-
-    def _doubt(self, file: FileId, parsed: ParsedFile[T]) -> str:
-        if self.parsed is None:
-            return ""
-        return doubt(in_place=file == self.file, entries=parsed.size, entries_before=self.parsed.size)
 
     def _parsed(self, content: bytes) -> ParsedFile[T]:
         """Return what takes effect of the content; raises ValueError."""

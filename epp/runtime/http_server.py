@@ -18,10 +18,11 @@ from aiohttp.payload import Payload
 
 from epp.runtime.addresses import listener
 from epp.runtime.http_connections import Accepting, ConnectionCounts, Contexts, Cut, OpenConnections
-from epp.runtime.supervisor import share_of_limit
+from epp.runtime.supervisor import within_limit
 
 _BACKLOG: Final = 1024
 _CLOSE_SECONDS: Final = 1.0
+_DESCRIPTOR_SHARE: Final = 8
 _MOST_THREADS: Final = 3
 """For slow answers: the metrics page, the state of health and a placement can be made at the same time."""
 _MOST_FIELDS: Final = 100
@@ -68,7 +69,7 @@ class HttpServer:
         """Listen and serve the application. `name` is for log lines; without `tls`, connections are plaintext."""
         app.middlewares.insert(0, _mark_busy)
         self._app = app
-        self._limits = replace(limits, connections=share_of_limit(limits.connections))
+        self._limits = replace(limits, connections=within_limit(limits.connections, _DESCRIPTOR_SHARE))
         self._name = name
         self._counts = counts or ConnectionCounts()
         self._tls = tls

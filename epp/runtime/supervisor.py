@@ -16,7 +16,6 @@ import structlog
 _RESERVE = 256
 """For connections of gateways and scrapers, and for files; half of a limit that is lower than twice that."""
 _BRIEF_SHARE = 8
-_PORT_SHARE = 8
 _OWN = 32
 """Listeners, pipes and the like that a picker opens at its start."""
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
@@ -66,19 +65,10 @@ def limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def share_of_limit(wanted: int) -> int:
-    """Return the connection limit of a port that serves no requests: `wanted`, an eighth of all descriptors at most."""
+def within_limit(connections: int, share: int) -> int:
+    """Return the connection limit of a port: `connections`, at most one in `share` of all descriptors."""
     most = limit()
-    return wanted if most is None else max(min(wanted, most // _PORT_SHARE), 1)
-
-
-def gateway_connections(wanted: int) -> int:
-    """Return the connection limit of gateways: `wanted`, half of all descriptors at most.
-
-    With more, new connections would find no descriptor before an idle connection is closed.
-    """
-    most = limit()
-    return wanted if most is None else max(min(wanted, most // 2), 1)
+    return connections if most is None else max(min(connections, most // share), 1)
 
 
 def shortage(connections: int) -> str | None:

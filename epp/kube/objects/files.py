@@ -90,14 +90,10 @@ def parse(file: Path, content: bytes) -> tuple[object, ...]:
             found = tuple(each for each in yaml.load_all(text, Loader=PlainLoader) if each is not None)
     except (yaml.YAMLError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"neither YAML nor JSON: {' '.join(str(error).split())}") from error
-    if any(map(_is_cut_short, found)):
+    # A list of `kubectl get -o yaml`, which sorts its keys, without its end.
+    if any(isinstance(each, dict) and list(each) == ["apiVersion", "items"] for each in found):
         raise ValueError("it ends within a list, before the kind that kubectl writes after it: write the whole file")
     return found
-
-
-def _is_cut_short(document: object) -> bool:
-    """Return whether the document is a truncated output of `kubectl get -o yaml`, which sorts its keys."""
-    return isinstance(document, dict) and list(document) == ["apiVersion", "items"]
 
 
 def _in_directory(directory: Path, lost: dict[Path, str]) -> Iterator[Path]:

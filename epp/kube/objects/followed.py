@@ -84,11 +84,9 @@ class ClusterObjects(msgspec.Struct, frozen=True):
         """Return the objects in the form of a file, without those of some keys; those of a hub replace others."""
         kinds = sorted(self.kinds, key=lambda kind: kind.hub is not None)
         held = {each.key: each for kind in kinds for each in self.kinds[kind].held.values()}
-        for key in without if held else ():
-            held.pop(key, None)
         return FileObjects(
             file=SOURCE,
-            held=tuple(held.values()),
+            held=tuple(each for key, each in held.items() if key not in without),
             problems=self.inputs.problems,
             rejected=sum(self.rejected.values()),
         )
@@ -156,7 +154,7 @@ class FollowedObjects:
         self._paths = tuple(paths)
         self._files = ObjectFiles(paths, setting)
         self._versions = ObjectVersions(grace_period, validate, kinds, setting)
-        self._cluster = ClusterObjects()
+        self.cluster = ClusterObjects()
         self._unknown: tuple[IgnoredValue, ...] = ()
         self._logged: frozenset[str] = frozenset()
 
@@ -165,17 +163,13 @@ class FollowedObjects:
         return self._files.paths
 
     @property
-    def cluster(self) -> ClusterObjects:
-        return self._cluster
-
-    @property
     def present(self) -> Change:
-        return self._change(None, self._cluster)
+        return self._change(None, self.cluster)
 
     @property
     def inputs(self) -> InputState:
         """Rejected versions of files and objects, and unknown fields; the file name of the cluster is `cluster`."""
-        files, cluster = self._versions.inputs, self._cluster.inputs
+        files, cluster = self._versions.inputs, self.cluster.inputs
         rejected = {**files.rejected, **cluster.rejected}
         return InputState((*files.problems, *cluster.problems), rejected, self._unknown)
 
@@ -190,20 +184,21 @@ class FollowedObjects:
     def read(self, now: float) -> Change | None:
         """Read the files; return the new state, None without a change."""
         versions = self._versions.after(self._files.read(self._versions.files), now)
-        return None if versions == self._versions else self._change(versions, self._cluster)
+        return None if versions == self._versions else self._change(versions, self.cluster)
 
     def take(self, kinds: Iterable[ObjectsOfKind]) -> Change:
         """Return the state after a change in the cluster."""
-        return self._change(None, self._cluster.take(kinds, self._validate))
+        return self._change(None, self.cluster.take(kinds, self._validate))
 
     def apply(self, change: Change) -> None:
         """Put a state into effect; log removed files."""
-        self._cluster, self._unknown = change.cluster, change.unknown
+        self.cluster, self._unknown = change.cluster, change.unknown
         if change.versions is None:
             return
         before, self._versions = self._versions.files, change.versions
         for file, version in before.items():
-            if version.objects.missing_since is not None and not self._versions.has_objects(file):
+            now = self._versions.files.get(file)
+            if version.objects.missing_since is not None and (now is None or not now.objects.held):
                 count = len(version.objects.held)
                 _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
 
@@ -215,13 +210,13 @@ class FollowedObjects:
         for problem in new[:_MOST_WARNINGS]:
             _log.warning("object problem", plugin=self._owner, problem=problem)
 
-    async def changes(self) -> AsyncIterator[None]:
+    def changes(self) -> AsyncIterator[None]:
         """Yield when the files may have changed."""
-        async for _ in changes(*self._files.paths):
-            yield
+        return changes(*self.paths)
 
     def _change(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> Change:
-        files = (self._versions if versions is None else versions).in_order(self._files.order)
+        of_files = (self._versions if versions is None else versions).files
+        files = [of_files[file].objects for file in sorted(of_files, key=self._files.order)]
         own = {held.key for file in files for held in file.held}
         objects = (cluster.as_file(without=own), *files)
         return Change(versions, cluster, objects, unknown_in(objects))

@@ -159,15 +159,10 @@ class ObjectVersions(msgspec.Struct, frozen=True):
             elif (missed := self._missed(before, reading.reason_missing(file), now)).held:
                 files[file] = FileVersion(missed, b"", before.file, effective=before.effective)
             elif file in reading.lost:
-                files[file] = FileVersion(self._lost(missed, reading.lost[file]))
+                reason = f"{reading.lost[file]}: restore it, or take it out of `{self.setting}`"
+                problem = InputProblem(missed.file, reason=reason)
+                files[file] = FileVersion(msgspec.structs.replace(missed, problems=(problem,)))
         return msgspec.structs.replace(self, files=files)
-
-    def in_order(self, order: Callable[[Path], tuple[int, Path]]) -> list[FileObjects]:
-        """Return the objects of each file in the order of a sort key."""
-        return [self.files[file].objects for file in sorted(self.files, key=order)]
-
-    def has_objects(self, file: Path) -> bool:
-        return file in self.files and bool(self.files[file].objects.held)
 
     def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:
         if not content.data.strip() and before.objects.held:  # another process may be writing it
@@ -189,10 +184,6 @@ class ObjectVersions(msgspec.Struct, frozen=True):
             if waiting is None or not waiting.is_over(now):
                 return FileVersion(before.objects.postpone(reason), seen, content.file, waiting, before.effective)
         return FileVersion(objects, seen, content.file, effective=seen)
-
-    def _lost(self, objects: FileObjects, reason: str) -> FileObjects:
-        problem = InputProblem(objects.file, reason=f"{reason}: restore it, or take it out of `{self.setting}`")
-        return msgspec.structs.replace(objects, problems=(problem,))
 
     def _missed(self, before: FileVersion, reason: str, now: float) -> FileObjects:
         reason = f"{reason}: restore it; its objects are removed once it has been missing for {self.grace_period}"

@@ -2,9 +2,9 @@
 """Limits of the values in objects, and removal of values beyond them, which no device can have."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 
@@ -147,18 +147,17 @@ class _Impossible(Exception):  # noqa: N818  control flow: removes the struct wi
         """Replacement for the entry of a mapping; None to remove it."""
 
 
-class _Checks(NamedTuple):
-    """What a value is checked for: a number, the fields of a struct, or the entries of a collection."""
+_Check: TypeAlias = Callable[[Any, str, str, list[str]], Any]
+"""Returns a value that is not None, or what is left of it, given its place, its name and the list of issues.
 
-    limit: Limit | None = None
-    fields: tuple["_Field", ...] = ()
-    entries: "_Checks | None" = None
+Raises _Impossible if it is to be removed.
+"""
 
 
 class _Field(NamedTuple):
     name: str
     place: str
-    checks: _Checks
+    check: _Check
     default: Any
     """Replacement for an impossible value; NODEFAULT for a required field."""
 
@@ -171,7 +170,7 @@ def sanitized(each: Object) -> tuple[Object, tuple[str, ...]]:
     the whole object.
     """
     issues = list(each.faults)
-    found: Object = _with_possible_fields(each, _fields_of(type(each)), "", issues)
+    found: Object = _with_possible_fields(_fields_of(type(each)), each, "", "", issues)
     while (contradiction := found.contradiction()) is not None:
         sentence, found = contradiction
         issues.append(sentence)
@@ -182,47 +181,41 @@ def sanitized(each: Object) -> tuple[Object, tuple[str, ...]]:
 def _fields_of(cls: type[msgspec.Struct]) -> tuple[_Field, ...]:
     found = []
     for field in msgspec.structs.fields(cls):
-        if (checks := _checks_of(field.type)) is not None:
+        if (check := _check_of(field.type)) is not None:
             default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-            found.append(_Field(field.name, field.encode_name, checks, default))
+            found.append(_Field(field.name, field.encode_name, check, default))
     return tuple(found)
 
 
-def _checks_of(annotation: Any) -> _Checks | None:
-    """Return the checks for values of a type; None for a type without limits."""
+def _check_of(annotation: Any) -> _Check | None:
+    """Return the check for values of a type; None for a type without limits."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         limit = next((extra for extra in inner[1:] if isinstance(extra, Limit)), None)
-        return None if limit is None else _Checks(limit)
+        return None if limit is None else partial(_possible, limit)
     if isinstance(annotation, type):
         fields = _fields_of(annotation) if issubclass(annotation, msgspec.Struct) else ()
-        return _Checks(fields=fields) if fields else None
-    checks = next((checks for each in inner if (checks := _checks_of(each)) is not None), None)
+        return partial(_with_possible_fields, fields) if fields else None
+    check = next((check for each in inner if (check := _check_of(each)) is not None), None)
     is_collection = isinstance(origin, type) and issubclass(origin, (tuple, Mapping))
-    return checks if checks is None or not is_collection else _Checks(entries=checks)
+    return check if check is None or not is_collection else partial(_with_possible_entries, check)
 
 
-def _possible(value: Any, checks: _Checks, place: str, key: str, issues: list[str]) -> Any:
-    """Return the value, or what is left of it; raises _Impossible if it is to be removed. `key` is its name."""
-    if value is None:
-        return None
-    limit, fields, entries = checks
-    if limit is None:
-        if entries is None:
-            return _with_possible_fields(value, fields, place, issues)
-        return _with_possible_entries(value, entries, place, issues) if value else value
+def _possible(limit: Limit, value: Any, place: str, key: str, issues: list[str]) -> Any:
     if fault := limit.fault(value, key):
         issues.append(f"{place} {fault}")
         raise _Impossible(limit.instead)
     return value
 
 
-def _with_possible_fields(value: S, fields: tuple[_Field, ...], place: str, issues: list[str]) -> S:
+def _with_possible_fields(fields: tuple[_Field, ...], value: S, place: str, _key: str, issues: list[str]) -> S:
     changes: dict[str, Any] = {}
-    for name, step, checks, default in fields:
+    for name, step, check, default in fields:
         before = getattr(value, name)
+        if before is None:
+            continue
         try:
-            after = _possible(before, checks, f"{place}.{step}" if place else step, step, issues)
+            after = check(before, f"{place}.{step}" if place else step, step, issues)
         except _Impossible:
             if default is not msgspec.NODEFAULT:
                 after = default
@@ -235,13 +228,13 @@ def _with_possible_fields(value: S, fields: tuple[_Field, ...], place: str, issu
     return msgspec.structs.replace(value, **changes) if changes else value
 
 
-def _with_possible_entries(value: Any, checks: _Checks, place: str, issues: list[str]) -> Any:
+def _with_possible_entries(check: _Check, value: Any, place: str, _key: str, issues: list[str]) -> Any:
     is_mapping = isinstance(value, Mapping)
     entries = list(value.items() if is_mapping else enumerate(value))
     kept = []
     for step, each in entries:
         try:
-            kept.append((step, _possible(each, checks, with_step(place, step), str(step), issues)))
+            kept.append((step, check(each, with_step(place, step), str(step), issues)))
         except _Impossible as impossible:
             if impossible.instead is not None:
                 kept.append((step, impossible.instead))

@@ -156,10 +156,10 @@ def read_selector(data: object, place: str) -> Layer:
     The API has `acceleratorClass`, `policy` and `constraints`; the proposal has `preferredClasses`,
     `requiredCapabilities`, `strategy`, `nodeSelector` and `annotations`. The strategy takes precedence over a policy.
     """
-    if data is None:
-        return Layer()
-    if not isinstance(data, Mapping):
-        return Layer(faults=(f"{place} is {_shown(data)}: write a mapping",))
+    return _mapping(data, place, _selector)
+
+
+def _selector(data: Mapping[str, object], place: str) -> Layer:
     return _together(
         [
             _read(data, "acceleratorClass", "acceleratorClasses", place, listed=True),
@@ -180,10 +180,10 @@ def read_requirements(data: object, place: str) -> Layer:
     The API has a list of classes, and constraints; the proposal has `supportedClasses`, `requiredCapabilities` and
     `preferenceOrder`.
     """
-    if data is None:
-        return Layer()
-    if not isinstance(data, Mapping):
-        return Layer(faults=(f"{place} is {_shown(data)}: write a mapping",))
+    return _mapping(data, place, _requirements)
+
+
+def _requirements(data: Mapping[str, object], place: str) -> Layer:
     return _together(
         [
             _read(data, "supportedClasses", "acceleratorClasses", place),
@@ -224,10 +224,13 @@ def class_names(selection: Selection) -> tuple[str, ...]:
 
 
 def _part(data: Mapping[str, object], field: str, place: str, read: Callable[[Mapping[str, Any], str], Layer]) -> Layer:
-    value, place = data.get(field), f"{place}.{field}"
+    return _mapping(data.get(field), f"{place}.{field}", read)
+
+
+def _mapping(value: object, place: str, read: Callable[[Mapping[str, Any], str], Layer]) -> Layer:
     if value is None or isinstance(value, Mapping):
         return Layer() if value is None else read(value, place)
-    return Layer(faults=(f"{place} is {_shown(value)}: write a mapping",))
+    return Layer(faults=(f"{place} is {in_quotes(value)}: write a mapping",))
 
 
 def _annotations(data: Mapping[str, object], place: str) -> Layer:
@@ -251,31 +254,26 @@ _FIGURES = {f"{name}{unit}": name for name in ("fp32", "fp16", "fp8") for unit i
 def _capabilities(data: Mapping[str, object], place: str) -> Layer:
     """Read capabilities as minimums; the names are those of the capabilities of an AcceleratorClass."""
     layers = [_read(data, field, parameter, place) for field, parameter in _LEAST.items()]
-    layers.append(_number(data, "memoryBandwidthGBps", place, lambda number: {"minMemoryBandwidthGBps": number}))
+    layers.append(_number(data, "memoryBandwidthGBps", place, "minMemoryBandwidthGBps"))
     layers.append(_part(data, "performance", place, _performance))
     return _together(layers)
 
 
 def _performance(data: Mapping[str, object], place: str) -> Layer:
-    return _together(
-        _number(data, field, place, lambda number, name=name: {"minPerformance": {name: number}})  # type: ignore[misc]  # a lambda with a default
-        for field, name in _FIGURES.items()
-    )
+    return _together(_number(data, field, place, "minPerformance", precision) for field, precision in _FIGURES.items())
 
 
-def _number(
-    data: Mapping[str, object], field: str, place: str, parameter: Callable[[float], Mapping[str, object]]
-) -> Layer:
-    """Read a number that may be written as a quantity."""
+def _number(data: Mapping[str, object], field: str, place: str, parameter: str, precision: str = "") -> Layer:
+    """Read a number that may be written as a quantity, perhaps for one precision."""
     value = data.get(field)
     if value is None:
         return Layer()
     place = f"{place}.{field}"
     with suppress(ValueError):
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            ((name, number),) = parameter(float(quantity_of(value))).items()
-            return _parameter(name, number, place, value)
-    return Layer(faults=(f"{place} is {_shown(value)}: write a number",))
+            number = float(quantity_of(value))
+            return _parameter(parameter, {precision: number} if precision else number, place, value)
+    return Layer(faults=(f"{place} is {in_quotes(value)}: write a number",))
 
 
 def _preferences(data: object, place: str) -> Layer:
@@ -283,7 +281,7 @@ def _preferences(data: object, place: str) -> Layer:
     if data is None:
         return Layer()
     if not isinstance(data, list) or len(data) > _MOST_NAMES:
-        found = f"has {len(data)} entries" if isinstance(data, list) else f"is {_shown(data)}"
+        found = f"has {len(data)} entries" if isinstance(data, list) else f"is {in_quotes(data)}"
         return Layer(faults=(f"{place} {found}: write a list of {_MOST_NAMES} at most",))
     layers = [_parameter("preferenceOrder", [each], f"{place}[{index}]", each) for index, each in enumerate(data)]
     order = tuple(each for layer in layers for each in layer.selection.preference_order)
@@ -294,7 +292,7 @@ def _bounds(data: Mapping[str, object], place: str) -> Layer:
     found = _together(_read(data, field, field, place) for field in _CONSTRAINTS)
     bounds = found.selection
     if bounds.max_memory_bytes is not None and bounds.min_memory_bytes > bounds.max_memory_bytes:
-        least, most = _shown(data.get("minMemory")), _shown(data.get("maxMemory"))
+        least, most = in_quotes(data.get("minMemory")), in_quotes(data.get("maxMemory"))
         fault = f"{place}.maxMemory is {most}, less than minMemory, {least}: write as much or more, or remove it"
         return Layer(msgspec.structs.replace(bounds, max_memory_bytes=None), (*found.faults, fault))
     return found
@@ -318,7 +316,7 @@ def _parameter(parameter: str, value: object, place: str, written: object) -> La
     except ConfigurationError as error:
         problem = error.problem.removeprefix(parameter).removeprefix(": ").strip()
         remedy = error.remedy or problem.partition(": ")[2] or problem.partition("; ")[2] or problem
-        return Layer(faults=(printable(f"{place} is {_shown(written)}: {remedy}", _MOST_CHARACTERS),))
+        return Layer(faults=(printable(f"{place} is {in_quotes(written)}: {remedy}", _MOST_CHARACTERS),))
 
 
 def _threshold(text: str, place: str) -> Layer:
@@ -327,7 +325,7 @@ def _threshold(text: str, place: str) -> Layer:
     except ValueError:
         dollars = -1.0
     if not 0 <= dollars < float("inf"):
-        return Layer(faults=(f"{place} is {_shown(text)}: write US dollars an hour, such as 0.5",))
+        return Layer(faults=(f"{place} is {in_quotes(text)}: write US dollars an hour, such as 0.5",))
     return Layer(Selection(max_endpoint_cost_per_hour=dollars))
 
 
@@ -338,7 +336,7 @@ def _together(layers: Iterable[Layer]) -> Layer:
     return found
 
 
-def _shown(value: object) -> str:
+def in_quotes(value: object) -> str:
     return printable(f"{value!r}", 60)
 
 

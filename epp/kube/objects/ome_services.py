@@ -15,6 +15,7 @@ from epp.kube.objects.ome import (
     THRESHOLD,
     Layer,
     class_names,
+    in_quotes,
     read_annotations,
     read_requirements,
     read_selector,
@@ -39,7 +40,7 @@ def configuration_faults(configuration: Mapping[str, object], place: str) -> Ite
         if first != name:
             yield f"{where} is the same class as {printable(first, _MOST_CHARACTERS)!r}: write it once"
         if not isinstance(values, Mapping):
-            yield f"{where} is {_shown(values)}: write a mapping"
+            yield f"{where} is {in_quotes(values)}: write a mapping"
             continue
         yield from _faults_of_class(values, where)
 
@@ -48,22 +49,18 @@ def _faults_of_class(values: Mapping[str, object], place: str) -> Iterator[str]:
     least = values.get("minMemoryPerBillionParams")
     if least is not None:
         remedy = "write the requirement of the model as spec.acceleratorRequirements.minMemory"
-        yield f"{place}.minMemoryPerBillionParams is {_shown(least)}, and bounds no request: {remedy}"
+        yield f"{place}.minMemoryPerBillionParams is {in_quotes(least)}, and bounds no request: {remedy}"
     parallel = values.get("tensorParallelismOverride")
     if parallel is None:
         return
     if not isinstance(parallel, Mapping):
-        yield f"{place}.tensorParallelismOverride is {_shown(parallel)}: write a mapping"
+        yield f"{place}.tensorParallelismOverride is {in_quotes(parallel)}: write a mapping"
         return
     for size in _SIZES:
         value = parallel.get(size)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             where = f"{place}.tensorParallelismOverride.{size}"
-            yield f"{where} is {_shown(value)}: write a whole number of at least 1"
-
-
-def _shown(value: object) -> str:
-    return printable(f"{value!r}", _MOST_CHARACTERS)
+            yield f"{where} is {in_quotes(value)}: write a whole number of at least 1"
 
 
 SERVICE_KINDS = frozenset((OME, kind) for kind in ("InferenceService", "ServingRuntime", "ClusterServingRuntime"))
@@ -100,6 +97,11 @@ class Runtime(Object, frozen=True, kw_only=True):
     """As in InferenceService."""
     configuration_faults: tuple[str, ...] = ()
     """Field, value and remedy of invalid and ineffective values in the configurations of model formats."""
+
+    @property
+    def places(self) -> Iterator[tuple[str, Layer]]:
+        """As in InferenceService."""
+        yield "spec.acceleratorRequirements", self.requirements
 
 
 class ServingRuntime(Runtime, frozen=True, kw_only=True):
@@ -141,11 +143,8 @@ class _RawRuntime(Object, frozen=True, kw_only=True):
 def read_inference_service(document: object) -> InferenceService:
     """Return the object; raises ValueError. Invalid values for accelerators become faults of the layers."""
     raw = convert(document, _RawService)
-    override = None if raw.decoder is None else raw.decoder.accelerator_override
-    components = (("engine", raw.engine), ("decoder", raw.decoder or _Component()))
-    configured = [*_configured(raw.configurations, "spec")]
-    for name, each in components:
-        configured += _configured(each.accelerator_configurations, f"spec.{name}")
+    decoder = raw.decoder or _Component()
+    override = "spec.decoder.acceleratorOverride"
     return InferenceService(
         metadata=raw.metadata,
         model=_name(raw.model),
@@ -155,8 +154,12 @@ def read_inference_service(document: object) -> InferenceService:
             read_selector(raw.selector, "spec.acceleratorSelector")
         ),
         engine=read_selector(raw.engine.accelerator_override, "spec.engine.acceleratorOverride"),
-        decoder=None if raw.decoder is None else read_selector(override, "spec.decoder.acceleratorOverride"),
-        configured=tuple(configured),
+        decoder=None if raw.decoder is None else read_selector(decoder.accelerator_override, override),
+        configured=(
+            *_configured(raw.configurations, "spec"),
+            *_configured(raw.engine.accelerator_configurations, "spec.engine"),
+            *_configured(decoder.accelerator_configurations, "spec.decoder"),
+        ),
     )
 
 
@@ -187,57 +190,39 @@ def read_runtime(document: object, cls: type[R]) -> R:
 
 def selection_faults(found: Object) -> Iterable[str]:
     """Return field, value and remedy of each invalid value for accelerators."""
-    match found:
-        case InferenceService():
-            return [fault for _, layer in found.places for fault in layer.faults]
-        case Runtime():
-            return found.requirements.faults
-        case InferencePool():
-            return read_annotations(found.metadata.annotations, only=(THRESHOLD,)).faults
-        case InferenceObjective():
-            return read_annotations(found.metadata.annotations).faults
-        case _:
-            return ()
+    if isinstance(found, InferencePool):
+        return read_annotations(found.metadata.annotations, only=(THRESHOLD,)).faults
+    if isinstance(found, InferenceObjective):
+        return read_annotations(found.metadata.annotations).faults
+    return [fault for _, layer in _layers(found) for fault in layer.faults]
 
 
 def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
     """Yield an error for each unknown class in an object."""
+    if isinstance(found, InferenceObjective):
+        layer = read_annotations(found.metadata.annotations)
+        yield from unknown_classes([("an annotation", layer.selection)], known)
     if isinstance(found, InferenceService | Runtime):
         yield from unknown_classes(((place, Selection(classes=(name,))) for place, name in found.configured), known)
-    match found:
-        case InferenceService():
-            yield from unknown_classes(((place, layer.selection) for place, layer in found.places), known)
-        case Runtime():
-            places = [("spec.acceleratorRequirements", found.requirements.selection)]
-            places += [
-                (f"{_PER_CLASS} of a model format", Selection(classes=(name,))) for name in found.configured_classes
-            ]
-            yield from unknown_classes(places, known)
-        case InferenceObjective():
-            layer = read_annotations(found.metadata.annotations)
-            yield from unknown_classes([("an annotation", layer.selection)], known)
+    yield from unknown_classes(((place, layer.selection) for place, layer in _layers(found)), known)
+    if isinstance(found, Runtime):
+        place = f"{_PER_CLASS} of a model format"
+        yield from unknown_classes(((place, Selection(classes=(each,))) for each in found.configured_classes), known)
 
 
 def selects_accelerators(found: Object) -> bool:
     """Return whether the object is a service or runtime with any bound or preference."""
-    match found:
-        case InferenceService():
-            return any(layer.selection != ANY for _, layer in found.places)
-        case Runtime():
-            return found.requirements.selection != ANY
-        case _:
-            return False
+    return any(layer.selection != ANY for _, layer in _layers(found))
 
 
 def classes_named(found: Object) -> tuple[str, ...]:
     """Return the accelerator classes in the bounds of a service or runtime."""
-    match found:
-        case InferenceService():
-            return tuple(name for _, layer in found.places for name in class_names(layer.selection))
-        case Runtime():
-            return class_names(found.requirements.selection)
-        case _:
-            return ()
+    return tuple(name for _, layer in _layers(found) for name in class_names(layer.selection))
+
+
+def _layers(found: Object) -> Iterable[tuple[str, Layer]]:
+    """Return the places and layers of a service or runtime; none for other kinds."""
+    return found.places if isinstance(found, InferenceService | Runtime) else ()
 
 
 def _name(value: object) -> str:
