@@ -107,15 +107,15 @@ def placement_faults(
 
 def read_template(each: SchedulingConfigTemplate) -> tuple[PlacementTemplate, tuple[str, ...]]:
     """Return the template without invalid values, and field, value and remedy of each invalid value."""
-    given, faults = each.placement, []
-    mode = _MODES.get(given.mode)
+    faults = []
+    mode = _MODES.get(each.mode)
     if mode is None:
         mode = PlacementMode.NODE_COMPACT
         *others, last = _MODES
         choice = f"{', '.join(others)} or {last}"
-        faults.append(f"spec.placement.mode is {given.mode!r}: write {choice}, the default being {mode.value}")
-    template = PlacementTemplate(name=each.name, mode=mode, allow_local_gpu=given.allow_using_local_gpu)
-    for number, one in enumerate(given.gpu_filters):
+        faults.append(f"spec.placement.mode is {each.mode!r}: write {choice}, the default being {mode.value}")
+    template = PlacementTemplate(name=each.name, mode=mode, allow_local_gpu=each.allow_using_local_gpu)
+    for number, one in enumerate(each.gpu_filters):
         try:
             template = _with_filter(template, one)
         except ValueError as error:

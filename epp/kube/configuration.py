@@ -5,7 +5,7 @@ import os
 import socket
 import ssl
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
@@ -219,7 +219,14 @@ def read_config(
         raise ConfigurationError(
             f"the package {error.name!r} for access to Kubernetes is not installed: {install_command('kubernetes')}"
         ) from error
-    path = kubeconfig or _named_config()
+    path = kubeconfig
+    if path is None and (named := os.environ.get("KUBECONFIG", "")):
+        if os.pathsep in named:
+            raise ConfigurationError(
+                f"KUBECONFIG names several files, {named}: name one, such as the output of "
+                "`kubectl config view --flatten`"
+            )
+        path = Path(named)
     if path is None and (service_account / "token").exists():
         found = _of_service_account(service_account)
     else:
@@ -245,11 +252,13 @@ def client_of(config: "SingleConfig", headers: Mapping[str, str] | None = None) 
         params = ConnectionParams().httpx_params(config)
     except (ConfigError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
         refuse_access(config.fname or config.cluster.server, f"{reason_of(error)}; correct certificates and keys")
+    known = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
+    keepalive = ((socket.IPPROTO_TCP, option, value) for option, value in known.items())
     transport = httpx2.AsyncHTTPTransport(
         verify=params["verify"],
         limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=10),
         proxy=_proxy(config.cluster.server) if config.fname else None,
-        socket_options=_socket_options(),
+        socket_options=[(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *keepalive],
     )
     return httpx2.AsyncClient(base_url=params["base_url"], auth=params["auth"], headers=headers, transport=transport)
 
@@ -259,15 +268,6 @@ def credential_errors() -> tuple[type[Exception], ...]:
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415  an optional dependency
 
     return (ConfigError, OSError, ValueError, KeyError, TypeError)
-
-
-def _named_config() -> Path | None:
-    named = os.environ.get("KUBECONFIG", "")
-    if os.pathsep in named:
-        raise ConfigurationError(
-            f"KUBECONFIG names several files, {named}: name one, such as the output of `kubectl config view --flatten`"
-        )
-    return Path(named) if named else None
 
 
 def _default_config(service_account: Path) -> Path:
@@ -307,14 +307,6 @@ def _proxy(server: str) -> str | None:
     if parts.hostname is None or proxy_bypass(parts.hostname):
         return None
     return proxies.get(parts.scheme) or proxies.get("all")
-
-
-def _socket_options() -> Iterable[tuple[int, int, int]]:
-    known = {getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)}
-    return [
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        *((socket.IPPROTO_TCP, option, value) for option, value in known.items()),
-    ]
 
 
 def reason_of(error: BaseException) -> str:

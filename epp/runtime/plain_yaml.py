@@ -2,6 +2,7 @@
 """Untrusted YAML as plain data, without input that would end the process; and entries of lists, each with its line."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import yaml
@@ -21,7 +22,6 @@ def _as_string(loader: PlainLoader, node: yaml.ScalarNode) -> object:
 
 
 PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_string)
-
 
 _DEPTH_LIMIT = 16
 _MOST_ALIASED = 1_000_000
@@ -43,16 +43,15 @@ def refuse_unsafe(text: str, depth_limit: int, *, keys_may_repeat: bool = False)
             raise ValueError(f"{line}{error}") from None
 
 
+@dataclass(slots=True)
 class _Open:
     """A mapping or list whose end has not been read yet."""
 
-    __slots__ = ("anchor", "at_key", "keys", "parts")
-
-    def __init__(self, anchor: str | None, *, is_mapping: bool) -> None:
-        self.anchor = anchor
-        self.keys: set[tuple[str, tuple[bool, bool]]] | None = set() if is_mapping else None
-        self.at_key = is_mapping
-        self.parts = 1
+    anchor: str | None
+    at_key: bool
+    keys: set[tuple[str, tuple[bool, bool]]] | None
+    """None in a list."""
+    parts: int = 1
 
 
 class _Scan:
@@ -70,7 +69,8 @@ class _Scan:
             if self._open:
                 self._scalar(event, self._open[-1])
         elif isinstance(event, yaml.CollectionStartEvent):
-            self._open.append(_Open(event.anchor, is_mapping=isinstance(event, yaml.MappingStartEvent)))
+            is_mapping = isinstance(event, yaml.MappingStartEvent)
+            self._open.append(_Open(event.anchor, is_mapping, set() if is_mapping else None))
             if len(self._open) > self._depth_limit:
                 raise ValueError(f"nested more than {self._depth_limit} deep")
         elif isinstance(event, yaml.CollectionEndEvent):

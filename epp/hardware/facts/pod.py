@@ -266,8 +266,8 @@ def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | No
         for owner in pod.metadata.owner_references
     }
     for variant in inventory.variants:
-        target = variant.target
-        if variant.metadata.namespace == pod.metadata.namespace and (target.kind, target.name) in owners:
+        target = variant.target_kind, variant.target_name
+        if variant.metadata.namespace == pod.metadata.namespace and target in owners:
             return variant
     return None
 

@@ -231,15 +231,11 @@ class UnitCosts(Object, frozen=True, kw_only=True):
     costs: Mapping[str, UnitCost] = msgspec.field(name="data")
 
 
-class ScaleTarget(Part, frozen=True, kw_only=True):
-    kind: str = "Deployment"
-    name: str = ""
-
-
 class VariantAutoscaling(Object, frozen=True, kw_only=True):
     """A variant of a model's servers and its price."""
 
-    target: ScaleTarget = msgspec.field(default=ScaleTarget(), name="spec.scaleTargetRef")
+    target_kind: str = msgspec.field(default="Deployment", name="spec.scaleTargetRef.kind")
+    target_name: str = msgspec.field(default="", name="spec.scaleTargetRef.name")
     cost: LargePrice = msgspec.field(default=None, name="spec.variantCost")
     """Price of one replica with all its accelerators."""
 

@@ -195,9 +195,8 @@ def decode_object(document: Mapping[str, object]) -> Object | None:
     return version.object
 
 
-def versions_in(documents: Iterable[object], kinds: Kinds | None = None) -> Iterator[Version]:
-    """Yield a version for each document, or list item, of these kinds; None stands for all kinds."""
-    kinds = ALL_KINDS if kinds is None else kinds
+def versions_in(documents: Iterable[object], kinds: Kinds = ALL_KINDS) -> Iterator[Version]:
+    """Yield a version for each document, or list item, of these kinds."""
     for index, document in enumerate(documents, 1):
         for place, item in _unpacked(document, f"document {index}"):
             if (version := _version(item, place, kinds)) is not None:

@@ -212,17 +212,15 @@ def qualified(name: str, driver: str) -> str:
 def _device(data: Mapping[str, Any], driver: str, place: str) -> SliceDevice:
     basic = data.get("basic")  # location of the fields in v1beta1
     device = convert({**data, **basic} if isinstance(basic, Mapping) else data, _Device, place)
-    return SliceDevice(
-        name=device.name,
+    return with_fields(
+        SliceDevice,
+        device,
         attributes={
             qualified(name, driver): value
             for name, box in device.attributes.items()
             if (value := _attribute(box, f"{place}.attributes[{name}]")) is not None
         },
         capacity={qualified(name, driver): amount.value for name, amount in device.capacity.items()},
-        consumes_counters=device.consumes_counters,
-        taints=device.taints,
-        node_name=device.node_name,
     )
 
 

@@ -2,6 +2,7 @@
 """Objects in files and in a cluster, in their last good versions, and the base of the plugins that follow them."""
 
 import asyncio
+import hashlib
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,15 +13,17 @@ import structlog
 
 from epp.framework.cluster_objects import ObjectKind, ObjectReader, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints
+from epp.framework.files import FileContent, doubt, next_wait
 from epp.framework.plugin import P
 from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
+from epp.framework.quantities import parse_duration
 from epp.kube.objects.base import Object
 from epp.kube.objects.decode import Kinds, ObjectKey, decode_object
-from epp.kube.objects.files import ObjectFiles
+from epp.kube.objects.files import ObjectFiles, parse
 from epp.kube.objects.last_good import (
     FileObjects,
+    FileVersion,
     ObjectInEffect,
-    ObjectVersions,
     Validator,
     checked,
     no_faults,
@@ -117,7 +120,7 @@ def _taken(each: ObjectsOfKind, before: _Kind, validate: Validator) -> _Kind:
 class Change(NamedTuple):
     """A new state of the objects that is not in effect yet."""
 
-    versions: ObjectVersions | None
+    versions: Mapping[Path, FileVersion] | None
     """None if the files are unchanged."""
     cluster: ClusterObjects
     files: tuple[FileObjects, ...]
@@ -150,10 +153,12 @@ class FollowedObjects:
         self.kinds = kinds
         """Kinds of the objects, by group and name."""
         self._owner = owner
+        self._grace_period = grace_period
         self._validate = validate
         self._paths = tuple(paths)
         self._files = ObjectFiles(paths, setting)
-        self._versions = ObjectVersions(grace_period, validate, kinds, setting)
+        self._setting = setting
+        self._versions: Mapping[Path, FileVersion] = {}
         self.cluster = ClusterObjects()
         self._unknown: tuple[IgnoredValue, ...] = ()
         self._logged: frozenset[str] = frozenset()
@@ -169,9 +174,10 @@ class FollowedObjects:
     @property
     def inputs(self) -> InputState:
         """Rejected versions of files and objects, and unknown fields; the file name of the cluster is `cluster`."""
-        files, cluster = self._versions.inputs, self.cluster.inputs
-        rejected = {**files.rejected, **cluster.rejected}
-        return InputState((*files.problems, *cluster.problems), rejected, self._unknown)
+        files, cluster = [each.objects for each in self._versions.values()], self.cluster.inputs
+        problems = (*(problem for each in files for problem in each.problems), *cluster.problems)
+        rejected = {**{each.file: each.rejected for each in files}, **cluster.rejected}
+        return InputState(problems, rejected, self._unknown)
 
     def read_also(self, paths: Sequence[str], setting: str) -> None:
         """Add files after the configured ones; raises ConfigurationError.
@@ -179,11 +185,27 @@ class FollowedObjects:
         `setting` is the flag or parameter with the paths, for messages.
         """
         self._files = ObjectFiles((*self._paths, *paths), setting)
-        self._versions = msgspec.structs.replace(self._versions, setting=setting, files={})
+        self._setting, self._versions = setting, {}
 
     def read(self, now: float) -> Change | None:
         """Read the files; return the new state, None without a change."""
-        versions = self._versions.after(self._files.read(self._versions.files), now)
+        reading = self._files.read(self._versions)
+        versions: dict[Path, FileVersion] = {}
+        for file in sorted({*self._versions, *reading.contents, *reading.unreadable, *reading.lost}):
+            before = self._versions.get(file) or FileVersion(FileObjects(file=str(file)))
+            if file in reading.contents:
+                versions[file] = self._with_content(file, before, reading.contents[file], now)
+            elif file in reading.unreadable:
+                seen = reading.unreadable[file].encode()
+                rejected = before.objects.reject(reading.unreadable[file])
+                new = FileVersion(rejected, seen, before.file, effective=before.effective)
+                versions[file] = before if seen == before.seen else new
+            elif (missed := self._missed(before, reading.reason_missing(file), now)).held:
+                versions[file] = FileVersion(missed, b"", before.file, effective=before.effective)
+            elif file in reading.lost:
+                reason = f"{reading.lost[file]}: restore it, or take it out of `{self._setting}`"
+                problem = InputProblem(missed.file, reason=reason)
+                versions[file] = FileVersion(msgspec.structs.replace(missed, problems=(problem,)))
         return None if versions == self._versions else self._change(versions, self.cluster)
 
     def take(self, kinds: Iterable[ObjectsOfKind]) -> Change:
@@ -195,9 +217,9 @@ class FollowedObjects:
         self.cluster, self._unknown = change.cluster, change.unknown
         if change.versions is None:
             return
-        before, self._versions = self._versions.files, change.versions
+        before, self._versions = self._versions, change.versions
         for file, version in before.items():
-            now = self._versions.files.get(file)
+            now = self._versions.get(file)
             if version.objects.missing_since is not None and (now is None or not now.objects.held):
                 count = len(version.objects.held)
                 _log.warning("objects of a missing file removed", plugin=self._owner, file=str(file), objects=count)
@@ -214,8 +236,33 @@ class FollowedObjects:
         """Yield when the files may have changed."""
         return changes(*self.paths)
 
-    def _change(self, versions: ObjectVersions | None, cluster: ClusterObjects) -> Change:
-        of_files = (self._versions if versions is None else versions).files
+    def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:
+        seen = hashlib.blake2b(content.data).digest()
+        if not content.data.strip() and before.objects.held:  # another process may be writing it
+            missed = self._missed(before, "it is empty", now)
+            if missed.held:
+                return FileVersion(missed, b"", content.file, effective=before.effective)
+            return FileVersion(missed.take(()), seen)
+        if seen == before.seen and (before.waiting is None or not before.waiting.is_over(now)):
+            return before
+        try:
+            objects = before.objects.take(parse(file, content.data), self._validate, self.kinds)
+        except ValueError as error:
+            return FileVersion(before.objects.reject(str(error)), seen, content.file, effective=before.effective)
+        held, held_before = len(objects.held), len(before.objects.held)
+        reason = doubt(in_place=content.file == before.file, entries=held, entries_before=held_before)
+        if reason and held_before and seen != before.effective:
+            waiting = before.waiting if seen == before.seen else next_wait(before.waiting, seen, now)
+            if waiting is None or not waiting.is_over(now):
+                return FileVersion(before.objects.postpone(reason), seen, content.file, waiting, before.effective)
+        return FileVersion(objects, seen, content.file, effective=seen)
+
+    def _missed(self, before: FileVersion, reason: str, now: float) -> FileObjects:
+        reason = f"{reason}: restore it; its objects are removed once it has been missing for {self._grace_period}"
+        return before.objects.miss(reason, now, parse_duration(self._grace_period))
+
+    def _change(self, versions: Mapping[Path, FileVersion] | None, cluster: ClusterObjects) -> Change:
+        of_files = self._versions if versions is None else versions
         files = [of_files[file].objects for file in sorted(of_files, key=self._files.order)]
         own = {held.key for file in files for held in file.held}
         objects = (cluster.as_file(without=own), *files)

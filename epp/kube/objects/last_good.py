@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Last valid versions of the objects in files, from one reading of the files to the next."""
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
-from epp.framework.files import FileContent, FileId, UnsettledVersion, doubt, next_wait
-from epp.framework.plugin_status import IgnoredValue, InputProblem, InputState
-from epp.framework.quantities import parse_duration
+from epp.framework.files import FileId, UnsettledVersion
+from epp.framework.plugin_status import IgnoredValue, InputProblem
 from epp.kube.objects.base import Object
-from epp.kube.objects.decode import Kinds, ObjectKey, Version, kinds_without_use, versions_in
-from epp.kube.objects.files import Reading, parse
+from epp.kube.objects.decode import ALL_KINDS, Kinds, ObjectKey, Version, kinds_without_use, versions_in
 from epp.kube.objects.limits import sanitized
 from epp.kube.objects.ome_services import SERVICE_KINDS
 
@@ -65,11 +61,11 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     """Time at which the file was first missing, by the clock of the caller."""
 
     def take(
-        self, documents: Iterable[object], validate: Validator = no_faults, kinds: Kinds | None = None
+        self, documents: Iterable[object], validate: Validator = no_faults, kinds: Kinds = ALL_KINDS
     ) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
-        Objects of other kinds are ignored; None stands for all kinds. An object that is missing from the documents is
+        Objects of other kinds are ignored. An object that is missing from the documents is
         removed, unless one of them may be a version of it, for example one without a readable name. An object with an
         invalid value does not replace a valid one.
         """
@@ -130,81 +126,10 @@ class FileVersion(msgspec.Struct, frozen=True):
     """Digest of the content in effect."""
 
 
-class ObjectVersions(msgspec.Struct, frozen=True):
-    """State of all files; `after` returns the next state."""
-
-    grace_period: str
-    validate: Validator = no_faults
-    kinds: Kinds | None = None
-    setting: str = "paths"
-    files: Mapping[Path, FileVersion] = {}
-
-    @property
-    def inputs(self) -> InputState:
-        states = [each.objects for each in self.files.values()]
-        return InputState(
-            tuple(problem for each in states for problem in each.problems),
-            {each.file: each.rejected for each in states},
-        )
-
-    def after(self, reading: Reading, now: float) -> "ObjectVersions":
-        """Return the state after a reading of the files; equal to this one without a change."""
-        files: dict[Path, FileVersion] = {}
-        for file in sorted({*self.files, *reading.contents, *reading.unreadable, *reading.lost}):
-            before = self.files.get(file) or FileVersion(FileObjects(file=str(file)))
-            if file in reading.contents:
-                files[file] = self._with_content(file, before, reading.contents[file], now)
-            elif file in reading.unreadable:
-                files[file] = _unreadable(before, reading.unreadable[file])
-            elif (missed := self._missed(before, reading.reason_missing(file), now)).held:
-                files[file] = FileVersion(missed, b"", before.file, effective=before.effective)
-            elif file in reading.lost:
-                reason = f"{reading.lost[file]}: restore it, or take it out of `{self.setting}`"
-                problem = InputProblem(missed.file, reason=reason)
-                files[file] = FileVersion(msgspec.structs.replace(missed, problems=(problem,)))
-        return msgspec.structs.replace(self, files=files)
-
-    def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:
-        if not content.data.strip() and before.objects.held:  # another process may be writing it
-            missed = self._missed(before, "it is empty", now)
-            if missed.held:
-                return FileVersion(missed, b"", content.file, effective=before.effective)
-            return FileVersion(missed.take(()), _digest(content.data))
-        seen = _digest(content.data)
-        if seen == before.seen and (before.waiting is None or not before.waiting.is_over(now)):
-            return before
-        try:
-            objects = before.objects.take(parse(file, content.data), self.validate, self.kinds)
-        except ValueError as error:
-            return FileVersion(before.objects.reject(str(error)), seen, content.file, effective=before.effective)
-        held, held_before = len(objects.held), len(before.objects.held)
-        reason = doubt(in_place=content.file == before.file, entries=held, entries_before=held_before)
-        if reason and held_before and seen != before.effective:
-            waiting = before.waiting if seen == before.seen else next_wait(before.waiting, seen, now)
-            if waiting is None or not waiting.is_over(now):
-                return FileVersion(before.objects.postpone(reason), seen, content.file, waiting, before.effective)
-        return FileVersion(objects, seen, content.file, effective=seen)
-
-    def _missed(self, before: FileVersion, reason: str, now: float) -> FileObjects:
-        reason = f"{reason}: restore it; its objects are removed once it has been missing for {self.grace_period}"
-        return before.objects.miss(reason, now, parse_duration(self.grace_period))
-
-
 def _validated(version: Version, validate: Validator) -> tuple[Version, ObjectInEffect | None, str]:
     if version.object is None:
         return version, None, version.reason
     return version, *checked(version.key, version.object, validate)
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content).digest()
-
-
-def _unreadable(before: FileVersion, reason: str) -> FileVersion:
-    seen = reason.encode()
-    if seen == before.seen:
-        return before
-    return FileVersion(before.objects.reject(reason), seen, before.file, effective=before.effective)
 
 
 _MOST_UNKNOWN = 100

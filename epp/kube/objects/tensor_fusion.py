@@ -160,11 +160,7 @@ class GpuFilter(Part, frozen=True, kw_only=True):
     params: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class GpuPlacement(Part, frozen=True, kw_only=True):
-    mode: str = "NodeCompactGPULowLoad"
-    allow_using_local_gpu: bool = msgspec.field(default=True, name="allowUsingLocalGPU")
-    gpu_filters: tuple[GpuFilter, ...] = ()
-
-
 class SchedulingConfigTemplate(ClusterObject, frozen=True, kw_only=True):
-    placement: GpuPlacement = msgspec.field(default=GpuPlacement(), name="spec.placement")
+    mode: str = msgspec.field(default="NodeCompactGPULowLoad", name="spec.placement.mode")
+    allow_using_local_gpu: bool = msgspec.field(default=True, name="spec.placement.allowUsingLocalGPU")
+    gpu_filters: tuple[GpuFilter, ...] = msgspec.field(default=(), name="spec.placement.gpuFilters")

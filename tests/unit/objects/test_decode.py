@@ -63,7 +63,7 @@ def test_tf_1_quota_and_placement_mode(documents):
     decoded = decode(documents("tensor-fusion"), "samples")
     quota = decoded.of(GpuResourceQuota)[0]
     assert (quota.total.requests.tflops, quota.total.requests.vram, quota.single.max_gpu_count) == (500, 200 * GIB, 4)
-    assert decoded.of(SchedulingConfigTemplate)[0].placement.mode == "NodeCompactGPULowLoad"
+    assert decoded.of(SchedulingConfigTemplate)[0].mode == "NodeCompactGPULowLoad"
 
 
 def test_is_1_malformed_claim_is_skipped_counted_and_named():
