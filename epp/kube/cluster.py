@@ -26,52 +26,43 @@ _UNREADABLE = frozenset({WatchState.ABSENT, WatchState.FORBIDDEN})
 _REMEDY = "to use them, allow list and watch, at cluster scope in a ClusterRole; no restart is needed"
 
 
-class OptionalKinds:
+class _OptionalKinds:
     """Logs which optional kinds are absent or forbidden, and when that changes: one line for many kinds.
 
     With the URL of a hub, also when that cannot be reached, and when it can be again.
     """
 
     def __init__(self, hub: str = "") -> None:
+        self.logged: dict[Watched[Any], WatchState] = {}
+        """State of each watch that was logged last."""
+        self.noticed = asyncio.Event()
+        """Set when a watch begins or changes its state."""
         self._of_hub: dict[str, str] = {"hub": hub} if hub else {}
         self._is_lost = False
-        self._watches: dict[Watched[Any], WatchState] = {}
-        """State that was logged last."""
-        self._noticed = asyncio.Event()
-
-    def add(self, watched: Watched[Any]) -> None:
-        self._watches[watched] = WatchState.STARTING
-        self._noticed.set()
-
-    def discard(self, watched: Watched[Any]) -> None:
-        self._watches.pop(watched, None)
-
-    def notice(self) -> None:
-        self._noticed.set()
 
     async def follow(self) -> None:
         while True:
-            await self._noticed.wait()
-            self._noticed.clear()
+            await self.noticed.wait()
+            self.noticed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SETTLING_SECONDS):
-                    for watch in tuple(self._watches):
+                    for watch in tuple(self.logged):
                         await watch.settled()
             await asyncio.sleep(_GATHERING_SECONDS)
             self._log_changes()
 
     def _log_changes(self) -> None:
         # An unreachable API server of the pool is logged by the watch of the pods.
-        stale = [watch.reason for watch in self._watches if self._of_hub and watch.state is WatchState.STALE]
+        stale = [watch.reason for watch in self.logged if self._of_hub and watch.state is WatchState.STALE]
         if stale and not self._is_lost:
             _log.warning("hub cannot be read, its last objects stay in effect", **self._of_hub, reason=stale[0])
         elif self._is_lost and not stale:
             _log.info("hub answers again", **self._of_hub)
         self._is_lost = bool(stale)
         changed = {
-            watch: logged for watch, logged in self._watches.items() if watch.state not in {logged, WatchState.STALE}
+            watch: logged for watch, logged in self.logged.items() if watch.state not in {logged, WatchState.STALE}
         }
-        self._watches.update({watch: watch.state for watch in changed})
+        self.logged.update({watch: watch.state for watch in changed})
         now = {state: [watch for watch in changed if watch.state is state] for state in WatchState}
         readable, forbidden = now[WatchState.CURRENT], now[WatchState.FORBIDDEN]
         if back := sorted(watch.collection.title for watch in readable if changed[watch] in _UNREADABLE):
@@ -122,7 +113,7 @@ class Cluster:
         self._clock = clock
         self._supervisor = supervisor
         self._watches: dict[_Key, _Watch] = {}
-        self._optional = OptionalKinds("" if place == "cluster" else api.server)
+        self._optional = _OptionalKinds("" if place == "cluster" else api.server)
         self._logging: asyncio.Task[None] | None = None
 
     @property
@@ -156,11 +147,12 @@ class Cluster:
                 namespace=namespace,
                 fallback=fallback,
                 selector=dict(key.selector),
-                observer=self._optional.notice if optional else None,
+                observer=self._optional.noticed.set if optional else None,
                 place=self._place,
             )
             if optional:
-                self._optional.add(watched)
+                self._optional.logged[watched] = WatchState.STARTING
+                self._optional.noticed.set()
                 if self._logging is None:
                     self._logging = self._supervisor.start(
                         "watch", self._optional.follow, name=f"{self._of}optional objects"
@@ -181,7 +173,7 @@ class Cluster:
         watch.users -= 1
         if not watch.users:
             del self._watches[key]
-            self._optional.discard(watched)
+            self._optional.logged.pop(watched, None)
             watch.task.cancel()
 
     def part(self) -> "Cluster":

@@ -62,8 +62,7 @@ A watch may be silent for a minute. Without probes, a lost connection looks like
 def read_kubeconfig(path: Path, context_name: str = "", setting: str = SETTING) -> "KubeConfig":
     """Return a context of the file, by default the current one, without all other entries; raises ConfigurationError.
 
-    `setting` is the flag or parameter with the path, for messages. In a directory, of a mounted Secret, the file is the
-    first one of `SECRET_KEYS`.
+    In a directory, of a mounted Secret, the file is the first one of `SECRET_KEYS`.
     """
     path = path.expanduser()
     if path.is_dir():
@@ -172,10 +171,7 @@ def _check(cluster: Mapping[str, object], user: Mapping[str, object], path: Path
 
 
 def _with_absolute_paths(content: Mapping[str, object], path: Path) -> dict[str, object]:
-    """Return an entry with absolute paths; raises ConfigurationError for unreadable files.
-
-    Relative paths start at the directory of the kubeconfig.
-    """
+    """Return an entry with paths relative to the kubeconfig made absolute; raises ConfigurationError."""
     files = {key: path.absolute().parent / each for key in _FILES if isinstance(each := content.get(key), str) and each}
     for key, file in files.items():
         try:
@@ -211,7 +207,6 @@ def read_config(
     """Return the configuration in effect; raises ConfigurationError.
 
     Sources in order: `kubeconfig`, the variable KUBECONFIG, the service account of this pod, `~/.kube/config`.
-    `context` and `setting` are as in `read_kubeconfig`.
     """
     try:
         import lightkube  # noqa: F401, PLC0415  an optional dependency

@@ -166,7 +166,6 @@ class LeaderElection:
         self.settings = settings
         self.lease = Lease(settings, identity, clock)
         self.is_leader = False
-        """Whether this replica leads."""
         self.problem = ""
         """Reason why the last attempt failed; empty if it succeeded."""
         self._api = api

@@ -34,8 +34,11 @@ KEPT_SECONDS = 600.0
 """Time for which an allowed token stays allowed while the API server does not respond."""
 _MOST_CACHED = 1024
 _MOST_AT_ONCE = 8
-_TOKENS, _ACCESS = (each.path("v1") for each in REVIEWS)
-
+_AT_ONCE = 8
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
+_TOKENS, _ACCESS = (each.group for each in REVIEWS)
 
 R = TypeVar("R", bound=Part)
 
@@ -80,10 +83,7 @@ class TokenReviews:
         self._pending: dict[bytes, asyncio.Task[Verdict]] = {}
 
     async def verdict(self, token: str, path: str) -> Verdict:
-        """Return the verdict, perhaps from the cache; raises NoVerdictError.
-
-        An allowed token stays allowed for ten minutes while the cluster does not respond.
-        """
+        """Return the verdict, perhaps from the cache; raises NoVerdictError."""
         if not token:
             return Verdict.UNKNOWN
         key = hashlib.sha256(f"{path}\0{token}".encode()).digest()
@@ -119,7 +119,7 @@ class TokenReviews:
             task.exception()  # marks it as retrieved, in case all callers are gone
 
     async def _review(self, token: str, path: str) -> Verdict:
-        review = await self._post(_TOKENS, "TokenReview", "authentication.k8s.io/v1", {"token": token}, _TokenReview)
+        review = await self._review_of("TokenReview", _TOKENS, _TokenReview, {"token": token})
         if not review.authenticated:
             return Verdict.UNKNOWN
         spec = {
@@ -129,13 +129,12 @@ class TokenReviews:
             "extra": review.extra,
             "nonResourceAttributes": {"path": path, "verb": "get"},
         }
-        access = await self._post(_ACCESS, "SubjectAccessReview", "authorization.k8s.io/v1", spec, AccessReview)
+        access = await self._review_of("SubjectAccessReview", _ACCESS, AccessReview, spec)
         return Verdict.ALLOWED if access.allowed else Verdict.FORBIDDEN
 
-    async def _post(self, path: str, kind: str, version: str, spec: object, answer: type[R]) -> R:
-        body = {"apiVersion": version, "kind": kind, "spec": spec}
+    async def _review_of(self, kind: str, group: str, answer: type[R], spec: object) -> R:
         try:
-            return decoded(await self._api.request("POST", path, body=body), answer)
+            return await _reviewed(self._api, kind, group, answer, spec)
         except ApiError as error:
             remedy = ": allow create of tokenreviews and subjectaccessreviews" if error.status == _FORBIDDEN else ""
             raise NoVerdictError(f"{kind} was refused: {error}{remedy}") from error
@@ -143,17 +142,13 @@ class TokenReviews:
             raise NoVerdictError(str(error)) from error
 
 
-_USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_AT_ONCE = 8
-_UNAUTHORIZED = 401
-_FORBIDDEN = 403
-_FORMER = {OBJECTIVES: LEGACY_OBJECTIVES, REWRITES: LEGACY_REWRITES}
+async def _reviewed(api: KubeApi, kind: str, group: str, answer: type[R], spec: object = None) -> R:
+    """Return the response to a review; raises ApiError, ApiUnreachableError and ValueError."""
+    body = {"apiVersion": f"{group}/v1", "kind": kind, **({} if spec is None else {"spec": spec})}
+    return decoded(await api.request("POST", f"/apis/{group}/v1/{kind.lower()}s", body=body), answer)
 
 
 class AccessState(StrEnum):
-    """Whether objects of a kind can be used."""
-
     ALLOWED = "allowed"
     FORBIDDEN = "forbidden"
     ABSENT = "not installed"
@@ -186,12 +181,10 @@ class _List(Part, frozen=True):
 async def user_of(api: KubeApi, setting: str = SETTING) -> str:
     """Return the user name according to the API server; empty if the server is older than 1.28.
 
-    `setting` is what names its address and credentials, for messages.
-    Raises ConfigurationError if the server does not respond or rejects the credentials.
+    Raises ConfigurationError, with the setting, if the server does not respond or rejects the credentials.
     """
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        return decoded(await api.request("POST", _USER, body=body), _User).name
+        return (await _reviewed(api, "SelfSubjectReview", _TOKENS, _User)).name
     except ApiUnreachableError as error:
         raise ConfigurationError(
             f"no answer from the API server: {error}; start it, or name a kubeconfig with its present address "
@@ -229,7 +222,6 @@ async def check_access(api: KubeApi, needs: Iterable[Need]) -> tuple[Access, ...
 
 
 def _first(need: Need) -> dict[str, str]:
-    """Return the parameters of the list of one object."""
     return {"limit": "1", **({"fieldSelector": f"metadata.name={need.name}"} if need.name else {})}
 
 
@@ -273,13 +265,10 @@ class _Check:
             "namespace": need.namespace,
             "name": need.name,
         }
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
+        spec = {"resourceAttributes": attributes}
         try:
-            return decoded(await self._request("POST", _REVIEW, body=body), AccessReview).allowed
+            async with self._turn:
+                return (await _reviewed(self._api, "SelfSubjectAccessReview", _ACCESS, AccessReview, spec)).allowed
         except (ApiError, ValueError):
             return None
 
@@ -287,7 +276,7 @@ class _Check:
         """Return the first API version whose list request succeeds, or the error."""
         collection = ApiCollection(need.resource, need.namespace)
         try:
-            await in_first_version(collection, lambda: self._request("GET", collection.path, params=_first(need)))
+            await in_first_version(collection, lambda: self._get(collection.path, _first(need)))
         except ApiError as error:
             return "", error
         return collection.version, None
@@ -296,9 +285,9 @@ class _Check:
         """Open a watch for one second; None for an error other than 403."""
         path = need.resource.path(version, need.namespace)
         try:
-            now = decoded(await self._request("GET", path, params=_first(need)), _List).version
+            now = decoded(await self._get(path, _first(need)), _List).version
             params = {**_first(need), "watch": "true", "timeoutSeconds": "1", "resourceVersion": now}
-            await self._request("GET", path, params=params)
+            await self._get(path, params)
         except ApiError as error:
             return False if error.status == _FORBIDDEN else None
         except ValueError:
@@ -309,7 +298,7 @@ class _Check:
         """Return whether the API server has the resource; True if discovery fails."""
         for version in resource.versions:
             try:
-                answer = await self._request("GET", resource.path(version).rpartition("/")[0])
+                answer = await self._get(resource.path(version).rpartition("/")[0])
                 if any(each.name == resource.plural for each in decoded(answer, ApiResources).resources):
                     return True
             except ApiError as error:
@@ -319,8 +308,6 @@ class _Check:
                 return True
         return False
 
-    async def _request(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: object = None
-    ) -> bytes:
+    async def _get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
         async with self._turn:
-            return await self._api.request(method, path, params=params, body=body)
+            return await self._api.request("GET", path, params=params)

@@ -33,7 +33,6 @@ class Reloads:
 
     def __init__(self) -> None:
         self.count = 0
-        """Requests so far."""
         self._waiting: set[asyncio.Event] = set()
 
     def ask(self) -> None:

@@ -143,7 +143,9 @@ class Accepting:
                 out_of_descriptors = error.errno in NO_DESCRIPTOR
                 if out_of_descriptors:
                     self._make_room(Cut.NO_DESCRIPTOR)
-                    self._warn(str(error))
+                    if not self._out_of_descriptors:
+                        _log.warning(f"{self._name} out of file descriptors", error=str(error))
+                    self._out_of_descriptors = True
                 await asyncio.wait({stopping}, timeout=_RETRY_SECONDS if out_of_descriptors else _FULL_SECONDS)
             else:
                 await self._serve(client, protocol)
@@ -196,11 +198,6 @@ class Accepting:
     def _make_room(self, cause: Cut) -> None:
         if self._connections.close_one():
             self._counts.cut(cause)
-
-    def _warn(self, error: str) -> None:
-        if not self._out_of_descriptors:
-            _log.warning(f"{self._name} out of file descriptors", error=error)
-        self._out_of_descriptors = True
 
 
 async def _readable(listener: socket.socket, stopping: asyncio.Future[Any]) -> None:

@@ -35,7 +35,6 @@ _NO_LOG: Final = logging.getLogger("epp.http_server")
 _NO_LOG.disabled = True
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-"""Answers one request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,10 +112,7 @@ def collect_rarely() -> None:
 
 
 def freeze() -> None:
-    """Exclude all present objects from collections permanently.
-
-    Call it once, at the start: frozen objects are never collected.
-    """
+    """Exclude all present objects from collections permanently: call it once, at the start."""
     gc.collect()
     gc.freeze()
 

@@ -34,10 +34,7 @@ class OwnerReference(Part, frozen=True, kw_only=True):
 
 
 class Metadata(Part, frozen=True, kw_only=True):
-    """Name, labels and fields of the API server.
-
-    Fields of type Any accept any value: an invalid one does not invalidate the object.
-    """
+    """Fields of type Any accept any value: an invalid one does not invalidate the object."""
 
     name: str
     namespace: str = ""
@@ -73,7 +70,6 @@ class Condition(Part, frozen=True, kw_only=True):
 class Object(Part, frozen=True, kw_only=True):
     metadata: Metadata
     unknown_fields: tuple[str, ...] = msgspec.field(default=(), name="")
-    """A sentence for each unknown field of the document."""
 
     @property
     def name(self) -> str:
@@ -91,10 +87,7 @@ class Object(Part, frozen=True, kw_only=True):
         return ()
 
     def contradiction(self) -> tuple[str, Self] | None:
-        """Return the field, value and remedy of a value that contradicts others, and the object without this value.
-
-        None if no values contradict each other.
-        """
+        """Return field, value and remedy of a value that contradicts others, and the object without it; else None."""
         return None
 
 

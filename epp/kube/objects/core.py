@@ -82,10 +82,7 @@ class ContainerResources(Part, frozen=True, kw_only=True):
 
 
 class Container(Part, frozen=True, kw_only=True):
-    """A container of a pod.
-
-    Fields of type Any accept any value: an invalid one does not invalidate the pod.
-    """
+    """Fields of type Any accept any value: an invalid one does not invalidate the pod."""
 
     name: str
     resources: ContainerResources = ContainerResources()

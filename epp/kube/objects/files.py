@@ -27,7 +27,6 @@ class Reading:
 
     contents: Mapping[Path, FileContent]
     unreadable: Mapping[Path, str]
-    """Unreadable files, with the reason."""
     lost: Mapping[Path, str]
     """Missing configured paths and unreadable directories, with the reason."""
 

@@ -63,7 +63,6 @@ class ClusterObjects(msgspec.Struct, frozen=True):
 
     @property
     def inputs(self) -> InputState:
-        """Rejected versions and their number."""
         problems = [problem for kind in self.kinds.values() for problem in kind.problems]
         return InputState(tuple(problems[:_MOST_PROBLEMS]), self.rejected)
 
@@ -126,7 +125,6 @@ class Change(NamedTuple):
     files: tuple[FileObjects, ...]
     """Objects of the cluster, then those of the files."""
     unknown: tuple[IgnoredValue, ...] = ()
-    """Unknown fields of these objects."""
 
 
 class FollowedObjects:
@@ -146,10 +144,7 @@ class FollowedObjects:
         validate: Validator = no_faults,
         setting: str = "paths",
     ) -> None:
-        """Check the paths; raises ConfigurationError for a missing path.
-
-        `owner` is for log lines; `setting`, the flag or parameter with the paths, is for messages.
-        """
+        """Check the paths; raises ConfigurationError with `setting` for a missing one. `owner` is for log lines."""
         self.kinds = kinds
         """Kinds of the objects, by group and name."""
         self._owner = owner
@@ -180,10 +175,7 @@ class FollowedObjects:
         return InputState(problems, rejected, self._unknown)
 
     def read_also(self, paths: Sequence[str], setting: str) -> None:
-        """Add files after the configured ones; raises ConfigurationError.
-
-        `setting` is the flag or parameter with the paths, for messages.
-        """
+        """Add files after the configured ones; raises ConfigurationError with the setting that names them."""
         self._files = ObjectFiles((*self._paths, *paths), setting)
         self._setting, self._versions = setting, {}
 
@@ -209,7 +201,6 @@ class FollowedObjects:
         return None if versions == self._versions else self._change(versions, self.cluster)
 
     def take(self, kinds: Iterable[ObjectsOfKind]) -> Change:
-        """Return the state after a change in the cluster."""
         return self._change(None, self.cluster.take(kinds, self._validate))
 
     def apply(self, change: Change) -> None:
@@ -233,7 +224,6 @@ class FollowedObjects:
             _log.warning("object problem", plugin=self._owner, problem=problem)
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield when the files may have changed."""
         return changes(*self.paths)
 
     def _with_content(self, file: Path, before: FileVersion, content: FileContent, now: float) -> FileVersion:

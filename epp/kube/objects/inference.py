@@ -38,7 +38,6 @@ class PickerReference(Part, frozen=True, kw_only=True):
 
 class InferencePool(Object, frozen=True, kw_only=True):
     match_labels: Mapping[str, str] = msgspec.field(name="spec.selector.matchLabels")
-    """Labels that a pod must have."""
     target_ports: tuple[TargetPort, ...] = msgspec.field(name="spec.targetPorts")
     app_protocol: str = msgspec.field(default="http", name="spec.appProtocol")
     """`http`, or `kubernetes.io/h2c` for HTTP/2 without TLS."""

@@ -136,10 +136,7 @@ _MOST_UNKNOWN = 100
 
 
 def unknown_in(files: Iterable[FileObjects], *, without: Kinds = frozenset()) -> tuple[IgnoredValue, ...]:
-    """Return the unknown fields of objects, at most 100: each once for a kind, with the first of its objects.
-
-    Objects of the kinds `without` are left out.
-    """
+    """Return at most 100 unknown fields of objects: each once for a kind, except `without`, with its first object."""
     found: dict[tuple[str, str], list[IgnoredValue]] = defaultdict(list)
     for file in files:
         for held in file.held:

@@ -67,7 +67,6 @@ class ClusterQueue(ClusterObject, frozen=True, kw_only=True):
     cohort_name: str = msgspec.field(default="", name="spec.cohortName")
     old_cohort: str = msgspec.field(default="", name="spec.cohort")
     namespaces: LabelSelector = msgspec.field(default=LabelSelector(), name="spec.namespaceSelector")
-    """The namespaces that may use it, by their labels."""
 
     @property
     def cohort(self) -> str:

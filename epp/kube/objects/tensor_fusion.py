@@ -152,7 +152,6 @@ class GpuResourceQuota(Object, frozen=True, kw_only=True):
 
 class GpuPool(ClusterObject, frozen=True, kw_only=True):
     template: str = msgspec.field(default="", name="spec.schedulingConfigTemplate")
-    """Name of its SchedulingConfigTemplate."""
 
 
 class GpuFilter(Part, frozen=True, kw_only=True):
