@@ -77,11 +77,9 @@ class KubeApi:
     ) -> None:
         """Read the configuration; raises ConfigurationError if it is missing or unusable.
 
-        `read`, in place of a file, is called before the first request; it returns the configuration or raises
-        ConfigurationError.
-
-        `context` is that of the kubeconfig, empty for the current one; `setting` is the flag or parameter with its
-        path, for messages. `as_user` is the user to impersonate, as with `kubectl --as`.
+        `read`, in place of a file, is called before the first request, and raises the same. `context` is that of the
+        kubeconfig, empty for the current one; `setting` names its path, for messages. `as_user` is the user to
+        impersonate, as with `kubectl --as`.
         """
         from_file = partial(read_config, kubeconfig, service_account, context=context, setting=setting)
         self._read = read or partial(asyncio.to_thread, from_file)

@@ -274,10 +274,6 @@ class ApiCollection:
     def path(self) -> str:
         return self.resource.path(self.version, self.namespace)
 
-    @property
-    def api_version(self) -> str:
-        return self.resource.api_version(self.version)
-
     async def find(self, api: KubeApi) -> None:
         """Discover the plural, and the version if unset; raises ApiError and ApiUnreachableError."""
         if self.resource.plural:
@@ -300,10 +296,11 @@ class ApiCollection:
     ) -> tuple[list[Item[T]], str]:
         """Return all objects, read in pages, and the resourceVersion of the list; `objects` decodes them."""
         params = {"limit": str(_SMALL_PAGE if self.resource.names else _PAGE), **selector}
+        api_version = self.resource.api_version(self.version)
         items: list[Item[T]] = []
         while True:
             content = await api.request("GET", self.path, params=params)
-            found, version, more = await asyncio.to_thread(objects.read_page, content, self.api_version)
+            found, version, more = await asyncio.to_thread(objects.read_page, content, api_version)
             items += found
             if not more:
                 return items, version

@@ -344,14 +344,12 @@ def is_url(text: str) -> bool:
 
 def check_config(config: ScorerConfig, place: str = "") -> None:
     """Check addresses and numbers; raises ValueError with field, value and remedy."""
-    for field, host, path in (
-        ("source", config.source.host, config.source.path),
-        ("scoring", config.scoring.host, config.scoring.path),
-    ):
-        if host and not _HOST.fullmatch(host):
-            raise ValueError(f"{place}{field}.host is {host!r:.80}: write http:// or https:// with host and port")
-        if not _PATH.fullmatch(path):
-            raise ValueError(f"{place}{field}.path is {path!r:.80}: write a path that begins with a slash")
+    parts: dict[str, Source | Scoring] = {"source": config.source, "scoring": config.scoring}
+    for field, part in parts.items():
+        if part.host and not _HOST.fullmatch(part.host):
+            raise ValueError(f"{place}{field}.host is {part.host!r:.80}: write http:// or https:// with host and port")
+        if not _PATH.fullmatch(part.path):
+            raise ValueError(f"{place}{field}.path is {part.path!r:.80}: write a path that begins with a slash")
     for field, seconds in (
         ("source.params.range", config.source.params.range),
         ("source.params.step", config.source.params.step),
@@ -359,7 +357,7 @@ def check_config(config: ScorerConfig, place: str = "") -> None:
     ):
         if not (math.isfinite(seconds) and 1 <= seconds <= _MOST_SECONDS):
             raise ValueError(f"{place}{field} is {seconds:g}: write seconds, 1 to {_MOST_SECONDS:g}")
-    for field, auth in (("source", config.source.auth), ("scoring", config.scoring.auth)):
-        secret = None if auth is None else auth.token_secret_ref
+    for field, part in parts.items():
+        secret = None if part.auth is None else part.auth.token_secret_ref
         if secret is not None and not (_NAME.fullmatch(secret.name) and _NAME.fullmatch(secret.key)):
             raise ValueError(f"{place}{field}.auth.tokenSecretRef: write name and key of an entry of a Secret")

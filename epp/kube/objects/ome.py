@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """AcceleratorClass of ome.io, ResourceFlavor of kueue.x-k8s.io, and bounds and preferences in selectors of ome.io."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Self, cast
 
@@ -11,7 +11,7 @@ from epp.framework.accelerators.requirements import STRATEGIES, SelectionParamet
 from epp.framework.accelerators.selection import ANY, Selection, combined
 from epp.framework.errors import ConfigurationError
 from epp.framework.input_errors import read_parameters
-from epp.framework.messages import hint_at, printable
+from epp.framework.messages import printable
 from epp.kube.objects.base import ClusterObject, Part, convert, quantity_of
 from epp.kube.objects.core import MatchExpression, NodeSelector, NodeSelectorTerm
 from epp.kube.objects.limits import Bandwidth, DeviceMemory, Figure, Price, TokenPrice, shown
@@ -338,12 +338,3 @@ def _together(layers: Iterable[Layer]) -> Layer:
 
 def in_quotes(value: object) -> str:
     return printable(f"{value!r}", 60)
-
-
-def unknown_classes(places: Iterable[tuple[str, Selection]], known: frozenset[str]) -> Iterator[str]:
-    """Yield an error for each unknown class: place, name and remedy."""
-    for place, selection in places:
-        for name in class_names(selection):
-            if name not in known:
-                remedy = hint_at(name, known, "correct the name")
-                yield f"{place} names class {name!r}, and there is no such AcceleratorClass: {remedy}"

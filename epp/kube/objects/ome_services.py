@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epp.framework.accelerators.selection import ANY, Selection
-from epp.framework.messages import printable
+from epp.framework.accelerators.selection import ANY
+from epp.framework.messages import hint_at, printable
 from epp.kube.objects.base import ClusterObject, Object, Part, convert
 from epp.kube.objects.inference import InferenceObjective, InferencePool
 from epp.kube.objects.ome import (
@@ -19,7 +19,6 @@ from epp.kube.objects.ome import (
     read_annotations,
     read_requirements,
     read_selector,
-    unknown_classes,
 )
 
 _SIZES = ("tensorParallelSize", "pipelineParallelSize", "dataParallelSize")
@@ -199,15 +198,19 @@ def selection_faults(found: Object) -> Iterable[str]:
 
 def class_faults(found: Object, known: frozenset[str]) -> Iterator[str]:
     """Yield an error for each unknown class in an object."""
+    named: list[tuple[str, tuple[str, ...]]] = []
     if isinstance(found, InferenceObjective):
-        layer = read_annotations(found.metadata.annotations)
-        yield from unknown_classes([("an annotation", layer.selection)], known)
+        named.append(("an annotation", class_names(read_annotations(found.metadata.annotations).selection)))
     if isinstance(found, InferenceService | Runtime):
-        yield from unknown_classes(((place, Selection(classes=(name,))) for place, name in found.configured), known)
-    yield from unknown_classes(((place, layer.selection) for place, layer in _layers(found)), known)
+        named += [(place, (name,)) for place, name in found.configured]
+        named += [(place, class_names(layer.selection)) for place, layer in found.places]
     if isinstance(found, Runtime):
-        place = f"{_PER_CLASS} of a model format"
-        yield from unknown_classes(((place, Selection(classes=(each,))) for each in found.configured_classes), known)
+        named.append((f"{_PER_CLASS} of a model format", found.configured_classes))
+    for place, names in named:
+        for name in names:
+            if name not in known:
+                remedy = hint_at(name, known, "correct the name")
+                yield f"{place} names class {name!r}, and there is no such AcceleratorClass: {remedy}"
 
 
 def selects_accelerators(found: Object) -> bool:

@@ -20,6 +20,7 @@ _DISABLED = f"{OCM}/experimental-scheduling-disable"
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _BUILT_INS = (BALANCE, STEADY, *ALLOCATABLE)
 _EFFECTS = tuple(str(effect) for effect in TaintEffect)
+_ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 _MOST_CONSTRAINTS = 8
 _LONGEST_SECONDS = 2**62
 
@@ -244,11 +245,10 @@ def _toleration(each: _Toleration, place: str, faults: Faults) -> Toleration | N
         faults.add(f"{place}.value", each.value, "take it out, or write operator: Equal")
         return None
     seconds = each.toleration_seconds
-    if (
-        seconds is not None
-        and (seconds := faults.number(f"{place}.tolerationSeconds", seconds, -(2**62), 2**62)) is None
-    ):
-        return None
+    if seconds is not None:
+        seconds = faults.number(f"{place}.tolerationSeconds", seconds, -_LONGEST_SECONDS, _LONGEST_SECONDS)
+        if seconds is None:
+            return None
     return Toleration(
         key=each.key,
         exists=operator == "Exists",
@@ -301,8 +301,7 @@ def _spread(constraints: tuple[_Constraint, ...], faults: Faults) -> tuple[Sprea
         field = f"{place}[{index}]"
         kind = faults.choice(f"{field}.topologyKeyType", each.topology_key_type, ("Label", "Claim"))
         skew = faults.count(f"{field}.maxSkew", each.max_skew, 1)
-        action = each.when_unsatisfiable
-        action = faults.choice(f"{field}.whenUnsatisfiable", action, ("DoNotSchedule", "ScheduleAnyway"))
+        action = faults.choice(f"{field}.whenUnsatisfiable", each.when_unsatisfiable, _ACTIONS)
         if kind is not None:
             found.append(
                 SpreadConstraint(
