@@ -74,31 +74,28 @@ class ReadingTask:
         self._reader = reader
         self._open_stream = open_stream
         self._retag = retag
-        self._streams: dict[ObjectKind, _Open] = {}
+        self.streams: dict[ObjectKind, _Open] = {}
         self._changed: dict[ObjectKind, set[str]] = {}
         """Changed ids by kind that are not reported yet."""
         self._wake = asyncio.Event()
-        self._reported = asyncio.Event()
-
-    @property
-    def kinds(self) -> tuple[ObjectKind, ...]:
-        return tuple(self._streams)
+        self.reported = asyncio.Event()
+        """Set when the plugin has processed the first objects."""
 
     def read(self, kinds: Iterable[ObjectKind]) -> None:
         """Read exactly these kinds; objects of other kinds are reported as removed."""
         wanted = dict.fromkeys(kinds)
-        for kind in self._streams.keys() - wanted.keys():
-            opened = self._streams.pop(kind)
+        for kind in self.streams.keys() - wanted.keys():
+            opened = self.streams.pop(kind)
             self._note(kind, opened.stream.objects)
             opened.unsubscribe()
             opened.close()
         for kind in wanted:
-            if kind not in self._streams:
+            if kind not in self.streams:
                 self._open(kind)
 
     def unread(self, kinds: Collection[str]) -> str:
         """Return why objects of kinds of these names may be out of date; empty if they are not. For any thread."""
-        for kind, opened in tuple(self._streams.items()):
+        for kind, opened in tuple(self.streams.items()):
             watch = opened.stream
             if not isinstance(watch, Watched) or kind.kind not in kinds or not watch.reason:
                 continue
@@ -106,15 +103,11 @@ class ReadingTask:
                 return f"{kind.place}: {watch.collection.title}: {watch.state}: {watch.reason}"
         return ""
 
-    async def first_report(self) -> None:
-        """Wait until the plugin has processed the first objects."""
-        await self._reported.wait()
-
     async def run(self) -> None:
         """Report all objects, then changes, until cancelled; errors of the plugin propagate."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLING_SECONDS):
-                for opened in tuple(self._streams.values()):
+                for opened in tuple(self.streams.values()):
                     await opened.stream.settled()
         while True:
             await self._wake.wait()
@@ -129,7 +122,7 @@ class ReadingTask:
         def noted(delta: Delta[Any]) -> None:
             self._note(kind, (*delta.changed, *delta.removed))
 
-        self._streams[kind] = _Open(stream, close, stream.subscribe(noted))
+        self.streams[kind] = _Open(stream, close, stream.subscribe(noted))
         self._note(kind, stream.objects)
 
     def _note(self, kind: ObjectKind, ids: Iterable[str]) -> None:
@@ -146,15 +139,15 @@ class ReadingTask:
             for kind, ids in changed.items():  # reported again after a restart of this task
                 self._note(kind, ids)
             raise
-        self._reported.set()
-        known = {(kind.group, kind.kind, kind.hub) for kind in self._streams}
-        hubs = {kind.hub for kind in self._streams}
+        self.reported.set()
+        known = {(kind.group, kind.kind, kind.hub) for kind in self.streams}
+        hubs = {kind.hub for kind in self.streams}
         for kind in self._reader.kinds:  # some depend on objects
             if kind.hub in hubs and (kind.group, kind.kind, kind.hub) not in known:
                 self._open(kind)
 
     def _objects(self, kind: ObjectKind, changed: Iterable[str]) -> ObjectsOfKind:
-        opened = self._streams.get(kind)
+        opened = self.streams.get(kind)
         if opened is None:
             return ObjectsOfKind(kind, {}, frozenset(changed))
         return ObjectsOfKind(kind, dict(opened.stream.objects), frozenset(changed), opened.stream.problems)
@@ -256,7 +249,7 @@ class ClusterReaders:
         new: list[ReadingTask] = []
         for reading in readings:
             if (known := self._running.get(reading.reader)) is not None:
-                known[0].read((*known[0].kinds, *self._readable(reading)))
+                known[0].read((*known[0].streams, *self._readable(reading)))
                 continue
             if not (kinds := self._readable(reading)):
                 continue
@@ -269,7 +262,7 @@ class ClusterReaders:
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * SETTLING_SECONDS):
                 for work in new:
-                    await work.first_report()
+                    await work.reported.wait()
 
     def keep(self, readings: Iterable[Reading]) -> None:
         """Read exactly the kinds of these plugins; stop the tasks of other plugins."""

@@ -208,23 +208,19 @@ class Supervisor:
 
     def __init__(self, *, observer: TaskObserver | None = None) -> None:
         self._observer = observer or TaskObserver()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self.failing: dict[str, str] = {}
         """The last error of each task that failed and has not run for a while without failing, by the task's name."""
-
-    @property
-    def count(self) -> int:
-        return len(self._tasks)
 
     def start(self, kind: str, work: Callable[[], Awaitable[None]], *, name: str = "") -> asyncio.Task[None]:
         """Run `work` until it returns or the task is cancelled; `kind` is a label of metrics, `name` is unique."""
         task = asyncio.create_task(self._keep(kind, name or kind, work), name=name or kind)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
         return task
 
     async def stop(self) -> None:
-        tasks = tuple(self._tasks)
+        tasks = tuple(self.tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

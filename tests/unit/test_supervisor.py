@@ -51,7 +51,7 @@ async def test_task_that_returns_has_ended(supervisor):
         """Nothing to do."""
 
     await asyncio.wait_for(supervisor.start("tagger", work), 10)
-    assert (supervisor.count, supervisor.failing) == (0, {})
+    assert (len(supervisor.tasks), supervisor.failing) == (0, {})
 
 
 async def test_cancelled_task_is_not_restarted_and_leaves_no_failure(supervisor):
@@ -67,7 +67,7 @@ async def test_cancelled_task_is_not_restarted_and_leaves_no_failure(supervisor)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert (supervisor.count, supervisor.failing) == (0, {})
+    assert (len(supervisor.tasks), supervisor.failing) == (0, {})
 
 
 async def test_failure_is_forgotten_once_the_task_has_run_for_a_while(supervisor, monkeypatch):
@@ -99,7 +99,7 @@ async def test_stop_ends_all_tasks():
         supervisor.start("collect", work, name=str(number))
     await asyncio.sleep(0)
     await supervisor.stop()
-    assert (len(ended), supervisor.count) == (3, 0)
+    assert (len(ended), len(supervisor.tasks)) == (3, 0)
 
 
 async def test_task_that_fails_as_it_is_cancelled_ends_too(supervisor, observer):
@@ -117,7 +117,7 @@ async def test_task_that_fails_as_it_is_cancelled_ends_too(supervisor, observer)
     async with asyncio.timeout(10):
         await started.wait()
         await supervisor.stop()
-    assert (len(runs), supervisor.count, supervisor.failing) == (1, 0, {})
+    assert (len(runs), len(supervisor.tasks), supervisor.failing) == (1, 0, {})
     assert observer.failed == [("discovery", "boom")]
 
 

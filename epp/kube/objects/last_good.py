@@ -65,9 +65,9 @@ class FileObjects(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "FileObjects":
         """Return the state after a version of the file that could be parsed.
 
-        Objects of other kinds are ignored. An object that is missing from the documents is
-        removed, unless one of them may be a version of it, for example one without a readable name. An object with an
-        invalid value does not replace a valid one.
+        Objects of other kinds are ignored. An object that is missing from the documents is removed, unless one of them
+        may be a version of it, for example one without a readable name. An object with an invalid value does not
+        replace a valid one.
         """
         documents = tuple(documents)
         validated = [_validated(version, validate) for version in versions_in(documents, kinds)]

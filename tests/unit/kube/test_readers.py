@@ -234,7 +234,7 @@ def test_between_two_calls_all_that_differs_is_told_to_have_changed(steps):
         task = ReadingTask(plugin, lambda _: (pods, lambda: None), lambda *_: None)
         task.read((POD,))
         running = asyncio.create_task(_restarted(task))
-        await task.first_report()
+        await task.reported.wait()
         for step in steps:
             if step[0] == "put":
                 pods.objects[step[1]] = step[2]

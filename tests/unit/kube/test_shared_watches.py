@@ -29,7 +29,7 @@ async def cluster(api):
     yield cluster
     await cluster.close()
     await supervisor.stop()
-    assert not supervisor.count
+    assert not supervisor.tasks
     assert not api.watches(PATH)
 
 
