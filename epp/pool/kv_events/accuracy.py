@@ -2,7 +2,8 @@
 """Accuracy of predicted prefix matches, by the cached tokens that engines report; and metrics of the index."""
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from epp.framework import Count, Parameters, Share
 from epp.framework.plugin_status import Legacy, PluginMetric, Sample
@@ -114,15 +115,12 @@ class PredictionCheck(Parameters, frozen=True):
             )
 
 
-class _Record:
+class _Record(NamedTuple):
     """The latest predictions for one endpoint."""
 
-    __slots__ = ("paths", "wrong")
-
-    def __init__(self, window: int) -> None:
-        self.wrong: deque[bool] = deque(maxlen=window)
-        self.paths: set[str] = set()
-        """Paths of requests whose responses reported cached tokens."""
+    wrong: deque[bool]
+    paths: set[str]
+    """Paths of requests whose responses reported cached tokens."""
 
 
 class Accuracy:
@@ -132,19 +130,15 @@ class Accuracy:
         self._given = parameters
         self._block_tokens = block_tokens
         self._records: dict[int, _Record] = {}
-        self._distrusted: set[int] = set()
+        self.distrusted: set[int] = set()
+        """Endpoints whose predictions are wrong too often."""
         self._uncertain: dict[int, int] = {}
         """Right predictions that are missing until the blocks of an endpoint are certain again."""
         self._predicted = self._reported = self._right = self._wrong = 0
 
-    @property
-    def distrusted(self) -> Collection[int]:
-        """Endpoints whose predictions are wrong too often."""
-        return self._distrusted
-
     def forget(self, endpoint: int) -> None:
         self._records.pop(endpoint, None)
-        self._distrusted.discard(endpoint)
+        self.distrusted.discard(endpoint)
         self._uncertain.pop(endpoint, None)
 
     def doubt(self, endpoint: int) -> bool:
@@ -153,7 +147,7 @@ class Accuracy:
         They can if the latest ones reported cached tokens that agreed with its predictions.
         """
         record = self._records.get(endpoint)
-        if record is None or endpoint in self._distrusted or not record.wrong or record.wrong[-1]:
+        if record is None or endpoint in self.distrusted or not record.wrong or record.wrong[-1]:
             return False
         self._uncertain[endpoint] = self._given.min_responses
         return True
@@ -170,7 +164,7 @@ class Accuracy:
         if record is None:
             if reported is None:
                 return False
-            record = self._records[endpoint] = _Record(self._given.window)
+            record = self._records[endpoint] = _Record(deque(maxlen=self._given.window), set())
         if reported is None:
             if path not in record.paths:
                 return False
@@ -188,18 +182,14 @@ class Accuracy:
         self._right += not wrong
         share = sum(record.wrong) / len(record.wrong)
         if share > self._given.wrong_share and len(record.wrong) >= self._given.min_responses:
-            self._distrusted.add(endpoint)
+            self.distrusted.add(endpoint)
         elif share < self._given.recovered_share:
-            self._distrusted.discard(endpoint)
-        return self._is_contradicted(endpoint, wrong=wrong and reported < predicted)
-
-    def _is_contradicted(self, endpoint: int, *, wrong: bool) -> bool:
+            self.distrusted.discard(endpoint)
         left = self._uncertain.pop(endpoint, 0)
-        if left and wrong:
-            return True
-        if left > 1:
+        is_contradicted = bool(left) and wrong and reported < predicted
+        if left > 1 and not is_contradicted:
             self._uncertain[endpoint] = left - 1
-        return False
+        return is_contradicted
 
     @property
     def samples(self) -> Iterator[Sample]:
@@ -210,5 +200,5 @@ class Accuracy:
         yield Sample(_CHECKED, self._right, ("right",))
         yield Sample(_CHECKED, self._wrong, ("wrong",))
         yield Sample(_WRONG_SHARE, sum(latest) / len(latest) if latest else 0.0)
-        yield Sample(_DISTRUSTED, len(self._distrusted))
+        yield Sample(_DISTRUSTED, len(self.distrusted))
         yield Sample(_UNCERTAIN, len(self._uncertain))

@@ -7,7 +7,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,17 +47,13 @@ class Sender(NamedTuple):
     """Address at which it repeats messages; empty for none."""
 
 
-@dataclass(slots=True)
-class _Connected:
+class _Connected(NamedTuple):
     """An engine that sent something."""
 
+    order: EventOrder
     replays: Replays
-    waiting: deque[list[bytes]] = field(default_factory=deque)
+    waiting: deque[list[bytes]]
     """Messages that wait for the end of a replay."""
-
-    @property
-    def order(self) -> EventOrder:
-        return self.replays.order
 
 
 class CentralSocket:
@@ -71,7 +66,7 @@ class CentralSocket:
     def __init__(self, context: Context, address: str, topic: bytes) -> None:
         self.problem = ""
         """Why it does not listen; empty if it does."""
-        self._engines: dict[int, _Connected] = {}
+        self.engines: dict[int, _Connected] = {}
         self._waiting_bytes = 0
         self._context, self._address = context, address
         self._wanted, self._bound = 0, 0
@@ -106,11 +101,11 @@ class CentralSocket:
     def forget(self, engine: int) -> list[Received]:
         """Return that the cache of an endpoint is unknown, if it sent something."""
         changes = self._disconnected(engine)
-        self._engines.pop(engine, None)
+        self.engines.pop(engine, None)
         return changes
 
     def _disconnected(self, engine: int) -> list[Received]:
-        found = self._engines.get(engine)
+        found = self.engines.get(engine)
         if found is None:
             return []
         found.replays.end_attempt()
@@ -122,16 +117,11 @@ class CentralSocket:
     def sockets(self) -> Iterator[Socket]:
         yield self.socket
         yield self._monitor
-        for each in self._engines.values():
+        for each in self.engines.values():
             if each.replays.socket is not None:
                 yield each.replays.socket
 
-    @property
-    def replaying(self) -> int:
-        """Engines that repeat messages at this moment."""
-        return sum(each.replays.socket is not None for each in self._engines.values())
-
-    def listen(self, now: float) -> None:
+    def dial(self, now: float) -> None:
         """Try to listen, if it is time."""
         if now < self._due:
             return
@@ -168,10 +158,11 @@ class CentralSocket:
             sender = self._ranks.get((sender.pod, rank, host), sender)
         if ignored(sender.engine):
             return []
-        engine = self._engines.get(sender.engine)
+        engine = self.engines.get(sender.engine)
         if engine is None:
             order = EventOrder(sender.engine, name, counts, sender.counts, can_replay=bool(sender.replay))
-            engine = self._engines[sender.engine] = _Connected(Replays(self._context, sender.replay, order))
+            engine = _Connected(order, Replays(self._context, sender.replay, order), deque())
+            self.engines[sender.engine] = engine
         if engine.order.replay is None and not engine.waiting:
             return engine.order.published(message, now)
         size = sum(map(len, message))
@@ -183,7 +174,7 @@ class CentralSocket:
     def resume(self, ready: Container[object], may_begin: Callable[[], bool], until: float) -> list[Received]:
         """Return the changes by replays, and by the messages that waited for the end of one."""
         found: list[Received] = []
-        for each in self._engines.values():
+        for each in self.engines.values():
             if each.order.replay is not None:
                 found += each.replays.resume(ready, may_begin)
             while each.waiting and each.order.replay is None and time.monotonic() < until:
@@ -212,7 +203,7 @@ class CentralSocket:
         return found
 
     def close(self) -> None:
-        for each in self._engines.values():
+        for each in self.engines.values():
             each.replays.end_attempt()
         self.socket.disable_monitor()
         self._monitor.close(0)

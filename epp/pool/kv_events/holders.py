@@ -20,24 +20,21 @@ class Copies:
     """Copies beyond the first one, by a name for a block in a cache; the least recently used are forgotten."""
 
     def __init__(self, secret: int) -> None:
-        self._table = RowTable(_MOST_COPIED, secret)
-        self._counts: NDArray[np.int32] = self._table.column(np.int32)
-
-    def __len__(self) -> int:
-        return self._table.count
+        self.table = RowTable(_MOST_COPIED, secret)
+        self._counts: NDArray[np.int32] = self.table.column(np.int32)
 
     def add(self, names: Keys, now: int) -> None:
         """Count one more copy of each; `now` is a time in any unit."""
-        rows = self._table.put(np.maximum(names, 1), now)
+        rows = self.table.put(np.maximum(names, 1), now)
         np.add.at(self._counts, rows[rows >= 0], 1)
 
     def drop(self, names: Keys) -> NDArray[np.bool_]:
         """Count one copy less of each, and return where there was one."""
-        rows = self._table.find(np.maximum(names, 1))
+        rows = self.table.find(np.maximum(names, 1))
         found = rows >= 0
         np.subtract.at(self._counts, rows[found], 1)
         left = np.unique(rows[found])
-        self._table.remove(left[self._counts[left] <= 0])
+        self.table.remove(left[self._counts[left] <= 0])
         return found
 
 
@@ -67,11 +64,6 @@ class Lane:
     def group(self) -> int | None:
         """A group whose blocks the index has; None if events name no groups."""
         return next((group for group, kind in self.kinds.items() if kind in INDEXED_KINDS), None)
-
-    def renumber(self, number: int, salt: int) -> None:
-        """Use another bit."""
-        self.number, self.word, self.bit = number, number // _BITS, np.uint64(1 << number % _BITS)
-        self.salt = salt
 
 
 class Held(NamedTuple):
@@ -155,13 +147,13 @@ class CachedBlocks:
         rows = self._blocks.find(keys)
         missing = np.flatnonzero(rows < 0)
         rows = rows[: missing[0]] if len(missing) else rows
-        numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
+        numbers = self._numbers_of(lanes)
         where = np.flatnonzero(numbers >= 0)
         if not len(rows) or not len(where) or not self._holders:
             return Held(blocks, weighted, {}, offloaded)
         numbers = numbers[where]
         if now is not None:
-            self._blocks.touch(rows, now)
+            self._blocks.used[rows] = now
         tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
         held = np.array([[word[rows] for word in self._holders[tier]] for tier in tiers])
         if HOST_TIER in self._holders:
@@ -188,8 +180,11 @@ class CachedBlocks:
             held = [np.stack([word[rows] for word in words], axis=1) for words in self._holders.values()]
             if held:
                 counts += _counts(np.bitwise_or.reduce(held))
-        numbers = np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
+        numbers = self._numbers_of(lanes)
         return np.where(numbers < 0, 0, counts[numbers]) if len(counts) else np.zeros(len(lanes), dtype=np.int64)
+
+    def _numbers_of(self, lanes: NDArray[np.intp]) -> NDArray[np.intp]:
+        return np.where(lanes < 0, -1, self._numbers[lanes]) if len(self._numbers) else np.full(len(lanes), -1)
 
     def store(self, keys: Keys, places: Places, now: int) -> None:
         """Add blocks to caches: lanes, tiers and numbers of blocks, in the order of `keys`."""
@@ -207,7 +202,7 @@ class CachedBlocks:
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
             last = np.ones(len(at), dtype=np.bool_)
-            if len(self._copies):
+            if self._copies.table.count:
                 last = ~self._copies.drop(_names(keys, places)[chosen])
             copies += len(last) - int(last.sum())
             np.bitwise_and.at(column, at[last], ~bits[last])
@@ -251,7 +246,9 @@ class CachedBlocks:
                 for words in self._holders.values():
                     words.append(self._blocks.column(np.uint64))
             self._count += 1
-        lane.renumber(self._free.pop(), next(self._salts))
+        number = self._free.pop()
+        lane.number, lane.word, lane.bit = number, number // _BITS, np.uint64(1 << number % _BITS)
+        lane.salt = next(self._salts)
         self._numbers[lane.id] = lane.number
         self._alive[lane.word] |= lane.bit
 

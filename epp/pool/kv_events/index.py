@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Index of cached blocks, by the KV events of engines."""
 
-from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,6 +24,9 @@ from epp.pool.kv_events.events import (
 from epp.pool.kv_events.holders import SPECULATIVE, CachedBlocks, Lane
 from epp.pool.kv_events.prompt_blocks import BlockHash, ExtraKeys
 from epp.pool.kv_events.rows import Keys, RowTable
+
+if TYPE_CHECKING:
+    from epp.pool.kv_events.shared_index import SharedIndex
 
 _MASK = 2**64 - 1
 _READ = 1024
@@ -55,22 +57,6 @@ class HeldBlocks(NamedTuple):
     keys: Sequence[int]
     hashes: Sequence[int]
     """Names in the engine."""
-
-
-class Journal(ABC):
-    """Is told the changes of an index by events, in order."""
-
-    @abstractmethod
-    def stored(self, lane: Lane, tier: str, event: BlockStored, keys: Sequence[int]) -> None:
-        """Note blocks with these keys, the first ones of an event."""
-
-    @abstractmethod
-    def removed(self, lane: Lane, tier: str, keys: Sequence[int], hashes: Sequence[int]) -> None:
-        """Note blocks that the cache has no copy of any more, by key and by the engine's hash."""
-
-    @abstractmethod
-    def cleared(self, lane: Lane) -> None:
-        """Note that a lane is empty."""
 
 
 class _Batch:
@@ -112,10 +98,12 @@ class BlockIndex(CachedBlocks):
     """Blocks with the lanes that hold them, by events.
 
     Engines name blocks by hashes of their own. The index computes a key from the tokens in the events, and remembers it
-    by the engine's hash, for later events. Not thread-safe.
+    by the engine's hash, for later events. A `journal` is told the changes by events, in order. Not thread-safe.
     """
 
-    def __init__(self, block_hash: BlockHash, *, capacity: int, secret: int, journal: Journal | None = None) -> None:
+    def __init__(
+        self, block_hash: BlockHash, *, capacity: int, secret: int, journal: "SharedIndex | None" = None
+    ) -> None:
         super().__init__(capacity=capacity, secret=secret)
         self._hash = block_hash
         self._journal = journal
@@ -252,27 +240,6 @@ class BlockIndex(CachedBlocks):
         known = rows >= 0
         return dict(zip(hashes[known].tolist(), self._keys[rows[known]].tolist(), strict=True))
 
-    def _keys_of(
-        self,
-        event: BlockStored,
-        scope: int,
-        hashes: Sequence[int],
-        own: Mapping[int, int],
-        described: Mapping[int, int],
-    ) -> list[int]:
-        """Return the keys of stored blocks; none if their parent is unknown."""
-        parent: int | None = self._first(event.lora_name) if event.lora_name else scope
-        if event.parent_block_hash is not None:
-            above = hash_of(event.parent_block_hash) ^ scope
-            parent = own.get(above, described.get(above))
-        if parent is None:
-            self.skipped_stores[_label(event.kv_cache_spec_kind), "unknown_parent"] += 1
-            return []
-        extras = [_strings(each, event.lora_name) for each in event.extra_keys] if event.extra_keys else ()
-        tokens = array("I", event.token_ids).tobytes()
-        keys = self._hash.chain(parent, tokens, event.block_size, extras)
-        return keys if len(keys) <= len(hashes) else keys[: len(hashes)]
-
     def _blocks_in(
         self,
         event: BlockStored,
@@ -281,9 +248,21 @@ class BlockIndex(CachedBlocks):
         own: Mapping[int, int],
         described: Mapping[int, int],
     ) -> tuple[BlockStored, Sequence[int], Sequence[int]]:
-        """Return an event with the hashes and keys of its blocks; without token ids, only with those that are known."""
+        """Return an event with the hashes and keys of its blocks; without token ids, only with those that are known.
+
+        There are no keys if the parent of the blocks is unknown.
+        """
         if event.token_ids:
-            return event, hashes, self._keys_of(event, scope, hashes, own, described)
+            parent: int | None = self._first(event.lora_name) if event.lora_name else scope
+            if event.parent_block_hash is not None:
+                above = hash_of(event.parent_block_hash) ^ scope
+                parent = own.get(above, described.get(above))
+            if parent is None:
+                self.skipped_stores[_label(event.kv_cache_spec_kind), "unknown_parent"] += 1
+                return event, hashes, []
+            extras = [_strings(each, event.lora_name) for each in event.extra_keys] if event.extra_keys else ()
+            found = self._hash.chain(parent, array("I", event.token_ids).tobytes(), event.block_size, extras)
+            return event, hashes, found if len(found) <= len(hashes) else found[: len(hashes)]
         keys = [own.get(each, described.get(each, 0)) for each in hashes]
         known = [number for number, key in enumerate(keys) if key]
         part = msgspec.structs.replace(
@@ -313,7 +292,7 @@ class BlockIndex(CachedBlocks):
             rows = np.unique(rows[rows >= 0])
             self._engine_blocks.remove(rows[self._blocks.find(self._keys[rows]) < 0])
 
-    def _note_removals(self, journal: Journal, batch: _Batch, keys: Keys) -> None:
+    def _note_removals(self, journal: "SharedIndex", batch: _Batch, keys: Keys) -> None:
         """Tell a journal the removed blocks that have no copy left."""
         gone, start = (keys != 0) & self.lacking(keys, batch.removed_from), 0
         for lane, tier, hashes in batch.removals:

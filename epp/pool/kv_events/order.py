@@ -88,12 +88,6 @@ class _Replay:
         """Time limit, from the first attempt."""
         self.fruitless = 0
         """Attempts one after another without a new message."""
-        self.is_joined = self.is_broken = False
-        self.news = 0
-
-    def attempt(self, now: float) -> None:
-        """Prepare for a reply."""
-        self.until = min(self.until, now + _REPLAY_SECONDS)
         self.is_joined = False
         """Whether the reply had the last message that was applied: it is from the same history."""
         self.is_broken = False
@@ -175,8 +169,10 @@ class EventOrder:
 
     def attempt(self, now: float) -> int:
         """Begin an attempt; return the number from which messages are asked for."""
-        assert self.replay is not None  # noqa: S101  the caller looks
-        self.replay.attempt(now)
+        replay = self.replay
+        assert replay is not None  # noqa: S101  the caller looks
+        replay.until = min(replay.until, now + _REPLAY_SECONDS)
+        replay.is_joined, replay.is_broken, replay.news = False, False, 0
         return 0 if self._last is None else self._last[0]
 
     def replayed(self, message: EventMessage) -> list[Received]:
@@ -200,11 +196,6 @@ class EventOrder:
         replay.news += 1
         return [self._applied(message, has_gap=not is_joined, is_current=False)]
 
-    def break_off(self) -> None:
-        """Ignore the rest of a reply, which cannot be read."""
-        if self.replay is not None:
-            self.replay.is_broken = True
-
     def reply_ended(self, now: float) -> list[Received]:
         """Return the changes when an engine has repeated all that it remembers."""
         replay = self.replay
@@ -226,22 +217,18 @@ class EventOrder:
         if replay is None:
             return []
         replay.fruitless = 0 if replay.news else replay.fruitless + 1
-        if replay.fruitless >= _MOST_FRUITLESS_ATTEMPTS or now >= replay.until:
-            return self._failed(now, "replay-no-progress" if replay.fruitless else "replay-incomplete")
-        replay.due = now + _SETTLING_SECONDS
-        return []
+        if replay.fruitless < _MOST_FRUITLESS_ATTEMPTS and now < replay.until:
+            replay.due = now + _SETTLING_SECONDS
+            return []
+        self.own.errors["replay-no-progress" if replay.fruitless else "replay-incomplete"] += 1
+        self._counts.replays["failed"] += 1
+        self._counts.resets["gap"] += 1
+        self._rests_until = now + _REST_SECONDS
+        self.replay = self._last = None
+        return [Received(self.engine, has_gap=True)]  # live messages follow
 
     def _may_replay(self, now: float) -> bool:
         return self._can_replay and now >= self._rests_until
-
-    def _failed(self, now: float, operation: str) -> list[Received]:
-        """Resume with live messages after a gap."""
-        self._counts.replays["failed"] += 1
-        self.own.errors[operation] += 1
-        self._rests_until = now + _REST_SECONDS
-        self.replay = self._last = None
-        self._counts.resets["gap"] += 1
-        return [Received(self.engine, has_gap=True)]
 
     def _restarted(self, replay: _Replay) -> Received:
         """Drop the contents: those of the engine that repeats messages are other ones."""

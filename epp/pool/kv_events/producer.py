@@ -143,17 +143,18 @@ class PrecisePrefixCacheProducer(
         self._weights = {tier.name.lower(): tier.weight for tier in given.indexer_config.kv_cache_backend_configs}
         self._ttl = parse_duration(given.speculative_ttl or "0") or _DEFAULT_TTL_SECONDS
         self._match_key = PREFIX_MATCH.produced_by(self.name)
-        self._shared = self._shared_index()
+        stored_in = given.indexer_config.kv_block_index_config
+        self._shared: SharedIndex | None = None
+        if (redis := stored_in.redis_config) is not None and stored_in.cost_aware_memory_config is None:
+            self._shared = SharedIndex(redis, self.clock, block_tokens=self._block_tokens, weights=self._weights)
         is_fast = self._shared is None or processor.hash_algorithm == "xxh64"
         self._hash = XxHash(processor.hash_seed) if is_fast else CborFnv(processor.hash_seed)
         key: DataKey[PromptBlocks] = DataKey("kv-event-blocks", self.plugin_type, self.name)
         self._hashing = PromptHashing(self._hash, self._block_tokens, key)
-        size = given.indexer_config.kv_block_index_config.in_memory_config.size
-        self._index = BlockIndex(
-            self._hash, capacity=min(size, MOST_INDEXED), secret=randbits(63), journal=self._shared
-        )
+        capacity = min(stored_in.in_memory_config.size, MOST_INDEXED)
+        self._index = BlockIndex(self._hash, capacity=capacity, secret=randbits(63), journal=self._shared)
         if self._shared is not None:
-            self._shared.refill_from(self._index)
+            self._shared.source = self._index
         self._lanes: dict[Identity, Lane] = {}
         self._by_hostport: dict[str, Lane] = {}
         self._by_id: dict[int, Lane] = {}
@@ -171,19 +172,13 @@ class PrecisePrefixCacheProducer(
         self.writes = (self._match_key, LANE)
         self.may_read = (PROMPT_TOKENS, self._other_key)
 
-    def _shared_index(self) -> SharedIndex | None:
-        index = self.parameters.indexer_config.kv_block_index_config
-        if index.redis_config is None or index.cost_aware_memory_config is not None:
-            return None
-        return SharedIndex(index.redis_config, self.clock, block_tokens=self._block_tokens, weights=self._weights)
-
     def tag(self, endpoint: Endpoint) -> Report:
         lane = self._lanes.get(endpoint.identity)
         if lane is None:
             lane = self._lanes[endpoint.identity] = self._index.add()
             self._by_id[lane.id] = self._by_hostport[endpoint.hostport] = lane
             if self._shared is not None:
-                self._shared.name_lane(lane, endpoint.hostport)
+                self._shared.endpoints[lane] = endpoint.hostport
             self._subscriptions.add(endpoint, lane)
         else:
             self._subscriptions.update(endpoint)
@@ -200,7 +195,7 @@ class PrecisePrefixCacheProducer(
                 del self._by_hostport[endpoint.hostport]
             self._index.remove(lane)
             if self._shared is not None:
-                self._shared.forget_lane(lane)
+                self._shared.endpoints.pop(lane, None)
             self._accuracy.forget(lane.id)
             self._subscriptions.remove(endpoint)
 
@@ -256,9 +251,8 @@ class PrecisePrefixCacheProducer(
             self._latency.observe(perf_counter() - started)
             before = None if shared is None else request.get(self._match_key)
             self._lookups += before is None
-            self._hits += int(blocks.max(initial=0)) - (
-                0 if before is None else int(before.matched_blocks.max(initial=0))
-            )
+            self._hits += int(blocks.max(initial=0))
+            self._hits -= 0 if before is None else int(before.matched_blocks.max(initial=0))
         size, keys, skipped = _last_blocks(prompts)
         last_slot, computed = self._conversations.find(keys)
         match = PrefixMatch(

@@ -74,14 +74,15 @@ class RowTable:
             self.used[rows[rows >= 0]] = now  # these are not evicted
             self._evict(self.count + len(missing) - self.capacity, now)
             self._grow(self.count + len(missing))
-            self._insert(missing[: self.capacity - self.count], now)
+            added = missing[: self.capacity - self.count]
+            rows = self._free_rows(len(added))
+            self.keys[rows], self.used[rows] = added, now
+            self.count += len(rows)
+            self.admitted += len(rows)
+            self._link(rows)
             rows = self.find(keys)
         self.used[rows[rows >= 0]] = now
         return rows
-
-    def touch(self, rows: Rows, now: int) -> None:
-        """Mark rows as used."""
-        self.used[rows] = now
 
     def remove(self, rows: Rows) -> None:
         """Remove different rows that have keys."""
@@ -103,15 +104,6 @@ class RowTable:
 
     def _buckets_for(self, keys: int) -> int:
         return max(_FIRST_BUCKETS, int(keys / _KEYS_PER_BUCKET))
-
-    def _insert(self, keys: Keys, now: int) -> None:
-        """Add different keys that are not in the table."""
-        rows = self._free_rows(len(keys))
-        self.keys[rows] = keys
-        self.used[rows] = now
-        self.count += len(rows)
-        self.admitted += len(rows)
-        self._link(rows)
 
     def _free_rows(self, count: int) -> Rows:
         found: list[Rows] = []

@@ -14,7 +14,7 @@ from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.pool.breaker import Breaker
 from epp.pool.kv_events.events import BlockStored, hash_of
 from epp.pool.kv_events.holders import Lane
-from epp.pool.kv_events.index import BlockIndex, HeldBlocks, Journal
+from epp.pool.kv_events.index import BlockIndex, HeldBlocks
 from epp.pool.kv_events.parameters import RedisParameters
 from epp.pool.kv_events.prompt_blocks import SharedMatch
 from epp.pool.kv_events.rows import Keys
@@ -68,7 +68,7 @@ SHARED_METRICS = (_LOOKUPS, _BLOCKS, _CLEARED, _WAITING, _UNAVAILABLE)
 _log = structlog.get_logger()
 
 
-class SharedIndex(Journal):
+class SharedIndex:
     """Writes the blocks of engines that this picker hears, and looks up those that any picker wrote.
 
     Writes wait in a queue. If it is full, or an endpoint is cleared, all blocks of the endpoint are removed from the
@@ -83,7 +83,8 @@ class SharedIndex(Journal):
         self._given = given
         self._block_tokens = block_tokens
         self._weights = weights
-        self._endpoints: dict[Lane, str] = {}
+        self.endpoints: dict[Lane, str] = {}
+        """Those whose blocks are written, by lane."""
         self._breaker = Breaker(_MOST_FAILURES, self._log_change, clock=clock, rest_seconds=_REST_SECONDS)
         self._problem = ""
         """Why nothing is written at present."""
@@ -95,7 +96,8 @@ class SharedIndex(Journal):
         self._blocks = Counter(dict.fromkeys(("written", "failed", "other size", "written again"), 0))
         self._cleared = self._running = 0
         self._queue = WriteQueue()
-        self._source: BlockIndex | None = None
+        self.source: BlockIndex | None = None
+        """Its blocks are written again after the queue was full."""
         self._refill: Iterator[Sequence[HeldBlocks]] = iter(())
         """Blocks to be written again."""
         self._awake = asyncio.Event()
@@ -105,18 +107,6 @@ class SharedIndex(Journal):
         register = self._client.register_script
         self._find, self._write = register(FIND), register(WRITE)
         self._clear, self._resolve = register(CLEAR), register(RESOLVE)
-
-    def refill_from(self, index: BlockIndex) -> None:
-        """Write blocks of this index again after the queue was full."""
-        self._source = index
-
-    def name_lane(self, lane: Lane, endpoint: str) -> None:
-        """Write the blocks of this lane as those of an endpoint."""
-        self._endpoints[lane] = endpoint
-
-    def forget_lane(self, lane: Lane) -> None:
-        """Write nothing more of this lane."""
-        self._endpoints.pop(lane, None)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -142,7 +132,7 @@ class SharedIndex(Journal):
                     self._problem = ""
                 self._is_checked = True
                 if not has_work:
-                    await self._rest()
+                    await (asyncio.sleep(0) if self._write_again() else self._awake.wait())
                 self._awake.clear()
         finally:
             self._is_open = False
@@ -191,24 +181,24 @@ class SharedIndex(Journal):
         return found if len(found) == len(hashes) else ()
 
     def stored(self, lane: Lane, tier: str, event: BlockStored, keys: Sequence[int]) -> None:
-        """Store blocks; those of another size are not shared."""
+        """Store blocks with these keys, the first ones of an event; those of another size are not shared."""
         if event.block_size not in (0, self._block_tokens):  # 0 of a block that only this index has described
             self._blocks["other size"] += len(keys)
             self._other_sizes.add(event.block_size)
             return
-        if (endpoint := self._endpoints.get(lane)) is not None:
+        if (endpoint := self.endpoints.get(lane)) is not None:
             fields = (field_of(endpoint, tier, event.group_idx),)
             self._enqueue(Write(endpoint, fields, keys, [hash_of(each) for each in event.block_hashes[: len(keys)]]))
 
     def removed(self, lane: Lane, tier: str, keys: Sequence[int], hashes: Sequence[int]) -> None:
-        """Remove blocks that the cache has no copy of, in any group."""
-        if (endpoint := self._endpoints.get(lane)) is not None:
+        """Remove blocks that the cache has no copy of any more, in any group: by key and by the engine's hash."""
+        if (endpoint := self.endpoints.get(lane)) is not None:
             fields = [field_of(endpoint, tier, group) for group in dict.fromkeys((None, *lane.kinds))]
             self._enqueue(Write(endpoint, fields, keys, hashes, is_removal=True))
 
     def cleared(self, lane: Lane) -> None:
         """Remove all blocks of a lane; writes that wait have no effect."""
-        if self._is_open and (endpoint := self._endpoints.get(lane)) is not None:
+        if self._is_open and (endpoint := self.endpoints.get(lane)) is not None:
             self._queue.clear({endpoint})
             self._awake.set()
 
@@ -282,25 +272,18 @@ class SharedIndex(Journal):
             self._queue.add(write)
             self._awake.set()
 
-    async def _rest(self) -> None:
-        """Enqueue blocks that were dropped, or else wait for changes."""
-        if self._write_again():
-            await asyncio.sleep(0)
-        else:
-            await self._awake.wait()
-
     def _write_again(self) -> bool:
         """Enqueue some blocks of endpoints whose changes were dropped; return whether there may be more."""
         if (found := next(self._refill, None)) is not None:
             for lane, tier, keys, hashes in found:
-                if (endpoint := self._endpoints.get(lane)) is not None:
+                if (endpoint := self.endpoints.get(lane)) is not None:
                     self._enqueue(Write(endpoint, (field_of(endpoint, tier, lane.group),), keys, hashes))
                     self._blocks["written again"] += len(keys)
             return True
         lost, self._queue.overflowed = self._queue.overflowed, set()
-        if not lost or self._source is None or self._source.block_sizes != {self._block_tokens}:
+        if not lost or self.source is None or self.source.block_sizes != {self._block_tokens}:
             return False
-        self._refill = self._source.held_by([lane for lane, endpoint in self._endpoints.items() if endpoint in lost])
+        self._refill = self.source.held_by([lane for lane, endpoint in self.endpoints.items() if endpoint in lost])
         return True
 
     async def _write_some(self) -> None:

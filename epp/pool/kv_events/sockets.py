@@ -40,10 +40,6 @@ class Curve(NamedTuple):
     public: bytes
     secret: bytes
 
-    def encrypt(self, socket: "zmq.Socket[bytes]") -> None:
-        """Encrypt the connections that a socket will make."""
-        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = self
-
 
 def _read(parameter: str, path: str, kind: bytes) -> bytes:
     where = f"kvEventsConfig.curve.{parameter}"
@@ -79,7 +75,7 @@ def limited(context: Context, kind: int, curve: Curve | None = None) -> Socket:
     """Return a socket with bounded memory, which finds out when a peer has vanished."""
     socket: Socket = context.socket(kind)
     if curve is not None:
-        curve.encrypt(socket)
+        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = curve
     for option, value in (
         (zmq.LINGER, 0),
         (zmq.IPV6, 1),
@@ -156,7 +152,7 @@ class Replays:
                     found += order.replayed(message)
                 else:
                     order.own.errors["replay-incomplete"] += 1
-                    order.break_off()
+                    order.replay.is_broken = True
         if now - self._heard >= _SILENCE_SECONDS or now >= order.replay.until:
             self.end_attempt()
             found += order.attempt_ended(now)

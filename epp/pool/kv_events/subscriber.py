@@ -68,6 +68,7 @@ class _Subscription:
     ) -> None:
         self._address = addresses.events
         self._dialled_at = time.monotonic()
+        self.order = order
         self.replays = Replays(context, addresses.replay, order, curve)
         self.socket = limited(context, zmq.SUB, curve)
         self.socket.subscribe(topic)
@@ -79,10 +80,6 @@ class _Subscription:
         except zmq.ZMQError:
             self.close()
             raise
-
-    @property
-    def order(self) -> EventOrder:
-        return self.replays.order
 
     @property
     def sockets(self) -> Iterator[Socket]:
@@ -168,12 +165,7 @@ class Subscriber:
 
     def admit(self, sender: Sender) -> None:
         """Believe an engine that connects."""
-
-        def follow(_context: Context) -> None:
-            if self.central is not None:
-                self.central.admit(sender)
-
-        self._orders.append(follow)
+        self._orders.append(lambda _: None if self.central is None else self.central.admit(sender))
 
     def disconnect(self, engine: int) -> None:
         """End the subscription of an engine, and do not believe it when it connects."""
@@ -200,32 +192,25 @@ class Subscriber:
             while not self._is_ending:
                 while self._orders:
                     self._orders.popleft()(context)
-                if self.central is not None:
-                    self.central.listen(time.monotonic())
                 if batch := self._receive():
                     self._hand_over(batch)
                     time.sleep(max(_PAUSE_SECONDS, self._read_seconds))
         finally:
-            for subscription in self._found.values():
-                subscription.close()
-            if self.central is not None:
-                self.central.close()
+            for each in self._ends:
+                each.close()
             context.destroy(0)
 
     @property
-    def _sockets(self) -> Iterator[Socket]:
-        for subscription in self._found.values():
-            yield from subscription.sockets
-        if self.central is not None:
-            yield from self.central.sockets
+    def _ends(self) -> "Sequence[_Subscription | CentralSocket]":
+        return (*self._found.values(), *(() if self.central is None else (self.central,)))
 
     def _receive(self) -> list[Received]:
         """Return what engines have sent, those first that were not read last time."""
-        for subscription in self._found.values():
-            subscription.dial(time.monotonic())
         poller = zmq.Poller()
-        for socket in self._sockets:
-            poller.register(socket, zmq.POLLIN)
+        for each in self._ends:
+            each.dial(time.monotonic())
+            for socket in each.sockets:
+                poller.register(socket, zmq.POLLIN)
         ready = {socket for socket, _ in poller.poll(_POLL_MILLISECONDS)}
         started = time.monotonic()
         batch, self._ended = self._ended, []
@@ -286,8 +271,9 @@ class Subscriber:
         return found
 
     def _may_begin_replay(self) -> bool:
-        asked = sum(each.replays.socket is not None for each in self._found.values())
-        return asked + (0 if self.central is None else self.central.replaying) < _MOST_REPLAYS
+        connected = () if self.central is None else self.central.engines.values()
+        replays = (each.replays for each in (*self._found.values(), *connected))
+        return sum(each.socket is not None for each in replays) < _MOST_REPLAYS
 
     def _hand_over(self, batch: Sequence[Received]) -> None:
         """Have the event loop apply a batch, and wait until it has."""
@@ -331,22 +317,13 @@ def rank_of(endpoint: Endpoint) -> int:
 
 def labelled_ports(endpoint: Endpoint, default: Ports) -> Ports:
     """Return the ports in the labels of an endpoint, or else the default ones; raises ValueError."""
-    return Ports(
-        *(
-            _labelled_port(endpoint, label, port, lowest)
-            for label, port, lowest in zip(KV_PORTS, default, (1, 0), strict=True)
-        )
-    )
-
-
-def _labelled_port(endpoint: Endpoint, label: str, default: int, lowest: int) -> int:
-    text = endpoint.labels.get(label)
-    if text is None:
-        return default
-    rank = rank_of(endpoint)
-    if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= _LAST_PORT - rank:
-        raise ValueError(f"{label} is {text[:100]!r}; write a port from {lowest} to {_LAST_PORT - rank}")
-    return int(text) and int(text) + rank
+    rank, ports = rank_of(endpoint), list(default)
+    for index, (label, lowest) in enumerate(zip(KV_PORTS, (1, 0), strict=True)):
+        if (text := endpoint.labels.get(label)) is not None:
+            if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= _LAST_PORT - rank:
+                raise ValueError(f"{label} is {text[:100]!r}; write a port from {lowest} to {_LAST_PORT - rank}")
+            ports[index] = int(text) and int(text) + rank
+    return Ports(*ports)
 
 
 class _Source(msgspec.Struct):

@@ -69,7 +69,7 @@ def test_blocks_that_are_looked_up_stay():
     hot = np.arange(1, 101, dtype=np.uint64)
     table.put(hot, 1)
     for now, start in enumerate(range(1_000, 20_000, 100), start=2):
-        table.touch(table.find(hot), now)
+        table.used[table.find(hot)] = now
         table.put(np.arange(start, start + 100, dtype=np.uint64), now)
     assert (table.find(hot) >= 0).all()
 
