@@ -77,13 +77,13 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def parse_positive_duration(name: str, text: str) -> float:
-    """Return seconds; raises ValueError, which names the parameter, also for zero."""
+def duration_setting(name: str, text: str, *, positive: bool = True) -> float:
+    """Return the duration in seconds of a setting; raises ValueError with its name."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if seconds <= 0:
+    if positive and seconds <= 0:
         raise ValueError(f"{name} is {text!r}: write a duration above 0")
     return seconds
 

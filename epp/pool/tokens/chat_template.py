@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from time import monotonic
 from typing import Any, NoReturn
@@ -68,8 +69,12 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self.knows_developer = "developer" in templates["default"]
         """Whether it has a role `developer`."""
-        self.wants_parts = self._iterates_parts()
+        self.wants_parts = False
         """Whether the content of a message is a list of its parts, as opposed to one text."""
+        part = {"type": "text", "text": _MARK}
+        with suppress(Exception):  # a template may raise anything
+            text = self.render([{"role": "user", "content": [part]}], add_generation_prompt=True)
+            self.wants_parts = _MARK in text and "'type'" not in text and '"type"' not in text
 
     def render(
         self,
@@ -85,23 +90,15 @@ class ChatTemplate:
         if not continues:
             return _limited(template, {**known, "messages": messages, "tools": tools})
         *earlier, last = messages
-        content = last["content"]
-        if isinstance(content, list):
-            *parts, part = content
-            marked: object = [*parts, {**part, "text": part["text"] + _TO_CONTINUE}]
+        marked = last["content"]
+        if isinstance(marked, list):
+            *parts, part = marked
+            marked = [*parts, {**part, "text": part["text"] + _TO_CONTINUE}]
         else:
-            marked = content + _TO_CONTINUE
+            marked += _TO_CONTINUE
         text = _limited(template, {**known, "messages": [*earlier, {**last, "content": marked}], "tools": tools})
         end = text.rindex(_TO_CONTINUE.strip())
         return text[:end] if text.startswith(_TO_CONTINUE, end) else text[:end].rstrip()
-
-    def _iterates_parts(self) -> bool:
-        part = {"type": "text", "text": _MARK}
-        try:
-            text = self.render([{"role": "user", "content": [part]}], add_generation_prompt=True)
-        except Exception:  # noqa: BLE001  a template may raise anything
-            return False
-        return _MARK in text and "'type'" not in text and '"type"' not in text
 
 
 def _limited(template: Template, variables: Mapping[str, object]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from secrets import token_bytes
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from epp.framework.files import check_allowed, read_regular
 from epp.framework.messages import install_command
-from epp.pool.tokens.source import Api, ChatRequest, CompletionRequest, Prompt, PromptRefusedError, Tokens, TokenSource
+from epp.pool.tokens.source import (
+    Api,
+    Prompt,
+    PromptRefusedError,
+    Tokens,
+    TokenSource,
+    decode_chat,
+    decode_completion,
+)
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -34,13 +42,6 @@ _CUT_BYTES = 256
 _KEY_BYTES = 16
 _PIECE = 16 * 1024
 """Ids that become an array at a time: no other thread runs meanwhile."""
-
-
-class _Beginning(NamedTuple):
-    ids: NDArray[np.uint32]
-    """The ids of a whole text."""
-    length: int
-    """Number of those of its beginning."""
 
 
 class Prefixes:
@@ -58,7 +59,8 @@ class Prefixes:
         self._most = most_bytes
         self._bytes = 0
         self._secret = token_bytes(_KEY_BYTES)
-        self._found: dict[bytes, _Beginning] = {}
+        self._found: dict[bytes, tuple[NDArray[np.uint32], int]] = {}
+        """By digest of a beginning: the ids of a whole text, and how many of them are of the beginning."""
         self._texts: OrderedDict[int, tuple[NDArray[np.uint32], Sequence[bytes]]] = OrderedDict()
         self._special = _places(tokenizer.get_added_tokens_decoder())
         self._ids = np.array(sorted(self._special.values()), dtype=np.uint32)
@@ -74,7 +76,7 @@ class Prefixes:
             if (known := self._found.get(key)) is not None:
                 rest = encode(self._tokenizer, text[cut.start() :], add_special_tokens=False)
                 self.tokenized += len(text) - cut.start()
-                ids = np.concatenate((known.ids[: known.length], rest))
+                ids = np.concatenate((known[0][: known[1]], rest))
                 break
         else:
             ids = encode(self._tokenizer, text, add_special_tokens=False)
@@ -95,14 +97,14 @@ class Prefixes:
         return keys
 
     def _put(self, keys: Sequence[bytes], ids: NDArray[np.uint32], counts: Sequence[int]) -> None:
-        self._found.update({key: _Beginning(ids, count) for key, count in zip(keys, counts, strict=True)})
+        self._found.update({key: (ids, count) for key, count in zip(keys, counts, strict=True)})
         self._texts[id(ids)] = (ids, keys)
         self._bytes += ids.nbytes + _CUT_BYTES * len(keys)
         while self._bytes > self._most:
             _, (old, its_keys) = self._texts.popitem(last=False)
             self._bytes -= old.nbytes + _CUT_BYTES * len(its_keys)
             for key in its_keys:
-                if self._found[key].ids is old:
+                if self._found[key][0] is old:
                     del self._found[key]
 
 
@@ -134,8 +136,6 @@ _TIMEOUT_SECONDS = 10.0
 _MOST_FILE_BYTES = 16 * 1024 * 1024
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _Job: TypeAlias = "tuple[Prompt, asyncio.Future[Tokens | None]]"
-_decode_chat = msgspec.json.Decoder(ChatRequest).decode
-_decode_completion = msgspec.json.Decoder(CompletionRequest).decode
 
 
 class LocalTokenizer(TokenSource):
@@ -185,13 +185,10 @@ class LocalTokenizer(TokenSource):
                 loop.call_soon_threadsafe(_settle, found, tokens)
 
     def _tokens(self, prompt: Prompt) -> Tokens:
-        return self._completion(prompt.content) if prompt.api is Api.COMPLETION else self._chat(prompt)
-
-    def _completion(self, content: bytes) -> Tokens:
-        asked = _decode_completion(content)
-        if asked.truncate_prompt_tokens is not None or asked.prompt_embeds is not None:
-            raise PromptRefusedError
-        texts = asked.prompt if isinstance(asked.prompt, list) else [asked.prompt]
+        if prompt.api is not Api.COMPLETION:
+            return self._chat(prompt)
+        asked = decode_completion(prompt.content)
+        texts = asked.texts()
         if len(texts) > _MOST_MESSAGES:
             raise PromptRefusedError
         special = asked.add_special_tokens is not False
@@ -201,7 +198,7 @@ class LocalTokenizer(TokenSource):
         template = self.template
         if template is None or prompt.api is not Api.CHAT:
             raise PromptRefusedError
-        asked = _decode_chat(prompt.content)
+        asked = decode_chat(prompt.content)
         is_other = asked.chat_template is not None or asked.truncate_prompt_tokens is not None
         if is_other or len(asked.messages) > _MOST_MESSAGES:
             raise PromptRefusedError
@@ -253,17 +250,9 @@ def _load_template(folder: Path, template_path: str) -> "ChatTemplate | None":
         from epp.pool.tokens.chat_template import ChatTemplate  # noqa: PLC0415  it needs an optional dependency
     except ImportError as error:
         raise ValueError(f"chat templates need the package jinja2: {install_command('tokenizers')}") from error
-    return ChatTemplate(templates, _special_tokens(config))
-
-
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
-    for name in _SPECIAL_TOKENS:
-        token = config.get(f"{name}_token")
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str):
-            found[f"{name}_token"] = text
-    return found
+    tokens = ((f"{name}_token", config.get(f"{name}_token")) for name in _SPECIAL_TOKENS)
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens}
+    return ChatTemplate(templates, {name: text for name, text in texts.items() if isinstance(text, str)})
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

@@ -170,13 +170,11 @@ class Fetches:
             self._settled(lookup, Result.LATE)
         elif task.cancelled():
             self._settled(lookup, Result.UNAVAILABLE)
+        elif isinstance(found := task.result(), Result):
+            self._settled(lookup, found)
         else:
-            found = task.result()
-            if isinstance(found, Result):
-                self._settled(lookup, found)
-            else:
-                lookup.tokens = found
-                self._settled(lookup, Result.FETCHED)
+            lookup.tokens = found
+            self._settled(lookup, Result.FETCHED)
 
     def _ended(self, key: bytes, size: int, _task: asyncio.Task[Tokens | Result]) -> None:
         del self._tasks[key]
@@ -298,15 +296,13 @@ class TokenProducer(
     def produce(self, request: Request, candidates: Candidates) -> None:  # noqa: ARG002  as the role calls it
         """Publish the token ids, if they are here, or else an estimate."""
         counted = self._estimated(request)
-        lookup = request.get(self._lookup_key)
-        if lookup is None:
-            lookup = self._looked_up(request)
-        if lookup is not None and lookup.tokens is None:
-            counted = replace(counted, no_ids=lookup.result or "")
-        elif lookup is not None and (tokens := lookup.tokens) is not None:
+        lookup = request.get(self._lookup_key) or self._looked_up(request)
+        if lookup is not None and (tokens := lookup.tokens) is not None:
             counted = replace(
                 counted, count=tokens.total, exact=True, ids=tokens.ids, ends=tokens.ends, media=tokens.media
             )
+        elif lookup is not None:
+            counted = replace(counted, no_ids=lookup.result or "")
         request.put(self._key, counted)
 
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:

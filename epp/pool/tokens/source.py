@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from epp.framework import Count, MediaTokens, Name, Natural, Parameters
 from epp.framework.messages import without_credentials
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting
 from epp.kube.objects.ocm import is_url
 from epp.plugins.encoder_cache import ImageEstimate, VideoEstimate
 from epp.runtime.addresses import parse_host_port
@@ -52,8 +52,8 @@ class Vllm(Parameters, frozen=True):
             raise ValueError(
                 f"url is {without_credentials(self.url)!r:.80}: write http:// or https:// with host, port and path"
             )
-        for name, text in (("timeout", self.timeout), ("mmTimeout", self.mm_timeout)):
-            _check_positive(name, text)
+        duration_setting("timeout", self.timeout)
+        duration_setting("mmTimeout", self.mm_timeout)
 
 
 class TokenizerFile(Parameters, frozen=True):
@@ -130,7 +130,7 @@ class TokenProducerParameters(Parameters, frozen=True):
             if not self.model_name:
                 raise ValueError("modelName is missing: name the model that udsTokenizerConfig is asked about")
             uds.tokenizer(self.model_name)
-        _check_positive("budget", self.budget)
+        duration_setting("budget", self.budget)
 
     @property
     def service(self) -> Vllm | None:
@@ -139,15 +139,6 @@ class TokenProducerParameters(Parameters, frozen=True):
         if self.model_name and all(method is None for method in others):
             return self.vllm or Vllm()
         return None
-
-
-def _check_positive(name: str, text: str) -> None:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if seconds <= 0:
-        raise ValueError(f"{name} is {text!r}: write a duration above 0")
 
 
 MOST_TOKENS = 128 * 1024
@@ -265,6 +256,12 @@ class CompletionRequest(msgspec.Struct):
     truncate_prompt_tokens: int | None = None
     prompt_embeds: msgspec.Raw | None = None
 
+    def texts(self) -> list[str]:
+        """Return the prompts; raises PromptRefusedError where their tokens are not those of the texts."""
+        if self.truncate_prompt_tokens is not None or self.prompt_embeds is not None:
+            raise PromptRefusedError
+        return self.prompt if isinstance(self.prompt, list) else [self.prompt]
+
 
 class _Function(msgspec.Struct):
     name: str
@@ -296,11 +293,7 @@ class ChatRequest(msgspec.Struct):
         """Return the tools with the fields that vLLM knows, in its order."""
         if not self.tools:
             return None
-        functions = [msgspec.structs.asdict(tool.function) for tool in self.tools]
-        return [
-            {"type": "function", "function": {key: found for key, found in each.items() if found is not msgspec.UNSET}}
-            for each in functions
-        ]
+        return [{"type": "function", "function": msgspec.to_builtins(tool.function)} for tool in self.tools]
 
     def variables(self) -> dict[str, Any]:
         """Return further variables of the template; members of the request take precedence over its `kwargs`."""
@@ -323,6 +316,10 @@ class ChatRequest(msgspec.Struct):
         if developer or all(message["role"] != "developer" for message in messages):
             return messages
         return _with_one_system(messages)
+
+
+decode_completion = msgspec.json.Decoder(CompletionRequest).decode
+decode_chat = msgspec.json.Decoder(ChatRequest).decode
 
 
 def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

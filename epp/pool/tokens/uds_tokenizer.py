@@ -13,14 +13,14 @@ from epp.framework.protobuf import FieldReader, count_varints, number, part, rea
 from epp.pool.tokens.source import (
     MOST_TOKENS,
     Api,
-    ChatRequest,
-    CompletionRequest,
     Features,
     Prompt,
     PromptRefusedError,
     SourceFailedError,
     Tokens,
     TokenSource,
+    decode_chat,
+    decode_completion,
 )
 
 _MOST_CONTENT_BYTES = 4 * 1024 * 1024
@@ -44,8 +44,6 @@ _PROMPT_AT_FAULT = frozenset(
     {grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 )
 """Statuses that may be about the prompt: the service answers INTERNAL to one that vLLM refuses."""
-_decode_chat = msgspec.json.Decoder(ChatRequest).decode
-_decode_completion = msgspec.json.Decoder(CompletionRequest).decode
 
 
 class _Url(msgspec.Struct):
@@ -148,16 +146,15 @@ class UdsTokenizer(TokenSource):
 
 
 def _completion(model: bytes, content: bytes) -> bytes:
-    asked = _decode_completion(content)
-    texts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
-    is_other = asked.truncate_prompt_tokens is not None or asked.prompt_embeds is not None
-    if len(texts) != 1 or is_other or asked.add_special_tokens is False:
+    asked = decode_completion(content)
+    texts = asked.texts()
+    if len(texts) != 1 or asked.add_special_tokens is False:
         raise PromptRefusedError
     return model + part(2, texts[0].encode())
 
 
 def _chat(model: bytes, content: bytes) -> bytes:
-    asked = _decode_chat(content)
+    asked = decode_chat(content)
     messages = msgspec.convert(asked.messages, list[_Message])
     parts = len(messages) + sum(len(message.parts) for message in messages)
     if asked.add_special_tokens or asked.truncate_prompt_tokens is not None or parts > _MOST_PARTS:

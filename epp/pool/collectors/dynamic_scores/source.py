@@ -15,7 +15,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.limits import AbsolutePath, Name
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import PluginMetric, Sample
-from epp.framework.quantities import parse_duration, parse_positive_duration
+from epp.framework.quantities import duration_setting, parse_duration
 from epp.framework.scoring import DYNAMIC_SCORES, DynamicScore, DynamicScores
 from epp.kube.objects.decode import SCORER_KINDS
 from epp.kube.objects.followed import Change, Effect, FollowsObjects
@@ -87,14 +87,14 @@ class ScorerParameters(Parameters, frozen=True, kw_only=True):
         if self.source is not None:
             params = SourceParams(
                 query=self.source.query,
-                range=parse_positive_duration("source.range", self.source.range),
-                step=parse_positive_duration("source.step", self.source.step),
+                range=duration_setting("source.range", self.source.range),
+                step=duration_setting("source.step", self.source.step),
             )
             source = Source(type="Prometheus", host=self.source.host, path=self.source.path, params=params)
         scoring = Scoring(
             host=self.scoring.host,
             path=self.scoring.path,
-            params=ScoringParams(name=self.name, interval=parse_positive_duration("interval", self.interval)),
+            params=ScoringParams(name=self.name, interval=duration_setting("interval", self.interval)),
         )
         config = ScorerConfig(source=source, scoring=scoring)
         check_config(config)
@@ -129,7 +129,7 @@ class PageParameters(Parameters, frozen=True, kw_only=True):
     """File with a bearer token, read again for each request."""
 
     def request(self) -> ScorerRequest:
-        params = ScoringParams(interval=parse_positive_duration("interval", self.interval))
+        params = ScoringParams(interval=duration_setting("interval", self.interval))
         config = ScorerConfig(scoring=Scoring(params=params))
         check_config(config)
         if not is_url(self.url):
@@ -174,8 +174,8 @@ class DynamicScoreSourceParameters(Parameters, frozen=True):
     """File with the certificate authorities of the servers; by default those of the system."""
 
     def __post_init__(self) -> None:
-        parse_positive_duration("timeout", self.timeout)
-        parse_positive_duration("validity", self.validity or "1s")
+        duration_setting("timeout", self.timeout)
+        duration_setting("validity", self.validity or "1s")
         lists: tuple[tuple[str, Sequence[ScorerParameters | PageParameters]], ...] = (
             ("scorers", self.scorers),
             ("pages", self.pages),

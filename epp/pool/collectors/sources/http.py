@@ -22,7 +22,7 @@ from typing_extensions import TypeVar
 from epp.framework.datalayer import DataSource, Extractor, PageError, Report, UnreachableError
 from epp.framework.endpoint import Endpoint, PagePlace
 from epp.framework.limits import AbsolutePath, PortOrZero
-from epp.framework.quantities import parse_duration, parse_positive_duration
+from epp.framework.quantities import duration_setting, parse_duration
 from epp.framework.snapshot import GPU_UTILIZATION, MODELS
 from epp.pool.collectors.exposition import PROMETHEUS_TEXT, Selector
 from epp.pool.collectors.page_limits import REMEDIES, Limit
@@ -64,8 +64,8 @@ class HttpSourceParameters(TlsParameters, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_positive_duration("interval", self.interval or "1s")
-        parse_positive_duration("timeout", self.timeout)
+        duration_setting("interval", self.interval or "1s")
+        duration_setting("timeout", self.timeout)
 
 
 HP = TypeVar("HP", bound=HttpSourceParameters, default=HttpSourceParameters)
