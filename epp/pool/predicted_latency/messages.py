@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of the producer of predicted latency, and messages of llm-d's prediction and training servers."""
 
-from collections.abc import Sequence
 from math import inf
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -64,6 +63,7 @@ def duration_seconds(value: int | str) -> float:
 
 _MS = 1e-3
 Kind = Literal["ttft", "tpot"]
+A = TypeVar("A")
 
 
 class AnswerError(Exception):
@@ -114,17 +114,16 @@ class Status(msgspec.Struct):
     model_type: str = ""
 
 
-def question(rows: Sequence[Row]) -> bytes:
-    """Return the body of a request for predictions."""
-    return msgspec.json.encode({"requests": rows})
+def _read(body: bytes, kind: type[A]) -> A:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AnswerError(f"the answer is not as expected: {error}") from None
 
 
 def read_answer(body: bytes, count: int) -> Floats:
     """Return times in seconds, to the first token and for each further one: a line for each row; raises AnswerError."""
-    try:
-        answer = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AnswerError(f"the answer is not as expected: {error}") from None
+    answer = _read(body, _Answer)
     if len(answer.predictions) != count or answer.failed_predictions:
         raise AnswerError(
             f"the answer has {len(answer.predictions)} predictions for {count} rows, {answer.failed_predictions} failed"
@@ -137,15 +136,7 @@ def read_answer(body: bytes, count: int) -> Floats:
 
 def read_status(body: bytes) -> Status:
     """Return the state of a server; raises AnswerError."""
-    try:
-        return msgspec.json.decode(body, type=Status)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AnswerError(f"the answer is not as expected: {error}") from None
-
-
-def training_data(entries: Sequence[Entry]) -> bytes:
-    """Return the body of training data."""
-    return msgspec.json.encode({"entries": entries})
+    return _read(body, Status)
 
 
 class TrainingBuffer:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of predicted and measured latency by model, under the names of llm-d; targets of the requests that run."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isfinite, nan
 
@@ -58,9 +58,8 @@ class RunningTargets:
         """Return the strictest target at each of these slots, infinite for none."""
         if not self._targets:
             return inf
-        known = self._strictest
-        missing = int(slots.max(initial=-1)) + 1 - len(known)
-        return (np.pad(known, (0, missing), constant_values=inf) if missing > 0 else known)[slots]
+        self._reach(int(slots.max(initial=-1)) + 1)
+        return self._strictest[slots]
 
     def expire(self, now: float) -> None:
         """Remove requests whose time is over."""
@@ -136,7 +135,7 @@ class _OfModel:
         self.distributions = {metric: Distribution(metric.bounds) for metric in METRICS if metric.bounds}
         self.violations: dict[Kind, int] = {"ttft": 0, "tpot": 0}
         self.latest: dict[str, float] = {}
-        self.coverage: dict[tuple[Kind, str], int] = {}
+        self.coverage: Counter[tuple[Kind, str]] = Counter()
 
 
 class LatencyMetrics:
@@ -146,11 +145,8 @@ class LatencyMetrics:
         self._models: dict[tuple[str, str], _OfModel] = {}
 
     @property
-    def samples(self) -> Sequence[Sample]:
+    def samples(self) -> Iterator[Sample]:
         """All values; may be read in any thread."""
-        return [*self._all()]
-
-    def _all(self) -> Iterator[Sample]:
         for labels, model in [*self._models.items()]:
             yield from (Sample(metric, values, labels) for metric, values in model.distributions.items())
             yield from (Sample(_VIOLATIONS, count, (*labels, kind)) for kind, count in model.violations.items())
@@ -173,7 +169,10 @@ class LatencyMetrics:
 
         The target, infinite for none, is held against the time since the arrival of the request.
         """
-        model = self._of(models)
+        labels = models[0][:_MOST_CHARACTERS], models[1][:_MOST_CHARACTERS]
+        if labels not in self._models and len(self._models) >= _MOST_MODELS:
+            labels = _OTHER
+        model = self._models.setdefault(labels, _OfModel())
         model.latest[kind] = seconds
         if predicted is not None:
             expected, took = predicted
@@ -181,14 +180,7 @@ class LatencyMetrics:
             model.distributions[_DURATION[kind]].observe(took)
             model.latest |= {f"predicted_{kind}": expected, f"{kind}_prediction_duration": took}
         if isfinite(p90):
-            result = kind, "within" if seconds <= p90 else "beyond"
-            model.coverage[result] = model.coverage.get(result, 0) + 1
+            model.coverage[kind, "within" if seconds <= p90 else "beyond"] += 1
         missed = since_arrival > target
         model.violations[kind] += missed
         model.latest[f"{kind}_slo_violation"] = float(missed)
-
-    def _of(self, models: tuple[str, str]) -> _OfModel:
-        labels = models[0][:_MOST_CHARACTERS], models[1][:_MOST_CHARACTERS]
-        if labels not in self._models and len(self._models) >= _MOST_MODELS:
-            labels = _OTHER
-        return self._models.setdefault(labels, _OfModel())

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf, isfinite, nan
 from typing import Literal, NamedTuple
@@ -75,23 +76,23 @@ class _Answer(NamedTuple):
     took_seconds: float
 
 
+@dataclass(slots=True)
 class _Sent:
     """A request at its endpoint."""
 
-    def __init__(self, slot: int, target: Endpoint, waited: float) -> None:
-        self.slot = slot
-        self.target = target
-        self.waited = waited
-        self.predicted: dict[Kind, tuple[float, float]] = {}
-        """Seconds, and how long their prediction took."""
-        self.lessons: dict[Kind, Lesson] = {}
-        """Predictions that the response is compared with."""
-        self.rows: dict[Kind, Row] = {}
-        """Features at the pick, of the endpoint that computes the prompt and of the one that generates."""
-        self.number = 0
-        """Among the running requests with a target."""
-        self.first_seconds = nan
-        """From its arrival to the first byte of the response."""
+    slot: int
+    target: Endpoint
+    waited: float
+    predicted: dict[Kind, tuple[float, float]] = field(default_factory=dict)
+    """Seconds, and how long their prediction took."""
+    lessons: dict[Kind, Lesson] = field(default_factory=dict)
+    """Predictions that the response is compared with."""
+    rows: dict[Kind, Row] = field(default_factory=dict)
+    """Features at the pick, of the endpoint that computes the prompt and of the one that generates."""
+    number: int = 0
+    """Among the running requests with a target."""
+    first_seconds: float = nan
+    """From its arrival to the first byte of the response."""
 
 
 class PredictedLatencyProducer(
@@ -288,7 +289,7 @@ class PredictedLatencyProducer(
                 actual_tpot_ms=milliseconds if kind == "tpot" else 0.0,
                 timestamp=datetime.fromtimestamp(self.clock.utc(), UTC).isoformat(),
             )
-            self._client.learn(kind, entry)
+            self._client.buffer.add(kind, entry)
 
     async def _ask(self, client: PredictionClient, request: Request, candidates: Candidates) -> None:
         began = self.clock.now()

@@ -225,10 +225,7 @@ class LatencyQuantiles:
             elif self._used < _MOST_CELLS:
                 self._cells[row, bucket] = self._used
                 self._used += 1
-        more = len(self._counts) if self._used > len(self._counts) else 0
-        while len(self._counts) + more < self._used:
-            more += len(self._counts)
-        if more:
+        if more := (self._used - 1) // len(self._counts) * len(self._counts):
             self._histograms = np.pad(self._histograms, ((0, more), (0, 0)))
             self._weights = np.pad(self._weights, (0, more), constant_values=1.0)
             self._counts = np.pad(self._counts, (0, more))

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -18,14 +19,10 @@ from epp.pool.breaker import Breaker
 from epp.pool.collectors.dynamic_scores.scorer import FetchError
 from epp.pool.predicted_latency.messages import (
     AnswerError,
-    Entry,
-    Kind,
     Row,
     TrainingBuffer,
-    question,
     read_answer,
     read_status,
-    training_data,
 )
 
 if TYPE_CHECKING:
@@ -154,11 +151,12 @@ class PredictionClient:
         self.settings = settings
         self._limit_seconds = limit_seconds
         self._servers = tuple(_Server(url) for url in settings.prediction_urls)
-        self._buffer = TrainingBuffer(settings.max_sample_size)
+        self.buffer = TrainingBuffer(settings.max_sample_size)
+        """Entries for the next transfer."""
         self._fetcher: Fetcher | None = None
         self._call: _Call | None = None
         self._calls: set[asyncio.Task[None]] = set()
-        self._failed: dict[str, int] = {}
+        self._failed: Counter[str] = Counter()
         self._trained = {"sent": 0, "left out": 0, "lost": 0}
         self._is_training = True
 
@@ -192,7 +190,7 @@ class PredictionClient:
         elif len(self._calls) >= self.settings.max_calls:
             reason = "too many calls"
         if reason:
-            self._count(reason)
+            self._failed[reason] += 1
         return not reason
 
     async def predict(self, rows: Sequence[Row]) -> Floats | None:
@@ -212,13 +210,9 @@ class PredictionClient:
             async with asyncio.timeout(self._limit_seconds):
                 times = await asyncio.shield(call.times)
         if times is None:
-            self._count("no answer")
+            self._failed["no answer"] += 1
             return None
         return times[first : first + len(rows)]
-
-    def learn(self, kind: Kind, entry: Entry) -> None:
-        """Keep an entry for the next transfer."""
-        self._buffer.add(kind, entry)
 
     async def run(self) -> None:
         """Watch the servers and transfer training entries until cancelled."""
@@ -243,9 +237,6 @@ class PredictionClient:
             for call in self._calls:
                 call.cancel()
 
-    def _count(self, reason: str) -> None:
-        self._failed[reason] = self._failed.get(reason, 0) + 1
-
     def _send(self, due: _Call | None = None) -> None:
         """Make the call that requests join, or the one that is due, unless it was made already."""
         call = self._call
@@ -263,7 +254,9 @@ class PredictionClient:
             if ready and self._fetcher is not None:
                 server = random.choice(ready)  # noqa: S311  spreads calls, guards nothing
                 try:
-                    body = await self._fetcher.post(f"{server.url}/predict/bulk/strict", question(call.rows))
+                    body = await self._fetcher.post(
+                        f"{server.url}/predict/bulk/strict", msgspec.json.encode({"requests": call.rows})
+                    )
                     times = read_answer(body, len(call.rows))
                     server.breaker.succeeded()
                 except (FetchError, AnswerError) as error:
@@ -285,29 +278,26 @@ class PredictionClient:
                     server.breaker.failed("has no model yet", _MOST_FAILURES)
             except (FetchError, AnswerError) as error:
                 server.breaker.failed(str(error), _MOST_FAILURES)
-            if server.breaker.is_closed and await self._stays_ready(server):
+            if server.breaker.is_closed:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.settings.status_seconds):
+                        await server.broke.wait()
+            if server.breaker.is_closed:
                 pause = _FIRST_PAUSE
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _stays_ready(self, server: _Server) -> bool:
-        """Wait for the next look; return False as soon as calls fail."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.status_seconds):
-                await server.broke.wait()
-        return server.breaker.is_closed
-
     async def _train(self, client: "Fetcher") -> None:
         url = f"{self.settings.training_url}/add_training_data_bulk"
         while True:
             await asyncio.sleep(self.settings.flush_seconds)
-            entries, left_out = self._buffer.take()
+            entries, left_out = self.buffer.take()
             self._trained["left out"] += left_out
             if not entries:
                 continue
             try:
-                await client.post(url, training_data(entries))
+                await client.post(url, msgspec.json.encode({"entries": entries}))
             except FetchError as error:
                 self._trained["lost"] += len(entries)
                 if self._is_training:
