@@ -202,7 +202,6 @@ class FileDiscoveryParameters(Parameters, frozen=True):
     """Apply each new version of the file at once."""
 
     def __post_init__(self) -> None:
-        """Check the path; raises ValueError."""
         if not self.path:
             raise ValueError("path is empty: write the path of the file with the endpoints")
 
@@ -235,7 +234,6 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
-        """Endpoints without an address."""
         return self.resolver.unresolved
 
     @property
@@ -250,14 +248,13 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
     def listed(self) -> Sequence[Endpoint]:
         """Return the endpoints in the file without resolving host names; raises ConfigurationError."""
         self._file = self._read()
-        targets = _targets(self._file)
+        targets = () if self._file.parsed is None else self._file.parsed.value
         return [target.endpoint(target.host if is_ip(target.host) else _ANY_ADDRESS) for target in targets]
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError for an invalid file. Hosts that do not resolve yet are left out."""
         self._file = await asyncio.to_thread(self._read)
-        self.resolver.targets = _targets(self._file)
-        self._tell_ignored()
+        self._take(self._file)
         if not await self.resolver.refresh(pool) and self.resolver.targets:
             _log.warning("none of the endpoints' host names resolves, the pool is empty", file=self._path)
 
@@ -266,7 +263,8 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.resolver.follow(pool))
             if self.parameters.watch_file:
-                tasks.create_task(self._follow_file(pool))
+                async for _ in changes(Path(self._path)):
+                    await self.reread(pool)
 
     async def reread(self, pool: Pool) -> None:
         """Apply the file if its content has changed; a problem is logged, once."""
@@ -277,20 +275,16 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
         if file is before:
             return
         if file.parsed is not before.parsed:
-            self.resolver.targets = _targets(file)
-            self._tell_ignored()
+            self._take(file)
             _log.info("endpoints file applied", file=self._path, endpoints=await self.resolver.refresh(pool))
         for problem in file.problems:
             what = "waits for a second look" if file.waiting is not None else "rejected"
             _log.warning(f"endpoints file {what}, pool unchanged", reason=str(problem))
 
-    def _tell_ignored(self) -> None:
+    def _take(self, file: _Endpoints) -> None:
+        self.resolver.targets = () if file.parsed is None else file.parsed.value
         for value in self.inputs.ignored:
             _log.warning("part of the endpoints file without effect", reason=str(value))
-
-    async def _follow_file(self, pool: Pool) -> None:
-        async for _ in changes(Path(self._path)):
-            await self.reread(pool)
 
     def _read(self) -> _Endpoints:
         """Read the file for the first time; raises ConfigurationError. An unwatched file may be a pipe."""
@@ -305,10 +299,6 @@ class FileDiscovery(Discovery[FileDiscoveryParameters]):
             return msgspec.structs.replace(file, parsed=self._parse(path.read_bytes(), path))
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"endpoints file {path}: {error}") from error
-
-
-def _targets(file: _Endpoints) -> tuple[Target, ...]:
-    return () if file.parsed is None else file.parsed.value
 
 
 class MultiClusterFileDiscovery(FileDiscovery):

@@ -2,7 +2,7 @@
 """Endpoints of an InferencePoolImport: the gateways of the clusters that export a pool."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -33,7 +33,6 @@ class PoolImportParameters(Parameters, frozen=True):
     """Claim of a ManagedCluster with the address of its gateway, for clusters that `gateways` does not name."""
 
     def __post_init__(self) -> None:
-        """Check name and addresses; raises ValueError."""
         if "/" not in self.pool_import.strip("/"):
             name = self.pool_import
             raise ValueError(f"poolImport is {name!r}: write the namespace/name of an InferencePoolImport")
@@ -54,7 +53,6 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
     plugin_type = "pool-import-discovery"
 
     def setup(self) -> None:
-        """Prepare; nothing is known before `connect`."""
         self._resolver = Resolver(system_lookup)
         self._clusters: ClusterTagger
         self._without: tuple[str, ...] = ()
@@ -62,7 +60,6 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
 
     @property
     def references(self) -> Mapping[str, str]:
-        """The reader of the objects."""
         return {"clusters": self.parameters.clusters}
 
     def connect(self, plugins: Mapping[str, Plugin]) -> None:
@@ -74,7 +71,6 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
-        """Gateways whose host names have no address."""
         return self._resolver.unresolved
 
     @property
@@ -89,7 +85,7 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool from the objects that the hub has sent so far."""
-        self._resolver.targets = self._targets()
+        self._resolver.targets, self._without = self._gateways()
         await self._resolver.refresh(pool)
 
     async def follow(self, pool: Pool) -> None:
@@ -106,23 +102,16 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
         finally:
             unsubscribe()
 
-    def _targets(self) -> tuple[Target, ...]:
-        hub = self._clusters.hub
-        found = hub.imports.get(self.parameters.pool_import)
+    def _gateways(self) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+        """Return the gateways of the clusters, and why some have none."""
+        given, hub = self.parameters, self._clusters.hub
+        found = hub.imports.get(given.pool_import)
         exporting = () if found is None else found.clusters
         remote = (name for name in exporting if name != self._clusters.parameters.cluster)
+        targets: list[Target] = []
         without: list[str] = []
-        targets = tuple(self._gateways(islice(remote, _MOST_CLUSTERS), hub.clusters, without))
-        self._without = tuple(without)
-        return targets
-
-    def _gateways(
-        self, names: Iterator[str], clusters: Mapping[str, ManagedCluster], without: list[str]
-    ) -> Iterator[Target]:
-        """Yield the gateway of each cluster; add to `without` why one has none."""
-        given = self.parameters
-        for name in names:
-            cluster = clusters.get(name)
+        for name in islice(remote, _MOST_CLUSTERS):
+            cluster = hub.clusters.get(name)
             address = given.gateways.get(name, "")
             if not address and cluster is not None:
                 address = cluster.claims.get(given.gateway_claim, "")
@@ -137,4 +126,5 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
                 continue
             labels = {} if cluster is None else cluster.metadata.labels
             namespace = given.pool_import.partition("/")[0]
-            yield Target(name, place.host, place.port, namespace, labels, cluster=name, tls=tls)
+            targets.append(Target(name, place.host, place.port, namespace, labels, cluster=name, tls=tls))
+        return tuple(targets), tuple(without)

@@ -71,8 +71,6 @@ class Relay(Generic[T]):
 
 
 class PoolName(NamedTuple):
-    """An InferencePool."""
-
     name: str
     namespace: str
     group: str = POOL_GROUP
@@ -118,9 +116,7 @@ class PodDiscovery(Discovery[Parameters]):
         if isinstance(self._source, PodTarget):
             return self._source
         found = self.found_pool
-        if found is None:
-            return None
-        return PodTarget(LabelSelector.of(found.match_labels), found.ports)
+        return None if found is None else PodTarget(LabelSelector.of(found.match_labels), found.ports)
 
     @property
     def _title(self) -> str:
@@ -130,7 +126,6 @@ class PodDiscovery(Discovery[Parameters]):
 
     @property
     def found_pool(self) -> InferencePool | None:
-        """The InferencePool in effect; None without one."""
         return next(iter(self.pool.objects.values()), None)
 
     @property
@@ -268,7 +263,6 @@ class PoolDiscovery(Discovery[Parameters]):
         raise ConfigurationError(f"{self.plugin_type}: its endpoints are those of a running picker with --pool-name")
 
     async def follow(self, pool: Pool) -> None:
-        """Raise ConfigurationError."""
         await self.start(pool)
 
 

@@ -15,10 +15,10 @@ from epp.framework.endpoint import LabelSelector
 from epp.framework.errors import ConfigurationError
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting
 from epp.kube.objects.base import Object
 from epp.kube.objects.core import Pod
-from epp.kube.objects.followed import Change, FollowedObjects
+from epp.kube.objects.followed import FollowedObjects
 from epp.kube.objects.inference import POOL_GROUP, InferencePool
 from epp.pool.discovery.pods import Chosen, PodChoice, choose
 
@@ -54,16 +54,12 @@ class PodFileParameters(Parameters, frozen=True):
     """Time for which the pods of a missing or empty file are kept; `0s` removes them at once."""
 
     def __post_init__(self) -> None:
-        """Check combinations of values; raises ValueError."""
         if not self.paths:
             raise ValueError("paths is empty: write the files or directories with the pods")
         if self.pool and (self.selector or self.target_ports):
             raise ValueError("pool has its own selector and targetPorts: leave them out, or pool")
         self.labels  # noqa: B018  raises ValueError
-        try:
-            parse_duration(self.missing_file_grace_period)
-        except ValueError as error:
-            raise ValueError(f"missingFileGracePeriod: {error}") from None
+        duration_setting("missingFileGracePeriod", self.missing_file_grace_period, positive=False)
 
     @property
     def labels(self) -> LabelSelector:
@@ -105,21 +101,16 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
             grace_period=parameters.missing_file_grace_period,
             kinds=_KINDS,
         )
-        self._chosen = Chosen()
+        self.chosen = Chosen()
+        """The pods in effect."""
 
     @property
     def inputs(self) -> InputState:
-        """Files and objects whose newest versions are not in effect."""
         return self._source.inputs
-
-    @property
-    def chosen(self) -> Chosen:
-        """The pods in effect."""
-        return self._chosen
 
     async def start(self, pool: Pool) -> None:
         """Fill the pool; raises ConfigurationError for a missing or ambiguous selection."""
-        if (change := await asyncio.to_thread(self._read)) is not None:
+        if (change := await asyncio.to_thread(self._source.read, self.clock.now())) is not None:
             self._source.apply(change)
         if not any(isinstance(each, Pod | InferencePool) for each in self._objects()):
             files = ", ".join(self.parameters.paths)
@@ -127,11 +118,10 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
                 f"no endpoints to pick from: there is neither a Pod nor an InferencePool in {files}: write there what "
                 "kubectl get nodes,pods -o yaml prints, or name the endpoints otherwise"
             )
-        self._chosen = await asyncio.to_thread(self._choose)
+        self.chosen = await asyncio.to_thread(self._choose)
         self._put(pool)
 
     async def follow(self, pool: Pool) -> None:
-        """Apply new versions of the files until cancelled."""
         if not self.parameters.watch_files:
             await asyncio.Event().wait()
         async for _ in self._source.changes():
@@ -139,23 +129,20 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
 
     async def look(self, pool: Pool) -> None:
         """Apply the files if any of them changed."""
-        change = await asyncio.to_thread(self._read)
+        change = await asyncio.to_thread(self._source.read, self.clock.now())
         if change is None:
             return
         self._source.apply(change)
-        before = self._chosen
+        before = self.chosen
         try:
-            self._chosen = await asyncio.to_thread(self._choose)
+            self.chosen = await asyncio.to_thread(self._choose)
         except ConfigurationError as error:
             self._tell(f"pool unchanged: {error}")
             return
-        if self._chosen.endpoints == before.endpoints:
+        if self.chosen.endpoints == before.endpoints:
             self._tell()
         else:
             self._put(pool)
-
-    def _read(self) -> Change | None:
-        return self._source.read(self.clock.now())
 
     def _choose(self) -> Chosen:
         """Return the selected pods; raises ConfigurationError. Runs in a thread, so it has no side effects."""
@@ -165,13 +152,13 @@ class PodFileDiscovery(Discovery[PodFileParameters]):
         return (held.object for file in self._source.present.files for held in file.held)
 
     def _put(self, pool: Pool) -> None:
-        pool.replace(self._chosen.endpoints)
-        if len(self._chosen.pools) == 1 and not self._choice.every_pool:
-            self._choice = replace(self._choice, pool=self._chosen.pools[0])  # for the life of the process
+        pool.replace(self.chosen.endpoints)
+        if len(self.chosen.pools) == 1 and not self._choice.every_pool:
+            self._choice = replace(self._choice, pool=self.chosen.pools[0])  # for the life of the process
         self._tell()
-        log = _log.info if self._chosen.endpoints else _log.warning
-        log("pods in files selected", pods=self._chosen.title, endpoints=len(self._chosen.endpoints))
+        log = _log.info if self.chosen.endpoints else _log.warning
+        log("pods in files selected", pods=self.chosen.title, endpoints=len(self.chosen.endpoints))
 
     def _tell(self, *more: str) -> None:
         inputs = self._source.inputs
-        self._source.tell((*map(str, (*inputs.problems, *inputs.ignored)), *self._chosen.remarks, *more))
+        self._source.tell((*map(str, (*inputs.problems, *inputs.ignored)), *self.chosen.remarks, *more))

@@ -91,45 +91,31 @@ def _active_ports(pod: Pod) -> frozenset[int] | None:
     return frozenset(int(word) for word in words if _PORT.fullmatch(word))
 
 
-class ServingPort(NamedTuple):
-    """A port, and its source."""
-
-    number: int
-    source: str
-    """`containerPort`, `argument` or `assumed`."""
-
-
-def serving_port(pod: Pod) -> ServingPort:
-    """Return the port of the container that requests accelerators, or else of the first container.
+def serving_port(pod: Pod) -> int | None:
+    """Return the port of the container that requests accelerators, or else of the first container; None if unknown.
 
     This is its containerPort; of several the one that equals its argument `--port`, else the one with the name of an
-    HTTP port, else 8000, else the first. Without a containerPort it is the argument `--port`, or else 8000.
+    HTTP port, else 8000, else the first. Without a containerPort it is the argument `--port`, also in a shell command.
     """
-    container = _server(pod)
-    if container is None:
-        return ServingPort(DEFAULT_PORT, "assumed")
-    argument = _argument(container)
+    containers = pod.spec.containers
+    alone = (Pod(metadata=pod.metadata, spec=PodSpec(containers=(each,))) for each in containers)
+    at = next((index for index, each in enumerate(alone) if resource_requests(each)), 0)
+    if not containers:
+        return None
+    container = containers[at]
+    words = " ".join(str(word) for part in (container.command, container.args) for word in _list(part))
+    match = _ARGUMENT.search(words)
+    argument = int(match[1]) if match and 0 < int(match[1]) < 2**16 else None
     declared = dict(_declared(container))
-    if declared:
-        named = (number for number, name in declared.items() if name.lower().startswith(_NAMES))
-        default = DEFAULT_PORT if DEFAULT_PORT in declared else next(iter(declared))
-        if argument is not None and argument in declared:
-            return ServingPort(argument, "containerPort")
-        return ServingPort(next(named, default), "containerPort")
-    return ServingPort(DEFAULT_PORT, "assumed") if argument is None else ServingPort(argument, "argument")
+    if not declared or argument in declared:
+        return argument
+    named = (number for number, name in declared.items() if name.lower().startswith(_NAMES))
+    return next(named, DEFAULT_PORT if DEFAULT_PORT in declared else next(iter(declared)))
 
 
 def requests_accelerators(pod: Pod) -> bool:
     """Return whether the pod requests accelerators, by resources or by claims."""
     return bool(resource_requests(pod) or pod.spec.resource_claims or pod.claims)
-
-
-def _server(pod: Pod) -> Container | None:
-    containers = pod.spec.containers
-    for container in containers:
-        if resource_requests(Pod(metadata=pod.metadata, spec=PodSpec(containers=(container,)))):
-            return container
-    return containers[0] if containers else None
 
 
 def _declared(container: Container) -> Iterator[tuple[int, str]]:
@@ -138,14 +124,6 @@ def _declared(container: Container) -> Iterator[tuple[int, str]]:
             number = port.get("containerPort")
             if isinstance(number, int) and 0 < number < 2**16:
                 yield number, str(port.get("name", ""))
-
-
-def _argument(container: Container) -> int | None:
-    """Return the port of an argument `--port 8000` or `--port=8000`, also in a shell command."""
-    words = " ".join(str(word) for part in (container.command, container.args) for word in _list(part))
-    match = _ARGUMENT.search(words)
-    found = int(match[1]) if match else 0
-    return found if 0 < found < 2**16 else None
 
 
 def _list(part: object) -> list[object]:
@@ -203,9 +181,9 @@ def choose(objects: Iterable[Object], choice: PodChoice) -> Chosen:
     for group in wanted:
         for pod in group.pods:
             port = None if group.ports else serving_port(pod)
-            ports = (port.number,) if port is not None else group.ports
+            ports = group.ports or (port or DEFAULT_PORT,)
             here = endpoints_of(pod, ports, boot_id=boot_ids.get(pod.spec.node_name, ""), cluster=choice.cluster)
-            if here and port is not None and port.source == "assumed":
+            if here and not group.ports and port is None:
                 assumed.append(pod.id)
             found.update((endpoint.id, endpoint) for endpoint in here)
     remarks = list(_left_out(pod for group in wanted for pod in group.pods))
@@ -237,14 +215,13 @@ def _wanted(
             f"the files have several InferencePools, {', '.join(sorted(named))}: name one of them, with its namespace"
         )
     if named:
-        return f"pods of InferencePool {', '.join(named)}", [_of_pool(pool, pods.values()) for pool in named.values()]
+        groups = []
+        for pool in named.values():
+            here = (pod for pod in pods.values() if pod.metadata.namespace == pool.metadata.namespace)
+            groups.append(_Wanted(_with_labels(here, LabelSelector.of(pool.match_labels)), pool.ports, pool.id))
+        return f"pods of InferencePool {', '.join(named)}", groups
     servers = tuple(pod for pod in pods.values() if _may_serve(pod))
     return "pods that request accelerators", [_Wanted(servers, choice.ports)]
-
-
-def _of_pool(pool: InferencePool, pods: Iterable[Pod]) -> _Wanted:
-    here = (pod for pod in pods if pod.metadata.namespace == pool.metadata.namespace)
-    return _Wanted(_with_labels(here, LabelSelector.of(pool.match_labels)), pool.ports, pool.id)
 
 
 def _with_labels(pods: Iterable[Pod], labels: LabelSelector) -> tuple[Pod, ...]:

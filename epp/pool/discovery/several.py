@@ -29,8 +29,6 @@ _log = structlog.get_logger()
 
 
 class SourceState(NamedTuple):
-    """A source of endpoints at one moment."""
-
     name: str
     type: str
     """Type of its plugin."""
@@ -69,10 +67,6 @@ class _Part(Pool):
         reason = told or self.failure if self.failure == _NOT_READ else self.failure or told
         return reason[:_REASON_LENGTH]
 
-    @property
-    def is_failed(self) -> bool:
-        return self.failure not in {"", _NOT_READ}
-
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         wanted = by_id(endpoints)
         changed = {name: one for name, one in wanted.items() if self.by_id.get(name) is not one}
@@ -99,7 +93,6 @@ class SeveralSources(Discovery[Parameters]):
     plugin_type = "several-sources"
 
     def __init__(self, sources: Sequence[EndpointSource], *, clock: Clock | None = None) -> None:
-        """Take the sources, the one first that counts first."""
         super().__init__(clock=clock)
         self.sources = tuple(sources)
         self._pool: Pool | None = None
@@ -109,13 +102,12 @@ class SeveralSources(Discovery[Parameters]):
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
-        """Endpoints of all sources that have no address."""
         return tuple(each for part in self._parts for each in part.source.plugin.unresolved)
 
     @property
     def is_worth_telling(self) -> bool:
         """Whether there are several sources, or the only one has failed."""
-        return len(self._parts) > 1 or any(part.is_failed for part in self._parts)
+        return len(self._parts) > 1 or any(part.failure not in {"", _NOT_READ} for part in self._parts)
 
     @property
     def states(self) -> Sequence[SourceState]:
@@ -148,8 +140,8 @@ class SeveralSources(Discovery[Parameters]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if not any(part.is_started for part in self._parts):
-            reasons = [part.failure if len(self._parts) == 1 else _named(part) for part in self._parts]
-            raise ConfigurationError("; ".join(reasons))
+            reasons = [f"source {part.source.name!r}: {part.failure}" for part in self._parts]
+            raise ConfigurationError("; ".join(reasons) if len(reasons) != 1 else self._parts[0].failure)
         self._tell()
 
     async def follow(self, pool: Pool) -> None:  # noqa: ARG002  that of `start`
@@ -300,7 +292,3 @@ class SeveralSources(Discovery[Parameters]):
             if not part.told:
                 part.since = self.clock.now()
             part.told = trouble
-
-
-def _named(part: _Part) -> str:
-    return f"source {part.source.name!r}: {part.failure}"

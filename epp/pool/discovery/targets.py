@@ -138,7 +138,6 @@ class Resolver:
             return self._count
 
     async def follow(self, pool: Pool) -> None:
-        """Refresh the pool until cancelled."""
         while True:
             await asyncio.sleep(self.refresh_seconds or _IDLE_SECONDS)
             if self.refresh_seconds is not None:
@@ -149,20 +148,15 @@ class Resolver:
         repeated = set()
         for endpoint in endpoints:
             first = firsts.setdefault(endpoint.hostport, endpoint)
-            pair = (first.name, endpoint.name)
             if first is endpoint:
                 continue
+            one, other = pair = first.name, endpoint.name
+            address = first.hostport
             if refuse:
-                raise ConfigurationError(
-                    f"endpoints {pair[0]!r} and {pair[1]!r} are one server, {first.hostport}: leave one out"
-                )
+                raise ConfigurationError(f"endpoints {one!r} and {other!r} are one server, {address}: leave one out")
             if pair not in self._repeated:
-                _log.warning(
-                    "two endpoints are one server, the second is not used",
-                    address=first.hostport,
-                    first=pair[0],
-                    second=pair[1],
-                )
+                text = "two endpoints are one server, the second is not used"
+                _log.warning(text, address=address, first=one, second=other)
             repeated.add(pair)
         self._repeated = repeated
         return list(firsts.values())
@@ -170,7 +164,8 @@ class Resolver:
     async def _resolve(self, host: str) -> None:
         try:
             addresses = await self._lookup(host)
-            first = min(map(ipaddress.ip_address, addresses), key=_preference)
+            # IPv4 first, then the lowest address, so that all replicas choose the same one.
+            first = min(map(ipaddress.ip_address, addresses), key=lambda each: (each.version, int(each)))
         except (OSError, ValueError) as error:  # no address, not a valid name, no answer in time
             reason = str(error) or type(error).__name__
             if host not in self._failing:
@@ -195,11 +190,6 @@ def _endpoints(targets: Sequence[Target], hosts: frozenset[str], addresses: Mapp
         for target, address in found
         if address is not None
     )
-
-
-def _preference(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[int, int]:
-    """Return a sort key: IPv4 first, then the lowest address, so that all replicas choose the same one."""
-    return address.version, int(address)
 
 
 _ACCELERATOR = "accelerator"
@@ -321,7 +311,6 @@ class StaticDiscovery(Discovery[Parameters]):
 
     @property
     def unresolved(self) -> Sequence[Unresolved]:
-        """Endpoints without an address."""
         return self.resolver.unresolved
 
     async def start(self, pool: Pool) -> None:
@@ -335,5 +324,4 @@ class StaticDiscovery(Discovery[Parameters]):
             )
 
     async def follow(self, pool: Pool) -> None:
-        """Resolve host names periodically until cancelled."""
         await self.resolver.follow(pool)
