@@ -27,7 +27,7 @@ from epp.kube.objects.ocm import (
     PlacementDecision,
 )
 from epp.kube.objects.placement import Placement
-from epp.pool.clusters.placement import Evaluation, Situation, evaluate, group_of, in_cluster_sets
+from epp.pool.clusters.placement import Evaluation, Situation, evaluate, in_cluster_sets
 
 Evaluate: TypeAlias = Literal["auto", "always", "never"]
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
@@ -72,20 +72,12 @@ class Hub:
         self.problems = (*rejected, *self.remarks, *map(str, found.ignored))
         """Problems of all objects, including rejected versions."""
 
-    def bound_sets(self, namespace: str) -> frozenset[str] | None:
-        """Return the cluster sets bound to a namespace; None if there are no bindings at all."""
-        if not self.bindings:
-            return None
-        return frozenset(each.cluster_set for each in self.bindings.values() if each.metadata.namespace == namespace)
-
 
 def _without_terminating(objects: Mapping[str, O]) -> dict[str, O]:
     return {name: each for name, each in objects.items() if not each.metadata.is_terminating}
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """Decisions of one placement."""
-
     clusters: Mapping[str, PlacementStatus] = {}
     """Chosen clusters."""
     evaluation: Evaluation | None = None
@@ -96,7 +88,6 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """Time at which the decisions may change without a change of objects; None for never."""
 
     def status(self, cluster: str) -> PlacementStatus:
-        """Return the decision on a cluster."""
         return self.clusters.get(cluster) or (_LEFT_OUT if self.clusters else _NONE_CHOSEN)
 
 
@@ -115,7 +106,8 @@ def decided(
     found: dict[str, Decided] = {}
     for name in sorted({*hub.placements, *hub.pages}):
         pages, placement = hub.pages.get(name, ()), hub.placements.get(name)
-        if placement is None or not _is_ours(placement, pages, hub, mode):
+        may_evaluate = mode == "always" or (mode == "auto" and not pages)
+        if placement is None or placement.disabled or not hub.clusters or not may_evaluate:
             found[name] = _of_pages(pages)
     for name in sorted(hub.placements.keys() - found.keys()):
         others = {other: one for other, one in {**before, **found}.items() if other != name}
@@ -124,12 +116,6 @@ def decided(
             earlier = _of_pages(hub.pages[name])
         found[name] = _evaluated(hub.placements[name], hub, scores, others=others, before=earlier, now=now)
     return found
-
-
-def _is_ours(placement: Placement, pages: Iterable[PlacementDecision], hub: Hub, mode: Evaluate) -> bool:
-    if placement.disabled or mode == "never" or not hub.clusters:
-        return False
-    return mode == "always" or not pages
 
 
 def _of_pages(pages: Iterable[PlacementDecision]) -> Decided:
@@ -151,10 +137,10 @@ def _evaluated(
     before: Decided,
     now: float,
 ) -> Decided:
+    here = placement.metadata.namespace
+    bound = {each.cluster_set for each in hub.bindings.values() if each.metadata.namespace == here}
     situation = Situation(
-        clusters=in_cluster_sets(
-            placement, hub.clusters.values(), hub.sets, hub.bound_sets(placement.metadata.namespace)
-        ),
+        clusters=in_cluster_sets(placement, hub.clusters.values(), hub.sets, bound if hub.bindings else None),
         chosen=before.clusters.keys(),
         counts=Counter(
             cluster
@@ -166,7 +152,7 @@ def _evaluated(
         now=now,
     )
     result = evaluate(placement, situation)
-    groups = group_of(result.groups)
+    groups = {name: group.name or str(group.number) for group in result.groups for name in group.clusters}
     clusters = {
         name: PlacementStatus(chosen=True, score=result.totals[name], group=group) for name, group in groups.items()
     }
@@ -217,8 +203,6 @@ def _clusters_of(check: AdmissionCheck, hub: Hub, decided: Mapping[str, Decided]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatuses:
-    """Statuses of all clusters."""
-
     known: Mapping[str, ClusterStatus] = field(default_factory=dict)
     """Statuses of clusters in objects."""
     others: ClusterStatus = NO_STATUS

@@ -3,7 +3,7 @@
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -158,48 +158,30 @@ class Group(NamedTuple):
     """Empty for an unnamed group."""
     clusters: tuple[str, ...]
 
-    @property
-    def title(self) -> str:
-        """Name, or number for an unnamed group."""
-        return self.name or str(self.number)
-
 
 def grouped(
     placement: Placement, chosen: Sequence[ManagedCluster], order: Callable[[ManagedCluster], tuple[float, str]]
 ) -> tuple[Group, ...]:
     """Return the groups: a cluster is in the first group that selects it; `order` sorts clusters within a group.
 
-    A group larger than `clustersPerDecisionGroup` is divided.
+    A group larger than `clustersPerDecisionGroup`, a number or a share that is rounded up, is divided.
     """
-    size = group_size(placement.clusters_per_group, len(chosen))
+    total, setting = len(chosen), placement.clusters_per_group
+    size = 0 if setting is None else math.ceil(round(setting * total, 9)) if setting < 1 else int(setting)
+    if not 0 < size <= total:
+        size = max(total, 1)
     left = sorted(chosen, key=order)
-    parts: list[tuple[str, Sequence[ManagedCluster]]] = []
+    parts: list[tuple[str, list[ManagedCluster]]] = []
     for group in placement.groups:
-        members = [cluster for cluster in left if selects(group.selector, cluster)]
+        parts.append((group.name, [cluster for cluster in left if selects(group.selector, cluster)]))
         left = [cluster for cluster in left if not selects(group.selector, cluster)]
-        parts += [(group.name, part) for part in _divided(members, size)]
-    parts += [("", part) for part in _divided(left, size)]
-    return tuple(
-        Group(index, name, tuple(cluster.name for cluster in part)) for index, (name, part) in enumerate(parts)
+    parts.append(("", left))
+    divided = (
+        (name, members[start : start + size]) for name, members in parts for start in range(0, len(members), size)
     )
-
-
-def group_size(setting: float | None, total: int) -> int:
-    """Return the maximum size of a group; a share is rounded up."""
-    if setting is None:
-        return total
-    size = math.ceil(round(setting * total, 9)) if setting < 1 else int(setting)
-    return size if 0 < size <= total else total
-
-
-def _divided(members: Sequence[ManagedCluster], size: int) -> Iterator[Sequence[ManagedCluster]]:
-    for start in range(0, len(members), max(size, 1)):
-        yield members[start : start + size]
-
-
-def group_of(groups: Iterable[Group]) -> dict[str, str]:
-    """Return the title of the group by cluster."""
-    return {name: group.title for group in groups for name in group.clusters}
+    return tuple(
+        Group(index, name, tuple(cluster.name for cluster in part)) for index, (name, part) in enumerate(divided)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,24 +201,18 @@ class Situation:
 
 
 class FilterResult(msgspec.Struct, frozen=True, rename="camel"):
-    """Clusters that pass a filter."""
-
     name: str
     """The filter after the previous ones: `Predicate,TaintToleration`."""
     filtered_clusters: tuple[str, ...]
 
 
 class PrioritizeResult(msgspec.Struct, frozen=True, rename="camel"):
-    """Scores by one prioritizer."""
-
     name: str
     weight: float
     scores: Mapping[str, float]
 
 
 class ClusterTotal(msgspec.Struct, frozen=True, rename="camel"):
-    """Sum of the weighted scores of a cluster."""
-
     cluster_name: str
     score: float
 
@@ -252,8 +228,6 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an evaluation."""
-
     groups: tuple[Group, ...] = ()
     totals: Mapping[str, float] = {}
     """Sum of weighted scores of each cluster that passed the filters."""
@@ -265,7 +239,6 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chosen(self) -> frozenset[str]:
-        """The chosen clusters."""
         return frozenset(name for group in self.groups for name in group.clusters)
 
 

@@ -19,7 +19,7 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.limits import NonNegative
 from epp.framework.plugin import Parameters
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting
 from epp.kube.access import KubeApi
 from epp.kube.objects.decode import CLUSTER_KINDS, Kinds
 from epp.kube.objects.followed import Change, Effect, FollowsObjects
@@ -68,16 +68,13 @@ class Network(Parameters, frozen=True):
     """Dollars for a gigabyte to and from the cluster."""
 
     def __post_init__(self) -> None:
-        """Check the duration; raises ValueError."""
-        try:
-            self.declared  # noqa: B018  raises ValueError
-        except ValueError as error:
-            raise ValueError(f"latency: {error}") from None
+        self.declared  # noqa: B018  raises ValueError
 
     @property
     def declared(self) -> DeclaredNetwork:
         """The numbers; raises ValueError for a malformed duration."""
-        return DeclaredNetwork(parse_duration(self.latency) if self.latency else None, self.cost)
+        seconds = duration_setting("latency", self.latency, positive=False) if self.latency else None
+        return DeclaredNetwork(seconds, self.cost)
 
 
 class HubSecret(Parameters, frozen=True):
@@ -137,15 +134,11 @@ class ClusterTaggerParameters(Parameters, frozen=True):
     scores, with the suffixes `NodeAvailable` and `ClusterAvailable`."""
 
     def __post_init__(self) -> None:
-        """Check the duration and the access to the hub; raises ValueError."""
         if self.kubeconfig and self.secret:
             raise ValueError("kubeconfig and secret both name the access to a hub: keep one of them")
         if self.context and not (self.kubeconfig or self.secret):
             raise ValueError("context has no effect without kubeconfig: write the path of the kubeconfig too")
-        try:
-            parse_duration(self.missing_file_grace_period)
-        except ValueError as error:
-            raise ValueError(f"missingFileGracePeriod: {error}") from None
+        duration_setting("missingFileGracePeriod", self.missing_file_grace_period, positive=False)
 
 
 class _Usage(NamedTuple):
@@ -171,7 +164,6 @@ class _State(NamedTuple):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Messages about objects in effect."""
         return (*self.hub.remarks, *self.faults, *([_NO_PODS] if self.without_pods else ()))
 
     @property
@@ -223,7 +215,6 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
 
     @property
     def hub(self) -> Hub:
-        """All objects in effect."""
         return self._state.hub
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -245,12 +236,10 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         return (*_KINDS, *(_USAGE_KINDS if self.parameters.usage_scores else ()), *of_hub)
 
     def can_read(self, kind: ObjectKind) -> bool:
-        """Return whether the tagger supports the kind."""
         return kind[:2] in {each[:2] for each in (*_KINDS, *_USAGE_KINDS)}
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """Number of scores by state, and number of problems."""
         state = self._state
         known = state.statuses.known.values()
         return (
@@ -267,12 +256,10 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
 
     @property
     def explanations(self) -> Mapping[str, Explanation]:
-        """Explanation of each placement that this picker evaluates."""
         decided = self._state.statuses.decided.items()
         return {name: each.evaluation.explanation for name, each in decided if each.evaluation is not None}
 
     def tag(self, endpoint: Endpoint) -> Report:
-        """Return the status of the endpoint's cluster."""
         cluster = self.cluster_of(endpoint)
         state = self._state
         status = state.statuses.of(cluster)
@@ -307,26 +294,25 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
 
     async def _follow_time(self, changed: Callable[[AffectedEndpoints], None]) -> None:
         while True:
-            wait = self._seconds_left()
+            usage, until = self._state.usage, self._state.statuses.until
+            wait = _LONGEST_WAIT_SECONDS if until is None else until - self.clock.utc()
+            if usage.due:
+                wait = min(wait, usage.at + _USAGE_SECONDS - self.clock.now())
             if wait <= 0:
                 changed(await self.pass_time())
             await asyncio.sleep(min(max(wait, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS))
-
-    def _seconds_left(self) -> float:
-        """Return the seconds until the next change due to time, at most one second without one."""
-        state = self._state
-        until = state.statuses.until
-        left = _LONGEST_WAIT_SECONDS if until is None else until - self.clock.utc()
-        if state.usage.due:
-            left = min(left, state.usage.at + _USAGE_SECONDS - self.clock.now())
-        return left
 
     def _effect(self, hub: Hub, *, usage: bool, change: Change | None = None) -> Effect:
         """Return the statuses by the objects of the hub. Runs in a thread."""
         before = self._state
         used = before.usage._replace(due=self.parameters.usage_scores)
         if self.parameters.usage_scores and usage:
-            used = _Usage(self._usage_of(hub), self.clock.now())
+            scores = {}
+            if hub.pods:
+                scores = usage_scores(
+                    hub.nodes.values(), hub.pods.values(), hub.slices.values(), hub.claims.values(), self._items
+                )
+            used = _Usage(scores, self.clock.now())
         found = cluster_statuses(
             hub,
             before.statuses,
@@ -341,13 +327,6 @@ class ClusterTagger(FollowingTagger[ClusterTaggerParameters], FollowsObjects[Clu
         claims = self.parameters.latency_claim, self.parameters.cost_claim
         networks, faults = declared_networks(hub, self._networks, claims)
         return partial(self._apply, _State(hub, used, found, without_pods, networks, faults), affected, change)
-
-    def _usage_of(self, hub: Hub) -> Mapping[str, float]:
-        if not hub.pods:
-            return {}
-        return usage_scores(
-            hub.nodes.values(), hub.pods.values(), hub.slices.values(), hub.claims.values(), self._items
-        )
 
     def _apply(self, state: _State, affected: AffectedEndpoints, change: Change | None) -> AffectedEndpoints:
         self._state = state

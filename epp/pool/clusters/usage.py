@@ -11,7 +11,7 @@ from epp.framework.clusters import MOST_SCORE
 from epp.framework.plugin import Parameters
 from epp.framework.quantities import exact_quantity
 from epp.kube.objects.core import Container, Node, Pod
-from epp.kube.objects.dra import ResourceClaim, ResourceSlice, SliceDevice
+from epp.kube.objects.dra import ResourceClaim, ResourceSlice
 from epp.kube.objects.limits import UNKNOWN_AMOUNT
 
 _NO_NODE = ""
@@ -28,7 +28,6 @@ class UsageItem(Parameters, frozen=True):
     """Free amount that scores 100, a quantity: `20` GPUs, `1Ti` of memory. Nothing free scores -100."""
 
     def __post_init__(self) -> None:
-        """Check the quantity; raises ValueError."""
         try:
             most = exact_quantity(self.max)
         except ValueError as error:
@@ -40,11 +39,7 @@ class UsageItem(Parameters, frozen=True):
 USAGE_ITEMS: Mapping[str, UsageItem] = {
     "cpu": UsageItem(resources=("cpu",), max="100"),
     "mem": UsageItem(resources=("memory",), max="1Ti"),
-    "gpu": UsageItem(
-        resources=("nvidia.com/gpu",),
-        drivers=("gpu.nvidia.com",),
-        max="20",
-    ),
+    "gpu": UsageItem(resources=("nvidia.com/gpu",), drivers=("gpu.nvidia.com",), max="20"),
     "tpu": UsageItem(resources=("google.com/tpu",), drivers=("tpu.google.com",), max="20"),
 }
 """Items of the add-on, which counts whole NVIDIA GPUs, and to which DRA devices are added; its maximum of memory,
@@ -118,14 +113,11 @@ def _known(amounts: Mapping[str, Fraction]) -> dict[str, Fraction]:
 
 def _free(item: UsageItem, node: Node, requested: Mapping[str, int]) -> Fraction:
     """Return the free amount of the resources of an item on a node."""
-    return sum(
-        (
-            amount - requested.get(name, 0)
-            for name, amount in node.allocatable.items()
-            if amount > 0 and any(fnmatchcase(name, pattern) for pattern in item.resources)
-        ),
-        Fraction(0),
-    )
+    found = Fraction(0)
+    for name, amount in node.allocatable.items():
+        if amount > 0 and any(fnmatchcase(name, pattern) for pattern in item.resources):
+            found += amount - requested.get(name, 0)
+    return found
 
 
 class _Devices:
@@ -139,13 +131,14 @@ class _Devices:
             newest[pool] = max(newest.get(pool, each.generation), each.generation)
         self._units: dict[str, tuple[str, str]] = {}
         """Driver and node by piece of hardware."""
-        of_device: dict[str, frozenset[str]] = {}
+        of_device: dict[str, set[str]] = {}
         for each in slices:
             if each.generation != newest[each.driver, each.pool]:
                 continue
             for device in each.devices:
                 name = f"{each.driver}/{each.pool}/{device.name}"
-                of_device[name] = _units_of(name, each, device)
+                counters = {f"{each.driver}/{each.pool}#{used.counter_set}" for used in device.consumes_counters}
+                of_device[name] = counters or {name}  # counter sets of the device, or the device itself
                 self._units.update(dict.fromkeys(of_device[name], (each.driver, device.node_name or each.node_name)))
         results = (result for claim in claims for result in claim.results if not result.admin_access)
         self._used = {unit for result in results for unit in of_device.get(result.id, ())}
@@ -154,10 +147,3 @@ class _Devices:
         """Return the number of unused devices of the drivers on a node; `""` stands for devices without a node."""
         places = {(driver, node) for driver in drivers}
         return sum(place in places and unit not in self._used for unit, place in self._units.items())
-
-
-def _units_of(name: str, of: ResourceSlice, device: SliceDevice) -> frozenset[str]:
-    """Return the counter sets of the device, or the device itself."""
-    return frozenset(f"{of.driver}/{of.pool}#{each.counter_set}" for each in device.consumes_counters) or frozenset(
-        [name]
-    )
