@@ -116,8 +116,6 @@ class PredictionCheck(Parameters, frozen=True):
 
 
 class _Record(NamedTuple):
-    """The latest predictions for one endpoint."""
-
     wrong: deque[bool]
     paths: set[str]
     """Paths of requests whose responses reported cached tokens."""

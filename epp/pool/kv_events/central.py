@@ -48,8 +48,6 @@ class Sender(NamedTuple):
 
 
 class _Connected(NamedTuple):
-    """An engine that sent something."""
-
     order: EventOrder
     replays: Replays
     waiting: deque[list[bytes]]
@@ -83,7 +81,6 @@ class CentralSocket:
         self._monitor: Socket = self.socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 
     def admit(self, sender: Sender) -> None:
-        """Believe an endpoint of the pool."""
         self.forget(sender.engine)  # its ports may have changed
         host = _canonical(sender.host)
         self._senders |= {(name, host): sender for name in sender.names}
@@ -93,7 +90,6 @@ class CentralSocket:
             self._wanted, self._due = ports, 0.0
 
     def dismiss(self, engine: int) -> None:
-        """Do not believe an endpoint that left the pool."""
         self._senders = {key: each for key, each in self._senders.items() if each.engine != engine}
         self._ranks = {key: each for key, each in self._ranks.items() if each.engine != engine}
         self.forget(engine)

@@ -55,8 +55,6 @@ class BlockStored(msgspec.Struct, tag_field="type", frozen=True):
 
 
 class BlockRemoved(msgspec.Struct, tag_field="type", frozen=True):
-    """Blocks were removed from a cache."""
-
     block_hashes: Annotated[list[Hash], Meta(max_length=_MOST_IN_LIST)]
     medium: str | None = None
     group_idx: int | None = None

@@ -115,7 +115,6 @@ class CachedBlocks:
 
     @property
     def evicted(self) -> int:
-        """Blocks evicted for lack of room."""
         return self._blocks.evicted
 
     def add(self) -> Lane:

@@ -42,8 +42,6 @@ _MOST_GROUPS = 64
 
 
 class Message(NamedTuple):
-    """Events of one engine."""
-
     lane: Lane
     model: str
     events: Sequence[Event]
@@ -182,7 +180,6 @@ class BlockIndex(CachedBlocks):
         return {each: wanted[each] for each in missing if each not in stored}
 
     def learn(self, keys: Mapping[int, int], now: int) -> None:
-        """Remember keys by scoped hash."""
         rows = self._engine_blocks.put(np.fromiter(keys, dtype=np.uint64, count=len(keys)), now)
         self._keys[rows[rows >= 0]] = np.fromiter(keys.values(), dtype=np.uint64, count=len(keys))[rows >= 0]
 

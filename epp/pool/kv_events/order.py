@@ -25,8 +25,6 @@ _log = structlog.get_logger()
 
 
 class EventMessage(NamedTuple):
-    """A message of an engine, not yet decoded."""
-
     topic: bytes
     number: int
     payload: bytes
@@ -176,7 +174,6 @@ class EventOrder:
         return 0 if self._last is None else self._last[0]
 
     def replayed(self, message: EventMessage) -> list[Received]:
-        """Return the changes by a repeated message."""
         replay, last = self.replay, self._last
         if replay is None or replay.is_broken or (last is not None and message.number < last[0]):
             return []

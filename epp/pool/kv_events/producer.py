@@ -465,7 +465,6 @@ class PrecisePrefixCacheProducer(
             await asyncio.sleep(perf_counter() - started)
 
     def _forget_expected(self) -> None:
-        """Withdraw the blocks that were expected for too long."""
         while self._expected and self._expected[0].until <= self.clock.now():
             _, lane, keys = self._expected.popleft()
             if self._by_id.get(lane.id) is lane:

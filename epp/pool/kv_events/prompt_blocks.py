@@ -191,13 +191,11 @@ class PromptHashing:
     """Computes the blocks of requests, and keeps them with the request."""
 
     def __init__(self, block_hash: BlockHash, block_tokens: int, key: DataKey[PromptBlocks]) -> None:
-        """Count in blocks of `block_tokens`."""
         self._hash = block_hash
         self._block_tokens = block_tokens
         self._key = key
 
     def known(self, request: Request) -> PromptBlocks | None:
-        """Return the blocks of a request; None if they were not computed."""
         return request.get(self._key)
 
     def begin(self, request: Request, sizes: Collection[int]) -> "Iterator[None] | None":

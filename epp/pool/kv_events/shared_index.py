@@ -109,7 +109,6 @@ class SharedIndex:
         self._clear, self._resolve = register(CLEAR), register(RESOLVE)
 
     async def run(self) -> None:
-        """Write until cancelled."""
         self._is_open, self._is_checked = True, False
         pause = _FIRST_PAUSE_SECONDS
         try:
@@ -225,7 +224,6 @@ class SharedIndex:
 
     @property
     def samples(self) -> Iterable[Sample]:
-        """Lookups, writes, and the state of the server."""
         for result, number in self._lookups.items():
             yield Sample(_LOOKUPS, number, (result,))
         for result, number in self._blocks.items():

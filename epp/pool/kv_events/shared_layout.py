@@ -40,7 +40,6 @@ class Entry(msgspec.Struct, frozen=True, rename="pascal"):
 
 @lru_cache(8192)
 def field_of(endpoint: str, tier: str, group: int | None) -> bytes:
-    """Return the field of a cache."""
     return msgspec.json.encode(Entry(endpoint, tier, has_group=group is not None, group_idx=group or 0))
 
 
@@ -55,7 +54,6 @@ def cache_of(field: bytes) -> tuple[str, str] | None:
 
 
 def fields_pattern(endpoint: str) -> bytes:
-    """Return the pattern of all fields of an endpoint."""
     named = b'{"PodIdentifier":' + msgspec.json.encode(endpoint) + b","
     return named.replace(b"[", b"\\[").replace(b"]", b"\\]") + b"*"
 
@@ -217,7 +215,6 @@ class WriteQueue:
         return bool(self.clearing or self._writes)
 
     def add(self, write: Write) -> None:
-        """Add changes; if there are too many, drop all."""
         step = max(1, MOST_KEYS // len(write.fields))
         for start in range(0, len(write.keys), step):
             keys, hashes = write.keys[start : start + step], write.hashes[start : start + step]

@@ -169,7 +169,6 @@ class Replays:
             self.order.own.errors["replay-connect"] += 1
 
     def end_attempt(self) -> None:
-        """Close the socket of an attempt."""
         if self.socket is not None:
             self.socket.close(0)
             self.socket = None

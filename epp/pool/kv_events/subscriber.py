@@ -53,8 +53,6 @@ _log = structlog.get_logger()
 
 
 class Addresses(NamedTuple):
-    """The sockets of one engine."""
-
     events: str
     replay: str = ""
     """Empty if the engine does not repeat events."""
@@ -164,7 +162,6 @@ class Subscriber:
         self._orders.append(follow)
 
     def admit(self, sender: Sender) -> None:
-        """Believe an engine that connects."""
         self._orders.append(lambda _: None if self.central is None else self.central.admit(sender))
 
     def disconnect(self, engine: int) -> None:
@@ -179,7 +176,6 @@ class Subscriber:
         self._orders.append(follow)
 
     async def close(self) -> None:
-        """End all subscriptions and the thread."""
         self._is_ending = True
         await asyncio.to_thread(self._thread.join)
 

@@ -173,7 +173,6 @@ class Subscriptions:
             self._subscriber.disconnect(engine.number)
 
     def start(self, apply: Callable[[Sequence[Received]], Coroutine[Any, Any, None]]) -> None:
-        """Receive events, and have them applied."""
         listen = self._parameters.zmq_endpoint
         if listen or self._parameters.discover_pods:
             self._subscriber = Subscriber(
@@ -229,12 +228,10 @@ class Subscriptions:
             self._doubted[lane.id] = True
 
     def is_doubted(self, engine: int) -> bool:
-        """Return whether the contents of a cache are not used for now."""
         lane = self.lane_of(engine)
         return lane is not None and bool(self._doubted[lane.id])
 
     def trust(self, engine: int) -> None:
-        """Use the contents of a cache again."""
         if (lane := self.lane_of(engine)) is not None:
             self._doubted[lane.id] = False
 
@@ -244,7 +241,6 @@ class Subscriptions:
 
     @property
     def samples(self) -> Iterator[Sample]:
-        """Subscriptions, messages, and failures."""
         subscriber, engines = self._subscriber, tuple(self._engines.values())
         yield Sample(_SUBSCRIBERS, sum(each.counts.is_connected for each in engines))
         yield Sample(_QUEUED, 0 if subscriber is None else subscriber.waiting)
@@ -289,7 +285,6 @@ class Subscriptions:
 
     @property
     def problems(self) -> tuple[InputProblem, ...]:
-        """Why the picker does not listen."""
         central = None if self._subscriber is None else self._subscriber.central
         if central is None or not central.problem:
             return ()

@@ -108,8 +108,6 @@ class _Answer(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """State of a prediction server."""
-
     is_ready: bool
     model_type: str = ""
 

@@ -40,7 +40,6 @@ class RunningTargets:
         return self._number
 
     def remove(self, slot: int, number: int) -> None:
-        """Remove a request that has ended, if it is there."""
         targets = self._targets.get(slot)
         if targets is None or targets.pop(number, None) is None:
             return
@@ -49,7 +48,6 @@ class RunningTargets:
             del self._targets[slot]
 
     def forget(self, slots: Sequence[int]) -> None:
-        """Remove the requests of slots whose endpoint left."""
         for slot in slots:
             if self._targets.pop(slot, None) is not None:
                 self._strictest[slot] = inf
@@ -62,7 +60,6 @@ class RunningTargets:
         return self._strictest[slots]
 
     def expire(self, now: float) -> None:
-        """Remove requests whose time is over."""
         while self._expiry and self._expiry[0][0] <= now:
             _, slot, number = self._expiry.popleft()
             self.remove(slot, number)
@@ -129,8 +126,6 @@ METRICS = (*_PREDICTED.values(), *_DURATION.values(), _VIOLATIONS, _LATEST, _COV
 
 
 class _OfModel:
-    """Series of one model."""
-
     def __init__(self) -> None:
         self.distributions = {metric: Distribution(metric.bounds) for metric in METRICS if metric.bounds}
         self.violations: dict[Kind, int] = {"ttft": 0, "tpot": 0}

@@ -155,7 +155,6 @@ class PredictedLatencyProducer(
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Name parameters without effect."""
         given, default = self.parameters, PredictedLatencyParameters()
         unused = {
             "samplingMean": given.sampling_mean != default.sampling_mean,
@@ -260,7 +259,6 @@ class PredictedLatencyProducer(
         self._learner.forget(slots)
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
-        """Return how much of each model is learned, and how well."""
         return {"models": self._learner.dump(snapshot)}
 
     def _measured(self, kind: Kind, request: Request, response: Response, sent: _Sent, seconds: float) -> None:
@@ -299,7 +297,6 @@ class PredictedLatencyProducer(
             request.put(self._answer_key, _Answer(candidates.snapshot.endpoints, candidates.slots, times, took))
 
     def _rows(self, request: Request, snapshot: Snapshot, slots: Positions) -> list[Row]:
-        """Return the features of the request at some endpoints."""
         match = request.get(self._match_key)
         shares = np.zeros(snapshot.capacity)
         if match is not None and match.total_blocks:

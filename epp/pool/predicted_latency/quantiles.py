@@ -62,8 +62,6 @@ class QuantilePrediction(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a sample belongs."""
-
     slot: int
     accelerator_class: str
     bucket: int
@@ -122,7 +120,6 @@ class LatencyQuantiles:
         """Mean absolute errors of the latest expected times and learned medians, in seconds."""
 
     def samples(self, capacity: int) -> Floats:
-        """Return the samples of each slot."""
         self._update()
         rows = self._cells[_FIRST_SLOT : _FIRST_SLOT + capacity]
         samples = np.zeros(capacity)
@@ -182,7 +179,6 @@ class LatencyQuantiles:
         return QuantilePrediction(p50, p90, sure, own_samples, ratio)
 
     def _class_rows(self, snapshot: Snapshot) -> NDArray[np.intp]:
-        """Return the row of the class of each slot."""
         tags = snapshot.records(ACCELERATOR)
         if tags is self._tags:
             return self._rows

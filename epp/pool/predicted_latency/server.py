@@ -162,7 +162,6 @@ class PredictionClient:
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """State of the servers, and counts."""
         return [
             *(Sample(READY, float(server.breaker.is_closed), (server.name,)) for server in self._servers),
             *(Sample(FAILED, count, (reason,)) for reason, count in [*self._failed.items()]),
@@ -171,7 +170,6 @@ class PredictionClient:
 
     @property
     def problems(self) -> tuple[InputProblem, ...]:
-        """The prediction servers that are not asked."""
         return tuple(
             InputProblem(server.name, reason=f"not asked for predictions: {server.breaker.problem}")
             for server in self._servers

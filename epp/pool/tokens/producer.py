@@ -248,7 +248,6 @@ class TokenProducer(
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Warnings of the server that is asked by default, and of a tokenizer that knows no chats."""
         source = None if self._fetches is None else self._fetches.source
         if isinstance(source, LocalTokenizer) and source.template is None:
             return (f"no chat template is beside {source.name}: tokens of chats are estimated; name chatTemplatePath",)

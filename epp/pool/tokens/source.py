@@ -89,7 +89,6 @@ class UdsTokenizerConfig(Parameters, frozen=True):
 
     @property
     def address(self) -> str:
-        """The address, as gRPC writes it."""
         return f"dns:{self.socket_file}" if self.use_tcp else f"unix://{quote(self.socket_file)}"
 
     def tokenizer(self, model: str) -> str:
@@ -134,7 +133,6 @@ class TokenProducerParameters(Parameters, frozen=True):
 
     @property
     def service(self) -> Vllm | None:
-        """The server to ask."""
         others = (self.estimate, self.tokenizer, self.uds_tokenizer_config)
         if self.model_name and all(method is None for method in others):
             return self.vllm or Vllm()
@@ -154,7 +152,6 @@ class Api(StrEnum):
 
     @classmethod
     def of(cls, path: str) -> "Api | None":
-        """Return the API of a request; None for any other."""
         return next((api for api in cls if path.rstrip("/").endswith(f"/{api}")), None)
 
 
