@@ -8,7 +8,7 @@ import gc
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
@@ -220,10 +220,7 @@ class Supervisor:
         return task
 
     async def stop(self) -> None:
-        tasks = tuple(self.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(self.tasks)
 
     async def _keep(self, kind: str, name: str, work: Callable[[], Awaitable[None]]) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -253,6 +250,14 @@ class Supervisor:
             self.failing.pop(name, None)
 
 
+async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end, whatever they raise."""
+    tasks = tuple(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def first_of(*waits: Coroutine[Any, Any, object], most_seconds: float | None = None) -> bool:
     """Wait until one of them ends or the time is up, then cancel the others; return whether the first one ended.
 
@@ -265,6 +270,4 @@ async def first_of(*waits: Coroutine[Any, Any, object], most_seconds: float | No
             task.result()
         return tasks[0] in done
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)

@@ -3,7 +3,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
@@ -167,9 +166,7 @@ class PodDiscovery(Discovery[Parameters]):
         if self._pools is not None:
             await self._pools.first_list()
         self.pool.replace(self._pools)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_NODES_SECONDS):
-                await self._nodes.settled()
+        await first_of(self._nodes.settled(), most_seconds=_NODES_SECONDS)
         while not await self._select(pool):
             pass
 
@@ -262,8 +259,7 @@ class PoolDiscovery(Discovery[Parameters]):
         """Raise ConfigurationError: a picker uses what the flags name instead."""
         raise ConfigurationError(f"{self.plugin_type}: its endpoints are those of a running picker with --pool-name")
 
-    async def follow(self, pool: Pool) -> None:
-        await self.start(pool)
+    follow = start
 
 
 def _decode_pod(document: Mapping[str, object]) -> Pod | None:

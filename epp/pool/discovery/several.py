@@ -3,7 +3,6 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -15,6 +14,7 @@ from epp.framework.errors import ConfigurationError
 from epp.framework.messages import described
 from epp.framework.plugin import Parameters
 from epp.routing.datastore import by_id
+from epp.runtime.supervisor import end, first_of
 
 PATIENCE_SECONDS = 5.0
 """Longest wait for the other sources at the start, once one has been read."""
@@ -31,10 +31,8 @@ _log = structlog.get_logger()
 class SourceState(NamedTuple):
     name: str
     type: str
-    """Type of its plugin."""
     precedence: int
     endpoints: int
-    """Endpoints in the pool."""
     hidden: int
     """Endpoints that are not in the pool, since a source before has one of the same address or id."""
     trouble: str
@@ -56,7 +54,6 @@ class _Part(Pool):
         self.failure = _NOT_READ
         """Why its plugin does not run; empty while it does."""
         self.since = now
-        """When its trouble began."""
         self.told = ""
         """The trouble of the last log line."""
         self._whole = whole
@@ -128,17 +125,14 @@ class SeveralSources(Discovery[Parameters]):
     async def start(self, pool: Pool) -> None:
         """Fill the pool from all sources that can be read; raises ConfigurationError if none can."""
         self._pool = pool
-        waiting = {asyncio.create_task(self._begin(part)) for part in self._parts}
-        tasks = tuple(waiting)
+        tasks = waiting = {asyncio.create_task(self._begin(part)) for part in self._parts}
         try:
             while waiting and not any(part.is_started for part in self._parts):
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if waiting:
                 await asyncio.wait(waiting, timeout=PATIENCE_SECONDS)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(tasks)
         if not any(part.is_started for part in self._parts):
             reasons = [f"source {part.source.name!r}: {part.failure}" for part in self._parts]
             raise ConfigurationError("; ".join(reasons) if len(reasons) != 1 else self._parts[0].failure)
@@ -155,14 +149,10 @@ class SeveralSources(Discovery[Parameters]):
                     if part not in self._tasks:
                         self._tasks[part] = asyncio.create_task(self._keep(part), name=f"source {part.source.name}")
                 self._tell()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
-                        await self._changed.wait()
+                await first_of(self._changed.wait(), most_seconds=_LOOK_SECONDS)
         finally:
-            tasks, self._tasks = tuple(self._tasks.values()), {}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            tasks, self._tasks = self._tasks, {}
+            await end(tasks.values())
 
     def use(self, sources: Sequence[EndpointSource]) -> None:
         """Take other sources; one of a plugin or of a name that was there before keeps its endpoints meanwhile."""

@@ -31,6 +31,7 @@ from epp.pool.kv_events.shared_layout import (
     found_in,
 )
 from epp.runtime.addresses import failure_text
+from epp.runtime.supervisor import end
 
 _BUDGET_SECONDS = 0.05
 """Time that a request waits."""
@@ -39,10 +40,8 @@ _ANSWER_SECONDS = 1.0
 _RESOLVE_SECONDS = 0.1
 """Time that events wait for the keys of blocks that this picker does not know."""
 _CLOSING_SECONDS = 1.0
-"""Time for the last writes."""
 _MOST_LOOKUPS = 32
 _FIRST_KEYS = 64
-"""Blocks of a prompt that are looked up first."""
 _MOST_FAILURES, _REST_SECONDS = 5, 10.0
 """Consecutive lookups that fail, after which requests are routed without the shared index for a while."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
@@ -99,7 +98,6 @@ class SharedIndex:
         self.source: BlockIndex | None = None
         """Its blocks are written again after the queue was full."""
         self._refill: Iterator[Sequence[HeldBlocks]] = iter(())
-        """Blocks to be written again."""
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = self._is_checked = False
@@ -139,9 +137,7 @@ class SharedIndex:
                 async with asyncio.timeout(_CLOSING_SECONDS):
                     while self._queue:
                         await self._write_some()
-            for task in (tasks := tuple(self._tasks)):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(self._tasks)
             with suppress(Exception):
                 await self._client.aclose()
 

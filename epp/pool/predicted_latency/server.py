@@ -17,13 +17,8 @@ from epp.framework.plugin_status import InputProblem, PluginMetric, Sample
 from epp.kube.objects.ocm import is_url
 from epp.pool.breaker import Breaker
 from epp.pool.collectors.dynamic_scores.scorer import FetchError
-from epp.pool.predicted_latency.messages import (
-    AnswerError,
-    Row,
-    TrainingBuffer,
-    read_answer,
-    read_status,
-)
+from epp.pool.predicted_latency.messages import AnswerError, Row, TrainingBuffer, read_answer, read_status
+from epp.runtime.supervisor import first_of
 
 if TYPE_CHECKING:
     from epp.pool.collectors.dynamic_scores.fetching import Fetcher
@@ -277,9 +272,7 @@ class PredictionClient:
             except (FetchError, AnswerError) as error:
                 server.breaker.failed(str(error), _MOST_FAILURES)
             if server.breaker.is_closed:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.settings.status_seconds):
-                        await server.broke.wait()
+                await first_of(server.broke.wait(), most_seconds=self.settings.status_seconds)
             if server.breaker.is_closed:
                 pause = _FIRST_PAUSE
             else:

@@ -41,6 +41,7 @@ from epp.pool.tokens.source import (
     Tokens,
     TokenSource,
 )
+from epp.runtime.supervisor import end
 
 _CACHE_BYTES = 64 * 1024 * 1024
 _ENTRY_BYTES = 512
@@ -112,7 +113,6 @@ class Fetches:
 
     def __init__(self, source: TokenSource, clock: Clock, budget_seconds: float) -> None:
         self.results: Counter[Result] = Counter(dict.fromkeys(Result, 0))
-        """Requests by result."""
         self.breaker = Breaker(_FAILURES, self._log_change, clock=clock, rest_seconds=_REST_SECONDS)
         self.cache = Cache()
         self.source = source
@@ -134,9 +134,7 @@ class Fetches:
                 await asyncio.get_running_loop().create_future()
             finally:
                 self._is_open = False
-                for task in (tasks := tuple(self._tasks.values())):
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end(self._tasks.values())
 
     def look_up(self, api: Api, content: bytes, *, dry_run: bool = False) -> Lookup:
         """Return the tokens of a request from the cache, if they are there."""
