@@ -67,7 +67,6 @@ def index_samples(index: BlockIndex) -> Iterator[Sample]:
 
 
 _MOST_PATHS = 16
-"""Paths of requests that are remembered for each endpoint."""
 
 _TOKENS = PluginMetric(
     "prefix_check_tokens",

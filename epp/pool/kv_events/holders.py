@@ -178,7 +178,7 @@ class CachedBlocks:
             rows = slice(start, min(start + _SWEPT, self._blocks.end))
             held = [np.stack([word[rows] for word in words], axis=1) for words in self._holders.values()]
             if held:
-                counts += _counts(np.bitwise_or.reduce(held))
+                counts += _bits(np.bitwise_or.reduce(held)).sum(axis=0, dtype=np.int64)
         numbers = self._numbers_of(lanes)
         return np.where(numbers < 0, 0, counts[numbers]) if len(counts) else np.zeros(len(lanes), dtype=np.int64)
 
@@ -305,9 +305,3 @@ def _run_counts(sets: NDArray[np.uint64]) -> NDArray[np.float32]:
     bits, lengths = _bits(every[starts, None]).astype(np.float32), lengths.astype(np.float32)
     rows = np.searchsorted(starts, np.arange(0, len(every) + 1, size)).tolist()
     return np.array([lengths[first:end] @ bits[first:end] for first, end in pairwise(rows)])
-
-
-def _counts(sets: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Return how many of the sets each lane is in."""
-    counts: NDArray[np.intp] = _bits(sets).sum(axis=0, dtype=np.intp)
-    return counts

@@ -283,20 +283,16 @@ class BlockIndex(CachedBlocks):
             keys = np.where(rows < 0, np.uint64(0), self._keys[rows])
             copies = self.withdraw(keys, batch.removed_from)
             if self._journal is not None:
-                self._note_removals(self._journal, batch, keys)
+                gone, start = (keys != 0) & self.lacking(keys, batch.removed_from), 0  # those that have no copy left
+                for lane, tier, names in batch.removals:
+                    chosen = np.flatnonzero(gone[start : start + len(names)])
+                    if len(chosen):
+                        self._journal.removed(lane, tier, keys[start + chosen].tolist(), [names[at] for at in chosen])
+                    start += len(names)
             self.removed_copies += copies
             self.removed_hashes += len(removed) - copies
             rows = np.unique(rows[rows >= 0])
             self._engine_blocks.remove(rows[self._blocks.find(self._keys[rows]) < 0])
-
-    def _note_removals(self, journal: "SharedIndex", batch: _Batch, keys: Keys) -> None:
-        """Tell a journal the removed blocks that have no copy left."""
-        gone, start = (keys != 0) & self.lacking(keys, batch.removed_from), 0
-        for lane, tier, hashes in batch.removals:
-            chosen = np.flatnonzero(gone[start : start + len(hashes)])
-            if len(chosen):
-                journal.removed(lane, tier, keys[start + chosen].tolist(), [hashes[each] for each in chosen])
-            start += len(hashes)
 
     def _retire(self, lane: Lane) -> None:
         if self._journal is not None:

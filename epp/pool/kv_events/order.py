@@ -81,7 +81,6 @@ class _Replay:
 
     def __init__(self, now: float) -> None:
         self.due = now + _SETTLING_SECONDS
-        """Time of the next attempt."""
         self.until = math.inf
         """Time limit, from the first attempt."""
         self.fruitless = 0
@@ -91,7 +90,6 @@ class _Replay:
         self.is_broken = False
         """Whether the reply skipped a message, or cannot be read; the rest of it is ignored."""
         self.news = 0
-        """New messages in the reply."""
 
 
 class EventOrder:

@@ -363,8 +363,7 @@ class PrecisePrefixCacheProducer(
 
     @property
     def degraded(self) -> Sequence[str]:
-        found = self._subscriptions.addresses(self._accuracy.distrusted)
-        if not found:
+        if not (found := self._subscriptions.addresses(self._accuracy.distrusted)):
             return ()
         shown = listed(found, _MOST_SHOWN)
         problem = f"the KV events of {shown} disagree with the cached tokens of responses, and are not used"
@@ -373,26 +372,17 @@ class PrecisePrefixCacheProducer(
     @property
     def warnings(self) -> Sequence[str]:
         """Parameters that have an effect in llm-d-router, and not or less here."""
-        indexer, events = self.parameters.indexer_config, self.parameters.kv_events_config
-        index = indexer.kv_block_index_config
-        size = index.in_memory_config.size
-        return [
-            text
-            for text, holds in (
-                (
-                    f"inMemoryConfig.size is {size}; only the {MOST_INDEXED} blocks used last are held",
-                    size > MOST_INDEXED,
-                ),
-                ("costAwareMemoryConfig has no effect: inMemoryConfig is used", index.cost_aware_memory_config),
-                (
-                    "redisConfig has no effect beside costAwareMemoryConfig, as in llm-d-router",
-                    index.redis_config is not None and self._shared is None,
-                ),
-                ("metricsLoggingInterval has no effect: nothing is logged", index.metrics_logging_interval),
-                ("concurrency has no effect: one thread receives events", events.concurrency != KvEvents().concurrency),
-            )
-            if holds
-        ]
+        index, events = self.parameters.indexer_config.kv_block_index_config, self.parameters.kv_events_config
+        size, most = index.in_memory_config.size, MOST_INDEXED
+        is_beside = index.redis_config is not None and self._shared is None
+        found = {
+            f"inMemoryConfig.size is {size}; only the {most} blocks used last are held": size > most,
+            "costAwareMemoryConfig has no effect: inMemoryConfig is used": index.cost_aware_memory_config,
+            "redisConfig has no effect beside costAwareMemoryConfig, as in llm-d-router": is_beside,
+            "metricsLoggingInterval has no effect: nothing is logged": index.metrics_logging_interval,
+            "concurrency has no effect: one thread receives events": events.concurrency != KvEvents().concurrency,
+        }
+        return [text for text, holds in found.items() if holds]
 
     @property
     def inputs(self) -> InputState:
@@ -450,7 +440,7 @@ class PrecisePrefixCacheProducer(
             if is_current and self._subscriptions.is_doubted(engine):
                 await self._write(batch, now)
                 batch = []
-                self._subscriptions.trust(engine)
+                self._subscriptions.doubt(engine, is_doubted=False)
         await self._write(batch, now)
 
     async def _write(self, batch: Sequence[Message], now: int) -> None:

@@ -200,8 +200,15 @@ class PromptHashing:
 
     def begin(self, request: Request, sizes: Collection[int]) -> "Iterator[None] | None":
         """Return the steps of the computation, of blocks of these sizes; None without token ids."""
-        prompts = _token_ids(request, self._hash.most_tokens)
-        return None if prompts is None else self._steps(request, prompts, sizes)
+        counted = request.get(PROMPT_TOKENS)
+        if counted is not None and counted.ids is not None:
+            every: Sequence[NDArray[np.integer]] = np.split(counted.ids, counted.ends[:-1][:_MOST_PROMPTS])
+            prompts: Sequence[bytes] = [ids.astype("<u4", copy=False).tobytes() for ids in every[:_MOST_PROMPTS]]
+        elif request.body.is_token_ids:
+            prompts = request.body.prompts[:_MOST_PROMPTS]
+        else:
+            return None
+        return self._steps(request, _first(prompts, self._hash.most_tokens), sizes)
 
     def is_long(self, request: Request) -> bool:
         """Return whether the computation takes more than a millisecond or two."""
@@ -228,17 +235,6 @@ class PromptHashing:
             left -= sum(map(len, chains))
         total = sum(len(ids) // TOKEN_BYTES // self._block_tokens for ids in prompts)
         request.put(self._key, PromptBlocks(keys, total))
-
-
-def _token_ids(request: Request, most: int) -> Sequence[bytes] | None:
-    """Return the token ids of the first prompts, as many as `most` in all; None if they are unknown."""
-    counted = request.get(PROMPT_TOKENS)
-    if counted is not None and counted.ids is not None:
-        every: Sequence[NDArray[np.integer]] = np.split(counted.ids, counted.ends[:-1][:_MOST_PROMPTS])
-        return _first([ids.astype("<u4", copy=False).tobytes() for ids in every[:_MOST_PROMPTS]], most)
-    if request.body.is_token_ids:
-        return _first(request.body.prompts[:_MOST_PROMPTS], most)
-    return None
 
 
 def _first(prompts: Sequence[bytes], most: int) -> Sequence[bytes]:
@@ -284,12 +280,8 @@ class Matched(NamedTuple):
             tier: np.where(where, other.tiers.get(tier, none), self.tiers.get(tier, none))
             for tier in self.tiers.keys() | other.tiers.keys()
         }
-        return Matched(
-            np.where(where, other.tokens, self.tokens),
-            np.where(where, other.weighted, self.weighted),
-            np.where(where, other.offloaded, self.offloaded),
-            tiers,
-        )
+        tokens, weighted, offloaded = (np.where(where, new, old) for new, old in zip(other[:3], self[:3], strict=True))
+        return Matched(tokens, weighted, offloaded, tiers)
 
 
 class SharedMatch:

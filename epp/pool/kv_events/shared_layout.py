@@ -202,7 +202,6 @@ class WriteQueue:
 
     def __init__(self) -> None:
         self.clearing: set[str] = set()
-        """Endpoints to clear before anything is written."""
         self.overflowed: set[str] = set()
         """Endpoints whose changes were dropped as the queue was full."""
         self.waiting = self.dropped = 0

@@ -130,7 +130,6 @@ class Replays:
         """Open during an attempt."""
         self._context, self._address = context, address
         self._heard = 0.0
-        """Time of the last message of the attempt."""
 
     def resume(self, ready: Container[object], may_begin: Callable[[], bool]) -> list[Received]:
         """Begin, continue or end an attempt of a replay; return the changes."""

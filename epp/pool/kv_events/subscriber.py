@@ -228,22 +228,21 @@ class Subscriber:
 
     def _connections(self, subscription: _Subscription) -> list[Received]:
         """Return that the engine's cache is unknown, for a connection that ended: messages may be lost."""
-        found: list[Received] = []
+        order, found = subscription.order, list[Received]()
         while subscription.monitor.poll(0):
             event = recv_monitor_message(subscription.monitor)["event"]
             if event & _HANDSHAKE_FAILED:
-                subscription.order.own.errors["handshake"] += 1
+                order.own.errors["handshake"] += 1
                 continue
             subscription.replays.end_attempt()
-            ended = event == zmq.EVENT_DISCONNECTED
-            subscription.order.own.is_connected = not ended
-            if ended:
+            order.own.is_connected = event != zmq.EVENT_DISCONNECTED
+            if not order.own.is_connected:
                 discard(subscription.socket)
-                found.append(subscription.order.disconnected())
+                found.append(order.disconnected())
                 continue
-            subscription.order.connected(time.monotonic())
+            order.connected(time.monotonic())
             if self.central is not None:
-                found += self.central.forget(subscription.order.engine)
+                found += self.central.forget(order.engine)
         return found
 
     def _from_central(self, central: CentralSocket) -> list[Received]:

@@ -125,7 +125,6 @@ class _Engine:
     ports: Ports
     counts: EngineCounts = field(default_factory=EngineCounts)
     asked: float = -math.inf
-    """Time when it was asked for its ports."""
     invalid_label: str = ""
     """Why the ports in its labels are not used; empty if they are, or there are none."""
 
@@ -167,7 +166,7 @@ class Subscriptions:
 
     def remove(self, endpoint: Endpoint) -> None:
         engine = self._by_identity.pop(endpoint.identity)
-        self.trust(engine.number)
+        self.doubt(engine.number, is_doubted=False)
         del self._engines[engine.number]
         if self._subscriber is not None:
             self._subscriber.disconnect(engine.number)
@@ -195,9 +194,8 @@ class Subscriptions:
         is_first, engine.asked = engine.asked == -math.inf, asyncio.get_running_loop().time()
         if isinstance(found, str):
             if is_first:
-                _log.info(
-                    "ports of KV events are those of the configuration", endpoint=engine.endpoint.id, reason=found
-                )
+                text = "ports of KV events are those of the configuration"
+                _log.info(text, endpoint=engine.endpoint.id, reason=found)
             found = engine.ports
         if engine.number in self._engines and (is_first or found != engine.ports):
             engine.ports = found
@@ -222,18 +220,14 @@ class Subscriptions:
             return lanes
         return np.where((lanes >= 0) & self._doubted[lanes], -1, lanes)
 
-    def doubt(self, engine: int) -> None:
-        """Do not use the contents of a cache for now."""
+    def doubt(self, engine: int, *, is_doubted: bool = True) -> None:
+        """Do not use the contents of a cache for now, or use them again."""
         if (lane := self.lane_of(engine)) is not None:
-            self._doubted[lane.id] = True
+            self._doubted[lane.id] = is_doubted
 
     def is_doubted(self, engine: int) -> bool:
         lane = self.lane_of(engine)
         return lane is not None and bool(self._doubted[lane.id])
-
-    def trust(self, engine: int) -> None:
-        if (lane := self.lane_of(engine)) is not None:
-            self._doubted[lane.id] = False
 
     def addresses(self, lanes: Collection[int]) -> list[str]:
         """Return the addresses of the events of these lanes, by id, in order."""
@@ -270,18 +264,10 @@ class Subscriptions:
         if self._parameters.zmq_endpoint:
             endpoint = engine.endpoint
             names = frozenset((endpoint.hostport, endpoint.name, endpoint.name.removesuffix("-rank-0"), endpoint.id))
-            pod = endpoint.id.removesuffix(f"-rank-{rank_of(endpoint)}")
-            self._subscriber.admit(
-                Sender(
-                    engine.number,
-                    names,
-                    endpoint.address,
-                    engine.counts,
-                    pod,
-                    rank_of(endpoint),
-                    engine.addresses.replay,
-                )
-            )
+            rank, replay = rank_of(endpoint), engine.addresses.replay
+            pod = endpoint.id.removesuffix(f"-rank-{rank}")
+            sender = Sender(engine.number, names, endpoint.address, engine.counts, pod, rank, replay)
+            self._subscriber.admit(sender)
 
     @property
     def problems(self) -> tuple[InputProblem, ...]:
