@@ -65,7 +65,6 @@ class Hub:
         self.imports = _without_terminating(found.of(InferencePoolImport))
         """Imported pools, without terminating ones."""
         self.ignored = found.ignored
-        """Ignored values of objects in effect."""
         self.remarks = (*found.problems, *(note for file in files for note in file.notes), *found.unused({OCM}))
         """Further messages about objects in effect."""
         rejected = (str(problem) for file in files for problem in file.problems)
@@ -79,7 +78,6 @@ def _without_terminating(objects: Mapping[str, O]) -> dict[str, O]:
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
     clusters: Mapping[str, PlacementStatus] = {}
-    """Chosen clusters."""
     evaluation: Evaluation | None = None
     """Evaluation by the picker; None for decisions of the hub."""
     scored_at: float = 0.0

@@ -18,7 +18,6 @@ from epp.kube.objects.placement import (
     ClusterSelector,
     Coordinate,
     Placement,
-    SpreadConstraint,
     Toleration,
 )
 
@@ -65,7 +64,6 @@ class Tolerance(NamedTuple):
     """Effect of the taints of a cluster on a placement."""
 
     selectable: bool
-    """Whether the cluster may be chosen."""
     preferred: bool
     """Whether there is no untolerated PreferNoSelect taint."""
     until: float | None
@@ -100,21 +98,14 @@ def _tolerated(taint: ClusterTaint, tolerations: Iterable[Toleration], now: floa
     """Return whether a toleration applies, and the end of the last one."""
     ends: list[float] = []
     for each in tolerations:
-        if not _fits(taint, each):
+        is_key = each.key in {"", taint.key} and (each.exists or each.value == taint.value)
+        if not is_key or each.effect not in {None, taint.effect}:
             continue
         if each.seconds is None:
             return True, None
         if taint.since is not None and now < taint.since + each.seconds:
             ends.append(taint.since + each.seconds)
     return bool(ends), max(ends, default=None)
-
-
-def _fits(taint: ClusterTaint, toleration: Toleration) -> bool:
-    return (
-        toleration.effect in {None, taint.effect}
-        and toleration.key in {"", taint.key}
-        and (toleration.exists or toleration.value == taint.value)
-    )
 
 
 def prioritized(coordinate: Coordinate, clusters: Sequence[ManagedCluster], situation: "Situation") -> dict[str, float]:
@@ -191,7 +182,6 @@ class Situation:
     clusters: Sequence[ManagedCluster]
     """Clusters of the cluster sets."""
     chosen: Collection[str] = ()
-    """Previously chosen clusters."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Number of decisions of other placements by cluster."""
     scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -299,7 +289,8 @@ def choose(placement: Placement, ranked: Sequence[ManagedCluster]) -> tuple[Mana
     alike: defaultdict[tuple[str | None, ...], deque[int]] = defaultdict(deque)
     """Ranks by the value for each constraint; None for a missing value."""
     for rank, cluster in enumerate(ranked):
-        alike[tuple(_value(each, cluster) for each in placement.spread)].append(rank)
+        properties = {True: cluster.claims, False: cluster.metadata.labels}
+        alike[tuple(properties[each.is_claim].get(each.key) for each in placement.spread)].append(rank)
     counts = [
         Counter(dict.fromkeys({values[index] for values in alike} - {None}, 0))
         for index in range(len(placement.spread))
@@ -326,8 +317,3 @@ def choose(placement: Placement, ranked: Sequence[ManagedCluster]) -> tuple[Mana
             if value is not None:
                 of[value] += 1
     return tuple(chosen)
-
-
-def _value(constraint: SpreadConstraint, cluster: ManagedCluster) -> str | None:
-    values = cluster.claims if constraint.is_claim else cluster.metadata.labels
-    return values.get(constraint.key)

@@ -146,7 +146,6 @@ class _Usage(NamedTuple):
     at: float
     """Time of the computation, by the clock."""
     due: bool = False
-    """Whether a new computation is due."""
 
 
 class _State(NamedTuple):
@@ -158,7 +157,6 @@ class _State(NamedTuple):
     without_pods: bool = False
     """Whether usage is requested without known pods."""
     networks: Mapping[str, DeclaredNetwork] = {}
-    """Declared networks by cluster."""
     faults: tuple[str, ...] = ()
     """Claims that declare no network."""
 

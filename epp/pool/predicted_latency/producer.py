@@ -389,33 +389,23 @@ class PredictedLatencyProducer(
         if given.endpoint_role_label:
             further_counts &= ~candidates.where_label(given.endpoint_role_label, (_PREFILL,))
 
-        columns = np.full((7, capacity), nan)
-        columns[:, slots] = (
-            first.p50,
-            further.p50,
-            first.p90,
-            further.p90,
-            np.minimum(first.samples, further.samples) if given.streaming_mode else first.samples,
-            np.where(counts, headroom, 0.0),
-            np.where(further_counts, further_headroom, 0.0),
-        )
+        found = {
+            "ttft_seconds": first.p50,
+            "tpot_seconds": further.p50,
+            "ttft_p90_seconds": first.p90,
+            "tpot_p90_seconds": further.p90,
+            "samples": np.minimum(first.samples, further.samples) if given.streaming_mode else first.samples,
+            "ttft_headroom": np.where(counts, headroom, 0.0),
+            "tpot_headroom": np.where(further_counts, further_headroom, 0.0),
+        }
+        columns = np.full((len(found), capacity), nan)
+        columns[:, slots] = tuple(found.values())
         masks = np.zeros((2, capacity), dtype=np.bool_)
         masks[0, slots] = first.sure & (further.sure if given.streaming_mode else True)
         masks[1, slots] = (~counts | (headroom > 0)) & (~further_counts | (further_headroom > 0))
-        ttft, tpot, ttft_p90, tpot_p90, samples, ttft_headroom, tpot_headroom = columns
-        return LatencyPrediction(
-            source,
-            ttft_seconds=ttft,
-            tpot_seconds=tpot,
-            ttft_p90_seconds=ttft_p90,
-            tpot_p90_seconds=tpot_p90,
-            sure=masks[0],
-            samples=samples,
-            ttft_headroom=ttft_headroom,
-            tpot_headroom=tpot_headroom,
-            valid=masks[1],
-            dispatched=candidates.snapshot.column(IN_FLIGHT).copy(),
-        )
+        dispatched = candidates.snapshot.column(IN_FLIGHT).copy()
+        by_name = dict(zip(found, columns, strict=True))
+        return LatencyPrediction(source, **by_name, sure=masks[0], valid=masks[1], dispatched=dispatched)
 
 
 def _target(request: Request, names: tuple[str, ...]) -> float:

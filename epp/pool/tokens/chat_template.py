@@ -68,7 +68,6 @@ class ChatTemplate:
         self._for_tools = compiled.get("tool_use", self._default)
         self._special_tokens = special_tokens
         self.knows_developer = "developer" in templates["default"]
-        """Whether it has a role `developer`."""
         self.wants_parts = False
         """Whether the content of a message is a list of its parts, as opposed to one text."""
         part = {"type": "text", "text": _MARK}

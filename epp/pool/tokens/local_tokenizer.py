@@ -19,15 +19,7 @@ from numpy.typing import NDArray
 
 from epp.framework.files import check_allowed, read_regular
 from epp.framework.messages import install_command
-from epp.pool.tokens.source import (
-    Api,
-    Prompt,
-    PromptRefusedError,
-    Tokens,
-    TokenSource,
-    decode_chat,
-    decode_completion,
-)
+from epp.pool.tokens.source import Api, Prompt, PromptRefusedError, Tokens, TokenSource, decode_chat, decode_completion
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer

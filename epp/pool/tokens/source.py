@@ -134,9 +134,8 @@ class TokenProducerParameters(Parameters, frozen=True):
     @property
     def service(self) -> Vllm | None:
         others = (self.estimate, self.tokenizer, self.uds_tokenizer_config)
-        if self.model_name and all(method is None for method in others):
-            return self.vllm or Vllm()
-        return None
+        is_asked = self.model_name and all(method is None for method in others)
+        return self.vllm or Vllm() if is_asked else None
 
 
 MOST_TOKENS = 128 * 1024
@@ -160,7 +159,6 @@ class Prompt(NamedTuple):
 
     api: Api
     content: bytes
-    """The body."""
     key: bytes
     """Digest of both."""
     has_media: bool = False
