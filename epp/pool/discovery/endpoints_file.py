@@ -86,7 +86,8 @@ def parse_targets_file(content: bytes, _path: Path, *, of_clusters: bool = False
                 target = replace(target, metrics=_metrics_page(target))
             _check_unique(target, index, first_use)
         except _BadEntryError as error:
-            place = _describe(entry, index, _line_of(root, index, error.field))
+            name, line = entry.get("name") if isinstance(entry, dict) else None, _line_of(root, index, error.field)
+            place = f"endpoints[{index}]{f' {reprlib.repr(name)}' if name else ''}{f' (line {line})' if line else ''}"
             raise ValueError(f"{place}: {error}") from None
         targets.append(target)
     return ParsedFile(tuple(targets), len(targets))
@@ -162,11 +163,6 @@ def _check_unique(target: Target, index: int, first_use: dict[object, int]) -> N
         first = first_use.setdefault((field, key), index)
         if first != index:
             raise _BadEntryError(f"{what} repeats endpoints[{first}]: leave one out", field)
-
-
-def _describe(entry: object, index: int, line: int | None) -> str:
-    name = entry.get("name") if isinstance(entry, dict) else None
-    return f"endpoints[{index}]{f' {reprlib.repr(name)}' if name else ''}{f' (line {line})' if line else ''}"
 
 
 def _line_of(root: yaml.Node | None, index: int, field: str) -> int | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
+from jinja2 import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
@@ -85,27 +85,24 @@ class ChatTemplate:
     ) -> str:
         """Return the text; `continues` leaves the last message open. Raises ValueError, or whatever a template may."""
         template = self._default if tools is None else self._for_tools
-        known = {**self._special_tokens, **variables}
+        if continues:
+            *earlier, last = messages
+            marked = last["content"]
+            if isinstance(marked, list):
+                *parts, part = marked
+                marked = [*parts, {**part, "text": part["text"] + _TO_CONTINUE}]
+            else:
+                marked += _TO_CONTINUE
+            messages = [*earlier, {**last, "content": marked}]
+        pieces, size = [], 0
+        until = monotonic() + _MOST_SECONDS
+        for piece in template.generate({**self._special_tokens, **variables, "messages": messages, "tools": tools}):
+            size += len(piece)
+            if size > _MOST_CHARACTERS or monotonic() > until:
+                raise ValueError(f"the chat template writes more than {_MOST_CHARACTERS} characters, or takes too long")
+            pieces.append(piece)
+        text = "".join(pieces)
         if not continues:
-            return _limited(template, {**known, "messages": messages, "tools": tools})
-        *earlier, last = messages
-        marked = last["content"]
-        if isinstance(marked, list):
-            *parts, part = marked
-            marked = [*parts, {**part, "text": part["text"] + _TO_CONTINUE}]
-        else:
-            marked += _TO_CONTINUE
-        text = _limited(template, {**known, "messages": [*earlier, {**last, "content": marked}], "tools": tools})
+            return text
         end = text.rindex(_TO_CONTINUE.strip())
         return text[:end] if text.startswith(_TO_CONTINUE, end) else text[:end].rstrip()
-
-
-def _limited(template: Template, variables: Mapping[str, object]) -> str:
-    pieces, size = [], 0
-    until = monotonic() + _MOST_SECONDS
-    for piece in template.generate(variables):
-        size += len(piece)
-        if size > _MOST_CHARACTERS or monotonic() > until:
-            raise ValueError(f"the chat template writes more than {_MOST_CHARACTERS} characters, or takes too long")
-        pieces.append(piece)
-    return "".join(pieces)

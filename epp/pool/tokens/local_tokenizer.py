@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 
 from epp.framework.files import check_allowed, read_regular
 from epp.framework.messages import install_command
-from epp.pool.tokens.source import Api, Prompt, PromptRefusedError, Tokens, TokenSource, decode_chat, decode_completion
+from epp.pool.tokens.source import (
+    Api,
+    Prompt,
+    PromptRefusedError,
+    TokenizerFile,
+    Tokens,
+    TokenSource,
+    decode_chat,
+    decode_completion,
+)
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -62,8 +71,12 @@ class Prefixes:
     def encode(self, text: str) -> NDArray[np.uint32]:
         """Return the ids of a text, without further special tokens."""
         cuts = list(self._pattern.finditer(text))
-        keys = self._keys(text, cuts)
-        last = cuts[len(cuts) - len(keys) :]
+        last, keys, done = cuts[-_MOST_CUTS:], list[bytes](), 0
+        digest = blake2b(digest_size=_KEY_BYTES, key=self._secret)
+        for cut in last:  # a key for the text up to the end of the special token
+            digest.update(text[done : cut.end()].encode("utf-8", "surrogatepass"))
+            done = cut.end()
+            keys.append(digest.digest())
         for key, cut in zip(reversed(keys), reversed(last), strict=True):
             if (known := self._found.get(key)) is not None:
                 rest = encode(self._tokenizer, text[cut.start() :], add_special_tokens=False)
@@ -77,16 +90,6 @@ class Prefixes:
         if keys and ids[positions].tolist() == [self._special[cut[0]] for cut in cuts]:
             self._put(keys, ids, positions[len(cuts) - len(keys) :].tolist())
         return ids
-
-    def _keys(self, text: str, cuts: Sequence[re.Match[str]]) -> list[bytes]:
-        """Return a digest of the text up to the end of each of the last special tokens."""
-        keys, done = [], 0
-        digest = blake2b(digest_size=_KEY_BYTES, key=self._secret)
-        for cut in cuts[-_MOST_CUTS:]:
-            digest.update(text[done : cut.end()].encode("utf-8", "surrogatepass"))
-            done = cut.end()
-            keys.append(digest.digest())
-        return keys
 
     def _put(self, keys: Sequence[bytes], ids: NDArray[np.uint32], counts: Sequence[int]) -> None:
         self._found.update({key: (ids, count) for key, count in zip(keys, counts, strict=True)})
@@ -135,12 +138,12 @@ class LocalTokenizer(TokenSource):
 
     most_fetches = 16
 
-    def __init__(self, path: str, template_path: str, *, most_bytes: int) -> None:
+    def __init__(self, given: TokenizerFile) -> None:
         """Read the files; raises ValueError."""
-        self.name = path
-        self.most_bytes = most_bytes
-        self._tokenizer = _load(path)
-        self.template = _load_template(Path(path).parent, template_path)
+        self.name = given.path
+        self.most_bytes = given.max_bytes
+        self._tokenizer = _load(given.path)
+        self.template = _load_template(Path(given.path).parent, given.chat_template_path)
         """The chat template; None without one."""
         self.prefixes = Prefixes(self._tokenizer)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()

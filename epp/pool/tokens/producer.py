@@ -270,21 +270,16 @@ class TokenProducer(
     def _source(self) -> TokenSource | None:
         service, file = self.parameters.service, self.parameters.tokenizer
         if file is not None:
-            return LocalTokenizer(file.path, file.chat_template_path, most_bytes=file.max_bytes)
+            return LocalTokenizer(file)
         if (uds := self.parameters.uds_tokenizer_config) is not None:
             from epp.pool.tokens.uds_tokenizer import UdsTokenizer  # noqa: PLC0415  it loads a gRPC client
 
-            return UdsTokenizer(uds.address, uds.tokenizer(self.parameters.model_name))
+            return UdsTokenizer(uds, self.parameters.model_name)
         if service is None:
             return None
         from epp.pool.tokens.render_service import RenderService  # noqa: PLC0415  it loads an HTTP client
 
-        return RenderService(
-            service.url,
-            self.parameters.model_name,
-            timeout_seconds=parse_duration(service.timeout),
-            media_timeout_seconds=parse_duration(service.mm_timeout),
-        )
+        return RenderService(service, self.parameters.model_name)
 
     async def follow(self) -> None:
         if self._fetches is not None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from epp.framework import MediaTokens
 from epp.framework.errors import MalformedBodyError
 from epp.framework.messages import without_credentials
+from epp.framework.quantities import parse_duration
 from epp.plugins.parsers.json_parser import count_of
 from epp.plugins.parsers.prompt import packed_json
 from epp.pool.collectors.tagging import run_in_steps
@@ -27,6 +28,7 @@ from epp.pool.tokens.source import (
     SourceFailedError,
     Tokens,
     TokenSource,
+    Vllm,
 )
 from epp.routing.bodies.model_member import with_model
 
@@ -75,12 +77,12 @@ class RenderService(TokenSource):
     most_bytes = _MOST_CONTENT_BYTES
     most_fetches = _CONNECTIONS
 
-    def __init__(self, url: str, model: str, *, timeout_seconds: float, media_timeout_seconds: float) -> None:
-        self.name = without_credentials(url).rstrip("/")
-        self._url = url.rstrip("/")
+    def __init__(self, given: Vllm, model: str) -> None:
+        self.name = without_credentials(given.url).rstrip("/")
+        self._url = given.url.rstrip("/")
         self._model = model
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-        self._media_timeout = aiohttp.ClientTimeout(total=media_timeout_seconds)
+        self._timeout = aiohttp.ClientTimeout(total=parse_duration(given.timeout))
+        self._media_timeout = aiohttp.ClientTimeout(total=parse_duration(given.mm_timeout))
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager

@@ -4,11 +4,11 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -353,27 +353,25 @@ def _message(given: Mapping[str, Any], *, parts: bool) -> dict[str, Any]:
     return message
 
 
+class _Text(msgspec.Struct):
+    type: Literal["text"]
+    text: str
+
+
 def _texts(content: object) -> list[str]:
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [content]
-    if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        found = [text for text in texts if isinstance(text, str)]
-        if len(found) == len(content):
-            return found
-    raise PromptRefusedError
+    try:
+        found = msgspec.convert(content, str | list[_Text] | None)
+    except msgspec.ValidationError:
+        raise PromptRefusedError from None
+    return [found] if isinstance(found, str) else [part.text for part in found or ()]
 
 
 def _call(call: Any) -> dict[str, Any]:
     """Return a call of a tool, with its arguments as an object: an empty one where they are no JSON object."""
     arguments = call["function"].get("arguments")
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError):
             arguments = json.loads(arguments)
-        except ValueError:
-            arguments = None
     if not isinstance(arguments, dict):
         arguments = {}
     return {**call, "function": {**call["function"], "arguments": arguments}}

@@ -19,6 +19,7 @@ from epp.pool.tokens.source import (
     SourceFailedError,
     Tokens,
     TokenSource,
+    UdsTokenizerConfig,
     decode_chat,
     decode_completion,
 )
@@ -90,9 +91,9 @@ class UdsTokenizer(TokenSource):
     most_bytes = _MOST_CONTENT_BYTES
     most_fetches = 16
 
-    def __init__(self, address: str, model: str) -> None:
-        self.name = address
-        self._model = part(1, model.encode())
+    def __init__(self, given: UdsTokenizerConfig, model: str) -> None:
+        self.name = given.address
+        self._model = part(1, given.tokenizer(model).encode())
         self._channel: grpc.aio.Channel | None = None
         self._is_ready = False
 
