@@ -56,8 +56,8 @@ UNTOLD = PluginMetric(
 def index_samples(index: BlockIndex) -> Iterator[Sample]:
     """Yield size and use of an index; read from any thread."""
     yield Sample(_BLOCKS, len(index))
-    yield Sample(_ADMISSIONS, index.admitted)
-    yield Sample(_EVICTIONS, index.evicted)
+    yield Sample(_ADMISSIONS, index.blocks.admitted)
+    yield Sample(_EVICTIONS, index.blocks.evicted)
     yield Sample(_SUPPRESSED, index.removed_copies)
     yield Sample(_FORWARDED, index.removed_hashes)
     for labels, number in tuple(index.skipped_stores.items()):

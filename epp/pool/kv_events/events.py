@@ -145,11 +145,6 @@ def hash_of(value: Hash) -> int:
     return value & 0xFFFFFFFFFFFFFFFF
 
 
-def is_indexed(event: BlockStored) -> bool:
-    """Return whether a cache of this kind serves all later tokens, and the event has all tokens of each block."""
-    return not skip_reason(event, event.kv_cache_spec_kind or "")
-
-
 def skip_reason(event: BlockStored | BlockRemoved, kind: str | None) -> str:
     """Return why the index skips an event of a cache of this kind, or of an unknown one; empty if it does not."""
     if event.group_idx is None:
@@ -178,7 +173,7 @@ def pieces_of(event: Event) -> Iterator[Event]:
 
 def _stored_pieces(event: BlockStored, most: int) -> Iterator[BlockStored]:
     hashes, size = event.block_hashes, event.block_size
-    if event.token_ids and not is_indexed(event):
+    if event.token_ids and skip_reason(event, event.kv_cache_spec_kind or ""):
         yield msgspec.structs.replace(event, block_hashes=hashes[:most])  # the index skips it
         return
     has_more_keys = event.extra_keys is not None and len(event.extra_keys) > len(hashes)

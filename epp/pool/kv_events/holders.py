@@ -87,7 +87,7 @@ class CachedBlocks:
     """Blocks with the lanes that hold them in each tier; the least recently used are evicted."""
 
     def __init__(self, *, capacity: int, secret: int) -> None:
-        self._blocks = RowTable(capacity, secret)
+        self.blocks = RowTable(capacity, secret)
         self._holders: dict[str, list[NDArray[np.uint64]]] = {}
         """By tier, word and row: sets of lanes."""
         self._numbers = np.zeros(0, dtype=np.intp)
@@ -107,15 +107,7 @@ class CachedBlocks:
         self._salts = count(1)
 
     def __len__(self) -> int:
-        return self._blocks.count
-
-    @property
-    def admitted(self) -> int:
-        return self._blocks.admitted
-
-    @property
-    def evicted(self) -> int:
-        return self._blocks.evicted
+        return self.blocks.count
 
     def add(self) -> Lane:
         """Return a new lane, which is empty."""
@@ -143,7 +135,7 @@ class CachedBlocks:
         """
         blocks, weighted = np.zeros(len(lanes), dtype=np.int32), np.zeros(len(lanes))
         offloaded = blocks.copy()
-        rows = self._blocks.find(keys)
+        rows = self.blocks.find(keys)
         missing = np.flatnonzero(rows < 0)
         rows = rows[: missing[0]] if len(missing) else rows
         numbers = self._numbers_of(lanes)
@@ -152,7 +144,7 @@ class CachedBlocks:
             return Held(blocks, weighted, {}, offloaded)
         numbers = numbers[where]
         if now is not None:
-            self._blocks.used[rows] = now
+            self.blocks.used[rows] = now
         tiers = sorted(self._holders, key=lambda tier: -weights.get(tier, 1.0))
         held = np.array([[word[rows] for word in self._holders[tier]] for tier in tiers])
         if HOST_TIER in self._holders:
@@ -174,8 +166,8 @@ class CachedBlocks:
     def blocks_of(self, lanes: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the number of blocks that lanes hold; reads the whole index, for a debug page."""
         counts = np.zeros(len(self._alive) * _BITS, dtype=np.int64)
-        for start in range(0, self._blocks.end, _SWEPT):
-            rows = slice(start, min(start + _SWEPT, self._blocks.end))
+        for start in range(0, self.blocks.end, _SWEPT):
+            rows = slice(start, min(start + _SWEPT, self.blocks.end))
             held = [np.stack([word[rows] for word in words], axis=1) for words in self._holders.values()]
             if held:
                 counts += _bits(np.bitwise_or.reduce(held)).sum(axis=0, dtype=np.int64)
@@ -187,7 +179,7 @@ class CachedBlocks:
 
     def store(self, keys: Keys, places: Places, now: int) -> None:
         """Add blocks to caches: lanes, tiers and numbers of blocks, in the order of `keys`."""
-        rows = self._blocks.put(keys, now)
+        rows = self.blocks.put(keys, now)
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
             again = chosen[column[at] & bits != 0]
@@ -197,7 +189,7 @@ class CachedBlocks:
 
     def withdraw(self, keys: Keys, places: Places) -> int:
         """Remove blocks from caches, and return how many stay, as copies; blocks without a holder are forgotten."""
-        rows, copies = self._blocks.find(keys), 0
+        rows, copies = self.blocks.find(keys), 0
         for tier, word, chosen, bits in _by_word(places, rows >= 0):
             column, at = self._column(tier, word), rows[chosen]
             last = np.ones(len(at), dtype=np.bool_)
@@ -209,7 +201,7 @@ class CachedBlocks:
         return copies
 
     def lacking(self, keys: Keys, places: Places) -> NDArray[np.bool_]:
-        rows = self._blocks.find(keys)
+        rows = self.blocks.find(keys)
         found = np.ones(len(keys), dtype=np.bool_)
         for tier, word, at, bits in _by_word(places, rows >= 0):
             found[at] = self._column(tier, word)[rows[at]] & bits == 0
@@ -224,15 +216,15 @@ class CachedBlocks:
         masks = np.zeros(len(self._alive), dtype=np.uint64)
         for number in self._clearing:
             masks[number // _BITS] |= np.uint64(1 << number % _BITS)
-        end = min(self._swept + _SWEPT, self._blocks.end)
+        end = min(self._swept + _SWEPT, self.blocks.end)
         for words in self._holders.values():
             for word, mask in zip(words, masks, strict=True):
                 if mask:
                     word[self._swept : end] &= ~mask
-        in_use = self._swept + np.flatnonzero(self._blocks.keys[self._swept : end])
+        in_use = self._swept + np.flatnonzero(self.blocks.keys[self._swept : end])
         self._drop_unheld(in_use.astype(np.int32))
         self._swept = end
-        if end == self._blocks.end:
+        if end == self.blocks.end:
             self._free += self._clearing
             self._clearing = []
         return bool(self._clearing or self._leaving)
@@ -243,7 +235,7 @@ class CachedBlocks:
             if self._count % _BITS == 0:
                 self._alive = np.append(self._alive, np.uint64(0))
                 for words in self._holders.values():
-                    words.append(self._blocks.column(np.uint64))
+                    words.append(self.blocks.column(np.uint64))
             self._count += 1
         number = self._free.pop()
         lane.number, lane.word, lane.bit = number, number // _BITS, np.uint64(1 << number % _BITS)
@@ -257,7 +249,7 @@ class CachedBlocks:
 
     def _column(self, tier: str, word: int) -> NDArray[np.uint64]:
         if tier not in self._holders:
-            self._holders[tier] = [self._blocks.column(np.uint64) for _ in self._alive]
+            self._holders[tier] = [self.blocks.column(np.uint64) for _ in self._alive]
         return self._holders[tier][word]
 
     def _drop_unheld(self, rows: Rows) -> None:
@@ -266,7 +258,7 @@ class CachedBlocks:
         for words in self._holders.values():
             for word in words:
                 held |= word[rows] != 0
-        self._blocks.remove(rows[~held])
+        self.blocks.remove(rows[~held])
 
 
 def _names(keys: Keys, places: Places) -> Keys:

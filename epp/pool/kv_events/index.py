@@ -194,7 +194,7 @@ class BlockIndex(CachedBlocks):
     def _held_in(self, lanes: Sequence[Lane], word: int, start: int) -> Iterator[HeldBlocks]:
         assert self._engine_hashes is not None  # noqa: S101  there is a journal
         hashes, keys = self._engine_hashes[start : start + _READ], self._keys[start : start + _READ]
-        rows = np.where(hashes == 0, -1, self._blocks.find(keys))
+        rows = np.where(hashes == 0, -1, self.blocks.find(keys))
         for tier, words in self._holders.items():
             held = np.where(rows < 0, np.uint64(0), words[word][rows])
             for lane in lanes if tier != SPECULATIVE and held.any() else ():
@@ -292,7 +292,7 @@ class BlockIndex(CachedBlocks):
             self.removed_copies += copies
             self.removed_hashes += len(removed) - copies
             rows = np.unique(rows[rows >= 0])
-            self._engine_blocks.remove(rows[self._blocks.find(self._keys[rows]) < 0])
+            self._engine_blocks.remove(rows[self.blocks.find(self._keys[rows]) < 0])
 
     def _retire(self, lane: Lane) -> None:
         if self._journal is not None:

@@ -38,9 +38,6 @@ class BlockHash(ABC):
     tokens_at_once: ClassVar[int]
     """Tokens whose blocks are computed at once: those of a millisecond or two."""
 
-    def __init__(self, seed: str = "") -> None:
-        self._seed = self._seed_of(seed)
-
     def chain(self, parent: int, tokens: bytes, block_tokens: int, extras: Sequence[ExtraKeys] = ()) -> list[int]:
         """Return the keys of the whole blocks of `tokens`, without a shorter rest.
 
@@ -64,9 +61,6 @@ class BlockHash(ABC):
         """Return the parent of the first block of a prompt for this model or adapter."""
 
     @abstractmethod
-    def _seed_of(self, seed: str) -> int: ...
-
-    @abstractmethod
     def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
         """Return the tokens of each whole block, as they are hashed."""
 
@@ -83,12 +77,12 @@ class XxHash(BlockHash):
     most_tokens = 128 * 1024
     tokens_at_once = 16 * 1024
 
+    def __init__(self, seed: str = "") -> None:
+        self._seed = xxhash.xxh64_intdigest(seed.encode())
+
     def first(self, model: str) -> int:
         """Return the hash of a block without tokens, whose extra string is the model."""
         return self._block(self._seed, b"", (model,))
-
-    def _seed_of(self, seed: str) -> int:
-        return xxhash.xxh64_intdigest(seed.encode())
 
     def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
         size = TOKEN_BYTES * block_tokens
@@ -116,12 +110,12 @@ class CborFnv(BlockHash):
     most_tokens = 20 * 1024
     tokens_at_once = 2 * 1024
 
+    def __init__(self, seed: str = "") -> None:
+        self._seed = _fnv1a(seed.encode())
+
     def first(self, model: str) -> int:
         """Return the hash of `[seed, null, model]`."""
         return _fnv1a(b"\x83" + _cbor_head(0, self._seed) + b"\xf6" + _cbor_text(model))
-
-    def _seed_of(self, seed: str) -> int:
-        return _fnv1a(seed.encode())
 
     def _blocks(self, tokens: bytes, block_tokens: int) -> Sequence[bytes]:
         count = len(tokens) // TOKEN_BYTES // block_tokens

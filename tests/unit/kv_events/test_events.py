@@ -13,8 +13,8 @@ from epp.pool.kv_events.events import (
     BlockStored,
     decode_events,
     hash_of,
-    is_indexed,
     pieces_of,
+    skip_reason,
 )
 from tests.support.kv_publisher import CLEARED, removed, stored
 
@@ -25,6 +25,10 @@ def decoded(*events):
     return decode_events(msgspec.msgpack.encode([1.5, list(events), 0]))
 
 
+def reason_skipped(event):
+    return skip_reason(event, event.kv_cache_spec_kind or "")
+
+
 def test_messages_of_a_real_engine_are_read():
     lines = [line.split() for line in RECORDED.read_text().splitlines() if not line.startswith("#")]
     events = [event for _, _, payload in lines for event in decode_events(bytes.fromhex(payload))]
@@ -33,7 +37,7 @@ def test_messages_of_a_real_engine_are_read():
     first = events[0]
     assert first.block_hashes[0] == 6641085209413538332
     assert (first.block_size, len(first.token_ids), first.medium, first.parent_block_hash) == (32, 128, "GPU", None)
-    assert all(is_indexed(event) for event in events if isinstance(event, BlockStored))
+    assert not any(reason_skipped(event) for event in events if isinstance(event, BlockStored))
 
 
 def test_maps_and_arrays_say_the_same():
@@ -105,12 +109,12 @@ def test_last_eight_bytes_of_a_hash_count():
 )
 def test_only_caches_whose_blocks_serve_all_later_tokens_are_indexed(more, indexed):
     (event,) = decoded(stored([1], [1, 2], size=2, **more))
-    assert is_indexed(event) is indexed
+    assert (not reason_skipped(event)) is indexed
 
 
 def test_group_without_the_tokens_of_each_block_is_not_indexed():
     (event,) = decoded(stored([1, 2], [1, 2], size=2, group_idx=0, kv_cache_spec_kind="full_attention"))
-    assert not is_indexed(event)
+    assert reason_skipped(event) == "non_dense_block_span"
 
 
 def test_long_event_is_split_into_pieces_that_follow_one_another():

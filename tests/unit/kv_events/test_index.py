@@ -170,7 +170,8 @@ def test_blocks_that_come_and_go_are_counted():
         fleet.now += 1
         hashes = range(1000 * number, 1000 * number + 50)
         fleet.apply(0, stored(hashes, prompt(number, 50)))
-    assert (fleet.index.admitted, fleet.index.evicted, len(fleet.index)) == (150, 50, 100)
+    blocks = fleet.index.blocks
+    assert (blocks.admitted, blocks.evicted, len(fleet.index)) == (150, 50, 100)
     fleet.apply(0, stored([2000], prompt(2, 1)))
     fleet.apply(0, BlockRemoved([2000, 2001, 9]))
     assert (fleet.index.removed_copies, fleet.index.removed_hashes) == (1, 2)
