@@ -11,15 +11,7 @@ import msgspec
 
 from epp.framework.clusters import MOST_SCORE, ClusterTaint, TaintEffect
 from epp.kube.objects.ocm import CLUSTER_SET_LABEL, ManagedCluster, ManagedClusterSet
-from epp.kube.objects.placement import (
-    ALLOCATABLE,
-    BALANCE,
-    STEADY,
-    ClusterSelector,
-    Coordinate,
-    Placement,
-    Toleration,
-)
+from epp.kube.objects.placement import ALLOCATABLE, BALANCE, STEADY, ClusterSelector, Coordinate, Placement, Toleration
 
 _GLOBAL = "global"
 """Set of all clusters, which exists on every hub."""

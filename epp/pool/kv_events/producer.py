@@ -421,7 +421,6 @@ class PrecisePrefixCacheProducer(
         for engine, model, events, is_known, is_current, is_first, has_gap in received:
             if is_first or has_gap or not is_known:
                 await self._write(batch, now)
-                batch = []
                 lane = self._subscriptions.lane_of(engine)
                 if lane is not None and not (has_gap and self._accuracy.doubt(lane.id)):
                     self._index.clear(lane)
@@ -436,22 +435,21 @@ class PrecisePrefixCacheProducer(
                     blocks += 0 if isinstance(piece, AllBlocksCleared) else len(piece.block_hashes)
                     if blocks >= MOST_BLOCKS:
                         await self._write(batch, now)
-                        batch, blocks = [], 0
+                        blocks = 0
             if is_current and self._subscriptions.is_doubted(engine):
                 await self._write(batch, now)
-                batch = []
                 self._subscriptions.doubt(engine, is_doubted=False)
         await self._write(batch, now)
 
-    async def _write(self, batch: Sequence[Message], now: int) -> None:
-        """Apply a batch; half of the time is for requests."""
+    async def _write(self, batch: list[Message], now: int) -> None:
+        """Apply a batch, which is empty then; half of the time is for requests."""
         while batch:
             if self._shared is not None and (unknown := self._index.unknown(batch)):
                 keys = await self._shared.keys_of(tuple(unknown.values()))
                 self._index.learn({each: key for each, key in zip(unknown, keys, strict=False) if key}, now)
             started = perf_counter()
             left = [each for each in batch if self._by_id.get(each.lane.id) is each.lane]
-            batch = left[self._index.apply(left, now) :]
+            batch[:] = left[self._index.apply(left, now) :]
             await asyncio.sleep(perf_counter() - started)
 
     def _forget_expected(self) -> None:

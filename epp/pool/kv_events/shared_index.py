@@ -93,7 +93,7 @@ class SharedIndex:
         """Tokens of blocks that are not shared."""
         self._lookups = Counter(dict.fromkeys(("answered", "partial", "late", "busy", "failed", "unavailable"), 0))
         self._blocks = Counter(dict.fromkeys(("written", "failed", "other size", "written again"), 0))
-        self._cleared = self._running = 0
+        self._cleared = 0
         self._queue = WriteQueue()
         self.source: BlockIndex | None = None
         """Its blocks are written again after the queue was full."""
@@ -149,12 +149,11 @@ class SharedIndex:
         if not self._is_open or not self._breaker.allows():
             self._lookups["unavailable"] += 1
             return None
-        if self._running >= _MOST_LOOKUPS:
+        if len(self._tasks) >= _MOST_LOOKUPS:
             self._breaker.cancelled()
             self._lookups["busy"] += 1
             return None
         match = SharedMatch(self._weights)
-        self._running += 1
         task = asyncio.create_task(self._match(match, chains, known))
         self._tasks.add(task)
         task.add_done_callback(partial(self._looked_up, match))
@@ -244,7 +243,6 @@ class SharedIndex:
 
     def _looked_up(self, match: SharedMatch, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._running -= 1
         error = None if task.cancelled() else task.exception()
         if task.cancelled():
             self._breaker.cancelled()
