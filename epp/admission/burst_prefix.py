@@ -158,14 +158,12 @@ class BurstPrefixCacheProducer(Producer[BurstPrefixCacheParameters], Admitter[Bu
         request.put(self._match_key, PrefixMatch(blocks, len(chain), self.parameters.block_size_tokens))
 
     def admit(self, request: Request, candidates: Candidates) -> Awaitable[None] | None:
-        """Hold a request that has a prompt, until it is placed."""
         chain = request.get(self._chain_key)
         if request.dry_run or not chain or not len(candidates):
             return None
         return _Deferred(lambda: self._hold(request, chain, candidates))
 
     async def _hold(self, request: Request, chain: "array[int]", candidates: Candidates) -> None:
-        """Join the batch, and take the place in it."""
         loop = asyncio.get_running_loop()
         batch = self._batch
         if batch is None:

@@ -38,8 +38,6 @@ _FORM = "write a mapping of keys, or of their digests, to tenants, such as sha25
 
 
 class KeyTable(NamedTuple):
-    """The content of a file of keys."""
-
     tenants: Mapping[bytes, str]
     """Names of tenants by digest of a key."""
     lines: Mapping[str, int]
@@ -93,7 +91,6 @@ def read_key_file(content: bytes, _path: Path) -> ParsedFile[KeyTable]:
 
 
 def _fault(key: str, name: str, digest: bytes | None) -> str:
-    """Return the problem of an entry; empty for a valid one."""
     if not key:
         return "the key is empty: write one"
     if digest is None:

@@ -272,7 +272,6 @@ class QuotaParameters(Parameters, frozen=True):
     """Usage of a limit at which an alert starts: in the log, on `/healthz` and in the metrics."""
 
     def quota(self, origin: str) -> Quota:
-        """Return the quota; `origin` describes its source."""
         return Quota(
             single=SingleLimits(**_limits(self.single)),
             total=TotalLimits(**_limits(self.total)),

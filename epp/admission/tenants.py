@@ -369,7 +369,6 @@ class TenantQuotas(
             super().read_files(paths)
 
     async def follow(self) -> None:
-        """Apply new versions of the files until cancelled."""
         await self.follow_files(lambda _: None)
 
     def effect_of(self, change: Change, kinds: Sequence[ObjectsOfKind] = ()) -> Effect:  # noqa: ARG002  no tags

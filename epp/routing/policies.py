@@ -190,7 +190,6 @@ class PolicyFiles:
         return replace(state, problems=(*state.problems, *_idle_rules(self._source.present.files)))
 
     async def follow(self, use: Callable[[PoolPolicies], None]) -> None:
-        """Call `use` with new policies until cancelled."""
         async for _ in self._source.changes():
             if await self.look():
                 use(self._policies)
@@ -228,7 +227,6 @@ class PolicyFiles:
 
 
 def _idle_rules(files: Sequence[FileObjects]) -> Iterator[InputProblem]:
-    """Yield the rewrites in effect that have rules without effect."""
     for file in files:
         for held in file.held:
             if not held.sound:

@@ -73,7 +73,6 @@ class OutlierSettings:
             )
 
     def most_ejected(self, endpoints: int) -> int:
-        """Return how many of so many endpoints may be ejected at a time."""
         if endpoints < 2 or self.max_ejection_percent <= 0:  # noqa: PLR2004  one is all there is
             return 0
         return min(max(int(endpoints * self.max_ejection_percent / 100), 1), endpoints - 1)

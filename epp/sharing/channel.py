@@ -33,7 +33,6 @@ copyreg.pickle(MappingProxyType, lambda proxy: (_read_only, (dict(proxy),)))
 
 
 def packed(kind: str, content: object = None) -> bytes:
-    """Return a message as bytes."""
     return pickle.dumps((kind, content), protocol=pickle.HIGHEST_PROTOCOL)
 
 

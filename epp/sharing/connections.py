@@ -78,7 +78,6 @@ class _Worker:
         return self.load.connections + self.passed - self.load.received
 
     def hangs(self, now: float) -> bool:
-        """Whether a report is missing."""
         return now - self.reported_at >= 2 * _REPORT_SECONDS
 
 
@@ -112,12 +111,10 @@ class Connections:
         self._accepting: asyncio.Task[None] | None = None
 
     async def start(self, sock: socket.socket) -> None:
-        """Accept connections on a bound socket."""
         self._sock = sock
         self._accepting = asyncio.create_task(self._accept(sock))
 
     async def stop(self, grace_seconds: float) -> None:  # noqa: ARG002  workers end the streams
-        """Stop accepting, and close the socket."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.gather(self._accepting, return_exceptions=True)

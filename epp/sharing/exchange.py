@@ -177,7 +177,6 @@ class Exchange:
         return _encode(Batch(_FORMAT, self.picker, self._sequence, parts, is_last))
 
     def collect_all(self) -> Sequence[bytes]:
-        """Return the next batch, or nothing."""
         batch = self.collect()
         return () if batch is None else (batch,)
 

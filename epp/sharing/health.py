@@ -21,8 +21,6 @@ State = Mapping[str, Any]
 
 
 class Processes(NamedTuple):
-    """Worker processes, by state."""
-
     serving: int = 0
     starting: int = 0
     replaced: int = 0
@@ -51,7 +49,6 @@ class WorkersHealth:
         self._answers: Mapping[int, State | None] = {}
 
     async def refresh(self, channels: Mapping[int, Channel]) -> None:
-        """Ask all workers, which have these numbers."""
         answers = await ask(channels.values(), CALL, _PATIENCE_SECONDS)
         self._answers = {number: answers[channel] for number, channel in channels.items()}
 

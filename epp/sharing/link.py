@@ -75,12 +75,10 @@ class Link(Discovery[Parameters]):
 
     @property
     def channel(self) -> Channel:
-        """Messages to the main process."""
         assert self._channel is not None  # noqa: S101  connected before
         return self._channel
 
     def send(self, kind: str, content: object = None) -> None:
-        """Send a message to the main process."""
         self.channel.send(kind, content)
 
     async def open(self, picker: str) -> None:
@@ -89,7 +87,6 @@ class Link(Discovery[Parameters]):
         self.channel.send("hello", picker)
 
     async def run(self) -> None:
-        """Handle messages of the main process until that ends."""
         try:
             await self.channel.run()
         finally:
@@ -100,7 +97,6 @@ class Link(Discovery[Parameters]):
         await self._ended.wait()
 
     async def filled(self) -> None:
-        """Wait for the endpoints of the main process."""
         await self._filled.wait()
 
     async def start(self, pool: Pool) -> None:  # noqa: ARG002  the datastore is written directly

@@ -41,7 +41,6 @@ class Publisher:
         self._send = send
 
     async def run(self) -> None:
-        """Publish until cancelled."""
         while True:
             self.wakes.clear()
             for batch in self.exchange.collect_all():
@@ -145,12 +144,10 @@ class Relay:
                 began = self._clock.now()
 
     def from_member(self, timed: TimedBatch) -> None:
-        """Apply a batch of another process."""
         self._exchange.apply(timed.data, self._clock.now() - timed.at)
         self._write(timed.data)
 
     def from_main(self, batch: bytes) -> None:
-        """Tell a batch of this process."""
         self._tell_changes()
         self._rings.write(batch, self._clock.now())
         self._write(batch)

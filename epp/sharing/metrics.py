@@ -255,7 +255,6 @@ class MergedMetrics(CollectorRegistry):
             del self._known[process]
 
     def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
-        """Return a collector of the samples with these names."""
         return cast("RestrictedRegistry", SimpleNamespace(collect=partial(self.collect, frozenset(names))))
 
     async def _ask(self) -> Mapping[Process, Page | None]:
@@ -352,7 +351,6 @@ def _of(shape: Shape, packed: Packed | None) -> Packed | None:
 
 
 def _gauges(name: str, shape: Shape, changes: Iterable[Change], pace: Pace) -> Mapping[Labels, Numbers]:
-    """Return one value by labels."""
     found: dict[Labels, dict[Process, float]] = {}
     for process, _, now in changes:
         for labels, numbers in _rows(now, pace):
@@ -382,8 +380,6 @@ def _samples(shape: Shape, rows: Mapping[Labels, Numbers], wanted: Container[str
 
 
 def show_processes(registry: CollectorRegistry, counts: Callable[[], Processes]) -> None:
-    """Add the metrics of the workers themselves."""
-
     def rows() -> Iterator[tuple[Labels, Numbers]]:
         now = counts()
         yield ("serving",), (now.serving,)

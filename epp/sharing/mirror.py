@@ -76,7 +76,6 @@ class PoolSource:
             yield Difference((), (), columns, records)
 
     def _whole(self, after: Snapshot, slots: Positions) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return all numbers and records of these slots."""
         columns = [
             (name, slots.tobytes(), values[slots].tobytes())
             for name, values in after.columns.items()
@@ -153,7 +152,6 @@ class PoolMirror:
         """Slots of this process by slot of the main process; unused where that has no endpoint."""
 
     def apply(self, difference: Difference) -> None:
-        """Make the datastore equal to that of the main process."""
         gone, joined = set(), []
         for slot, endpoint, is_new in difference.endpoints:
             if (endpoint is None or is_new) and slot in self._ids:
@@ -250,8 +248,6 @@ class Counted(NamedTuple):
 
 
 class EndpointCounter:
-    """Tells what one worker counts."""
-
     def __init__(
         self, store: Datastore, picks: Callable[[], Mapping[str, int]], send: Callable[[Counted], object]
     ) -> None:
@@ -265,7 +261,6 @@ class EndpointCounter:
         store.subscribe(self._pool_changed)
 
     async def run(self) -> None:
-        """Tell each second, until cancelled."""
         while True:
             await asyncio.sleep(_SECONDS)
             self.tell()

@@ -100,11 +100,9 @@ class Workers:
 
     @property
     def channels(self) -> Mapping[int, Channel]:
-        """The channels to the workers that serve, by number."""
         return {worker.number: worker.channel for worker in self.serving if worker.channel is not None}
 
     def start(self) -> None:
-        """Start all processes. A process that ends is replaced from now on."""
         self._tasks = [
             asyncio.create_task(self._keep(worker), name=f"worker {worker.number}") for worker in self.members
         ]

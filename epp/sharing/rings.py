@@ -113,7 +113,6 @@ class Rings:
                 yield timed
 
     def close(self) -> None:
-        """Unmap the memory."""
         self._words.release()
         self._memory.release()
         self._map.close()

@@ -72,5 +72,4 @@ class SharingSettings:
 
     @property
     def server(self) -> RedisAddress:
-        """The address, with authorities and password file."""
         return RedisAddress(self.address, self.ca_file, password_file=self.password_file)

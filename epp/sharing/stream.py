@@ -123,7 +123,6 @@ class SharedStream:
 
     @property
     def health(self) -> Mapping[str, object]:
-        """The state for `/healthz`."""
         return {
             "server": self.name,
             "connected": self.is_connected,
@@ -213,7 +212,6 @@ class SharedStream:
 
     @property
     def _length(self) -> int:
-        """The length of the stream that its memory allows."""
         return int(min(max(self._history_bytes / self._mean_bytes, _LEAST_ENTRIES), _MOST_ENTRIES))
 
     async def _apply(self, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
@@ -257,7 +255,6 @@ def _place(name: bytes) -> tuple[int, int]:
 
 
 def show_shared_state(registry: CollectorRegistry, stream: SharedStream) -> None:
-    """Add the metrics of the state that pickers of the pool share."""
     texts = {
         "llm_d_epp_shared_state_connected": "1 while the server of the shared state answers and takes writes.",
         "llm_d_epp_shared_state_peers": "Other pickers of the pool that were heard lately.",

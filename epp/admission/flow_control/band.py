@@ -36,7 +36,6 @@ class ThrottledFlows:
         return inf if first is None else first[0]
 
     def why(self, flow: str) -> Blocked | None:
-        """Return the quota that throttles a flow; None if the flow is not throttled."""
         found = self._blocked.get(flow)
         return None if found is None else found[1]
 
@@ -47,7 +46,6 @@ class ThrottledFlows:
             self._ends.push(blocked.until, self._numbers, flow)
 
     def discard(self, flow: str) -> bool:
-        """Resume a flow; return whether it was throttled."""
         found = self._blocked.pop(flow, None)
         if found is None:
             return False
@@ -199,7 +197,6 @@ class Band:
 
     @property
     def oldest(self) -> QueuedRequest | None:
-        """The request that has waited longest."""
         return next(iter(self._arrivals.values()), None)
 
     @property
@@ -272,7 +269,6 @@ class Band:
         self._order.empty(flow)
 
     def resume(self, flow: str) -> None:
-        """Resume a throttled flow; no effect on others."""
         if self._throttled.discard(flow):
             self.throttled_requests -= len(self._flows[flow])
             self._update_head(flow)

@@ -204,7 +204,6 @@ class FlowControl:
         self.dispatch()
 
     def _refuse_some(self) -> bool:
-        """Refuse some requests; return whether there are more."""
         for queued in self._some(_REFUSED):
             self._refuse(queued, ShuttingDownError("requests that wait are refused"), Outcome.EVICTED_OTHER)
         return bool(self.queues.requests)

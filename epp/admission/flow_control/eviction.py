@@ -28,8 +28,6 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class EvictionSettings:
-    """Which requests may be evicted, in which order, and how soon after others."""
-
     filter: EvictionFilter[Any]
     order: EvictionOrder[Any]
     grace_seconds: float = REPORT_GRACE_SECONDS
@@ -108,12 +106,10 @@ class Evictions:
 
     @property
     def pending(self) -> int:
-        """Number of evicted requests that have not ended."""
         return len(self._pending)
 
     @property
     def known(self) -> KeysView[Evictable]:
-        """Requests in flight that are evictable or being evicted."""
         return self._entries.keys()
 
     @property

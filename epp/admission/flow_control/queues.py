@@ -23,7 +23,6 @@ class _Migration:
         """Numbers of the requests that are still to be queued, oldest first; some may have left the source."""
 
     def step(self, most: int) -> int:
-        """Queue at most so many requests; return their number."""
         done = 0
         while done < most and self.left:
             queued = self._source.numbered(self.left.popleft())
@@ -73,7 +72,6 @@ class Queues:
 
     @property
     def all_throttled(self) -> bool:
-        """Whether all queued requests belong to throttled flows."""
         return self.requests == sum(band.throttled_requests for band in self.bands.values())
 
     def is_throttled(self, flow: str) -> bool:
@@ -178,7 +176,6 @@ class Queues:
         return bool(self._migrations or self._resuming or self._retired)
 
     def add(self, queued: QueuedRequest) -> None:
-        """Add a request, without a check of the limits."""
         priority = queued.priority
         band = self.bands.get(priority)
         if band is None:

@@ -58,7 +58,6 @@ class _Events:
             self._drop()
 
     def drop_before(self, at: float, least: int) -> None:
-        """Drop older events, but keep at least so many."""
         while len(self._events) > least and self._events[0][0] < at:
             self._drop()
 
@@ -95,12 +94,10 @@ class DrainRate:
         self._arrivals = _Events()
 
     def start(self, now: float) -> None:
-        """Record that the queues are not empty."""
         if self._since is None:
             self._since = now
 
     def stop(self, now: float) -> None:
-        """Record that the queues are empty."""
         self._before = self._at(now)
         self._since = None
 

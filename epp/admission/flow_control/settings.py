@@ -95,7 +95,6 @@ class QueuedRequest(ABC):
 
     @property
     def flow(self) -> str:
-        """Name of its flow: the fairness id."""
         return self.request.fairness_id
 
     @property
@@ -141,7 +140,6 @@ class Limits(NamedTuple):
     size_bytes: int = 0
 
     def allow(self, requests: int, size_bytes: int) -> bool:
-        """Return whether so many requests with bodies of so many bytes may be queued."""
         return (not self.requests or requests <= self.requests) and (
             not self.size_bytes or size_bytes <= self.size_bytes
         )
@@ -149,8 +147,6 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BandSettings:
-    """Settings of the requests of one priority."""
-
     limits: Limits
     ttl_seconds: float
     """Time to live in the queue; infinite for no limit."""
@@ -158,7 +154,6 @@ class BandSettings:
     fairness: FairnessPolicy[Any]
 
     def orders_as(self, other: "BandSettings") -> bool:
-        """Return whether queued requests have the same order under both."""
         return self.ordering == other.ordering and self.fairness == other.fairness
 
 
@@ -167,8 +162,6 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class FlowControlSettings:
-    """Detector, policies and limits."""
-
     detector: SaturationDetector[Any]
     usage_limits: UsageLimitPolicy[Any]
     default_band: BandSettings

@@ -56,11 +56,9 @@ class Nominations:
         self._of[request] = _Nomination(until, tuple(victims))
 
     def forget(self, request: Request) -> bool:
-        """Drop the nomination of a request; return whether there was one."""
         return self._of.pop(request, None) is not None
 
     def forget_before(self, now: float) -> bool:
-        """Drop expired nominations; return whether there were any."""
         over = [request for request, nomination in self._of.items() if nomination.until <= now]
         for request in over:
             del self._of[request]
@@ -77,7 +75,6 @@ class Nominations:
         return held
 
     def until(self, now: float) -> float:
-        """Return when the last nomination expires."""
         return max((nomination.until for nomination in self._of.values()), default=now)
 
 
@@ -114,7 +111,6 @@ class Account:
     _releases: deque[float] = field(default_factory=lambda: deque(maxlen=_RELEASES))
 
     def __post_init__(self) -> None:
-        """Shorten the name."""
         self.tenant = brief(self.tenant)
 
     def twin(self, quota: Quota) -> "Account":
@@ -134,7 +130,6 @@ class Account:
         self.tflops -= amounts.tflops
 
     def own(self, today: int) -> Use:
-        """Return the use at this picker."""
         return Use(
             self.requests,
             self.tokens,
@@ -192,7 +187,6 @@ class Account:
         )
 
     def charge(self, reservation: Reservation, need: Need, now: float) -> None:
-        """Charge a request, whether it fits or not."""
         amounts, limits = need.under_way, self.quota.total
         reservation.is_limited = True
         reservation.amounts = amounts
@@ -210,7 +204,6 @@ class Account:
         self._by_priority.setdefault(reservation.priority, {})[reservation] = None
 
     def recharge(self, reservation: Reservation, amounts: Amounts) -> None:
-        """Change the amounts of a request in flight."""
         before = reservation.amounts
         self.accelerator_bytes = max(0.0, self.accelerator_bytes + amounts.accelerator_bytes - before.accelerator_bytes)
         self.tflops = max(0.0, self.tflops + amounts.tflops - before.tflops)
@@ -256,7 +249,6 @@ class Account:
             yield from reversed(self._by_priority[priority])
 
     def reservations(self) -> Iterator[Reservation]:
-        """Yield the reservations of all requests in flight."""
         for of_priority in self._by_priority.values():
             yield from of_priority
 

@@ -45,7 +45,6 @@ class Accounts:
         return chain(self._busy.values(), (account for account, _ in self._idle.values()))
 
     def get(self, tenant: str) -> Account | None:
-        """Return the account of a tenant; None without one."""
         name = brief(tenant)
         account = self._busy.get(name)
         if account is None:
@@ -113,7 +112,6 @@ class JointMemory:
         return self._sums[tenants] - self._used(tenant)
 
     def add(self, tenant: str, accelerator_bytes: float) -> None:
-        """Note a change of the use of a tenant at this picker."""
         for tenants in self._sets.get(tenant, ()):
             self._sums[tenants] += accelerator_bytes
 
@@ -161,7 +159,6 @@ class Alerts:
                     self._end(account, key, used, limit)
 
     def forget(self, account: Account) -> None:
-        """End the alerts of an account that is dropped."""
         for key in list(account.alerts):
             self._end(account, key, 0.0, 0.0)
 

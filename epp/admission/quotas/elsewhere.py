@@ -47,7 +47,6 @@ class Use(NamedTuple):
     dollars: float = 0.0
 
     def least(self, other: "Use") -> "Use":
-        """Return the smaller of each."""
         return Use(min(self.requests, other.requests), *map(min, self[1:], other[1:]))
 
     def brief(self) -> "Use":
@@ -119,7 +118,6 @@ class Group:
         return self._when_alone if self.lost_at is not None and now - self.lost_at > GRACE_SECONDS else None
 
     def elsewhere(self) -> "Elsewhere":
-        """Return the state of a new account."""
         self.accounts += 1
         return Elsewhere(self, self.accounts)
 
@@ -152,7 +150,6 @@ class Elsewhere:
         return any(any(use[:_MINUTE_PART]) for use in (self._told, *(entry.use for entry in self._peers.values())))
 
     def tell(self, use: Use, version: int) -> None:
-        """Note that others are told the own use with this version."""
         self._known = self._known.least(use)
         if self._waits_for:
             self._next = self._next.least(use)
@@ -240,7 +237,6 @@ class Elsewhere:
         self._days[picker] = max(device_seconds, (before or NO_USE)[0]), max(dollars, (before or NO_USE)[1])
 
     def _start(self, today: int) -> None:
-        """Begin a day, if it is new."""
         if self._today != today:
             self._today, self._sum = today, None
             self._days.clear()

@@ -110,7 +110,6 @@ def check_hardware(request: Request, bounds: list[Bound], mask: Mask) -> None:
 
 
 def with_usage(account: Account, held: Amounts, bounds: list[Bound]) -> list[Bound]:
-    """Return the bounds with the usage of the account and the reserved amounts."""
     used = {
         LimitKey.TOTAL_ACCELERATOR_BYTES: account.accelerator_bytes + held.accelerator_bytes,
         LimitKey.TOTAL_TFLOPS: account.tflops + held.tflops,
@@ -175,8 +174,6 @@ def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
 
 
 class _Total(NamedTuple):
-    """A limit on the requests in flight."""
-
     key: LimitKey
     used: float
     held: float
@@ -319,7 +316,6 @@ class _Search:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the limit of steps is reached."""
         return self._steps >= _MOST_STEPS
 
     def least_size(self) -> int:

@@ -42,8 +42,6 @@ _ALERT_WEIGHT = 1e-3
 
 
 class QuotaLedger:
-    """Charges requests to the accounts of all tenants, and refunds them."""
-
     def __init__(self, clock: Clock, observer: QuotaObserver) -> None:
         self._clock = clock
         self._observer = observer
@@ -66,11 +64,9 @@ class QuotaLedger:
 
     @property
     def endpoints(self) -> int:
-        """Number of endpoints with requests."""
         return len(self._times)
 
     def account_of(self, tenant: str, quota: Quota) -> Account | None:
-        """Return the account of a tenant with its current quota; None without an account."""
         account = self.accounts.get(tenant)
         if account is not None and account.quota is not quota:
             account.quota = quota
@@ -223,7 +219,6 @@ class QuotaLedger:
         return Place(self._times.get(name) or SharedTime(name, self._times), share, now)
 
     def _leave(self, reservation: Reservation, places: list[Place]) -> None:
-        """Remove a request from endpoints, and charge its time there."""
         now, spent = self._clock.now(), Spent()
         for place in places:
             reservation.places.remove(place)
@@ -253,8 +248,6 @@ class QuotaLedger:
 
 
 class _Checked(NamedTuple):
-    """The need of a request, and the limit that it exceeds."""
-
     account: Account
     shares: list[Share]
     need: Need

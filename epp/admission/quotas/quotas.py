@@ -97,7 +97,6 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[QuotaUsage, ...]:
-    """Return a line for each limit of an account's quota."""
     elsewhere = dict(zip(_KEYS, account.heard(today), strict=True))
     return tuple(
         [
@@ -118,7 +117,6 @@ def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Qu
 
 
 def breaches(found: tuple[QuotaUsage, ...]) -> tuple[Breach, ...]:
-    """Return the limits below their usage."""
     return tuple([Breach(line.tenant, line.key, line.used, line.limit) for line in found if line.used > line.limit])
 
 
@@ -171,12 +169,10 @@ class Quotas:
 
     @property
     def tenants(self) -> int:
-        """Number of tenants with an account."""
         return len(self._ledger.accounts)
 
     @property
     def endpoints(self) -> int:
-        """Number of endpoints with requests."""
         return self._ledger.endpoints
 
     def check_single(self, request: Request) -> None:
@@ -317,7 +313,6 @@ class Quotas:
 
     @property
     def set_quotas(self) -> Mapping[str, Quota]:
-        """The quotas that were set by `adjust`, by tenant."""
         return self._allowances.set_quotas
 
     def report(self, tenant: str | None = None, most: int = _MOST_REPORTED) -> tuple[QuotaUsage, ...]:
@@ -344,7 +339,6 @@ class Quotas:
             yield from account.reservations()
 
     def quota_of(self, tenant: str) -> Quota | None:
-        """Return the quota of a tenant; None without one."""
         allowance = self._allowances.of(tenant)
         return None if allowance is None else allowance.quota
 

@@ -48,7 +48,6 @@ class Share(NamedTuple):
 
     @classmethod
     def of(cls, tag: AcceleratorTag, requests: int) -> "Share":
-        """Return the share of one of so many concurrent requests."""
         return cls(tag, memory_share(tag, requests), tflops_share(tag, requests))
 
 
@@ -85,13 +84,11 @@ class SharedTime:
         return self._seconds
 
     def enter(self, now: float) -> float:
-        """Add a request; return the time of the clock."""
         seconds = self.seconds(now)
         self.requests += 1
         return seconds
 
     def leave(self, now: float) -> float:
-        """Remove a request; return the time of the clock."""
         seconds = self.seconds(now)
         self.requests -= 1
         if not self.requests:
@@ -158,20 +155,16 @@ class Place:
 
 @dataclass(slots=True)
 class Spent:
-    """Usage of endpoints by a request."""
-
     seconds: float = 0.0
     device_seconds: float = 0.0
     dollars: float = 0.0
 
     @classmethod
     def of(cls, tag: AcceleratorTag, seconds: float) -> "Spent":
-        """Return the usage of an endpoint for so many seconds."""
         seconds = max(0.0, seconds)
         return cls(seconds, seconds * devices(tag), seconds * dollars_per_second(tag))
 
     def add(self, other: "Spent") -> None:
-        """Add the usage of another endpoint."""
         self.seconds += other.seconds
         self.device_seconds += other.device_seconds
         self.dollars += other.dollars
@@ -206,7 +199,6 @@ class Reservation:
     is_released: bool = False
 
     def __post_init__(self) -> None:
-        """Keep the name of the tenant."""
         self.tenant = self.request.fairness_id
 
     def __repr__(self) -> str:

@@ -38,8 +38,6 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class _Peer:
-    """Another picker."""
-
     name: str
     version: int = 0
     run: int = 0
@@ -150,7 +148,6 @@ class SharedUse(Shareable):
         return _encode(_Payload(version, self._first, is_whole, heard, entries))
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  no endpoints
-        """Count the use of another picker."""
         told = _decode(payload)
         entries = [_decode_entry(entry) for entry in told.entries]
         known = self._peers.get(peer)
@@ -183,7 +180,6 @@ class SharedUse(Shareable):
         self._look()
 
     def connection(self, *, is_lost: bool) -> None:
-        """Note the loss of contact with the others, or its return."""
         now = self._clock.now()
         self._group.lost_at = now if is_lost else None
         if not is_lost:

@@ -24,8 +24,6 @@ _MOST_CHECKED = 4_096
 
 
 class LimitKey(StrEnum):
-    """Name of a limit in breaches and reports."""
-
     PROMPT_TOKENS = "single.max.promptTokens"
     OUTPUT_TOKENS = "single.max.outputTokens"
     ACCELERATOR_BYTES = "single.max.vram.request"
@@ -69,11 +67,9 @@ class Allowances:
 
     @property
     def set_quotas(self) -> Mapping[str, Quota]:
-        """Quotas that were set at run time, by tenant."""
         return MappingProxyType(self._set)
 
     def use(self, sources: Sequence[QuotaSource[Any]]) -> None:
-        """Replace the sources, in order of precedence."""
         self._sources = tuple(sources)
         self._requests_per_endpoint = QuotaSource.requests_per_endpoint
         for source in self._sources[:1]:
@@ -102,7 +98,6 @@ class Allowances:
         self.is_active = bool(self._sources or self._set)
 
     def of(self, tenant: str) -> Allowance | None:
-        """Return the allowance of a tenant; None without a quota."""
         found = self._set.get(tenant)
         return self.of_sources(tenant) if found is None else Allowance(found, self._requests_per_endpoint)
 
@@ -169,7 +164,6 @@ class Calendar:
         self._number = 0
 
     def today(self) -> int:
-        """Return the number of the day."""
         day, now = self.date, self._clock.now()
         if day > self._day or now - self._since >= _LONGEST_SECONDS:
             self._day, self._since = day, now
@@ -208,7 +202,6 @@ class DayUse:
         self._taken = self.taken(today) + amount
 
     def expect(self, amount: float) -> None:
-        """Change the expected usage of requests in flight."""
         self.expected = max(0.0, self.expected + amount)
 
 

@@ -28,8 +28,6 @@ class Flow(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Slot and flow of running work."""
-
     slot: int
     epoch: int
     """Epoch of the slot; work of an earlier epoch belongs to an endpoint that has left."""
@@ -38,8 +36,6 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """Work of a flow at an endpoint."""
-
     place: Place
     requests: int = 0
     tokens: int = 0
@@ -136,7 +132,6 @@ class Ticket:
 
     @property
     def slot(self) -> int:
-        """The slot that is credited."""
         return self._work.place.slot
 
     def first_token(self) -> None:
@@ -162,7 +157,6 @@ class Ticket:
         self._ledger.add(self._work, -1, 0, SERVED, *((FAILED,) if failed else ()))
 
     def fail(self) -> None:
-        """Count a closed request as failed."""
         if self._closed and not self._failed:
             self._failed = True
             self._ledger.add(self._work, 0, 0, FAILED)
@@ -233,7 +227,6 @@ class Inheritance:
         return self.end()
 
     def end(self) -> bool:
-        """End all inheritance; return whether there was any."""
         heirs = tuple(self._heirs)
         if not heirs:
             return False

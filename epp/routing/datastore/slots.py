@@ -54,7 +54,6 @@ class Slots:
         self._free.extend(range(before, before + extra))
 
     def slot_at(self, hostport: str) -> int | None:
-        """Return the lowest slot of an endpoint with this address."""
         return min(self._by_address.get(hostport, ()), default=None)
 
     def is_kept(self, endpoint: Endpoint) -> bool:
@@ -93,7 +92,6 @@ class Slots:
         self._by_address.setdefault(endpoint.hostport, []).append(slot)
 
     def count_free(self) -> None:
-        """Recompute the free slots."""
         self._free = [slot for slot, endpoint in enumerate(self.endpoints) if endpoint is None]  # sorted, so a heap
 
 
@@ -123,28 +121,23 @@ class ColumnTable:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """All columns, by name."""
         return self._columns
 
     @property
     def capacity(self) -> int:
-        """Slots that there is room for."""
         return self._capacity
 
     @property
     def dirty(self) -> bool:
-        """Whether anything was written since the last publish."""
         return bool(self._dirty)
 
     def wrote(self, column: Column) -> bool:
-        """Whether this column was written since the last publish."""
         return column.name in self._dirty
 
     def get(self, column: Column, slot: int) -> float:
         return self._cells[column.name][slot]
 
     def above(self, column: Column, value: float) -> list[int]:
-        """Return the slots with a working value above this one."""
         found: list[int] = np.flatnonzero(self._working[column.name] > value).tolist()
         return found
 
@@ -184,7 +177,6 @@ class ColumnTable:
             self._dirty.add(column.name)
 
     def reset(self, slots: Sequence[int]) -> None:
-        """Reset some slots to unknown in all columns."""
         positions = np.array(slots, dtype=np.intp) if len(slots) > _FEW else None
         for name, column in self._columns.items():
             if positions is not None:
@@ -196,7 +188,6 @@ class ColumnTable:
         self._dirty.update(self._columns)
 
     def clear(self, column: Column) -> None:
-        """Reset a column to unknown in all slots."""
         if column.name in self._working:
             self._working[column.name].fill(column.unknown)
             self._dirty.add(column.name)

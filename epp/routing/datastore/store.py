@@ -192,7 +192,6 @@ class Datastore:
         self._tell_news()
 
     def sweep_inherited(self) -> None:
-        """End the inheritance of requests when their time is up."""
         if self._inheritance.sweep(self._clock.now()):
             self._tell_news()
 
@@ -442,7 +441,6 @@ class Datastore:
         return [endpoint for slot in slots if (endpoint := self._places.endpoints[slot]) is not None]
 
     def slot_at(self, hostport: str) -> int | None:
-        """Return the lowest slot of an endpoint with this address."""
         return self._places.slot_at(hostport)
 
     def find(self, hostport: str) -> tuple[int, Endpoint] | None:

@@ -52,7 +52,6 @@ class Decision:
 
     @property
     def cost_per_hour(self) -> float | None:
-        """Price of the endpoint in US dollars; None if unknown."""
         return self.tag.cost_per_hour()
 
     @property

@@ -134,7 +134,6 @@ class Director:
         self._is_closed = True
 
     def open(self) -> None:
-        """Route requests from now on."""
         self._is_closed = False
 
     def in_flight(self, ids: Collection[str]) -> Mapping[str, InFlight]:
@@ -176,7 +175,6 @@ class Director:
         )
 
     def use_policies(self, policies: PoolPolicies) -> None:
-        """Give all further requests priorities and models by other policies."""
         self._policies = policies
 
     def refuse(self, headers: Headers, error: RequestError) -> RequestError:

@@ -100,15 +100,12 @@ class Reservations:
         return len(self._assumed)
 
     def assume(self, assumed: Routing, at: float) -> None:
-        """Add a request that was just picked for."""
         self._assumed[assumed] = at
 
     def settle(self, assumed: Routing) -> None:
-        """Remove a request that was answered or has ended."""
         self._assumed.pop(assumed, None)
 
     def __iter__(self) -> Iterator[Routing]:
-        """Yield the reservations without a response, the oldest first."""
         return iter(self._assumed)
 
     def sweep(self) -> Iterator[int]:

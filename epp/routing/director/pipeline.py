@@ -71,7 +71,6 @@ class ParserTable:
         return "", self._fallback
 
     def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
-        """Return the claim that matches a path, without a trailing slash, and its parser."""
         whole = path.rstrip("/")
         if whole in self._by_path:
             return whole, self._by_path[whole]
@@ -141,12 +140,10 @@ class Pipeline:
 
     @property
     def sees_responses(self) -> bool:
-        """Whether a plugin is shown the headers of responses."""
         return bool(self.of(ResponseHeaders) or self.of(ResponseTiming) or self.of(ResponseReporter))
 
     @property
     def metadata_namespaces(self) -> frozenset[str]:
-        """Namespaces of the dynamic metadata that plugins send."""
         return frozenset(namespace for reporter in self.of(ResponseReporter) for namespace in reporter.namespaces)
 
 

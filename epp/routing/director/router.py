@@ -64,8 +64,6 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class QueueDirective:
-    """An awaitable of an admitter that holds a request."""
-
     admitter: Admitter[Any]
     awaited: Awaitable[None]
 
@@ -314,7 +312,6 @@ class Router:
         return None if isinstance(awaited, Failure) else awaited
 
     def _credit(self, request: Request, result: SchedulingResult) -> Ticket:
-        """Credit the request to its target, and to the targets of the other legs."""
         costs = request.get(IN_FLIGHT_COST) or _NO_COSTS
         flow = Flow(request.fairness_id, request.priority)
         ledger = self.runtime.store.ledger

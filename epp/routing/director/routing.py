@@ -141,7 +141,6 @@ class Routing:
 
     @property
     def is_evictable(self) -> bool:
-        """Whether it may be evicted until it ends."""
         return bool(self._on_end) and not self._completed
 
     def let_evict(self, evict: Callable[[], None]) -> None:
@@ -241,7 +240,6 @@ class Routing:
                 self.reservation.move(self.result.primary.candidates.snapshot, slot)
 
     def needs_response(self, *, event_stream: bool) -> bool:
-        """Whether plugins need the body of the response to be shown."""
         needs = self.pipeline.response_needs
         return needs.body or (needs.streams and event_stream)
 

@@ -40,8 +40,6 @@ _MOST_PROBLEM = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """The outcome that a request would have."""
-
     request: Request
     outcome: SchedulingResult | RequestError
     snapshot: Snapshot
@@ -68,8 +66,6 @@ class InFlight(NamedTuple):
 
 
 class _Trace(SchedulingObserver, DirectorObserver):
-    """Collects counts and problems of one simulation."""
-
     def __init__(self) -> None:
         self.eligible = 0
         self.screened = 0
@@ -130,12 +126,10 @@ class Simulation:
         return IncomingRequest.read(self.pipeline, headers, body, subset if self.use_subset else None, dry_run=True)
 
     def refusal(self, headers: Headers, error: RequestError) -> Simulated:
-        """Return the refusal of an unreadable request."""
         request = Request("", headers=headers, path=path_of(headers), dry_run=True)
         return Simulated(request=request, outcome=error, snapshot=self._snapshot)
 
     def run(self, incoming: IncomingRequest, *, seed: int) -> Simulated:
-        """Return the outcome that a request would have."""
         started = perf_counter()
         trace = self._trace
         trace.problems.clear()
@@ -257,7 +251,6 @@ class Simulation:
 
 
 def _without(snapshot: Snapshot, ended: Sequence[InFlight]) -> Snapshot:
-    """Return the snapshot without the load of these requests."""
     if not ended:
         return snapshot
     slots = {endpoint.id: slot for slot, endpoint in enumerate(snapshot.endpoints.values) if endpoint is not None}

@@ -65,8 +65,6 @@ def shed(request: Request, candidates: Candidates, detector: SaturationDetector[
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """Waiting requests at one moment."""
-
     requests: int = 0
     size_bytes: int = 0
     since: float | None = None
@@ -160,7 +158,6 @@ class WaitingRequest(QueuedRequest):
         return blocked if blocked is not None and blocked.waits else None
 
     def preempt(self) -> bool:
-        """End other requests so that it fits into the quota of its tenant."""
         return self._router.preempt(self.incoming)
 
     def route(self, candidates: Candidates, room: Mask) -> bool | Blocked:

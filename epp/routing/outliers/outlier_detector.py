@@ -60,15 +60,12 @@ class OutlierObserver:
 
 @dataclass(frozen=True, slots=True)
 class Ejected:
-    """An endpoint that is ejected, and why."""
-
     endpoint: Endpoint
     reason: str
     until: float
     """Seconds on the clock; past for one that is on trial."""
 
     def why(self, now: float) -> str:
-        """Return the reason in words."""
         left = self.until - now
         then = f"again in {left:.0f} s" if left >= 1 else "on trial: the next request decides"
         return f"ejected: {self.reason}, {then}"
@@ -120,7 +117,6 @@ class OutlierDetector:
         store.subscribe(self._pool_changed)
 
     def ask_with(self, ask: Ask) -> None:
-        """Set the function that probes endpoints."""
         self._ask = ask
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -486,7 +482,6 @@ class SharedFailures(Shareable):
         return _encode(entries[:_MOST_ENTRIES]) if entries else None
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  it does not matter who
-        """Suspect, eject or readmit endpoints of the pool."""
         entries = _decode(payload)
         for entry in entries[:_MOST_ENTRIES]:
             found = self._store.find(entry.address)

@@ -79,7 +79,6 @@ class State(Enum):
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it counts as ejected."""
         return self in _OUT
 
     @property
@@ -105,12 +104,10 @@ class RequestCounts:
 
     @property
     def failures(self) -> int:
-        """Failed requests."""
         return self._now[0] + self._past[0]
 
     @property
     def successes(self) -> int:
-        """Successful requests."""
         return self._now[1] + self._past[1]
 
     def add(self, now: float, *, success: bool) -> None:

@@ -49,8 +49,6 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFilter:
-    """A filter, its error policy and its view of stale endpoints in one profile."""
-
     filter: Filter[Any]
     role: Role = Filter.role
     staleness: Staleness | None = None
@@ -62,16 +60,13 @@ class ProfileFilter:
 
     @property
     def drops_stale(self) -> bool:
-        """Whether it also drops stale endpoints."""
         return self.staleness is not None and self.staleness.on_stale is OnStale.DROP
 
     @property
     def may_empty(self) -> bool:
-        """Whether it can drop all candidates."""
         return self.filter.may_empty or self.drops_stale
 
     def fresh(self, candidates: Candidates) -> Mask:
-        """Mark the candidates that are not stale."""
         assert self.staleness is not None  # noqa: S101  only called if it drops stale endpoints
         return ~candidates.stale(self.staleness.after_seconds)
 
@@ -222,14 +217,12 @@ class Narrowing:
         return [f"{count} x {reason}" for reason, count in counts.most_common(_MOST_REASONS)]
 
     def _dropping(self) -> Iterator[ProfileFilter]:
-        """Yield the filters that can drop all candidates."""
         for member in self._profile.filters:
             if member.may_empty and not member.filter.parameters.fallback_on_empty:
                 yield member
 
 
 def seen(candidates: Candidates, staleness: Staleness | None) -> Candidates:
-    """Return the candidates as the plugin sees them."""
     if staleness is None or staleness.on_stale is OnStale.IGNORE:
         return candidates
     return candidates.without_stale_load(staleness.after_seconds)
@@ -258,7 +251,6 @@ def _mask_but(member: ProfileFilter, request: Request, candidates: Candidates, b
 
 
 def _masks(member: ProfileFilter, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
-    """Return the candidates that a filter keeps, by cause."""
     plugin, masks = member.filter, dict[DropCause, Mask]()
     if plugin.may_empty:
         found = plugin.kept_by_cause(request, seen(candidates, member.staleness))

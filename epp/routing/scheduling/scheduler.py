@@ -346,7 +346,6 @@ def _worst(errors: Mapping[str, RequestError]) -> RequestError:
 
 
 def _peer(results: Mapping[str, ProfileResult | None]) -> int | None:
-    """Return the slot that the first profile with a result picked."""
     for result in results.values():
         if result is not None:
             return result.slot
