@@ -4,7 +4,7 @@
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
 from typing import Annotated, Literal
@@ -80,16 +80,6 @@ class BurstPrefixCacheParameters(Parameters, frozen=True):
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Deferred:
-    """Begins when it is awaited: a request may leave before that."""
-
-    begin: Callable[[], Coroutine[object, object, None]]
-
-    def __await__(self) -> Generator[object, object, None]:
-        return self.begin().__await__()
-
-
 @dataclass(slots=True, eq=False)
 class _Held:
     """A request of a batch."""
@@ -161,7 +151,7 @@ class BurstPrefixCacheProducer(Producer[BurstPrefixCacheParameters], Admitter[Bu
         chain = request.get(self._chain_key)
         if request.dry_run or not chain or not len(candidates):
             return None
-        return _Deferred(lambda: self._hold(request, chain, candidates))
+        return self._hold(request, chain, candidates)
 
     async def _hold(self, request: Request, chain: "array[int]", candidates: Candidates) -> None:
         loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from epp.framework.quantities import parse_memory
 from epp.framework.quotas import ALERT_PERCENT, Quota, SharedLimit, SingleLimits, TotalLimits
 from epp.kube.objects.last_good import ObjectsByKind
 from epp.kube.objects.memory_quotas import ClusterQueue, LocalQueue, Namespace, ResourceQuota, queue_bytes
-from epp.kube.objects.tensor_fusion import Amount, GpuResourceQuota
+from epp.kube.objects.tensor_fusion import GpuResourceQuota
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _MOST_SHARED = 1_000
@@ -150,26 +150,18 @@ def _quota(objects: list[GpuResourceQuota]) -> Quota:
     names = ", ".join(each.id for each in objects)
     return Quota(
         single=SingleLimits(
-            accelerator_bytes=_least_memory(of_one),
-            tflops=_least_tflops(of_one),
+            accelerator_bytes=_least(amount.vram for amount in of_one),
+            tflops=_least(amount.tflops for amount in of_one),
             devices=int(_least(single.max_gpu_count for single in singles)),
         ),
         total=TotalLimits(
             requests=int(_least(total.max_workers for total in totals)),
-            accelerator_bytes=_least_memory(amounts),
-            tflops=_least_tflops(amounts),
+            accelerator_bytes=_least(amount.vram for amount in amounts),
+            tflops=_least(amount.tflops for amount in amounts),
         ),
         alert_percent=_least(total.alert_threshold_percent for total in totals) or ALERT_PERCENT,
         origin=f"GPUResourceQuota {names}",
     )
-
-
-def _least_memory(amounts: Iterable[Amount]) -> float:
-    return _least(amount.vram for amount in amounts)
-
-
-def _least_tflops(amounts: Iterable[Amount]) -> float:
-    return _least(amount.tflops for amount in amounts)
 
 
 def _least(values: Iterable[Fraction | int | None]) -> float:

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -66,11 +66,7 @@ class Directory:
         self.by_namespace = {name: listed[each.name] for each in parameters.tenants for name in each.namespaces}
         self.by_fairness_id = {name: listed[each.name] for each in parameters.tenants for name in each.fairness_ids}
         self._unnamed = self._tenant(parameters.default.name or DEFAULT_FLOW, parameters.default)
-        self.remarks = (
-            *_unlisted_remarks(unlisted, keys),
-            *_disputed_remarks(owners, keys),
-            *_unknown_remarks(parameters, keys),
-        )
+        self.remarks = tuple(_remarks(parameters, unlisted, owners, keys))
 
     @property
     def keys(self) -> int:
@@ -95,29 +91,26 @@ class Directory:
         )
 
 
-def _unlisted_remarks(unlisted: dict[str, Tenant], keys: KeyTable) -> list[str]:
-    return _first(
+def _remarks(
+    parameters: TenantsParameters, unlisted: dict[str, Tenant], owners: dict[bytes, str], keys: KeyTable
+) -> Iterator[str]:
+    """Yield problems of single keys and tenants, of each kind the first ones."""
+    pairs = {(keys.lines[keys.tenants[digest]], owner) for digest, owner in owners.items() if digest in keys.tenants}
+    yield from _first(
         [
             f"line {keys.lines[name]}: its tenant is not under tenants, and so has the priority of default: add it "
             "there, or correct the name"
             for name in unlisted
         ]
     )
-
-
-def _disputed_remarks(owners: dict[bytes, str], keys: KeyTable) -> list[str]:
-    pairs = {(keys.lines[keys.tenants[digest]], owner) for digest, owner in owners.items() if digest in keys.tenants}
-    return _first(
+    yield from _first(
         [
             f"a key of the tenant in line {line} is also under apiKeys of {quoted(owner)}, which counts: remove one"
             for line, owner in sorted(pairs)
             if line != keys.lines.get(owner)
         ]
     )
-
-
-def _unknown_remarks(parameters: TenantsParameters, keys: KeyTable) -> list[str]:
-    return _first(
+    yield from _first(
         [
             f"tenant {quoted(each.name)} cannot be identified, as no key is for it: add a key, or fairnessIds"
             for each in parameters.tenants

@@ -32,21 +32,17 @@ class _Nomination(NamedTuple):
     victims: tuple[Reservation, ...]
 
 
+@dataclass(slots=True)
 class Nominations:
     """Amounts that evicted requests freed for a nominated request of one tenant, reserved against lower priorities."""
 
-    __slots__ = ("_of",)
-
-    def __init__(self) -> None:
-        self._of: dict[Request, _Nomination] = {}
+    _of: dict[Request, _Nomination] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._of)
 
     def twin(self) -> "Nominations":
-        other = Nominations()
-        other._of = dict(self._of)
-        return other
+        return Nominations(self._of.copy())
 
     def add(self, request: Request, victims: Sequence[Reservation], until: float) -> None:
         """Reserve the amounts of the victims for a request, from their release until a time on the clock."""

@@ -66,7 +66,9 @@ class Accounts:
         self._keep_idle(account)
         if len(self._idle) > MOST_IDLE:
             least = next(alike for alike in self._alike if alike)
-            self._drop(next(iter(least.values())))
+            dropped = next(iter(least.values()))
+            self._remove_idle(dropped.tenant)
+            self._forget(dropped)
 
     def tidy(self, most: int) -> None:
         """Weigh some of the idle accounts again, and drop those without weight."""
@@ -87,10 +89,6 @@ class Accounts:
         found = self._idle.pop(tenant, None)
         if found is not None:
             del found[1][tenant]
-
-    def _drop(self, account: Account) -> None:
-        self._remove_idle(account.tenant)
-        self._forget(account)
 
 
 class JointMemory:

@@ -105,7 +105,6 @@ class Group:
 
     def __init__(self, picker: str, when_alone: WhenAlone) -> None:
         self.picker = picker
-        """Name of this one."""
         self.pickers = 1
         """With this one."""
         self.lost_at: float | None = None
@@ -128,9 +127,7 @@ class Elsewhere:
 
     _group: Group
     born: int
-    """Number of the account."""
     _told: Use = NO_USE
-    """Own use, as last told."""
     _known: Use = NO_USE
     """Own use that each of the others counts at least."""
     _next: Use = NO_USE

@@ -148,7 +148,7 @@ class _Shortfall(NamedTuple):
 def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: Calendar) -> Blocked | None:
     """Return the limit that a request exceeds, of several the one that it exceeds for longest; None if it fits."""
     found = [] if _fits(account, need.under_way, held) else _in_flight(account, need.under_way, held, now)
-    found += _over_time(account, need, now, calendar)
+    found += over_time(account, need, now, calendar)
     if not found:
         return None
     worst = max(found, key=lambda each: each.seconds)
@@ -159,11 +159,6 @@ def blocked(account: Account, need: Need, held: Amounts, now: float, calendar: C
         None if any(each.needs_release for each in found) else now + max(0.0, worst.seconds),
         account.quota.waits,
     )
-
-
-def waits_for_time(account: Account, need: Need, now: float, calendar: Calendar) -> bool:
-    """Return whether a limit over time is exceeded, so that the end of other requests does not help."""
-    return bool(_over_time(account, need, now, calendar))
 
 
 def deficit(account: Account, need: Amounts, held: Amounts) -> Amounts:
@@ -226,7 +221,8 @@ def _in_flight(account: Account, need: Amounts, held: Amounts, now: float) -> li
     return found
 
 
-def _over_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
+def over_time(account: Account, need: Need, now: float, calendar: Calendar) -> list[_Shortfall]:
+    """Return the limits over time that a request exceeds."""
     limits = account.quota.total
     found: list[_Shortfall] = []
     if not account.counts_over_time:

@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import islice
-from typing import NamedTuple
 
 from epp.admission.quotas.account import Account
 from epp.admission.quotas.accounts import Accounts, Alerts, JointMemory
@@ -23,8 +22,7 @@ from epp.admission.quotas.reservation import (
     Spent,
     devices,
     dollars_per_second,
-    sum_of_memory,
-    sum_of_tflops,
+    hardware_of,
 )
 from epp.admission.quotas.usage import Allowance, Calendar, LimitKey
 from epp.framework.accelerators.tag import AcceleratorTag
@@ -76,10 +74,6 @@ class QuotaLedger:
         """Return an account that is not kept yet."""
         return Account(tenant, quota, elsewhere=None if self.group is None else self.group.elsewhere())
 
-    def twin(self, ended: Sequence[Reservation] = ()) -> "QuotaLedger":
-        """Return a ledger for dry runs: it reads the same accounts, as if some requests had ended; changes nothing."""
-        return _Twin(self, self._clock, ended)
-
     def held(self, account: Account, request: Request, now: float) -> Amounts:
         """Return the amounts reserved for requests of higher priority of the tenant, for other pickers and tenants."""
         nominations, held = account.nominations, NOTHING
@@ -103,14 +97,14 @@ class QuotaLedger:
         if allowance is None:
             places = [self._place(snapshot, slot, Share(tags[slot]), now) for slot in slots]
             self.requests += 1
-            return Reservation(self, request, places, now)
+            return Reservation(self, request, places)
         quota, sharers = allowance
         account, shares, need, refusal = self._check(request, allowance, [tags[slot] for slot in slots], now)
         if refusal is not None:
             return refusal
         places = [self._place(snapshot, slot, share, now) for slot, share in zip(slots, shares, strict=True)]
         self.requests += 1
-        reservation = Reservation(self, request, places, now)
+        reservation = Reservation(self, request, places)
         reservation.requests_per_endpoint = sharers
         account.nominations.forget(request)
         account.charge(reservation, need, now)
@@ -131,7 +125,7 @@ class QuotaLedger:
         if allowance is None:
             return None
         tags = snapshot.records(ACCELERATOR).values
-        return self._check(request, allowance, [tags[slot] for slot in slots], self._clock.now()).refusal
+        return self._check(request, allowance, [tags[slot] for slot in slots], self._clock.now())[3]
 
     def answered(self, reservation: Reservation) -> None:
         """Refund the legs that end when the response starts."""
@@ -167,11 +161,6 @@ class QuotaLedger:
         self._observer.released(reservation)
         self.notify_release(reservation.tenant, account.quota)
 
-    def limits_changed(self, account: Account) -> None:
-        """Start alerts of an account whose limits have changed."""
-        if account.requests:
-            self.alerts.look(account, self._clock.now(), self.calendar.today())
-
     def notify_release(self, tenant: str, quota: Quota | None = None) -> None:
         """Notify the listener that a tenant, and the tenants that share a limit with it, have more quota again."""
         others = (name for limit in (quota.shared if quota else ()) for name in sorted(limit.tenants))
@@ -196,13 +185,15 @@ class QuotaLedger:
         self.alerts.sweep(now, today, _MOST_SWEPT)
         self.accounts.tidy(_MOST_SWEPT)
 
-    def _check(self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float) -> "_Checked":
+    def _check(
+        self, request: Request, allowance: Allowance, tags: Sequence[AcceleratorTag], now: float
+    ) -> tuple[Account, list[Share], Need, Blocked | None]:
+        """Return the need of a request, and the limit that it exceeds."""
         quota, sharers = allowance
         account = self.account_of(request.fairness_id, quota) or self.new_account(request.fairness_id, quota)
         shares = [Share.of(tag, sharers) for tag in tags]
-        need = account.need(request, sum_of_memory(shares), sum_of_tflops(shares))
-        refusal = blocked(account, need, self.held(account, request, now), now, self.calendar)
-        return _Checked(account, shares, need, refusal)
+        need = account.need(request, *hardware_of(shares))
+        return account, shares, need, blocked(account, need, self.held(account, request, now), now, self.calendar)
 
     def _account(self, reservation: Reservation) -> Account | None:
         return self.accounts.get(reservation.tenant) if reservation.is_limited else None
@@ -233,8 +224,7 @@ class QuotaLedger:
         account = self._account(reservation)
         if account is None:
             return
-        shares = [place.share for place in reservation.places]
-        memory, tflops = sum_of_memory(shares), sum_of_tflops(shares)
+        memory, tflops = hardware_of([place.share for place in reservation.places])
         self.joint.add(account.tenant, memory - reservation.amounts.accelerator_bytes)
         account.recharge(reservation, reservation.amounts._replace(accelerator_bytes=memory, tflops=tflops))
         self.notify_release(reservation.tenant, account.quota)
@@ -247,15 +237,8 @@ class QuotaLedger:
         return max(account.weight(now, self.calendar.today()), _ALERT_WEIGHT if account.alerts else 0.0)
 
 
-class _Checked(NamedTuple):
-    account: Account
-    shares: list[Share]
-    need: Need
-    refusal: Blocked | None
-
-
-class _Twin(QuotaLedger):
-    """A ledger for dry runs, whose accounts are copies."""
+class TwinLedger(QuotaLedger):
+    """A ledger for dry runs: its accounts are copies of those of another, as if some requests had ended."""
 
     def __init__(self, ledger: QuotaLedger, clock: Clock, ended: Sequence[Reservation]) -> None:
         super().__init__(clock, QuotaObserver())

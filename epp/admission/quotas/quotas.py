@@ -21,10 +21,10 @@ from epp.admission.quotas.limits import (
     hardware_bounds,
     joint_mask,
     least,
-    waits_for_time,
+    over_time,
     with_usage,
 )
-from epp.admission.quotas.quota_ledger import QuotaLedger
+from epp.admission.quotas.quota_ledger import QuotaLedger, TwinLedger
 from epp.admission.quotas.reservation import QuotaObserver, Reservation
 from epp.admission.quotas.shared_use import SharedUse
 from epp.admission.quotas.usage import Allowance, Allowances, LimitKey
@@ -116,10 +116,6 @@ def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Qu
     )
 
 
-def breaches(found: tuple[QuotaUsage, ...]) -> tuple[Breach, ...]:
-    return tuple([Breach(line.tenant, line.key, line.used, line.limit) for line in found if line.used > line.limit])
-
-
 class Quotas:
     """Enforces quotas for the life of the process: requests in flight stay charged when quotas change.
 
@@ -141,21 +137,15 @@ class Quotas:
         self.is_active = self._allowances.is_active
 
     def twin(self, sources: Sequence[QuotaSource[Any]], *, guard: Guard, ended: Sequence[Reservation] = ()) -> "Quotas":
-        """Return quotas by other sources for dry runs: they check the same usage, and charge nothing.
-
-        The usage of `ended` requests does not count.
-        """
+        """Return quotas by other sources for dry runs: they check the same usage, but that of `ended` requests."""
         other = Quotas(self._clock, guard=guard)
         other._allowances = self._allowances.twin(guard, sources)
-        other._ledger = self._ledger.twin(ended)
+        other._ledger = TwinLedger(self._ledger, self._clock, ended)
         other.is_active = other._allowances.is_active
         return other
 
     def share(self, picker: str, when_alone: WhenAlone = WhenAlone.LAST_KNOWN_SHARE) -> Shareable:
-        """Count the use at other pickers too, which the returned component exchanges; call it before any request.
-
-        `picker` is the name of this picker in the exchange.
-        """
+        """Count the use at other pickers too, which the returned component exchanges; call it before any request."""
         return SharedUse(self._ledger, self._allowances.of, self._clock, picker, when_alone)
 
     def on_release(self, listener: Callable[[str], None] | None) -> None:
@@ -187,8 +177,7 @@ class Quotas:
 
     def breach(self, request: Request) -> Blocked | None:
         """Return the limit that a request exceeds at every endpoint; None if it fits. Has no side effects."""
-        allowance = self._allowances.of(request.fairness_id)
-        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
+        account = self._account(request)
         return None if account is None else self._blocked(account, request)
 
     def fits_single(self, request: Request, candidates: Candidates) -> Mask | None:
@@ -196,10 +185,7 @@ class Quotas:
 
         Raises OverQuotaError if there are candidates and it exceeds a limit at all of them.
         """
-        allowance = self._allowances.of(request.fairness_id)
-        if allowance is None:
-            return None
-        bounds = self._bounds(allowance, request, candidates)
+        bounds = self._bounds(self._allowances.of(request.fairness_id), request, candidates)
         if not bounds:
             return None
         mask = joint_mask(bounds)
@@ -213,22 +199,18 @@ class Quotas:
     def fitting(self, request: Request, candidates: Candidates) -> Mask | None:
         """Mark the candidates where a request fits beside the requests in flight; None for all of them."""
         allowance = self._allowances.of(request.fairness_id)
-        if allowance is None:
-            return None
         bounds = self._bounds(allowance, request, candidates)
-        if not bounds:
+        if allowance is None or not bounds:
             return None
         account = self._ledger.account_of(request.fairness_id, allowance.quota)
         return joint_mask(bounds if account is None else self._with_usage(account, request, bounds))
 
     def shortage(self, request: Request, candidates: Candidates) -> Blocked | None:
         """Return the limit that a request exceeds at all candidates; None if it fits at one."""
-        allowance = self._allowances.of(request.fairness_id)
-        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
-        if allowance is None or account is None or not len(candidates):
+        account = self._account(request)
+        if account is None or not len(candidates):
             return None
-        memory, tflops = self._least(allowance, account, request, candidates)
-        return self._blocked(account, request, memory, tflops)
+        return self._blocked(account, request, *self._least(account, request, candidates))
 
     def assume(
         self, request: Request, snapshot: Snapshot, slot: int, legs: Sequence[int] = ()
@@ -251,20 +233,19 @@ class Quotas:
         The lowest priorities come first, at equal priority the newest requests. None if evictions cannot help: time has
         to pass, or too few requests may be evicted. Empty if the request fits already.
         """
-        allowance = self._allowances.of(request.fairness_id)
-        account = None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
-        if allowance is None or account is None:
+        account = self._account(request)
+        if account is None:
             return []
         memory, tflops = 0.0, 0.0
         if candidates is not None and len(candidates):
-            memory, tflops = self._least(allowance, account, request, candidates)
+            memory, tflops = self._least(account, request, candidates)
         found = self._blocked(account, request, memory, tflops)
         if found is None:
             return []
         now = self._clock.now()
         need = account.need(request, memory, tflops)
-        if waits_for_time(account, need, now, self._ledger.calendar):
-            return None
+        if over_time(account, need, now, self._ledger.calendar):
+            return None  # the end of other requests does not help
         missing = deficit(account, need.under_way, self._ledger.held(account, request, now))
         lower = islice(account.lowest_first(request.priority), MOST_ASKED)
         return fewest(missing, list(islice((each for each in lower if may_end(each)), MOST_CONSIDERED)))
@@ -296,18 +277,21 @@ class Quotas:
         after = quota or (None if found is None else found.quota)
         account = self._ledger.accounts.get(tenant) or self._ledger.new_account(tenant, _NO_QUOTA)
         former, account.quota = account.quota, after or _NO_QUOTA
-        shown = lines(account, self._clock.now(), self._ledger.calendar.today(), is_set=quota is not None)
+        now, today = self._clock.now(), self._ledger.calendar.today()
+        shown = lines(account, now, today, is_set=quota is not None)
+        beyond = [line for line in shown if line.used > line.limit]
         if dry_run:
             account.quota = former
         else:
-            self._ledger.limits_changed(account)
+            if account.requests:
+                self._ledger.alerts.look(account, now, today)
             self._ledger.notify_release(tenant)
         return Adjustment(
             tenant=tenant,
             before=None if before is None else before.quota,
             after=after,
             lines=shown,
-            breaches=breaches(shown),
+            breaches=tuple([Breach(each.tenant, each.key, each.used, each.limit) for each in beyond]),
             is_applied=not dry_run,
         )
 
@@ -346,6 +330,11 @@ class Quotas:
         """Charge the time of some long requests, and drop idle accounts; to be called every 3 seconds."""
         self._ledger.sweep()
 
+    def _account(self, request: Request) -> Account | None:
+        """Return the account of a request whose tenant has a quota; None without one."""
+        allowance = self._allowances.of(request.fairness_id)
+        return None if allowance is None else self._ledger.account_of(request.fairness_id, allowance.quota)
+
     def _blocked(
         self, account: Account, request: Request, accelerator_bytes: float = 0.0, tflops: float = 0.0
     ) -> Blocked | None:
@@ -353,7 +342,9 @@ class Quotas:
         need, held = account.need(request, accelerator_bytes, tflops), self._ledger.held(account, request, now)
         return blocked(account, need, held, now, self._ledger.calendar)
 
-    def _bounds(self, allowance: Allowance, request: Request, candidates: Candidates) -> list[Bound]:
+    def _bounds(self, allowance: Allowance | None, request: Request, candidates: Candidates) -> list[Bound]:
+        if allowance is None:
+            return []
         mean = 0.0
         if allowance.quota.single.dollars > 0:
             account = self._ledger.account_of(request.fairness_id, allowance.quota)
@@ -363,8 +354,6 @@ class Quotas:
     def _with_usage(self, account: Account, request: Request, bounds: list[Bound]) -> list[Bound]:
         return with_usage(account, self._ledger.held(account, request, self._clock.now()), bounds)
 
-    def _least(
-        self, allowance: Allowance, account: Account, request: Request, candidates: Candidates
-    ) -> tuple[float, float]:
-        bounds = self._bounds(allowance, request, candidates)
+    def _least(self, account: Account, request: Request, candidates: Candidates) -> tuple[float, float]:
+        bounds = self._bounds(self._allowances.of(request.fairness_id), request, candidates)
         return least(bounds, self._with_usage(account, request, bounds)) if bounds else (0.0, 0.0)

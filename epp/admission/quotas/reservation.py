@@ -51,13 +51,11 @@ class Share(NamedTuple):
         return cls(tag, memory_share(tag, requests), tflops_share(tag, requests))
 
 
-def sum_of_memory(shares: Sequence[Share]) -> float:
-    """Return the bytes of all shares; most requests have one."""
-    return shares[0].accelerator_bytes if len(shares) == 1 else sum(share.accelerator_bytes for share in shares)
-
-
-def sum_of_tflops(shares: Sequence[Share]) -> float:
-    return shares[0].tflops if len(shares) == 1 else sum(share.tflops for share in shares)
+def hardware_of(shares: Sequence[Share]) -> tuple[float, float]:
+    """Return the bytes and the TFLOPS of all shares; most requests have one."""
+    if len(shares) == 1:
+        return shares[0].accelerator_bytes, shares[0].tflops
+    return sum(share.accelerator_bytes for share in shares), sum(share.tflops for share in shares)
 
 
 class SharedTime:
@@ -178,8 +176,6 @@ class Reservation:
     request: Request
     places: list[Place]
     """Its target, then its other legs; empty once it is released."""
-    assumed_at: float
-    """Seconds on the clock."""
     tenant: str = field(init=False)
     is_limited: bool = False
     """Whether its tenant has a quota; if not, it only shares the time of endpoints."""
@@ -193,7 +189,6 @@ class Reservation:
     requests_per_endpoint: int = 0
     """Concurrent requests that share an endpoint, for its share of memory and TFLOPS; 0 without a quota."""
     spent: Spent = field(default_factory=Spent)
-    """Usage of endpoints so far."""
     is_answered: bool = False
     """Whether the client may have received a part of the response."""
     is_released: bool = False
