@@ -95,7 +95,7 @@ class RunningConfig:
             reservation_seconds=settings.reservation_seconds,
             outliers=settings.outliers,
         )
-        self.director.close()
+        self.director.is_closed = True
         self._supervisor = Supervisor(observer=metrics)
         self._tagging = Tagging(self.store, self._taggers(assembly), observer=metrics)
         self._collector = Collector(
@@ -111,7 +111,7 @@ class RunningConfig:
         )
         self._collector.trust_for(_trusted_seconds(assembly))
         self.limit_tls = self._collector.limit_tls
-        self.director.outliers.ask_with(ask or self._collector.ask)
+        self.director.outliers.ask = ask or self._collector.ask
         self._collector.call_on_connection_end(self.director.outliers.suspect)
         self.awaited = ""
         """The step that the start waits for, as text; any thread may read it."""
@@ -212,7 +212,7 @@ class RunningConfig:
         self._supervisor.start("quotas", partial(sweep_quotas, self.director.quotas))
         self._supervisor.start("outliers", partial(sweep_outliers, self.director.outliers))
         await self._await_first_reports()
-        self.director.open()
+        self.director.is_closed = False
 
     def take_over(self, seconds: float) -> None:
         """Count what endpoints have under way as sent from here, for so long: by the picker before this one."""

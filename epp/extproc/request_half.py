@@ -284,7 +284,7 @@ class RequestHalf:
         self.routing = routing
         answers = answer(routing)
         self.processed()
-        routing.let_expire(self._traits)
+        routing.let_expire(lambda: self._traits.shows_response_headers)
         routing.let_evict(self._evict)
         return answers
 

@@ -31,7 +31,7 @@ class World(OutlierObserver):
         self.memory = OutlierDetector(self.store, self.clock, settings, observer=self)
         self.questions: list[tuple[Endpoint, Told]] = []
         if asks:
-            self.memory.ask_with(lambda endpoint, tell: self.questions.append((endpoint, tell)))
+            self.memory.ask = lambda endpoint, tell: self.questions.append((endpoint, tell))
 
     @property
     def used(self) -> set[str]:

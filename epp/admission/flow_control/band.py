@@ -2,7 +2,7 @@
 """Queued requests of one priority: flows with their shares and throttles, their queues, and an order of them."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from math import inf
 
@@ -85,13 +85,9 @@ class Shares:
         del self._flows[queued.flow][queued.number]
         self._resize(queued.flow, -queued.size_bytes)
 
-    def newest_of_longest(self) -> QueuedRequest:
-        """Return the newest request of the flow with most requests; there must be one."""
-        return next(self._newest(_first_of(self._longest)))
-
-    def newest_of_largest(self) -> QueuedRequest:
-        """Return the newest request of the flow with most bytes; there must be one."""
-        return next(self._newest(_first_of(self._largest)))
+    def last(self, *, by_bytes: bool) -> QueuedRequest:
+        """Return the newest request of the flow with most bytes, or else most requests; there must be one."""
+        return next(self._newest(_first_of(self._largest if by_bytes else self._longest)))
 
     def victims(
         self, flow: str, size_bytes: int, *, needs_place: bool, lacking_bytes: int
@@ -162,53 +158,35 @@ class Band:
         """Bytes of all bodies."""
         self.throttled_requests = 0
         """Requests in the queues of throttled flows."""
-        self._arrivals: OrderedDict[int, QueuedRequest] = OrderedDict()
+        self.arrivals: OrderedDict[int, QueuedRequest] = OrderedDict()
         """All requests by number, oldest first."""
         self._set_aside: OrderedDict[int, QueuedRequest] = OrderedDict()
         """Requests that are set aside, in the order in which they were tried."""
         self._flows: dict[str, Heap[QueuedRequest]] = {}
         """All other requests, by flow."""
-        self._throttled = ThrottledFlows()
+        self.throttled = ThrottledFlows()
         """Flows that are not in the order."""
         self._order = settings.fairness.order()
         self._shares: Shares | None = None if settings.fairness.in_order_of_arrival else Shares()
         """None if requests are dispatched in order of arrival, so that flows have no shares."""
 
     def __len__(self) -> int:
-        return len(self._arrivals)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._arrivals
-
-    def __iter__(self) -> Iterator[QueuedRequest]:
-        """Yield all requests, oldest first."""
-        return iter(self._arrivals.values())
-
-    @property
-    def flows(self) -> int:
-        return len(self._flows)
-
-    @property
-    def numbers(self) -> Iterable[int]:
-        return self._arrivals.keys()
-
-    def numbered(self, number: int) -> QueuedRequest | None:
-        return self._arrivals.get(number)
+        return len(self.arrivals)
 
     @property
     def oldest(self) -> QueuedRequest | None:
-        return next(iter(self._arrivals.values()), None)
+        return next(iter(self.arrivals.values()), None)
 
     @property
     def first(self) -> QueuedRequest | None:
         """The request to dispatch next; None if all are throttled or set aside."""
-        if len(self._flows) == len(self._throttled):
+        if len(self._flows) == len(self.throttled):
             return None
         found = self._flows[self._order.first()].first()
         return None if found is None else found[1]
 
     def add(self, queued: QueuedRequest) -> None:
-        self._arrivals[queued.number] = queued
+        self.arrivals[queued.number] = queued
         self.size_bytes += queued.size_bytes
         if self._shares is not None:
             self._shares.add(queued)
@@ -216,7 +194,7 @@ class Band:
 
     def remove(self, queued: QueuedRequest, *, dispatched: bool = False) -> None:
         """Remove a request; `dispatched` if it was the first one, so that the order counts it for its flow."""
-        del self._arrivals[queued.number]
+        del self.arrivals[queued.number]
         self.size_bytes -= queued.size_bytes
         if self._shares is not None:
             self._shares.remove(queued)
@@ -243,45 +221,28 @@ class Band:
         for queued in self._set_aside.values():
             queued.is_set_aside = False
 
-    @property
-    def throttled_flows(self) -> int:
-        return len(self._throttled)
-
-    @property
-    def next_resume(self) -> float:
-        """Time when the next throttled flow resumes, in seconds on the clock; infinite without one."""
-        return self._throttled.next_end
-
-    def is_throttled(self, flow: str) -> bool:
-        return flow in self._throttled
-
     def throttled_by(self, queued: QueuedRequest) -> Blocked | None:
-        return None if queued.is_set_aside else self._throttled.why(queued.flow)
+        return None if queued.is_set_aside else self.throttled.why(queued.flow)
 
     def some_throttled(self, most: int) -> list[QueuedRequest]:
         """Return the first requests of some throttled flows, in rotation."""
-        heads = [self._flows[flow].first() for flow in self._throttled.some(most)]
+        heads = [self._flows[flow].first() for flow in self.throttled.some(most)]
         return [head[1] for head in heads if head is not None]
 
     def throttle(self, flow: str, blocked: Blocked) -> None:
-        self._throttled.add(flow, blocked)
+        self.throttled.add(flow, blocked)
         self.throttled_requests += len(self._flows[flow])
         self._order.empty(flow)
 
     def resume(self, flow: str) -> None:
-        if self._throttled.discard(flow):
+        if self.throttled.discard(flow):
             self.throttled_requests -= len(self._flows[flow])
             self._update_head(flow)
-
-    def resume_some(self, most: int) -> None:
-        """Resume so many flows, in rotation."""
-        for flow in self._throttled.some(most):
-            self.resume(flow)
 
     def resume_due(self, now: float, most: int) -> int:
         """Resume at most so many flows that are due; return their number."""
         for number in range(most):
-            flow = self._throttled.due(now)
+            flow = self.throttled.due(now)
             if flow is None:
                 return number
             self.resume(flow)
@@ -292,7 +253,7 @@ class Band:
         if not self.settings.ordering.in_order_of_arrival:
             return 0
         if self.settings.fairness.in_order_of_arrival:
-            return len(self._arrivals) - len(self._set_aside) - self.throttled_requests
+            return len(self.arrivals) - len(self._set_aside) - self.throttled_requests
         return len(self._flows.get(flow, ()))
 
     def queue_length(self, flow: str) -> int | None:
@@ -301,12 +262,12 @@ class Band:
 
     def free_some(self, most: int) -> bool:
         """Free so many requests of a band that is no longer used; return whether any are left."""
-        for _ in range(min(most, len(self._arrivals))):
-            queued = self._arrivals.popitem()[1]
+        for _ in range(min(most, len(self.arrivals))):
+            queued = self.arrivals.popitem()[1]
             self._flows.pop(queued.flow, None)
             if self._shares is not None:
                 self._shares.remove(queued)
-        return bool(self._arrivals)
+        return bool(self.arrivals)
 
     def victims(
         self, flow: str, size_bytes: int, *, needs_place: bool, lacking_bytes: int
@@ -321,8 +282,8 @@ class Band:
     def last(self, *, by_bytes: bool) -> QueuedRequest:
         """Return the request to evict first for a higher priority: the newest of the largest flow, or of all."""
         if self._shares is None:
-            return next(reversed(self._arrivals.values()))
-        return self._shares.newest_of_largest() if by_bytes else self._shares.newest_of_longest()
+            return next(reversed(self.arrivals.values()))
+        return self._shares.last(by_bytes=by_bytes)
 
     def _enqueue(self, queued: QueuedRequest) -> None:
         name, ordering = queued.flow, self.settings.ordering
@@ -333,7 +294,7 @@ class Band:
         flow.push(key, queued.number, queued)
         first = flow.first()
         is_first = first is not None and first[1] is queued
-        if name in self._throttled:
+        if name in self.throttled:
             self.throttled_requests += 1
             if is_first:  # it may be smaller, and fit
                 self.resume(name)
@@ -347,12 +308,12 @@ class Band:
         flow = self._flows[name]
         was = flow.first()
         flow.discard(queued.number)
-        is_throttled = name in self._throttled
+        is_throttled = name in self.throttled
         self.throttled_requests -= is_throttled
         if not len(flow):
             del self._flows[name]
             if is_throttled:
-                self._throttled.discard(name)
+                self.throttled.discard(name)
             else:
                 self._order.empty(name)
         elif was is not None and was[1] is queued:

@@ -10,7 +10,7 @@ import numpy as np
 from epp.admission.flow_control.eviction import Evictions
 from epp.admission.flow_control.queues import Queues
 from epp.admission.flow_control.retry_after import DrainRate, Refusals
-from epp.admission.flow_control.settings import FlowControlSettings, Outcome, QueuedRequest, QueueTtl, due_at
+from epp.admission.flow_control.settings import FlowControlSettings, Outcome, QueuedRequest, due_at
 from epp.framework.arrays import Mask
 from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
@@ -24,11 +24,8 @@ from epp.framework.request import Request
 _RETRIED = 4
 """Requests of a band that were set aside and are tried again: each costs as much as a routing decision."""
 _SET_ASIDE = 16
-"""Requests of a band that are set aside."""
 _DISPATCHED = 32
-"""Requests that are dispatched."""
 _REFUSED = 32
-"""Requests that are refused, with their responses."""
 _REQUEUED = 128
 """Requests that are queued in another order."""
 
@@ -65,12 +62,14 @@ class FlowControl:
         self.settings = settings
         """Detector, policies and limits in effect."""
         self._evictions = Evictions(clock) if evictions is None else evictions
-        self._evictions.use(settings.eviction)
+        self._evictions.settings = settings.eviction
         self._clock = clock
         self._observer = observer or FlowObserver()
         self.queues = Queues(settings.of, settings.limits)
         self._queued: set[QueuedRequest] = set()
-        self._ttl = QueueTtl()
+        self._has_endpoints = True
+        self._changed_at = -inf
+        """When the pool became empty, or had endpoints again: times to live start again then."""
         self._targets: Heap[QueuedRequest] = Heap()
         """Queued requests with a target for the first token, by the time when it is due."""
         self._numbers = 0
@@ -90,8 +89,8 @@ class FlowControl:
 
         A queued request may be routed or refused before this returns. Raises a RequestError if it cannot be queued.
         """
-        request, queues = entering.request, self.queues
-        if not queues.requests or (queues.all_throttled and not queues.is_throttled(request.fairness_id)):
+        request = entering.request
+        if self.queues.has_turn(request.fairness_id):
             room = self.room(candidates, request.priority)
             if room.any():
                 self._observer.left(request, Outcome.DISPATCHED, 0.0)
@@ -173,7 +172,7 @@ class FlowControl:
     def next_deadline(self) -> float | None:
         """Return when the next request expires or a flow resumes, in seconds on the clock; None for never."""
         ends = [self._expires_at(band.oldest) for band in self.queues.bands.values() if band.oldest is not None]
-        resumes = [band.next_resume for band in self.queues.bands.values()]
+        resumes = [band.throttled.next_end for band in self.queues.bands.values()]
         due = self._targets.first()
         return min(*ends, *resumes, inf if due is None else due[0]) if ends else None
 
@@ -181,15 +180,13 @@ class FlowControl:
         self.queues.resume(flow)
 
     def pool_changed(self, *, has_endpoints: bool) -> None:
-        self._ttl.pool_changed(self._clock.now(), has_endpoints=has_endpoints)
+        if has_endpoints != self._has_endpoints:
+            self._has_endpoints, self._changed_at = has_endpoints, self._clock.now()
 
     def use(self, settings: FlowControlSettings) -> None:
-        """Apply other settings. Queued requests keep their position in the order of arrival.
-
-        Re-sorting a long queue spans several dispatches.
-        """
+        """Apply other settings, in several dispatches. Queued requests keep their position in the order of arrival."""
         self.settings, self.has_ended = settings, False
-        self._evictions.use(settings.eviction)
+        self._evictions.settings = settings.eviction
         self.queues.use(settings.of, settings.limits)
         self.dispatch()
 
@@ -345,7 +342,7 @@ class FlowControl:
 
     def _expire_some(self) -> bool:
         """Refuse some of the requests that expired or missed their target; return whether there may be more."""
-        now, has_endpoints, most = self._clock.now(), self._ttl.has_endpoints, _REFUSED
+        now, has_endpoints, most = self._clock.now(), self._has_endpoints, _REFUSED
         for priority in self.queues.priorities:
             band = self.queues.bands[priority]
             while (oldest := band.oldest) is not None and self._expires_at(oldest) <= now:
@@ -361,8 +358,10 @@ class FlowControl:
         return False
 
     def _expires_at(self, queued: QueuedRequest) -> float:
+        """Return when a request expires; within one band, later arrivals expire later."""
         ttl = self.queues.settings(queued.priority).ttl_seconds
-        return self._ttl.expires_at(queued, ttl, self.settings.no_endpoint_ttl_seconds)
+        seconds = ttl if self._has_endpoints else self.settings.no_endpoint_ttl_seconds
+        return max(queued.queued.enqueued_at, self._changed_at) + seconds
 
     def _refuse(self, queued: QueuedRequest, error: RequestError, outcome: Outcome) -> None:
         self._remove(queued, outcome)

@@ -2,7 +2,7 @@
 """Eviction of requests in flight, as few as possible, for a queued request of higher priority."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any, Protocol
@@ -71,17 +71,15 @@ class EvictionObserver:
         """Record that so many evicted requests did not end in time."""
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
-    __slots__ = ("evictable", "is_revoked", "key", "number", "priority", "revoked_at", "slot")
-
-    def __init__(self, evictable: Evictable, key: tuple[float, ...], number: int) -> None:
-        self.evictable = evictable
-        self.key = key
-        self.number = number
-        self.priority = evictable.request.priority
-        self.slot = evictable.slot
-        self.revoked_at = 0.0
-        self.is_revoked = False
+    evictable: Evictable
+    key: tuple[float, ...]
+    number: int
+    priority: int
+    slot: int = -1
+    revoked_at: float = 0.0
+    is_revoked: bool = False
 
 
 class Evictions:
@@ -94,7 +92,8 @@ class Evictions:
     def __init__(self, clock: Clock, observer: EvictionObserver | None = None) -> None:
         self._clock = clock
         self._observer = observer or EvictionObserver()
-        self._settings: EvictionSettings | None = None
+        self.settings: EvictionSettings | None = None
+        """None to evict nothing. Requests in flight keep the filter and order of their start."""
         self._entries: dict[Evictable, _Entry] = {}
         self._endpoints: dict[int, dict[int, Heap[_Entry, tuple[float, ...]]]] = {}
         """Evictable requests by slot, then by priority."""
@@ -114,20 +113,17 @@ class Evictions:
 
     @property
     def _spares_answered(self) -> bool:
-        return self._settings is None or not self._settings.filter.after_first_token
-
-    def use(self, settings: EvictionSettings | None) -> None:
-        """Apply other settings; None to evict nothing. Requests in flight keep the filter and order of their start."""
-        self._settings = settings
+        return self.settings is None or not self.settings.filter.after_first_token
 
     def started(self, evictable: Evictable) -> bool:
         """Record a request that is sent to its endpoint; return whether `ended` has to be called."""
-        settings = self._settings
+        settings = self.settings
         if settings is None or not settings.filter.evictable(evictable.request):
             return False
         under_way = UnderWay(evictable.request, self._clock.now())
         self._numbers += 1
-        entry = self._entries[evictable] = _Entry(evictable, settings.order.key(under_way), self._numbers)
+        key = settings.order.key(under_way)
+        entry = self._entries[evictable] = _Entry(evictable, key, self._numbers, evictable.request.priority)
         self._add(entry)
         return True
 
@@ -140,7 +136,7 @@ class Evictions:
         elif self._pending.pop(evictable, None) is not None:
             now = self._clock.now()
             if not self._pending:
-                grace = REPORT_GRACE_SECONDS if self._settings is None else self._settings.grace_seconds
+                grace = REPORT_GRACE_SECONDS if self.settings is None else self.settings.grace_seconds
                 self._ready_at = now + grace
             self._observer.revocation_confirmed(now - entry.revoked_at, len(self._pending))
 
@@ -152,7 +148,7 @@ class Evictions:
 
     def may_decide(self, priority: int) -> bool:
         """Return whether requests below a priority may be evicted now."""
-        if self._settings is None:
+        if self.settings is None:
             return False
         now = self._clock.now()
         if self._pending:
@@ -167,8 +163,8 @@ class Evictions:
 
     def put_off(self) -> None:
         """Wait for a grace period before the next decision, since no eviction would help now."""
-        if self._settings is not None:
-            self._ready_at = self._clock.now() + self._settings.grace_seconds
+        if self.settings is not None:
+            self._ready_at = self._clock.now() + self.settings.grace_seconds
 
     def make_room(
         self, priority: int, candidates: Candidates, fullness: Floats, ceiling: float, retry_after_seconds: int
@@ -188,13 +184,12 @@ class Evictions:
         if best is None:
             return 0
         position = best[1]
-        deficit = float(fullness[position]) - ceiling
-        credit = _credit(float(fullness[position]), float(in_flight[position]))
+        slot, full, running = int(candidates.slots[position]), float(fullness[position]), float(in_flight[position])
+        deficit = full - ceiling
+        credit = full / running if running > 0 else full  # of one request, if all are equal
         target = max(1, ceil(deficit / credit - _ROUNDING)) if credit > 0 else 1
         issued = 0
-        for entry in self._below(priority, int(candidates.slots[position])):
-            if issued == min(target, MOST_AT_ONCE):
-                break
+        while issued < min(target, MOST_AT_ONCE) and (entry := self._first_below(priority, slot)) is not None:
             issued += self._revoke(entry, retry_after_seconds)
         if issued:
             self._decided_at = self._clock.now()
@@ -233,11 +228,6 @@ class Evictions:
             return True
         self._pending.pop(entry.evictable, None)
         return False
-
-    def _below(self, priority: int, slot: int) -> Iterator[_Entry]:
-        """Yield the evictable requests of an endpoint, in order; the caller revokes each before the next."""
-        while (entry := self._first_below(priority, slot)) is not None:
-            yield entry
 
     def _first_below(self, priority: int, slot: int) -> _Entry | None:
         """Return the request to evict first at an endpoint; drop requests that are no longer evictable."""
@@ -283,8 +273,3 @@ class Evictions:
         self._by_priority[entry.priority] -= 1
         if not self._by_priority[entry.priority]:
             del self._by_priority[entry.priority]
-
-
-def _credit(fullness: float, in_flight: float) -> float:
-    """Return the contribution of one request to the fullness of an endpoint, if all are equal."""
-    return fullness / in_flight if in_flight > 0 else fullness

@@ -61,8 +61,9 @@ class _Guarded(Plugin[Parameters]):
     def __hash__(self) -> int:
         return hash(self._policy)
 
-    def _call(self, method: Callable[[], T]) -> T | Failure:
-        return self._guard.call(self.role, self._policy, method)
+    def _call(self, method: Callable[[], T], *, otherwise: T) -> T:
+        found = self._guard.call(self.role, self._policy, method)
+        return otherwise if isinstance(found, Failure) else found
 
 
 class GuardedEvictionFilter(_Guarded, EvictionFilter[Parameters]):
@@ -71,16 +72,15 @@ class GuardedEvictionFilter(_Guarded, EvictionFilter[Parameters]):
     copied = ("after_first_token",)
 
     def evictable(self, request: Request) -> bool:
-        found = self._call(lambda: as_bool(self._policy.evictable(request)))
-        return not isinstance(found, Failure) and found
+        return self._call(lambda: as_bool(self._policy.evictable(request)), otherwise=False)
 
 
 class GuardedEvictionOrder(_Guarded, EvictionOrder[Parameters]):
     """An order; on failure, requests are ordered by priority, then the most recently dispatched first."""
 
     def key(self, under_way: UnderWay) -> tuple[float, ...]:
-        found = self._call(lambda: as_numbers(self._policy.key(under_way)))
-        return (under_way.request.priority, -under_way.dispatched_at) if isinstance(found, Failure) else found
+        usual = under_way.request.priority, -under_way.dispatched_at
+        return self._call(lambda: as_numbers(self._policy.key(under_way)), otherwise=usual)
 
 
 def guarded(settings: FlowControlSettings, guard: Guard) -> FlowControlSettings:
@@ -117,12 +117,11 @@ class GuardedDetector(_Guarded, SaturationDetector[Parameters]):
 
     def fullness(self, candidates: Candidates) -> Floats:
         count = len(candidates)
-        found = self._call(lambda: as_fullness(self._policy.fullness(candidates), count))
+        found = self._guard.call(self.role, self._policy, lambda: as_fullness(self._policy.fullness(candidates), count))
         return np.zeros(count) if isinstance(found, Failure) else found
 
     def saturation(self, candidates: Candidates) -> float:
-        found = self._call(lambda: as_number(self._policy.saturation(candidates)))
-        return 0.0 if isinstance(found, Failure) else found
+        return self._call(lambda: as_number(self._policy.saturation(candidates)), otherwise=0.0)
 
 
 class GuardedUsageLimits(_Guarded, UsageLimitPolicy[Parameters]):
@@ -132,8 +131,10 @@ class GuardedUsageLimits(_Guarded, UsageLimitPolicy[Parameters]):
 
     def ceilings(self, priorities: Sequence[int], saturation: float) -> Sequence[float]:
         count = len(priorities)
-        found = self._call(lambda: as_ceilings(self._policy.ceilings(priorities, saturation), count))
-        return [_MOST_CEILING] * count if isinstance(found, Failure) else found
+        otherwise = [_MOST_CEILING] * count
+        return self._call(
+            lambda: as_ceilings(self._policy.ceilings(priorities, saturation), count), otherwise=otherwise
+        )
 
 
 class GuardedOrdering(_Guarded, OrderingPolicy[Parameters]):
@@ -142,8 +143,7 @@ class GuardedOrdering(_Guarded, OrderingPolicy[Parameters]):
     copied = ("in_order_of_arrival",)
 
     def key(self, queued: Queued) -> float:
-        found = self._call(lambda: as_number(self._policy.key(queued)))
-        return queued.enqueued_at if isinstance(found, Failure) else found
+        return self._call(lambda: as_number(self._policy.key(queued)), otherwise=queued.enqueued_at)
 
 
 class GuardedFairness(_Guarded, FairnessPolicy[Parameters]):
@@ -152,7 +152,7 @@ class GuardedFairness(_Guarded, FairnessPolicy[Parameters]):
     copied = ("in_order_of_arrival",)
 
     def order(self) -> FlowOrder:
-        found = self._call(self._order)
+        found = self._guard.call(self.role, self._policy, self._order)
         return HeadOrder() if isinstance(found, Failure) else _GuardedOrder(found, self._policy, self._guard)
 
     def _order(self) -> FlowOrder:

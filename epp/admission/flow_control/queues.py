@@ -19,23 +19,20 @@ class _Migration:
     def __init__(self, source: Band, settings: BandSettings) -> None:
         self._source = source
         self._to = Band(settings)
-        self.left = deque(source.numbers)
+        self.left = deque(source.arrivals)
         """Numbers of the requests that are still to be queued, oldest first; some may have left the source."""
 
     def step(self, most: int) -> int:
         done = 0
         while done < most and self.left:
-            queued = self._source.numbered(self.left.popleft())
+            queued = self._source.arrivals.get(self.left.popleft())
             if queued is not None:
                 self._to.add(queued)
             done += 1
         return done
 
-    def added(self, queued: QueuedRequest) -> None:
-        self.left.append(queued.number)
-
     def removed(self, queued: QueuedRequest) -> None:
-        if queued.number in self._to:
+        if queued.number in self._to.arrivals:
             self._to.remove(queued)
 
     def finish(self) -> Band:
@@ -64,18 +61,19 @@ class Queues:
     def __iter__(self) -> Iterator[QueuedRequest]:
         """Yield all requests, highest priority first, each priority in order of arrival."""
         for priority in self.priorities:
-            yield from self.bands[priority]
+            yield from self.bands[priority].arrivals.values()
 
     def settings(self, priority: int) -> BandSettings:
         band = self.bands.get(priority)
         return self._settings_of(priority) if band is None or priority in self._migrations else band.settings
 
-    @property
-    def all_throttled(self) -> bool:
-        return self.requests == sum(band.throttled_requests for band in self.bands.values())
-
-    def is_throttled(self, flow: str) -> bool:
-        return any(band.is_throttled(flow) for band in self.bands.values())
+    def has_turn(self, flow: str) -> bool:
+        """Return whether a new request of a flow need not wait: all requests that do are of other, throttled flows."""
+        bands = self.bands.values()
+        return not self.requests or (
+            self.requests == sum(band.throttled_requests for band in bands)
+            and not any(flow in band.throttled for band in bands)
+        )
 
     def throttled_by(self, queued: QueuedRequest) -> Blocked | None:
         return self.bands[queued.priority].throttled_by(queued)
@@ -145,12 +143,12 @@ class Queues:
         self._resuming.clear()
         for priority, band in self.bands.items():
             settings = settings_of(priority)
-            if not settings.orders_as(band.settings):
+            if settings.ordering != band.settings.ordering or settings.fairness != band.settings.fairness:
                 self._migrations[priority] = _Migration(band, settings)
                 continue
             band.settings = settings
-            if band.throttled_flows:
-                self._resuming[priority] = band.throttled_flows  # quotas may have changed too
+            if band.throttled:
+                self._resuming[priority] = len(band.throttled)  # quotas may have changed too
 
     def apply_some(self, most: int) -> bool:
         """Apply a part of new settings; return whether more is left.
@@ -166,7 +164,9 @@ class Queues:
                 del self._migrations[priority]
         for priority, flows in tuple(self._resuming.items()):
             some = min(most, flows)
-            self.bands[priority].resume_some(some)
+            band = self.bands[priority]
+            for flow in band.throttled.some(some):
+                band.resume(flow)
             most -= some
             self._resuming[priority] -= some
             if some == flows:
@@ -183,7 +183,7 @@ class Queues:
             self.priorities = tuple(sorted(self.bands, reverse=True))
         band.add(queued)
         if priority in self._migrations:
-            self._migrations[priority].added(queued)
+            self._migrations[priority].left.append(queued.number)
         self.requests += 1
         self.size_bytes += queued.size_bytes
 

@@ -2,7 +2,6 @@
 """Settings of flow control, requests in front of the pool with deadlines, and outcomes, as llm-d-router names them."""
 
 from abc import ABC, abstractmethod
-from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -153,9 +152,6 @@ class BandSettings:
     ordering: OrderingPolicy[Any]
     fairness: FairnessPolicy[Any]
 
-    def orders_as(self, other: "BandSettings") -> bool:
-        return self.ordering == other.ordering and self.fairness == other.fairness
-
 
 NO_LIMITS = Limits()
 
@@ -177,10 +173,7 @@ class FlowControlSettings:
     """None if no request in flight may be evicted."""
 
     def of(self, priority: int) -> BandSettings:
-        found = self.bands.get(priority)
-        if found is not None:
-            return found
-        return self.negative_band if priority < 0 else self.default_band
+        return self.bands.get(priority) or (self.negative_band if priority < 0 else self.default_band)
 
     def longest_wait(self, priority: int) -> float:
         """Return the longest time in seconds that a request may be queued at a priority; infinite without a limit.
@@ -188,6 +181,11 @@ class FlowControlSettings:
         The time to live starts again when the pool becomes empty or has endpoints again; that is included once.
         """
         return self.no_endpoint_ttl_seconds + self.of(priority).ttl_seconds
+
+    def may_wait(self, blocked: Blocked, priority: int, now: float) -> bool:
+        """Return whether a request may wait for the quota of its tenant, and not in vain."""
+        patience = self.of(priority).ttl_seconds
+        return blocked.waits and (blocked.until is None or blocked.until - now <= patience)
 
     def ceiling(self, priority: int, candidates: Candidates) -> float:
         """Return the fullness from which an endpoint has no room for requests of a priority."""
@@ -197,29 +195,7 @@ class FlowControlSettings:
 
     def priorities_with(self, priority: int) -> list[int]:
         """Return the priorities of the configuration, 0 and this one, highest first."""
-        found = sorted({*self.bands, 0})
-        if priority not in found:
-            insort(found, priority)
-        return found[::-1]
-
-
-class QueueTtl:
-    """Time to live in a queue; it starts again when the pool becomes empty, or has endpoints again."""
-
-    def __init__(self) -> None:
-        self.has_endpoints = True
-        """Whether the pool has endpoints."""
-        self._since = -inf
-
-    def pool_changed(self, now: float, *, has_endpoints: bool) -> None:
-        if has_endpoints != self.has_endpoints:
-            self.has_endpoints = has_endpoints
-            self._since = now
-
-    def expires_at(self, queued: QueuedRequest, ttl_seconds: float, no_endpoint_ttl_seconds: float) -> float:
-        """Return when a request expires; within one band, later arrivals expire later."""
-        seconds = ttl_seconds if self.has_endpoints else no_endpoint_ttl_seconds
-        return max(queued.queued.enqueued_at, self._since) + seconds
+        return sorted({*self.bands, 0, priority}, reverse=True)
 
 
 def due_at(request: Request) -> float:

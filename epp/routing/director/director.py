@@ -70,7 +70,8 @@ class Director:
         self._observer = observer
         self._guard = runtime.guard
         self._seeds = seeds or Seeds()
-        self._is_closed = False
+        self.is_closed = False
+        """Whether all requests are refused: too little is known to route them."""
         self._flow: FlowControl | None = None
         self._shedding: SaturationDetector[Any] = UsualDetector()
         self._evictions = Evictions(clock, observer)
@@ -98,7 +99,7 @@ class Director:
             named = pipeline.shedding
             self._shedding = UsualDetector() if named is None else GuardedDetector(named, self._guard)
             if self._flow is not None:
-                self._evictions.use(None)
+                self._evictions.settings = None
                 self._flow.end()
             return
         settings = guarded(pipeline.flow_control, self._guard)
@@ -128,13 +129,6 @@ class Director:
         self._flow.stop()
         self._dispatcher.on_update()
         return count
-
-    def close(self) -> None:
-        """Refuse all requests until `open`: too little is known to route them."""
-        self._is_closed = True
-
-    def open(self) -> None:
-        self._is_closed = False
 
     def in_flight(self, ids: Collection[str]) -> Mapping[str, InFlight]:
         """Return the requests in flight with these ids.
@@ -170,7 +164,7 @@ class Director:
             queues=None if self.flow is None else self.flow.queues,
             outliers=self.outliers,
             use_subset=self._use_subset,
-            is_closed=self._is_closed,
+            is_closed=self.is_closed,
             ended=ended,
         )
 
@@ -205,7 +199,7 @@ class Director:
         to an API of a parser. An `incomplete` body is treated the same if it is empty or does not name the model.
         `parsed` stands for a body, of a caller that has no bytes of it.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise self.refuse(headers, StartingError())
         try:
             incoming = IncomingRequest.read(
@@ -317,10 +311,7 @@ class Director:
     def _hold_back(self, waiting: WaitingRequest, blocked: Blocked, *, has_endpoints: bool = True) -> WaitingRequest:
         """Let a request wait for the quota of its tenant; raises QuotaExceededError where it may not, or in vain."""
         flow = self.flow
-        if flow is None or not blocked.waits:
-            raise blocked.error()
-        patience = flow.settings.of(waiting.request.priority).ttl_seconds
-        if blocked.until is not None and blocked.until - self.clock.now() > patience:
+        if flow is None or not flow.settings.may_wait(blocked, waiting.request.priority, self.clock.now()):
             raise blocked.error()
         flow.wait(waiting, has_endpoints=has_endpoints)
         self._dispatcher.arm()

@@ -11,24 +11,18 @@ import msgspec
 
 from epp.framework.candidates import Subset
 from epp.framework.errors import BadRequestError, BodyMissingError, ModelMissingError
-from epp.framework.headers import FAIRNESS_ID, METHOD, PATHS, REQUEST_ID
+from epp.framework.headers import FAIRNESS_ID, METHOD, MODEL_REWRITE, OBJECTIVE, PATHS, REQUEST_ID
 from epp.framework.plugin import Guard
 from epp.framework.quotas import TENANT
 from epp.framework.request import AGENT_IDENTITY, DEFAULT_FLOW, Headers, Request, RequestBody
 from epp.framework.roles import Admitter, RequestHeaders
 from epp.routing.bodies.model_member import completed
 from epp.routing.director.observers import DirectorObserver
-from epp.routing.director.pipeline import (
-    ParserTable,
-    Pipeline,
-    PoolPolicies,
-    assign_priority,
-    choose_model,
-    give_priority,
-)
+from epp.routing.director.pipeline import ParserTable, Pipeline, PoolPolicies, assign_priority
 
 DEFAULT_PATH = "/v1/completions"
 _NO_BODY = RequestBody()
+_REWRITE_DRAW = "model-rewrite"
 _SEED_BYTES = 8
 _SECRET_BYTES = 16
 
@@ -89,15 +83,24 @@ class IncomingRequest(msgspec.Struct, eq=False):
         observer: DirectorObserver,
         began_at: float | None = None,
     ) -> None:
-        """Set times, seed, priority and model; raises ModelMissingError. The headers came at `began_at`, or now."""
+        """Set times, seed, priority and model; raises ModelMissingError. The headers came at `began_at`, or now.
+
+        The priority is that of the objective that the request names; 0 if it names none, or one that is unknown. The
+        model is chosen by a rule for the one in the body, or else by the header.
+        """
         request = self.request
         request.seed, request.received_at = seed, now
         request.began_at = now if began_at is None else began_at
-        give_priority(request, policies)
+        if policies.priorities and (objective := request.headers.first_of(*OBJECTIVE)):
+            priority = policies.priorities.get(objective)
+            if priority is not None:
+                request.priority, request.objective = priority, objective
         if not self.names_model:
             return
-        rewrite = choose_model(request, policies)
-        if rewrite is not None:
+        request.target_model = request.headers.first_of(*MODEL_REWRITE) or ""
+        rewrite = policies.rewrite_of(request.body.model)
+        if rewrite is not None and (model := rewrite.model_at(request.uniform(_REWRITE_DRAW))):
+            request.target_model, request.rewritten_by = model, rewrite.name
             observer.model_rewritten(request, rewrite)
         if not request.model:
             raise ModelMissingError

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from epp.admission.flow_control.settings import FlowControlSettings
 from epp.framework.errors import NoParserError
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.headers import CONTROL, MODEL_REWRITE, OBJECTIVE, Spellings
+from epp.framework.headers import CONTROL, Spellings
 from epp.framework.plugin import Plugin, R
 from epp.framework.quotas import Tenant
 from epp.framework.request import Headers, Request
@@ -19,7 +19,6 @@ from epp.routing.scheduling.profile import Profile
 from epp.routing.scheduling.scheduler import Scheduler, Shortlist
 
 _MOST_PATHS = 16
-_REWRITE_DRAW = "model-rewrite"
 
 
 class ParserTable:
@@ -52,7 +51,11 @@ class ParserTable:
         """Return the claim that matches a path, and its parser; raises NoParserError."""
         found = self._found.get(path)
         if found is None:
-            found = self._find(path)
+            found = self._claimed(path)
+            if found is None:
+                if self._fallback is None:
+                    raise NoParserError(path)
+                found = "", self._fallback
             if len(self._found) >= _MOST_PATHS:
                 self._found.clear()
             self._found[path] = found
@@ -61,14 +64,6 @@ class ParserTable:
     def claims(self, path: str) -> bool:
         """Return whether a parser reads the API at a path, as opposed to one that takes any."""
         return self._claimed(path) is not None
-
-    def _find(self, path: str) -> tuple[str, Parser[Any]]:
-        found = self._claimed(path)
-        if found is not None:
-            return found
-        if self._fallback is None:
-            raise NoParserError(path)
-        return "", self._fallback
 
     def _claimed(self, path: str) -> tuple[str, Parser[Any]] | None:
         whole = path.rstrip("/")
@@ -190,16 +185,6 @@ NO_POLICIES = PoolPolicies()
 """No objectives, no rewrites."""
 
 
-def give_priority(request: Request, policies: PoolPolicies) -> None:
-    """Set the priority by the objective that the request names; 0 if it names none, or one that is unknown."""
-    if not policies.priorities:
-        return
-    objective = request.headers.first_of(*OBJECTIVE) or ""
-    priority = policies.priorities.get(objective)
-    if objective and priority is not None:
-        request.priority, request.objective = priority, objective
-
-
 def assign_priority(request: Request, tenant: Tenant) -> None:
     """Let the tenant name the flow; its priority holds without an objective, and its highest one bounds any."""
     request.fairness_id = tenant.name
@@ -207,14 +192,3 @@ def assign_priority(request: Request, tenant: Tenant) -> None:
         request.priority = tenant.priority
     if tenant.highest_priority is not None and request.priority > tenant.highest_priority:
         request.priority = tenant.highest_priority
-
-
-def choose_model(request: Request, policies: PoolPolicies) -> Rewrite | None:
-    """Set the model to ask for: by a rule for the one in the body, or else by the header; return the rule."""
-    request.target_model = request.headers.first_of(*MODEL_REWRITE) or ""
-    rewrite = policies.rewrite_of(request.body.model)
-    model = "" if rewrite is None else rewrite.model_at(request.uniform(_REWRITE_DRAW))
-    if rewrite is None or not model:
-        return None
-    request.target_model, request.rewritten_by = model, rewrite.name
-    return rewrite

@@ -8,13 +8,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from epp.admission.flow_control.eviction import Evictions
 from epp.admission.quotas import Quotas, Reservation
-from epp.framework.arrays import Mask, Positions
-from epp.framework.candidates import Candidates, Subset
+from epp.framework.arrays import Mask
+from epp.framework.candidates import Candidates
 from epp.framework.clock import Clock
 from epp.framework.errors import AdmissionDeniedError, PreconditionFailedError, RequestError
 from epp.framework.headers import ATTEMPT_COUNT, PREFER
@@ -107,7 +107,9 @@ class Router:
 
     def among(self, snapshot: Snapshot, incoming: IncomingRequest) -> Candidates:
         """Return the endpoints of a snapshot that the gateway allows for a request."""
-        return Candidates(snapshot, _eligible(snapshot, incoming.request.subset), now=self.runtime.clock.now())
+        slots, subset = snapshot.available, incoming.request.subset
+        eligible = slots if subset is None else slots[subset.mask(snapshot, slots)]
+        return Candidates(snapshot, eligible, now=self.runtime.clock.now())
 
     def blocked(self, incoming: IncomingRequest) -> Blocked | None:
         """Return why a request does not fit into the quota of its tenant, wherever it goes; None where it does."""
@@ -215,7 +217,8 @@ class Router:
             for plugin in pipeline.of(PreRequest):
                 added = self.runtime.guard.call(PreRequest.role, plugin, plugin.added_headers, request, result)
                 if added and not isinstance(added, Failure):
-                    result = _with_headers(result, added)
+                    headers = {**result.destination.headers, **added}
+                    result = replace(result, destination=replace(result.destination, headers=headers))
             self.runtime.observer.routed(request, result, self.runtime.clock.now() - started)
         except BaseException as error:  # no other code would release it
             if reservation is not None:
@@ -278,8 +281,7 @@ class Router:
     def _within_quota(self, request: Request, candidates: Candidates) -> Candidates:
         """Return the candidates that the quota of its tenant allows for.
 
-        Raises OverQuotaError if the request is too large for all candidates, and BlockedError if no candidate has room
-        beside the running requests.
+        Raises OverQuotaError if it is too large for all of them, BlockedError if none has room beside other requests.
         """
         quotas = self.quotas
         large = quotas.fits_single(request, candidates)
@@ -332,16 +334,6 @@ def none_eligible(snapshot: Snapshot) -> RequestError:
     if len(snapshot.slots) and not len(snapshot.available):
         return UnavailableError(detail=f"none of {len(snapshot.slots)} endpoints can be reached")
     return NoEndpointsError()
-
-
-def _eligible(snapshot: Snapshot, subset: Subset | None) -> Positions:
-    slots = snapshot.available
-    return slots if subset is None else slots[subset.mask(snapshot, slots)]
-
-
-def _with_headers(result: SchedulingResult, added: Mapping[str, str]) -> SchedulingResult:
-    destination = msgspec.structs.replace(result.destination, headers={**result.destination.headers, **added})
-    return msgspec.structs.replace(result, destination=destination)
 
 
 def _prefers_cached(headers: Headers) -> bool:

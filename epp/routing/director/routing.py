@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal
 
 from epp.admission.quotas import Reservation
 from epp.framework.endpoint import Endpoint
@@ -66,14 +66,6 @@ class RoutingObserver(PluginObserver):
         """Record the end of a routed request."""
 
 
-class ShowsHeaders(Protocol):
-    """Observed traits of a gateway."""
-
-    @property
-    def shows_response_headers(self) -> bool:
-        """Whether it has shown the headers of any response."""
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Routing:
     """The wire reports the response; after `complete`, reports have no effect."""
@@ -106,7 +98,8 @@ class Routing:
     """Whether the response comes piece by piece: it was asked for like that, or is an event stream."""
     processing_seconds: float = 0.0
     """Time that the exchange spent on the response; 0 where it does not measure that."""
-    _gateway: ShowsHeaders | None = None
+    _shows_headers: Callable[[], bool] | None = None
+    """Tells whether the gateway has shown the headers of any response."""
     _served_address: str = ""
     _response_headers: Headers = field(init=False)
     _usage: UsageReader | GrpcUsageReader | None = None
@@ -165,13 +158,13 @@ class Routing:
         self._release(failed=False)
         self.evict(error, even_if_answered=True)
 
-    def let_expire(self, gateway: ShowsHeaders) -> None:
+    def let_expire(self, shows_headers: Callable[[], bool]) -> None:
         """Let the request expire only once the gateway is known to show the headers of responses."""
-        self._gateway = gateway
+        self._shows_headers = shows_headers
 
     def expire(self) -> bool:
         """Release its reservations while its exchange is open; return False if its answer may have been missed."""
-        if self._gateway is not None and not self._gateway.shows_response_headers:
+        if self._shows_headers is not None and not self._shows_headers():
             return False
         self.settled(self)
         self._release(failed=False)
@@ -227,7 +220,8 @@ class Routing:
             number = destination.addresses.index(hostport)
             expected = destination.targets[number]
             if number and is_news:
-                self.outliers.passed_over(destination.targets[:number])
+                for passed_over in destination.targets[:number]:  # the gateway had no connection to them
+                    self.outliers.failed(passed_over, EndpointFailure.CONNECTION)
         found = self.find(hostport if expected is None else expected.hostport)
         if found is None or self._completed:
             return

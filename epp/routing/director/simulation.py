@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,10 +18,9 @@ from epp.admission.quotas import Quotas, Reservation
 from epp.framework.arrays import read_only
 from epp.framework.candidates import Candidates, Subset
 from epp.framework.errors import RequestError
-from epp.framework.flow_control import SaturationDetector
 from epp.framework.messages import printable
 from epp.framework.plugin import SchedulingObserver
-from epp.framework.quotas import Blocked, QuotaSource
+from epp.framework.quotas import QuotaSource
 from epp.framework.refusals import StartingError
 from epp.framework.request import Headers, Request
 from epp.framework.result import SchedulingResult
@@ -166,7 +165,8 @@ class Simulation:
         self._trace.eligible = len(candidates)
         if settings is None:
             if len(candidates):
-                shed(request, candidates, self._shedding)
+                named = self.pipeline.shedding
+                shed(request, candidates, UsualDetector() if named is None else GuardedDetector(named, self._guard))
             self._check_quota(incoming)
             return self._scheduled(incoming, candidates)
         if not len(candidates):
@@ -179,7 +179,7 @@ class Simulation:
             self._check_quota(incoming)
             outcome, also = self._with_room(incoming, candidates, settings)
         except BlockedError as error:
-            if not self._may_wait(error.blocked, settings, request):
+            if not settings.may_wait(error.blocked, request.priority, self._clock.now()):
                 raise
             self._quotas.is_active = False  # it is decided as if the quota had room
             try:
@@ -223,31 +223,16 @@ class Simulation:
                 raise BlockedError(blocked)
         return outcome, waits
 
-    @property
-    def _shedding(self) -> SaturationDetector[Any]:
-        named = self.pipeline.shedding
-        return UsualDetector() if named is None else GuardedDetector(named, self._guard)
-
     def _check_quota(self, incoming: IncomingRequest) -> None:
         blocked = self._router.blocked(incoming)
         if blocked is not None:
             raise BlockedError(blocked)
 
-    def _may_wait(self, blocked: Blocked, settings: FlowControlSettings, request: Request) -> bool:
-        """Return whether a request may wait for the quota of its tenant, and not in vain."""
-        patience = settings.of(request.priority).ttl_seconds
-        return blocked.waits and (blocked.until is None or blocked.until - self._clock.now() <= patience)
-
     def _wait_for_others(self, request: Request) -> str:
         """Describe the flow that is next in turn; empty without one."""
-        queues = self.queues
-        if (
-            queues is None
-            or not queues.requests
-            or (queues.all_throttled and not queues.is_throttled(request.fairness_id))
-        ):
+        if self.queues is None or self.queues.has_turn(request.fairness_id):
             return ""
-        return f"its turn: {queues.requests} wait already"
+        return f"its turn: {self.queues.requests} wait already"
 
 
 def _without(snapshot: Snapshot, ended: Sequence[InFlight]) -> Snapshot:

@@ -110,14 +110,12 @@ class OutlierDetector:
         """Time of the last success, by slot."""
         self._answered: dict[str, int] = {}
         """The slot that answered last, by model."""
-        self._ask: Ask | None = None
+        self.ask: Ask | None = None
+        """Probes endpoints; None if that is impossible."""
         self._listeners: list[Callable[[], None]] = []
         self.ejected: Sequence[Ejected] = ()
         """The endpoints that are ejected; may be read in any thread."""
         store.subscribe(self._pool_changed)
-
-    def ask_with(self, ask: Ask) -> None:
-        self._ask = ask
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the ejected endpoints change, and when there is something to sweep."""
@@ -140,10 +138,7 @@ class OutlierDetector:
 
     @property
     def own_failures(self) -> Iterator[tuple[str, float | None]]:
-        """Yield the addresses of endpoints that requests from here found to fail.
-
-        With the seconds left of an ejection; None for one that is suspected.
-        """
+        """Yield addresses that requests from here found to fail, and the seconds left of an ejection, if it is one."""
         for record in self._records.values():
             if record.state is State.SUSPECTED and record.has_failed:
                 yield record.endpoint.hostport, None
@@ -156,9 +151,9 @@ class OutlierDetector:
 
     def inquire(self, endpoint: Endpoint, tell: Told) -> bool:
         """Probe the port of an endpoint, and report the verdict once; return False if probes are impossible."""
-        if self._ask is None:
+        if self.ask is None:
             return False
-        self._ask(endpoint, tell)
+        self.ask(endpoint, tell)
         return True
 
     def picked(self, slot: int) -> None:
@@ -241,7 +236,7 @@ class OutlierDetector:
     def suspect(self, endpoint: Endpoint) -> None:
         """Avoid an endpoint until its port has answered, because it may have died."""
         slot = self._store.slot_of(endpoint)
-        if slot is None or not self.settings.enabled or self._ask is None:
+        if slot is None or not self.settings.enabled or self.ask is None:
             return
         record = self._records.get(slot) or self._begin(slot, endpoint)
         if record.state is State.IN:
@@ -265,11 +260,6 @@ class OutlierDetector:
         record.last(self._clock.now(), min(seconds, settings.max_ejection_seconds))
         _log.warning("endpoint ejected", endpoint=endpoint.id, reason=record.reason, seconds=round(record.seconds, 1))
         self._put(slot, record, State.EJECTED)
-
-    def passed_over(self, endpoints: Sequence[Endpoint]) -> None:
-        """Note that the gateway used the next endpoint in its list: it had no connection to these."""
-        for endpoint in endpoints:
-            self.failed(endpoint, Failure.CONNECTION)
 
     def sweep(self) -> None:
         """End expired suspicions and ejections, and forget old failures."""

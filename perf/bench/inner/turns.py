@@ -191,7 +191,7 @@ async def resumed(count: int) -> float:
         band.throttle(f"t{number}", Blocked(breach, 1, until, waits=True))
 
     async def resume() -> None:
-        while band.throttled_flows:  # noqa: ASYNC110  no event to have
+        while band.throttled_requests:  # noqa: ASYNC110  no event to have
             await asyncio.sleep(0)
 
     found = await longest(resume())

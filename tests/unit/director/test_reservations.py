@@ -60,13 +60,6 @@ class Expired(RoutingObserver):
         self.causes.append(cause)
 
 
-class Gateway:
-    """One that shows response headers, or not."""
-
-    def __init__(self, *, shows: bool) -> None:
-        self.shows_response_headers = shows
-
-
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -82,7 +75,7 @@ class World:
     def assumed(self, told: Told | None = None, *, shows: bool = True) -> Routing:
         """A routed request in the book, from a gateway that shows response headers, or not."""
         routing = self.routing(told)
-        routing.let_expire(Gateway(shows=shows))
+        routing.let_expire(lambda: shows)
         self.book.assume(routing, self.clock.now())
         return routing
 

@@ -323,7 +323,7 @@ def test_tf_6_what_would_be_refused_has_the_error_of_its_kind(body, subset, erro
 
 def test_request_before_the_picker_has_started_is_refused():
     world = World(QUEUES)
-    world.director.close()
+    world.director.is_closed = True
     assert isinstance(world.simulate().outcome, StartingError)
 
 

@@ -122,7 +122,7 @@ class World:
         self.shadows.use(pipeline.shadows, ShadowLimits(1.0, most, seconds))
         observer = Observers(self.shadows)
         self.director = Director(Runtime(self.store, self.clock, observer), pipeline, seeds=Seeds(b"test"))
-        self.director.open()
+        self.director.is_closed = False
 
     def route(self) -> Routing:
         routing = self.director.route(Headers([(":path", "/v1/completions")]), BODY, None)

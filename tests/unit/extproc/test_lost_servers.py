@@ -33,7 +33,7 @@ class Ports:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.questions: list[tuple[str, Told]] = []
-        bench.director.outliers.ask_with(lambda endpoint, tell: self.questions.append((endpoint.name, tell)))
+        bench.director.outliers.ask = lambda endpoint, tell: self.questions.append((endpoint.name, tell))
 
     def say(self, verdict: Verdict) -> list[str]:
         questions, self.questions = self.questions, []

@@ -176,7 +176,7 @@ def test_requests_that_were_set_aside_count_and_give_way_too():
     holders = [front.send("x"), front.send("x")]
     picky = [front.send("flood", only=[0]) for _ in range(3)]
     front.end(holders[1])  # there is room, but not for these: they are set aside
-    assert front.flow.queues.bands[0].flows == 0
+    assert not front.flow.queues.bands[0].first
     other = front.send("y", only=[0])
     assert waiting(*picky, other) == [*picky[:2], other]
 
@@ -200,7 +200,7 @@ def test_index_knows_the_longest_and_the_largest_flow_after_any_changes(changes)
         if not takes:
             continue
         longest, largest = max(each[:2] for each in takes), max(each[1::-1] for each in takes)
-        of_longest, of_largest = shares.newest_of_longest().number, shares.newest_of_largest().number
+        of_longest, of_largest = shares.last(by_bytes=False).number, shares.last(by_bytes=True).number
         assert of_longest in {newest for *found, newest in takes if tuple(found) == longest}
         assert of_largest in {newest for *found, newest in takes if tuple(found[::-1]) == largest}
 

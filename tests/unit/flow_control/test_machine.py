@@ -154,8 +154,8 @@ class FlowControlMachine(RuleBasedStateMachine):
     @invariant()
     def held_requests_are_counted(self):
         for band in self.front.flow.queues.bands.values():
-            in_queues = [each for each in band if not each.is_set_aside]
-            assert band.throttled_requests == sum(band.is_throttled(each.flow) for each in in_queues)
+            in_queues = [each for each in band.arrivals.values() if not each.is_set_aside]
+            assert band.throttled_requests == sum(each.flow in band.throttled for each in in_queues)
 
     @invariant()
     def everybody_is_somewhere(self):
