@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import structlog
 
@@ -26,8 +26,7 @@ from epp.kube.objects.inference import (
     RewriteRule,
     rewrite_faults,
 )
-from epp.kube.objects.last_good import FileObjects
-from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES, Resource
+from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, REWRITES
 from epp.kube.watched import Watched, WatchState
 from epp.routing.director.pipeline import PoolPolicies, Rewrite
 
@@ -80,7 +79,8 @@ def build_policies(objects: Iterable[Object], pool: PoolIdentity) -> BuiltPolici
     ours = [each for each in members if pool.has(each)]
     warnings: list[str] = []
     objectives = _by_name(ours, InferenceObjective, warnings)
-    rewrites = sorted(_by_name(ours, InferenceModelRewrite, warnings), key=_age)
+    rewrites = _by_name(ours, InferenceModelRewrite, warnings)
+    rewrites.sort(key=lambda each: (each.metadata.created or _FIRST, each.name))
     exact: dict[str, Rewrite] = {}
     generic: Rewrite | None = None
     for each in rewrites:
@@ -114,10 +114,6 @@ def _by_name(members: Iterable[PoolMember], kind: type[_M], warnings: list[str])
     return list(found.values())
 
 
-def _age(rewrite: InferenceModelRewrite) -> tuple[datetime, str]:
-    return rewrite.metadata.created or _FIRST, rewrite.name
-
-
 def _rewrite(name: str, rule: RewriteRule) -> Rewrite:
     """Return the rule for requests: where some targets have a weight, those without one are left out."""
     weighted = [(each.model_rewrite, each.weight) for each in rule.targets if each.weight is not None]
@@ -145,10 +141,8 @@ _GRACE_PERIOD = "5m"
 _log = structlog.get_logger()
 
 
-class _Next(NamedTuple):
-    change: Change
-    built: BuiltPolicies
-    problems: tuple[str, ...]
+_Next: TypeAlias = tuple[Change, BuiltPolicies, tuple[str, ...]]
+"""The last ones are problems."""
 
 
 class PolicyFiles:
@@ -176,23 +170,25 @@ class PolicyFiles:
             kinds=POLICY_KINDS,
             validate=rewrite_faults,
         )
-        self._policies = PoolPolicies()
+        self.policies = PoolPolicies()
         if (following := self._read()) is not None:
             self._apply(following)
 
     @property
-    def policies(self) -> PoolPolicies:
-        return self._policies
-
-    @property
     def inputs(self) -> InputState:
         state = self._source.inputs
-        return replace(state, problems=(*state.problems, *_idle_rules(self._source.present.files)))
+        idle_rules = [
+            InputProblem(file.file, f"{held.key.kind} {held.object.id}", "; ".join(rewrite_faults(held.object)))
+            for file in self._source.present.files
+            for held in file.held
+            if not held.sound
+        ]
+        return replace(state, problems=(*state.problems, *idle_rules))
 
     async def follow(self, use: Callable[[PoolPolicies], None]) -> None:
         async for _ in self._source.changes():
             if await self.look():
-                use(self._policies)
+                use(self.policies)
 
     async def look(self) -> bool:
         """Read the files; return whether any of them, or its objects in effect, changed."""
@@ -210,11 +206,11 @@ class PolicyFiles:
         files = change.files
         built = build_policies((held.object for file in files for held in file.held), self._pool)
         problems = [problem for file in files for problem in (*map(str, file.problems), *file.notes)]
-        return _Next(change, built, (*problems, *map(str, change.unknown), *built.warnings))
+        return change, built, (*problems, *map(str, change.unknown), *built.warnings)
 
     def _apply(self, following: _Next) -> None:
         change, built, problems = following
-        self._policies = built.policies
+        self.policies = built.policies
         self._source.apply(change)
         self._source.tell(problems)
         _log.info(
@@ -224,14 +220,6 @@ class PolicyFiles:
             for_other_pools=built.other_pools,
             problems=len(problems),
         )
-
-
-def _idle_rules(files: Sequence[FileObjects]) -> Iterator[InputProblem]:
-    for file in files:
-        for held in file.held:
-            if not held.sound:
-                reason = "; ".join(rewrite_faults(held.object))
-                yield InputProblem(file.file, f"{held.key.kind} {held.object.id}", reason)
 
 
 _MOST_PROBLEMS = 100
@@ -276,12 +264,12 @@ class ClusterPolicies:
 
     async def start(self) -> None:
         """Put the policies into effect, as soon as the API server has told whether there are any."""
-        kinds = ((OBJECTIVES, LEGACY_OBJECTIVES), (REWRITES, LEGACY_REWRITES))
-        for current, former in kinds:
-            self._kinds.append(_Kind(self._watch(current), self._watch(former)))
-        for watch in self._all():
+        resources = (OBJECTIVES, LEGACY_OBJECTIVES, REWRITES, LEGACY_REWRITES)
+        watches = [self._cluster.watch(each, decode_object, namespace=self._namespace) for each in resources]
+        self._kinds = [_Kind(watches[0], watches[1]), _Kind(watches[2], watches[3])]
+        for watch in watches:
             self._unsubscribe.append(watch.subscribe(lambda _: self._changed.set()))
-        await asyncio.gather(*(watch.settled() for watch in self._all()))
+        await asyncio.gather(*(watch.settled() for watch in watches))
         self._refresh()
 
     async def follow(self) -> None:
@@ -294,12 +282,6 @@ class ClusterPolicies:
         """Take no more changes from the watches, which other pools may share."""
         while self._unsubscribe:
             self._unsubscribe.pop()()
-
-    def _watch(self, resource: Resource) -> Watched[Object]:
-        return self._cluster.watch(resource, decode_object, namespace=self._namespace)
-
-    def _all(self) -> list[Watched[Object]]:
-        return [watch for kind in self._kinds for watch in (kind.current, kind.former)]
 
     def _refresh(self) -> None:
         self._changed.clear()

@@ -20,7 +20,7 @@ _OPENERS = b"{["
 _SPACE = b" \t\n\r"
 _SCALAR = b"+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-_SPACES = re.compile(rb"[ \t\n\r]*+")
+SPACES = re.compile(rb"[ \t\n\r]*+")
 _SCALARS = re.compile(rb"[-+.0-9A-Za-z]*+")
 _TO_BRACKETS = re.compile(rb'[^"{}\[\]]*+(?:"[^"]*+"[^"{}\[\]]*+)*+([{\[]++|[}\]]++|"|\Z)')
 
@@ -133,13 +133,13 @@ class MemberScanner:
 
     def _before_object(self, data: bytes, position: int, _marks: list[int]) -> int:
         if data[position] in _SPACE:
-            return _skip(_SPACES, data, position)
+            return skip(SPACES, data, position)
         self._state = MemberScanner._before_first_key if data[position] == _OPEN else MemberScanner._invalid
         return position + 1
 
     def _before_first_key(self, data: bytes, position: int, marks: list[int]) -> int:
         if data[position] in _SPACE:
-            return _skip(_SPACES, data, position)
+            return skip(SPACES, data, position)
         if data[position] == _CLOSE:
             self._end_object()
             return position + 1
@@ -153,7 +153,7 @@ class MemberScanner:
         if run and run.end() > position:
             return self._after_run(data, run, marks)
         if data[position] in _SPACE:
-            return _skip(_SPACES, data, position)
+            return skip(SPACES, data, position)
         self.members_left -= 1
         self._key = b""
         self._state = MemberScanner._in_key if data[position] == _QUOTE else MemberScanner._invalid
@@ -190,14 +190,14 @@ class MemberScanner:
 
     def _after_key(self, data: bytes, position: int, _marks: list[int]) -> int:
         if data[position] in _SPACE:
-            return _skip(_SPACES, data, position)
+            return skip(SPACES, data, position)
         self._state = MemberScanner._before_value if data[position] == _COLON else MemberScanner._invalid
         return position + 1
 
     def _before_value(self, data: bytes, position: int, marks: list[int]) -> int:
         byte = data[position]
         if byte in _SPACE:
-            return _skip(_SPACES, data, position)
+            return skip(SPACES, data, position)
         if byte == _QUOTE:
             self._state = MemberScanner._in_string
         elif byte == _OPEN and self._enters:
@@ -220,7 +220,7 @@ class MemberScanner:
         return len(data) if quote < 0 else self._end_value(quote + 1, marks)
 
     def _in_scalar(self, data: bytes, position: int, marks: list[int]) -> int:
-        end = _skip(_SCALARS, data, position)
+        end = skip(_SCALARS, data, position)
         return end if end == len(data) else self._end_value(end, marks)
 
     def _in_nested(self, data: bytes, position: int, marks: list[int]) -> int:
@@ -257,7 +257,7 @@ class MemberScanner:
     def _after_value(self, data: bytes, position: int, _marks: list[int]) -> int:
         byte = data[position]
         if byte in _SPACE:
-            return _skip(_SPACES, data, position)
+            return skip(SPACES, data, position)
         if byte == _COMMA:
             self._state = MemberScanner._before_key
         elif byte == _CLOSE:
@@ -267,7 +267,7 @@ class MemberScanner:
         return position + 1
 
     def _after_object(self, data: bytes, position: int, _marks: list[int]) -> int:
-        end = _skip(_SPACES, data, position)
+        end = skip(SPACES, data, position)
         if end < len(data):
             self._state = MemberScanner._invalid
         return end
@@ -279,6 +279,6 @@ class MemberScanner:
 _State = Callable[[MemberScanner, bytes, int, list[int]], int]
 
 
-def _skip(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
+def skip(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
     found = pattern.match(data, position)
     return found.end() if found else position

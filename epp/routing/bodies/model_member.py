@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from epp.framework.errors import MalformedBodyError
-from epp.routing.bodies.members import MemberScanner, Wanted
+from epp.routing.bodies.members import SPACES, MemberScanner, Wanted, skip
 
 _PRIORITY = Wanted.named("priority")
 
@@ -28,12 +28,16 @@ def with_priority(body: bytes, priority: int) -> bytes:
     if marks:
         bounds = [0, *marks, len(body)]
         return value.join(body[start:end] for start, end in zip(bounds[::2], bounds[1::2], strict=True))
+    return _with_first(body, b'"priority":' + value)
+
+
+def _with_first(body: bytes, member: bytes) -> bytes:
+    """Return a JSON object with one more member, the first one."""
     start = body.index(b"{") + 1
     comma = b"" if body[start:].lstrip()[:1] == b"}" else b","
-    return b"".join((body[:start], b'"priority":', value, comma, body[start:]))
+    return b"".join((body[:start], member, comma, body[start:]))
 
 
-_SPACES = re.compile(rb"[ \t\n\r]*+")
 _WORD = re.compile(rb'[^ \t\n\r{}\[\],:"]++')
 _MOST_BYTES, _MOST_STRINGS, _MOST_BRACKETS = 8 * 1024 * 1024, 100_000, 500_000
 """A text with more is not completed: it would stop the event loop for long."""
@@ -105,7 +109,7 @@ def _cut(body: bytes, masked: bytes, last: int, closers: bytes) -> int | None:
     expects_value = structure == b"[" or (structure == b"," and closers.startswith(b"]"))
     position = last + 1
     for _ in range(_MOST_TAIL):
-        position = _end(_SPACES, masked, position)
+        position = skip(SPACES, masked, position)
         token = masked[position : position + 1]
         if token == b":":
             position, expects_value = position + 1, True
@@ -117,16 +121,11 @@ def _cut(body: bytes, masked: bytes, last: int, closers: bytes) -> int | None:
             if not expects_value:  # a key
                 continue
         else:
-            position = _end(_WORD, masked, position)
+            position = skip(_WORD, masked, position)
             if position == len(masked):  # 12, or 123
                 break
         cut, expects_value = position, False
     return cut
-
-
-def _end(pattern: re.Pattern[bytes], text: bytes, position: int) -> int:
-    found = pattern.match(text, position)
-    return position if found is None else found.end()
 
 
 def _string_end(body: bytes) -> int:
@@ -260,9 +259,7 @@ def _scanned(body: bytes, *, partial: bool) -> list[tuple[int, int]]:
 
 def with_model_added(body: bytes, model: str) -> bytes:
     """Return a JSON object without `model` with one as its first member; every other byte stays."""
-    start = body.index(b"{") + 1
-    comma = b"" if body[start:].lstrip()[:1] == b"}" else b","
-    return b"".join((body[:start], b'"model":', msgspec.json.encode(model), comma, body[start:]))
+    return _with_first(body, b'"model":' + msgspec.json.encode(model))
 
 
 class ModelRestorer:

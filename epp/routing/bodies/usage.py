@@ -260,16 +260,12 @@ def _totals(value: msgspec.Raw | bytearray) -> _Totals | None:
         members = _decoded(_MEMBERS, value) or {}
     except (ValueError, RecursionError):
         return None
-    readable = {name: raw for name, raw in members.items() if name in _FIELDS and _is_readable(name, raw)}
+    readable = {
+        name: raw
+        for name, raw in members.items()
+        if name in _FIELDS and (raw == _NULL or _decoded(_FIELDS[name], raw) is not None)
+    }
     return _decoded(_TOTALS_OBJECT, msgspec.json.encode(readable))
-
-
-def _is_readable(name: str, raw: msgspec.Raw) -> bool:
-    try:
-        _FIELDS[name].decode(raw)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _count(value: float | str) -> int | None:

@@ -56,16 +56,13 @@ class Ledger:
         self._on_release = on_release
         self._epochs: dict[int, int] = {}
         self._by_place: dict[Place, Work] = {}
-        self._on_next: Callable[[], None] | None = None
+        self.on_next: Callable[[], None] | None = None
+        """Called once, with the next credited request, if set."""
 
     @property
     def by_flow(self) -> Mapping[Place, Work]:
         """A copy of the running work, by slot and flow; may be called in any thread."""
         return {place: work for place, work in list(self._by_place.items()) if self._is_current(place)}
-
-    def call_on_next(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` once, with the next credited request; None removes it."""
-        self._on_next = listener
 
     def open(self, slot: int, tokens: int = 0, flow: Flow = NO_FLOW, legs: Sequence["Ticket"] = ()) -> "Ticket":
         """Credit one request of a flow, with so many uncached tokens, to a slot."""
@@ -77,8 +74,8 @@ class Ledger:
     def picked(self, slot: int) -> None:
         """Note that a request, perhaps of another picker, was sent to a slot."""
         self.sequence += 1
-        if self._on_next is not None:
-            listener, self._on_next = self._on_next, None
+        if self.on_next is not None:
+            listener, self.on_next = self.on_next, None
             listener()
         self._table.put(LAST_PICKED, slot, self.sequence)
 
@@ -179,7 +176,6 @@ class Inheritance:
     _expected: set[int] = field(default_factory=set)
     """Slots whose first report is to come."""
     _heirs: set[int] = field(default_factory=set)
-    """Slots with inherited requests."""
     _until: float = -inf
 
     @property

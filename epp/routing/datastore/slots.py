@@ -41,17 +41,14 @@ class Slots:
         self.identities: list[Identity] = [_NOBODY] * capacity
         """By slot, including identity fields known before the last change of labels."""
         self._by_address: dict[str, list[int]] = {}
-        self._free: list[int] = list(range(capacity))
-
-    @property
-    def has_room(self) -> bool:
-        return bool(self._free)
+        self.free: list[int] = list(range(capacity))
+        """A heap."""
 
     def grow(self, extra: int) -> None:
         before = len(self.endpoints)
         self.endpoints.extend([None] * extra)
         self.identities.extend([_NOBODY] * extra)
-        self._free.extend(range(before, before + extra))
+        self.free.extend(range(before, before + extra))
 
     def slot_at(self, hostport: str) -> int | None:
         return min(self._by_address.get(hostport, ()), default=None)
@@ -62,7 +59,7 @@ class Slots:
         return slot is not None and not endpoint.identity.is_another_than(self.identities[slot])
 
     def put(self, endpoint: Endpoint) -> int:
-        slot = heapq.heappop(self._free)
+        slot = heapq.heappop(self.free)
         self.put_at(slot, endpoint, endpoint.identity)
         return slot
 
@@ -81,7 +78,7 @@ class Slots:
         here.remove(slot)
         if not here:
             del self._by_address[endpoint.hostport]
-        heapq.heappush(self._free, slot)
+        heapq.heappush(self.free, slot)
         return endpoint
 
     def put_at(self, slot: int, endpoint: Endpoint, identity: Identity) -> None:
@@ -92,7 +89,7 @@ class Slots:
         self._by_address.setdefault(endpoint.hostport, []).append(slot)
 
     def count_free(self) -> None:
-        self._free = [slot for slot, endpoint in enumerate(self.endpoints) if endpoint is None]  # sorted, so a heap
+        self.free = [slot for slot, endpoint in enumerate(self.endpoints) if endpoint is None]  # sorted, so a heap
 
 
 def by_id(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
@@ -109,30 +106,18 @@ class ColumnTable:
     """One array of float64 for each column, indexed by slot; only columns written since the last publish are copied."""
 
     def __init__(self, columns: Iterable[Column]) -> None:
-        self._capacity = 0
-        self._columns: dict[str, Column] = {}
+        self.capacity = 0
+        """Slots that there is room for."""
+        self.columns: dict[str, Column] = {}
+        """By name."""
         self._working: dict[str, Floats] = {}
         self._cells: dict[str, memoryview[float]] = {}
         """The same memory: a single number is read and written there at half the cost."""
         self._published: Mapping[str, Floats] = {}
-        self._dirty: set[str] = set()
+        self.dirty: set[str] = set()
+        """Names of columns that were written since the last publish."""
         for column in columns:
             self._add_column(column)
-
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        return self._columns
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
-
-    @property
-    def dirty(self) -> bool:
-        return bool(self._dirty)
-
-    def wrote(self, column: Column) -> bool:
-        return column.name in self._dirty
 
     def get(self, column: Column, slot: int) -> float:
         return self._cells[column.name][slot]
@@ -149,24 +134,24 @@ class ColumnTable:
         cells = self._cells[name]
         if cells[slot] != value:
             cells[slot] = value
-            self._dirty.add(name)
+            self.dirty.add(name)
 
     def put_many(self, column: Column, slots: Positions, values: Floats) -> None:
         """Write one value for each of these slots, as `put` does."""
         if column.name not in self._cells:
             self._add_column(column)
         self._working[column.name][slots] = values
-        self._dirty.add(column.name)
+        self.dirty.add(column.name)
 
     def add(self, column: Column, slot: int, amount: float) -> None:
         name = column.name
         self._cells[name][slot] += amount
-        self._dirty.add(name)
+        self.dirty.add(name)
 
     def add_many(self, column: Column, slots: Positions, amounts: Floats) -> None:
         """Add to one value for each of these slots, which are different."""
         self._working[column.name][slots] += amounts
-        self._dirty.add(column.name)
+        self.dirty.add(column.name)
 
     def take(self, source: Column, slots: Sequence[int], *others: Column) -> None:
         """Subtract the values of one column at these slots from it and from the other columns."""
@@ -174,49 +159,49 @@ class ColumnTable:
         amounts = self._working[source.name][positions]
         for column in (source, *others):
             self._working[column.name][positions] -= amounts
-            self._dirty.add(column.name)
+            self.dirty.add(column.name)
 
     def reset(self, slots: Sequence[int]) -> None:
         positions = np.array(slots, dtype=np.intp) if len(slots) > _FEW else None
-        for name, column in self._columns.items():
+        for name, column in self.columns.items():
             if positions is not None:
                 self._working[name][positions] = column.unknown
                 continue
             cells = self._cells[name]
             for slot in slots:
                 cells[slot] = column.unknown
-        self._dirty.update(self._columns)
+        self.dirty.update(self.columns)
 
     def clear(self, column: Column) -> None:
         if column.name in self._working:
             self._working[column.name].fill(column.unknown)
-            self._dirty.add(column.name)
+            self.dirty.add(column.name)
 
     def grow(self, capacity: int) -> None:
         """Make room, and keep all values."""
-        extra = capacity - self._capacity
-        for name, column in self._columns.items():
+        extra = capacity - self.capacity
+        for name, column in self.columns.items():
             self._set_working(name, np.concatenate([self._working[name], np.full(extra, column.unknown)]))
-        self._capacity = capacity
+        self.capacity = capacity
 
     def publish(self) -> Mapping[str, Floats]:
         """Return read-only columns that later writes do not touch."""
-        if self._dirty:
+        if self.dirty:
             fresh = dict(self._published)
-            for name in self._dirty:
+            for name in self.dirty:
                 fresh[name] = read_only(self._working[name].copy())
             self._published = MappingProxyType(fresh)
-            self._dirty.clear()
+            self.dirty.clear()
         return self._published
 
     def _add_column(self, column: Column) -> None:
-        self._columns[column.name] = column
-        self._set_working(column.name, np.full(self._capacity, column.unknown))
+        self.columns[column.name] = column
+        self._set_working(column.name, np.full(self.capacity, column.unknown))
 
     def _set_working(self, name: str, values: Floats) -> None:
         self._working[name] = values
         self._cells[name] = cast("memoryview[float]", values.data)  # of float64
-        self._dirty.add(name)
+        self.dirty.add(name)
 
 
 _STEP = 32

@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _FIRST_CAPACITY = 8
 _CORE_COLUMNS = frozenset(CORE_COLUMNS)
+_OF_AVAILABLE = (REACHABLE.name, AVOIDED.name)
 
 
 class Datastore:
@@ -66,7 +67,8 @@ class Datastore:
         self._attributes_changed: set[str] = set()
         self._writes: dict[str, int] = {}
         """By attribute: grows with each change of a record."""
-        self._snapshot = Snapshot()
+        self.latest = Snapshot()
+        """The snapshot that was made last; read from any thread."""
         for attribute in CORE_ATTRIBUTES:
             self._add_attribute(attribute)
         self.ledger = Ledger(self._table, on_release=self._tell_news)
@@ -129,7 +131,7 @@ class Datastore:
         for endpoint in wanted.values():
             kept = places.slots.get(endpoint.id)
             if kept is None:
-                if not places.has_room:
+                if not places.free:
                     self._grow()
                 added.append((places.put(endpoint), endpoint))
             elif places.endpoints[kept] != endpoint:
@@ -253,12 +255,11 @@ class Datastore:
         pool = None if wanted is None else by_id(wanted)
         while pool is not None and len(pool) > self._table.capacity:
             self._grow()
-        attributes = {name: (attribute, list(records)) for name, (attribute, records) in self._attributes.items()}
         return Staging(
             version=self._version,
-            snapshot=self._snapshot,
+            snapshot=self.latest,
             places=self._places,
-            attributes=attributes,
+            attributes={name: (attribute, list(records)) for name, (attribute, records) in self._attributes.items()},
             writes=self._writes.copy(),
             tagged=tagged,
             wanted=pool,
@@ -361,22 +362,12 @@ class Datastore:
             self._table.put(AVOIDED, slot, avoided)
             self._tell_news()
 
-    def reachable(self, endpoint: Endpoint) -> float:
-        """Return how an endpoint can be reached (ANSWERS, SILENT or REFUSES); REFUSES once it left."""
-        slot = self.slot_of(endpoint)
-        return REFUSES if slot is None else self._table.get(REACHABLE, slot)
-
-    @property
-    def latest(self) -> Snapshot:
-        """The snapshot that was made last; read from any thread."""
-        return self._snapshot
-
     def snapshot(self) -> Snapshot:
         """Return the present snapshot; the same object until the next write."""
         if not (self._pool_changed or self._attributes_changed or self._table.dirty):
-            return self._snapshot
-        last = self._snapshot
-        membership_changed = self._pool_changed or self._table.wrote(REACHABLE) or self._table.wrote(AVOIDED)
+            return self.latest
+        last = self.latest
+        membership_changed = self._pool_changed or not self._table.dirty.isdisjoint(_OF_AVAILABLE)
         slots, endpoints, available = last.slots, last.endpoints, last.available
         if self._pool_changed:
             endpoints = self._records_of(ENDPOINTS, self._places.endpoints, last.endpoints)
@@ -394,7 +385,7 @@ class Datastore:
             attributes = MappingProxyType({**attributes, **changed})
             self._attributes_changed.clear()
         self._pool_changed = False
-        self._snapshot = Snapshot(
+        self.latest = Snapshot(
             generation=last.generation + 1,
             slots=slots,
             available=available,
@@ -402,7 +393,7 @@ class Datastore:
             columns=columns,
             attributes=attributes,
         )
-        return self._snapshot
+        return self.latest
 
     def _records_of(self, name: str, values: Sequence[T], former: Records[T] | None) -> Records[T]:
         """Return records with derived values: copied from former records, or derived ahead."""
@@ -426,9 +417,7 @@ class Datastore:
         slot = places.slots.get(endpoint.id)
         if slot is None or places.endpoints[slot] is endpoint:
             return slot
-        if endpoint.identity.is_another_than(places.identities[slot]):
-            return None
-        return slot
+        return None if endpoint.identity.is_another_than(places.identities[slot]) else slot
 
     def in_flight(self, identity: str) -> float:
         """Return how many requests the picker has in flight at the endpoint of this id."""

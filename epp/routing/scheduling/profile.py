@@ -201,7 +201,9 @@ class Narrowing:
         """Yield what each filter that can drop all candidates keeps of them, by cause."""
         if self._profile.drop_stale_after_seconds is not None:
             yield None, {DropCause.STALE: ~candidates.stale(self._profile.drop_stale_after_seconds)}
-        for member in self._dropping():
+        for member in self._profile.filters:
+            if not member.may_empty or member.filter.parameters.fallback_on_empty:
+                continue
             kept = self._guard.call(member.role, member.filter, _masks, member, request, candidates)
             if not isinstance(kept, Failure):
                 yield member, kept
@@ -215,11 +217,6 @@ class Narrowing:
             if not isinstance(found, Failure):
                 counts.update(found)
         return [f"{count} x {reason}" for reason, count in counts.most_common(_MOST_REASONS)]
-
-    def _dropping(self) -> Iterator[ProfileFilter]:
-        for member in self._profile.filters:
-            if member.may_empty and not member.filter.parameters.fallback_on_empty:
-                yield member
 
 
 def seen(candidates: Candidates, staleness: Staleness | None) -> Candidates:

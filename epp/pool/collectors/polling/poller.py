@@ -292,11 +292,11 @@ class Poller:
                 picked = self._sequence != self._store.ledger.sequence
                 self._set_timer(self.step())
                 if not picked and self._next_step - self._clock.now() > _SOON_SECONDS:
-                    self._store.ledger.call_on_next(self._wake)
+                    self._store.ledger.on_next = self._wake
                 await self._alarm
         finally:
             self._alarm = None
-            self._store.ledger.call_on_next(None)
+            self._store.ledger.on_next = None
             self._set_timer(math.inf)
 
     def step(self) -> float:
