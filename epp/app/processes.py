@@ -220,7 +220,7 @@ class Processes:
         if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
             _log.warning("start without all that other pickers shared", server=self.stream.name)
         if self.link is not None and self._reader is not None:
-            await self._reader.caught_up()
+            await self._reader.caught_up.wait()
         if self.workers is not None and not await self.workers.started(
             all_seconds=_ALL_WORKERS_SECONDS, first_seconds=_FIRST_WORKER_SECONDS
         ):
@@ -274,7 +274,7 @@ def _shareables(own: tuple[Shareable, ...], assembly: Callable[[], Assembly]) ->
 async def _read(reader: Reader, link: Link | None) -> None:
     """Read what other processes share: in a worker, once it knows the endpoints."""
     if link is not None:
-        await link.filled()
+        await link.filled.wait()
     await reader.run()
 
 

@@ -244,6 +244,6 @@ def _pools(flags: Serve, choice: PoolChoice, server: ServerSettings, host: str, 
 
 async def work_for(picker: Picker, link: Link) -> None:
     """Run the picker of a worker until the main process ends it; signals have no effect."""
-    if await first_of(picker.start(), link.ended()):
-        await link.ended()
+    if await first_of(picker.start(), link.ended.wait()):
+        await link.ended.wait()
     await picker.stop(drain_seconds=0)

@@ -57,21 +57,20 @@ class Link(Discovery[Parameters]):
         """Batches of all processes."""
         self._sock = channel
         self._channel: Channel | None = None
-        self._filled = asyncio.Event()
-        self._ended = asyncio.Event()
+        self.filled = asyncio.Event()
+        """Set once the endpoints of the main process are here."""
+        self.ended = asyncio.Event()
+        """Set when the main process lets this one end, or has ended itself."""
         self._asking: set[asyncio.Task[None]] = set()
 
     def attach(self, store: Datastore, handlers: Mapping[str, Handler]) -> None:
         """Prepare to fill a datastore, and to call these for further messages of the main process."""
-        mirror = PoolMirror(store)
-
-        def filled(_: object) -> None:
-            self._filled.set()
-
-        def stop(_: object) -> None:
-            self._ended.set()
-
-        self._channel = Channel(self._sock, {"pool": mirror.apply, "filled": filled, "stop": stop, **handlers})
+        own: dict[str, Handler] = {
+            "pool": PoolMirror(store).apply,
+            "filled": lambda _: self.filled.set(),
+            "stop": lambda _: self.ended.set(),
+        }
+        self._channel = Channel(self._sock, {**own, **handlers})
 
     @property
     def channel(self) -> Channel:
@@ -90,22 +89,15 @@ class Link(Discovery[Parameters]):
         try:
             await self.channel.run()
         finally:
-            self._ended.set()
-
-    async def ended(self) -> None:
-        """Wait until the main process lets this one end, or has ended itself."""
-        await self._ended.wait()
-
-    async def filled(self) -> None:
-        await self._filled.wait()
+            self.ended.set()
 
     async def start(self, pool: Pool) -> None:  # noqa: ARG002  the datastore is written directly
         """Wait for the endpoints of the main process."""
-        await self.filled()
+        await self.filled.wait()
 
     async def follow(self, pool: Pool) -> None:  # noqa: ARG002  likewise
         """Do nothing: messages change the pool."""
-        await self._ended.wait()
+        await self.ended.wait()
 
     def ask(self, endpoint: Endpoint, tell: Told) -> None:
         """Let the main process poll an endpoint urgently, and call `tell` with the verdict."""

@@ -4,12 +4,12 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import TypeAlias
 
 from epp.framework.clock import Clock
 from epp.framework.sharing import Shareable
+from epp.runtime.supervisor import first_of
 from epp.sharing.exchange import BATCH_SECONDS, Exchange
 from epp.sharing.rings import Rings, TimedBatch
 from epp.sharing.stream import SharedStream
@@ -49,11 +49,8 @@ class Publisher:
                 self.exchange.counts["bytes_out"] += len(batch)
             self.exchange.sweep()
             await asyncio.sleep(self.exchange.batch_seconds)
-            if self.wakes.is_set():
-                continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_IDLE_SECONDS):
-                    await self.wakes.wait()
+            if not self.wakes.is_set():
+                await first_of(self.wakes.wait(), most_seconds=_IDLE_SECONDS)
 
 
 class Reader:
@@ -63,7 +60,8 @@ class Reader:
         self._rings = rings
         self._apply = apply
         self._clock = clock
-        self._caught_up = asyncio.Event()
+        self.caught_up = asyncio.Event()
+        """Set once all that was there at the start is applied."""
 
     def poll(self) -> None:
         """Apply some new batches, before a request is routed."""
@@ -82,12 +80,8 @@ class Reader:
                 if news_at - began > _HOLD_SECONDS:
                     await asyncio.sleep(0)
                     began = self._clock.now()
-            self._caught_up.set()
+            self.caught_up.set()
             await asyncio.sleep(_READ_SECONDS if began - news_at < _QUIET_SECONDS else _IDLE_READ_SECONDS)
-
-    async def caught_up(self) -> None:
-        """Wait until all that was there at the start is applied."""
-        await self._caught_up.wait()
 
 
 class Relay:

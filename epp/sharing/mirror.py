@@ -161,7 +161,11 @@ class PoolMirror:
                 joined.append(endpoint)
         if difference.endpoints:
             self._store.update(joined, gone)
-            self._find_slots()
+            self._slots = np.zeros(max(self._ids, default=-1) + 1, dtype=np.intp)
+            for slot, identity in self._ids.items():
+                found = self._store.slot_named(identity)
+                if found is not None:
+                    self._slots[slot] = found
         self._columns.update((column.name, column) for column in difference.named)
         self._store.copy_columns(
             [
@@ -171,14 +175,6 @@ class PoolMirror:
         )
         for attribute, slots, records in difference.records:
             self._store.copy_records(attribute, zip(self._slots[slots].tolist(), records, strict=True))
-
-    def _find_slots(self) -> None:
-        most = max(self._ids, default=-1) + 1
-        self._slots = np.zeros(most, dtype=np.intp)
-        for slot, identity in self._ids.items():
-            found = self._store.slot_named(identity)
-            if found is not None:
-                self._slots[slot] = found
 
 
 class PoolCopies:

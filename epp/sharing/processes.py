@@ -9,7 +9,6 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from secrets import token_bytes
 
 import structlog
@@ -216,12 +215,13 @@ class Workers:
 
     async def _copy(self, worker: Worker, channel: Channel, takes_messages: asyncio.Event) -> None:
         """Give a worker the pool and its changes, once it takes messages."""
-        await takes_messages.wait()
-        await self._copies.give(channel, partial(self._filled, worker, channel))
 
-    def _filled(self, worker: Worker, channel: Channel) -> None:
-        self._relay.join(worker.picker, channel.send)
-        channel.send("filled")
+        def filled() -> None:
+            self._relay.join(worker.picker, channel.send)
+            channel.send("filled")
+
+        await takes_messages.wait()
+        await self._copies.give(channel, filled)
 
 
 async def _start(
@@ -249,10 +249,7 @@ async def _start(
 
 async def _silent(channel: Channel, takes_messages: asyncio.Event) -> None:
     """Wait until a process says nothing for long: once it takes messages, it reports its connections each second."""
-    try:
-        async with asyncio.timeout(_START_SECONDS):
-            await takes_messages.wait()
-    except TimeoutError:
+    if not await first_of(takes_messages.wait(), most_seconds=_START_SECONDS):
         return
     channel.is_heard = True
     while channel.is_heard:
@@ -262,10 +259,7 @@ async def _silent(channel: Channel, takes_messages: asyncio.Event) -> None:
 
 async def _end(process: Process) -> None:
     """Wait for the end of a process that has closed its channel; kill it if that takes long."""
-    try:
-        async with asyncio.timeout(_STOP_SECONDS):
-            await process.wait()
-    except TimeoutError:
+    if not await first_of(process.wait(), most_seconds=_STOP_SECONDS):
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()

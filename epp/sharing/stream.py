@@ -92,10 +92,7 @@ class SharedStream:
 
     async def caught_up(self, most_seconds: float) -> bool:
         """Wait until the whole stream has been read, but not long; return whether it has."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(most_seconds):
-                await self._caught_up.wait()
-        return self._caught_up.is_set()
+        return await first_of(self._caught_up.wait(), most_seconds=most_seconds)
 
     async def run(self) -> None:
         """Share once it `begins`, until cancelled; then publish that this picker ends."""
@@ -194,9 +191,10 @@ class SharedStream:
 
     async def _write(self, batches: Sequence[bytes]) -> Exception | None:
         """Append batches to the stream; return why the server refuses one, if it does."""
+        length = int(min(max(self._history_bytes / self._mean_bytes, _LEAST_ENTRIES), _MOST_ENTRIES))
         async with self._client.pipeline(transaction=False) as commands:
             for batch in batches:
-                commands.xadd(self._stream, {_FIELD: batch}, maxlen=self._length, approximate=True)
+                commands.xadd(self._stream, {_FIELD: batch}, maxlen=length, approximate=True)
             written = await commands.execute(raise_on_error=False)
         return next((answer for answer in written if isinstance(answer, Exception)), None)
 
@@ -210,18 +208,14 @@ class SharedStream:
                 self._caught_up.set()
                 await asyncio.sleep(self.exchange.batch_seconds if entries else 0)
 
-    @property
-    def _length(self) -> int:
-        return int(min(max(self._history_bytes / self._mean_bytes, _LEAST_ENTRIES), _MOST_ENTRIES))
-
     async def _apply(self, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
         turn_began = self._clock.now()
         for place, fields in entries:
             self._last = place
             batch = fields.get(_FIELD, b"")
             self._mean_bytes += (len(batch) + _ENTRY_BYTES - self._mean_bytes) * _SMOOTHING
-            now = self._clock.now()
-            self.apply(batch, max(0.0, now + self._offset - _place(place)[0] / 1000))
+            told_at = int(place.partition(b"-")[0]) / 1000  # the id of an entry begins with the server's time, in ms
+            self.apply(batch, max(0.0, self._clock.now() + self._offset - told_at))
             if self._clock.now() - turn_began > _HOLD_SECONDS:
                 await asyncio.sleep(0)
                 turn_began = self._clock.now()
@@ -246,12 +240,6 @@ def _is_cancelled() -> bool:
     """Return whether this task is to end: wait_for of Python 3.11, in the client, may swallow the exception."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _place(name: bytes) -> tuple[int, int]:
-    """Return the milliseconds and the number of an id of an entry; raises ValueError for another text."""
-    milliseconds, _, number = name.partition(b"-")
-    return int(milliseconds), int(number)
 
 
 def show_shared_state(registry: CollectorRegistry, stream: SharedStream) -> None:

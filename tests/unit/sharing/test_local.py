@@ -221,7 +221,7 @@ async def test_reader_applies_what_is_there_before_it_has_caught_up_and_what_com
     reader = Reader(other.rings, lambda timed: other.exchange.apply(timed.data, 0.0), clock)
     running = asyncio.create_task(reader.run())
     async with asyncio.timeout(5):
-        await reader.caught_up()
+        await reader.caught_up.wait()
         assert other.in_flight == {"e0": (1, 10)}
         one.send(B, 5)
         one.publish()
