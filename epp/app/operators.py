@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 
@@ -28,6 +29,7 @@ from epp.framework.clock import Clock
 from epp.framework.cluster_objects import ObjectReader
 from epp.framework.files import only_files
 from epp.framework.messages import quoted
+from epp.framework.plugin import Plugin
 from epp.framework.plugin_status import HasInputs
 from epp.framework.registry import Registry
 from epp.kube.readers import ClusterReaders
@@ -110,8 +112,7 @@ class Operators:
             found["decision_file"] = {"problem": file.problem, "lost": file.lost}
         if shadows := self.shadows.problems:
             found["shadow_profiles_disabled"] = shadows
-        plugins = self.running.assembly.plugins
-        if degraded := [{"plugin": plugin.name, "problem": each} for plugin in plugins for each in plugin.degraded]:
+        if degraded := degraded_plugins(self.running.assembly.plugins):
             found["degraded_plugins"] = degraded[:MAX_ROWS]
         return found
 
@@ -189,6 +190,11 @@ class Operators:
         """Return the plugins, and what else reads files or objects."""
         others = (self.settings.policies, self.kubernetes, self.settings.discovery)
         return (*self.running.assembly.plugins, *(each for each in others if each is not None))
+
+
+def degraded_plugins(plugins: Sequence[Plugin[Any]]) -> Sequence[Mapping[str, str]]:
+    """Return which plugins work without a part of their data, and why."""
+    return [{"plugin": plugin.name, "problem": each} for plugin in plugins for each in plugin.degraded]
 
 
 def inputs_health(owners: Sequence[HasInputs]) -> Mapping[str, object]:

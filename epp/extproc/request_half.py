@@ -284,7 +284,8 @@ class RequestHalf:
         self.routing = routing
         answers = answer(routing)
         self.processed()
-        routing.let_expire(lambda: self._traits.shows_response_headers)
+        traits = self._traits  # a reference to this object would be a cycle
+        routing.let_expire(lambda: traits.shows_response_headers)
         routing.let_evict(self._evict)
         return answers
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from epp.app.operators import news
+from epp.app.operators import degraded_plugins
 from epp.config import Builder, assemble, load_text
 from epp.explain.building import ending_of
 from epp.framework import COPY_SOURCE, PREFIX_MATCH, ConfigurationError, Endpoint, Headers, ManualClock
@@ -77,8 +77,7 @@ class World:
 
     @property
     def health(self):
-        parts = news(line=None, now=0.0, budgets=(), alerts=(), file=None, shadows=(), plugins=[self.producer])
-        return parts.get("degraded_plugins", [])
+        return degraded_plugins([self.producer])
 
 
 @asynccontextmanager
