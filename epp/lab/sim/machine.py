@@ -274,7 +274,8 @@ class Machine:
         self.observer.changed(self)
 
     def _begin_step(self) -> SimStep | None:
-        joining = 0.0 if self._grow_answers() else self._admit_waiting()
+        preempted = self._grow_answers()
+        joining = 0.0 if preempted else self._admit_waiting()
         decoding: list[SimSequence] = []
         computing: list[SimSequence] = []
         for sequence in self._running.values():
@@ -298,7 +299,8 @@ class Machine:
         if decoding:
             seconds += self.profile.decode_seconds(len(decoding) + self.occupation.running)
         self._more_blocks = []
-        repeats = 1 if self._every_token or prefilled else self._equal_steps(decoding)
+        # after a preemption, the next step may admit requests again
+        repeats = 1 if self._every_token or prefilled or preempted else self._equal_steps(decoding)
         return SimStep(self.now, seconds * self.profile.time_scale, tuple(tokens), repeats)
 
     def _equal_steps(self, decoding: Sequence[SimSequence]) -> int:

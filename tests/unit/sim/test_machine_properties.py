@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -150,6 +150,12 @@ _SUBMISSIONS = st.lists(
 )
 
 
+_LATE = (0, "yxxxxx", 5, None, None)
+_PREEMPTED = [(0, "x", 1, None, None), (4, "x", 6, None, 150), _LATE, _LATE]
+"""The last request loses its blocks to the others, and joins again one step later."""
+
+
+@example(submissions=_PREEMPTED, blocks=16)
 @given(submissions=_SUBMISSIONS, blocks=st.sampled_from([16, 18, 40]))
 def test_first_and_last_tokens_are_the_same_if_steps_between_them_are_skipped(submissions, blocks):
     profile = msgspec.structs.replace(PROFILE, num_gpu_blocks=blocks, seconds_per_output_token=0.10007)
