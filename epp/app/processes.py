@@ -214,7 +214,7 @@ class Processes:
             yield "shared state", self.stream.run
 
     async def catch_up(self) -> None:
-        """With the endpoints known, read what others share; raises ConfigurationError if none of the workers starts."""
+        """Read the state of others, once the endpoints are known; raises ConfigurationError if no worker starts."""
         if self.stream is not None:
             self.stream.begins.set()
         if self.stream is not None and not await self.stream.caught_up(_CATCH_UP_SECONDS):
@@ -257,7 +257,7 @@ class Processes:
 
 
 def _shareables(own: tuple[Shareable, ...], assembly: Callable[[], Assembly]) -> Callable[[], tuple[Shareable, ...]]:
-    """Return a call that returns the components that share: `own`, and the plugins of the present configuration."""
+    """Return a function: its result is `own` and the plugins of the present configuration that share their state."""
     known: Assembly | None = None
     found = own
 

@@ -326,7 +326,7 @@ class RunningConfig:
         return assembly.taggers if self._collects else ()
 
     def _readings(self, assembly: Assembly) -> Sequence[Reading]:
-        """Return what plugins read. In a worker, those that only tag read nothing: the main process sends tags."""
+        """Return the readings of plugins; in a worker without plugins that only tag: the main process sends tags."""
         return [each for each in assembly.readings if self._collects or not _only_tags(each.reader)]
 
     def _sync_tasks(self) -> None:

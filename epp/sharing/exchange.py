@@ -105,7 +105,7 @@ class Exchange:
         self._clock = clock
         self._defers = defers
         self._known: tuple[Shareable, ...] = ()
-        """What `shareables` returned last."""
+        """The components in use when they were last looked at."""
         self._joined: dict[str, Shareable] = {}
         self._peers: dict[str, _Peer] = {}
         self._sequence = 0
