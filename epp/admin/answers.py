@@ -35,11 +35,11 @@ _MOST_NAME = 128
 
 class HeldRequests(NamedTuple):
     assumed: Counts
-    """Those that no endpoint has answered yet."""
+    """Requests that no endpoint has answered yet."""
     by_tenant: Counts
-    """Those that are charged to the quotas of tenants."""
+    """Requests that are charged to the quotas of tenants."""
     unanswered: int
-    """All without an answer: more than `assumed` has if there are very many."""
+    """Number of all unanswered requests; `assumed` is cut off if there are very many."""
     silent: int = 0
     """Processes that did not answer in time: their requests are missing."""
 
@@ -182,7 +182,7 @@ def read_as(kind: type[S], content: Mapping[str, object]) -> S:
 
 
 def read_one(request: web.Request, name: str) -> str:
-    """Return a parameter of the query, empty where it is left out; raises AdminError where it is there twice."""
+    """Return a parameter of the query, empty by default; raises AdminError if it is repeated."""
     values = request.query.getall(name, ())
     if len(values) > 1:
         raise BadAdminRequestError(f"{name} is there {len(values)} times: write it once")
@@ -209,7 +209,7 @@ def read_text(request: web.Request, name: str) -> str:
 
 
 def read_switch(request: web.Request, name: str) -> bool:
-    """Return a boolean of the query, false where it is left out; raises AdminError."""
+    """Return a boolean of the query, false by default; raises AdminError."""
     values = request.query.getall(name, ("false",))
     if len(values) > 1 or values[0] not in _SWITCHES:
         raise BadAdminRequestError(f"{name} is {', '.join(values)!r:.60}: write true or false, once")
@@ -288,17 +288,17 @@ class PickerView:
     assembly: Callable[[], Assembly]
     """The configuration in effect."""
     config: Callable[[], ConfigState]
-    """Which one that is."""
+    """State of the configuration file."""
     states: Callable[[], Sequence[EndpointState]]
-    """What polling says of each endpoint."""
+    """State of each endpoint according to polls."""
     picks: Callable[[], Mapping[str, int]]
-    """How often each endpoint was picked, by `namespace/name`."""
+    """Number of picks of each endpoint, by `namespace/name`."""
     source_of: Callable[[str], str]
     """Returns the name of the source of an endpoint, given its `namespace/name`; empty if there are not several."""
     held: Callable[[], Coroutine[Any, Any, HeldRequests]]
     """The requests that endpoints and tenants hold."""
     tenants: Callable[[], Iterable[str]]
-    """Those whose quotas are under their names in configuration or objects."""
+    """Tenants whose quotas are listed by name in configuration or objects."""
     tell_quota: Callable[[str, Quota | None], None]
     """Tells other processes of a quota that was set for a tenant, or taken back."""
     build: Callable[[str], Assembly]

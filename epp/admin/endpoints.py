@@ -104,7 +104,7 @@ class _Pool(NamedTuple):
     snapshot: Snapshot
     now: float
     states: Mapping[str, EndpointState]
-    """By name."""
+    """Keyed by name."""
     picks: Mapping[str, int]
     source_of: Callable[[str], str]
 
@@ -193,7 +193,7 @@ def _camel(name: str) -> str:
 
 
 _MOST_TENANTS = 20
-"""Of one endpoint, those with most."""
+"""Most tenants listed for one endpoint, those with most requests."""
 
 
 def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:

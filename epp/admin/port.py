@@ -32,7 +32,7 @@ _FILES: Final = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
-"""By path; they need no token: the page asks for the token itself, and sends it with each request for data."""
+"""Files of the page by path. They need no token: the page asks for it, and sends it with each request for data."""
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": (
@@ -217,7 +217,7 @@ def _forbidden(message: str) -> AdminError:
 
 
 def bearer(request: web.Request) -> str:
-    """Return the token of a request; empty where it has none."""
+    """Return the token of a request; empty if it has none."""
     value = request.headers.get("authorization", "")
     return value[len(_SCHEME) :].strip() if value.lower().startswith(_SCHEME) else ""
 
@@ -239,7 +239,7 @@ class AdminPort(OperatorPort):
                 "add --admin-token-file, or leave --admin-host out"
             )
         self.address = HostPort(settings.host, settings.port or 0)
-        """Where it listens; port 0 for any free one."""
+        """Address to listen on; port 0 for any free one."""
         self._token = None if settings.token_file is None else TokenFile(settings.token_file)
         self.limits = HttpLimits(settings.max_connections, settings.request_seconds, settings.body_seconds)
         self.counts = counts or ConnectionCounts()

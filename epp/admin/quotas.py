@@ -23,7 +23,7 @@ SET_HERE = "set at run time"
 _MOST_SHOWN = 200
 """Tenants in one answer; any other can be asked for by its name."""
 _MOST_NAMED = 100
-"""Of these, those of configuration and objects, which come before tenants that clients name."""
+"""Most tenants from configuration and objects in one answer; they come before tenants that clients name."""
 _EXCEEDED = "ScalingQuotaExceeded"
 _DIGITS = 6
 

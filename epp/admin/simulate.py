@@ -161,12 +161,12 @@ def _not_one(
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
-"""Of a request with its prompt."""
+"""Largest body of a request to simulate, including the prompt."""
 DECISIONS_PATH = "/api/decisions"
 _SHOWN = 50
 _MOST_SHOWN = 1000
 _MOST_RECORD_BYTES = 2 * 1024 * 1024
-"""Of records in an answer: to copy more would hold up requests."""
+"""Most bytes of records in one answer: copying more would delay requests."""
 _MOST_CONFIGS = 4
 _SEED = re.compile(r"[0-9a-fA-F]{1,16}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -187,7 +187,7 @@ class _Ask(Parameters, frozen=True, kw_only=True):
     pool: str = ""
     """Name of the pool; empty for the one that there is."""
     seed: str = ""
-    """Of random draws, in hexadecimal digits, as records have it; empty for any."""
+    """Seed of random draws, in hexadecimal digits as in records; empty for any."""
     config: str | dict[str, Any] | UnsetType = UNSET
     """Another configuration: its text, or the document itself."""
     endpoints: dict[str, EndpointChange] = msgspec.field(default_factory=dict)

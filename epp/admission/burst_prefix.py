@@ -35,9 +35,9 @@ from epp.plugins.prefix_cache.producer import block_hashes, chain_seed
 
 _MOST_BLOCKS_BY_DEFAULT = 2048
 _MOST_REQUESTS = 10_000
-"""Of a batch without a limit."""
+"""Largest batch without a configured limit, in requests."""
 _MOST_BLOCKS = 4 * 1024 * 1024
-"""Of a batch: 32 MiB."""
+"""Most prompt blocks of one batch (32 MiB)."""
 _BLOCKS_AT_A_TIME = 20_000
 """Blocks placed in one turn of the event loop: five milliseconds."""
 _RELEASED_AT_A_TIME = 16
@@ -93,7 +93,7 @@ class _Held:
 @dataclass(slots=True, eq=False)
 class _Batch:
     candidates: Candidates
-    """Those of the first request."""
+    """Candidates of the first request in the batch."""
     requests: list[_Held] = field(default_factory=list)
     blocks: int = 0
 

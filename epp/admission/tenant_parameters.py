@@ -153,9 +153,9 @@ class QosPriorities(Parameters, frozen=True):
     medium: Priority = 0
     """The priority of requests without tenant and objective."""
     high: Priority = 10
-    """Before requests without tenant and objective."""
+    """Above requests without tenant and objective."""
     critical: Priority = 100
-    """Before all others: never refused or evicted for one of them."""
+    """Above all others: never refused or evicted for one of them."""
 
     def __post_init__(self) -> None:
         for lower, higher in pairwise(_CLASSES):
@@ -191,7 +191,7 @@ class TenantParameters(StandingParameters, frozen=True, kw_only=True):
     """One tenant."""
 
     name: TenantName
-    """Its fairness id, for queues, quotas and metrics."""
+    """Fairness id of the tenant, for queues, quotas and metrics."""
     api_keys: tuple[str | int | float, ...] = ()
     """Digests of its API keys, `sha256:<hex>`; keys themselves are for `apiKeyFile`."""
     namespaces: tuple[Name, ...] = ()

@@ -125,7 +125,7 @@ def _first(sentences: list[str]) -> list[str]:
 
 
 class By(StrEnum):
-    """What identified the tenant of a request."""
+    """Evidence that identified the tenant of a request."""
 
     API_KEY = "api-key"
     NAMESPACE = "namespace"

@@ -49,20 +49,20 @@ class ClusterReport(msgspec.Struct, frozen=True):
     """Whether the picker would become ready and serve, in one sentence."""
     access: tuple[Access, ...]
     pool: PoolReport | None = None
-    """None where no pool was named, or several were."""
+    """None if no pool was named, or several were."""
     pools: tuple[PoolReport, ...] = ()
-    """Those of a picker of several pools."""
+    """Reports of a picker of several pools."""
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     roles: tuple[Mapping[str, Any], ...] = ()
     """The Role and its binding, where something is forbidden that it grants: all that the picker needs."""
     hardware_roles: tuple[Mapping[str, Any], ...] = ()
-    """The same for objects that bear on hardware: a Role and a ClusterRole."""
+    """Role and ClusterRole for objects about hardware."""
     hub_roles: tuple[Mapping[str, Any], ...] = ()
-    """The same for objects of a hub, which bear on clusters."""
+    """Role and ClusterRole for objects of a hub, which describe clusters."""
     metrics_roles: tuple[Mapping[str, Any], ...] = ()
-    """The same for reviews of those who read metrics."""
+    """Role and ClusterRole for reviews of clients that read metrics."""
     hubs: tuple["HubReport", ...] = ()
 
 
@@ -70,7 +70,7 @@ class HubReport(msgspec.Struct, frozen=True):
     """The rights on a hub that the configuration names."""
 
     place: str
-    """Where its address and credentials come from."""
+    """Source of its address and credentials."""
     server: str = ""
     user: str = ""
     access: tuple[Access, ...] = ()

@@ -166,7 +166,7 @@ class Kubernetes:
             self._electing = self._supervisor.start("leader election", partial(self.election.run, on_change))
 
     def resign(self) -> asyncio.Task[None] | None:
-        """Lead no more; return the release of the lease, which is under way, or None where no lease was contended."""
+        """Lead no more; return the release of the lease, which is under way, or None if no lease was contended."""
         if self.election is None or self._electing is None:
             return None
         self.election.step_down()

@@ -61,7 +61,7 @@ class Operators:
     config: Callable[[], ConfigState]
     budgets: Callable[[], Budgets]
     unready_reason: Callable[[], str]
-    """Returns why the picker is not ready, in one sentence; empty where it is."""
+    """Returns why the picker is not ready, in one sentence; empty if it is."""
 
     def health(self) -> dict[str, object]:
         """Return what `/healthz` shows; called in any thread."""

@@ -249,7 +249,7 @@ class Picker:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where each open server listens, by its name."""
+        """Address of each open server, by its name."""
         return self._servers.addresses
 
     @property
@@ -425,7 +425,7 @@ class Picker:
 
     @property
     def _protocol_problem(self) -> str:
-        """Why a gateway cannot send requests of its API to the pool; empty where it can."""
+        """Reason that a gateway cannot send requests of its API to the pool; empty if it can."""
         pool = None if self._kubernetes is None else self._kubernetes.discovery.found_pool
         if pool is None or pool.app_protocol == H2C:
             return ""
@@ -477,7 +477,7 @@ class Picker:
         return api
 
     def _unready_reason(self) -> str:
-        """Return why it is not ready, in one sentence; empty where it is."""
+        """Return why it is not ready, in one sentence; empty if it is."""
         if self._is_ready:
             return self._protocol_problem
         if self._is_started:

@@ -52,7 +52,7 @@ class PodCounts(msgspec.Struct, frozen=True):
     without_port: int = 0
     """Ready, but their annotation of active ports names none of the pool."""
     ready: int = 0
-    """Those that get requests."""
+    """Pods that get requests."""
 
 
 class PoolReport(msgspec.Struct, frozen=True):
@@ -65,9 +65,9 @@ class PoolReport(msgspec.Struct, frozen=True):
     ports: tuple[int, ...] = ()
     protocol: str = ""
     picker_port: int | None = None
-    """That of its endpointPickerRef."""
+    """Port of its endpointPickerRef."""
     pods: PodCounts | None = None
-    """None where they cannot be listed."""
+    """None if pods cannot be listed."""
     endpoints: int = 0
     objectives: int = 0
     rewrites: int = 0
@@ -194,7 +194,7 @@ def _missing(source: PoolName, item: Item[_FoundPool] | None, there: Iterable[It
 async def _count_pods(
     api: KubeApi, target: PodTarget, namespace: str, warnings: list[str]
 ) -> tuple[PodCounts | None, int]:
-    """Return the pods, None where they cannot be listed, and the number of their endpoints; add to the warnings."""
+    """Return the pods, None if they cannot be listed, and the number of their endpoints; add to the warnings."""
     try:
         items = await list_objects(api, PODS, decode_object, namespace=namespace, selector=target.selector)
     except ApiError as error:

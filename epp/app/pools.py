@@ -74,7 +74,7 @@ class _Member:
         self.picker: Picker | None = None
         """None until it has started."""
         self.problem = ""
-        """Why it is not served; empty while it is, or is about to be."""
+        """Reason that the pool is not served; empty while it is, or is about to be."""
         self.tried = asyncio.Event()
         self.left = asyncio.Event()
         """Set once the pool is gone, or has another port."""

@@ -47,7 +47,7 @@ _log = structlog.get_logger()
 
 
 class Processes:
-    """Of a picker without workers that shares nothing, all is absent."""
+    """Other processes of this picker, and other pickers; a single process that shares nothing has neither."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Processes:
         self.stream: SharedStream | None = None
         """The connection to other pickers; None without --shared-state."""
         self.workers: Workers | None = None
-        """Those of the main process, once it has opened its servers."""
+        """Workers of the main process, once it has opened its servers."""
         self.acceptor: Connections | None = None
         """Accepts the connections of the main process, for its workers."""
         self._health = WorkersHealth(lambda: self.counts)
@@ -140,7 +140,7 @@ class Processes:
 
     @property
     def picks(self) -> Mapping[str, int]:
-        """How often each endpoint was picked by any process, by id; for the event loop."""
+        """Number of picks of each endpoint by all processes, by id; for the event loop."""
         return self._own_picks() if self._counts is None else self._counts.picks
 
     def look(self) -> None:

@@ -352,7 +352,7 @@ def _only_tags(plugin: Plugin[Any]) -> bool:
 
 
 def _trusted_seconds(assembly: Assembly) -> float:
-    """Return the least age from which a plugin or a profile does not trust metrics; infinite where all do."""
+    """Return the least age from which a plugin or a profile does not trust metrics; infinite if all do."""
     plugins = (plugin.oldest_metrics_seconds for plugin in assembly.plugins if isinstance(plugin, TrustsMetrics))
     profiles = (profile.trusted_seconds for profile in assembly.pipeline.scheduler.profiles.values())
     return min((*plugins, *profiles), default=math.inf)

@@ -58,7 +58,7 @@ class Servers:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where each server that is open listens."""
+        """Address of each open server."""
         addresses = {**self.extproc.addresses}
         if self._page.port:
             addresses["metrics"] = shown_listening(self._page_settings.host, self._page.port)

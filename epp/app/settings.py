@@ -33,7 +33,7 @@ DEFAULT_POOL_NAME = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """How the endpoints of a pool are polled, and when they count."""
+    """Settings of polls of a pool's endpoints, and of the endpoints that count."""
 
     endpoint_trust: EndpointTrust | None = None
     """How the gateway beside this picker verifies the certificates of HTTPS endpoints, and so how they are polled.
@@ -41,11 +41,11 @@ class PoolSettings:
     None for a gateway that runs elsewhere: the parameters of each data source apply.
     """
     terminal: io.TextIOBase | None = None
-    """Where a table shows the state of the endpoints; None for log lines."""
+    """Terminal with a table of the endpoints; None for log lines."""
     refresh_metrics_seconds: float = 0.05
     """Time between two polls of an endpoint."""
     page_limits: PageLimits = field(default_factory=PageLimits)
-    """How much is read of a page of an endpoint."""
+    """Limits on the size of an endpoint's page."""
     refresh_prometheus_seconds: float = 5.0
     """Time between two updates of the pool's gauges."""
     stale_metrics_seconds: float = 2.0
@@ -53,7 +53,7 @@ class PoolSettings:
     reservation_seconds: float = RESERVATION_SECONDS
     """Time for an answer, after which a request counts for its endpoint no more; infinite for no limit."""
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
-    """When endpoints at which requests fail are ejected."""
+    """Conditions under which endpoints at which requests fail are ejected."""
     pages: SharedPages | None = None
     """Pages that the pools of this process share; None for a process with one pool."""
     use_subset: bool = True
@@ -80,9 +80,9 @@ class PickerSettings(PoolSettings):
     object_paths: tuple[str, ...] = ()
     """Files of cluster objects that plugins read in place of those of a cluster."""
     any_pool_object_paths: tuple[str, ...] = ()
-    """Those for plugins whose objects bear on no endpoint, where the pool is not in files."""
+    """Paths for plugins whose objects concern no endpoint, if the pool is not in files."""
     kubernetes: KubernetesSettings | None = None
-    """The pool in a Kubernetes cluster; None where the endpoints come from elsewhere."""
+    """The pool in a Kubernetes cluster; None if the endpoints come from elsewhere."""
     policies: PolicyFiles | None = None
     """Source of objectives and model rewrites; None for none."""
     pool_name: str = DEFAULT_POOL_NAME
@@ -92,9 +92,9 @@ class PickerSettings(PoolSettings):
     admin: AdminSettings = field(default_factory=AdminSettings)
     """The admin port."""
     decisions: DecisionSettings | None = None
-    """Which decisions are recorded; None for none."""
+    """Decisions to record; None for none."""
     sharing: SharingSettings = field(default_factory=SharingSettings)
-    """Where pickers of the pool share their state, if anywhere."""
+    """Store through which pickers of the pool share their state, if any."""
     workers: int = 1
     """Processes that answer requests; with more than one, this process only finds and polls endpoints."""
     cluster: Cluster | None = None
@@ -116,9 +116,9 @@ class PickerSettings(PoolSettings):
     observers: tuple[DirectorObserver, ...] = ()
     """Told of every request, beside the metrics: log lines, say."""
     tracing: "Tracing | None" = None
-    """Traces requests, and is closed with the picker; None where no exporter is set."""
+    """Traces requests, and is closed with the picker; None if no exporter is set."""
     ignored_headers: IgnoredHeaders | None = None
-    """Headers of clients that do not count; None where all do."""
+    """Headers of clients that do not count; None if all do."""
     lost_log_lines: Callable[[], int] = lambda: 0
     """Number of log lines that could not be written."""
     before_ready: Callable[[], None] = lambda: None

@@ -14,9 +14,9 @@ from epp.routing.datastore import Datastore, by_id
 _BATCH = 2
 """Endpoints that join at once; tagging one can take half a millisecond."""
 _MANY = 64
-"""From this number on, changed endpoints join in steps of the event loop."""
+"""Number of changed endpoints from which they join in steps of the event loop."""
 _VERY_MANY = 512
-"""From this number on, the search for changed endpoints is done in steps, too."""
+"""Number of changed endpoints from which the search for them is done in steps, too."""
 _LEAVING = 16
 """Endpoints that leave at once, where many do."""
 

@@ -51,7 +51,7 @@ class FileReport(msgspec.Struct, frozen=True):
     """Findings that depend on the environment of the picker."""
     graph: Graph | None = None
     skipped: str = ""
-    """Why a file of a directory was skipped."""
+    """Reason that a file of a directory was skipped."""
     hubs: dict[HubAccess, tuple[ObjectKind, ...]] = {}
     """Hubs that its plugins read, with the kinds."""
     pools: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     name: str
     type: str
     implied: str = ""
-    """Why it was added; empty for a declared plugin."""
+    """Reason that it was added; empty for a declared plugin."""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
@@ -92,16 +92,16 @@ class FlowControlGraph(msgspec.Struct, frozen=True, rename="camel"):
     detector: PluginUse
     usage_limits: PluginUse
     max_requests: int | None
-    """Of all priorities together; None for no limit."""
+    """Limit on all priorities together; None for no limit."""
     max_bytes: int | None
     no_endpoint_ttl_seconds: float | None
     """None for no limit."""
     bands: tuple[BandGraph, ...]
     """Highest priority first."""
     default_band: BandGraph
-    """For priorities of 0 and more without a band."""
+    """Band of priorities of 0 and more without a band of their own."""
     negative_band: BandGraph
-    """For priorities below 0 without a band."""
+    """Band of priorities below 0 without a band of their own."""
 
 
 class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):

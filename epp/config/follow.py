@@ -38,7 +38,7 @@ class ConfigState:
     generation: int = 1
     """1 at the start; each applied configuration adds 1."""
     refused: str = ""
-    """Why the current version of the file was rejected; empty if it is in effect."""
+    """Reason that the current version of the file was rejected; empty if it is in effect."""
 
 
 class ConfigFollower:

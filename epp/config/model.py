@@ -120,7 +120,7 @@ class WeightedRef(PluginRef):
     stale_after: PositiveSeconds | None = None
     """Age from which the reported load of an endpoint is stale for this plugin; by default that of dataLayer."""
     on_stale: StaleRule | None = None
-    """How this filter or scorer sees stale endpoints; by default as in dataLayer."""
+    """View of stale endpoints for this filter or scorer; by default as in dataLayer."""
 
 
 class SchedulingProfile(_Model):
@@ -167,7 +167,7 @@ class DiscoveryRefs(_Model):
     peers: PluginRef | None = None
     """Source of other replicas."""
     plugin_ref: str = ""
-    """Before llm-d.ai/v1: `endpoints`."""
+    """Name before llm-d.ai/v1: `endpoints`."""
 
 
 class CrossReplica(_Model):
@@ -198,13 +198,13 @@ class DataLayer(_Model):
     cross_replica: CrossReplica | None = None
     """Exchange of endpoint data between replicas."""
     peer_discovery: PluginRef | None = None
-    """Before llm-d.ai/v1: discovery.peers."""
+    """Name before llm-d.ai/v1 of discovery.peers."""
     cross_replica_syncer_plugin_ref: str = ""
-    """Before llm-d.ai/v1: crossReplica.syncerPluginRef."""
+    """Name before llm-d.ai/v1 of crossReplica.syncerPluginRef."""
     cross_replica_sync_interval: Seconds | None = None
-    """Before llm-d.ai/v1: crossReplica.syncInterval."""
+    """Name before llm-d.ai/v1 of crossReplica.syncInterval."""
     cross_replica_publish_timeout: Seconds | None = None
-    """Before llm-d.ai/v1: crossReplica.publishTimeout."""
+    """Name before llm-d.ai/v1 of crossReplica.publishTimeout."""
 
 
 class PriorityBandPolicies(_Model):
@@ -215,7 +215,7 @@ class PriorityBandPolicies(_Model):
     max_requests: Quantity = BAND_REQUESTS
     """Most requests that wait; 0 for the default."""
     default_request_ttl: Seconds | None = Field(default=None, alias="defaultRequestTTL")
-    """How long a request waits, 0s for no limit; by default as in flowControl."""
+    """Longest wait of a request, 0s for no limit; by default as in flowControl."""
     fairness_policy_ref: str = "global-strict-fairness-policy"
     """The policy that chooses the flow whose request is next."""
     ordering_policy_ref: str = "fcfs-ordering-policy"
@@ -237,13 +237,13 @@ class FlowControl(_Model):
     max_requests: Quantity = 0
     """Most requests that wait, of all priorities together; 0 for no limit."""
     default_request_ttl: Seconds = Field(default=60.0, alias="defaultRequestTTL")
-    """How long a request waits; 0s for no limit."""
+    """Longest wait of a request; 0s for no limit."""
     no_endpoint_request_ttl: Seconds | None = Field(default=None, alias="noEndpointRequestTTL")
-    """The same while the pool has no endpoint; by default defaultRequestTTL."""
+    """Longest wait of a request while the pool has no endpoint; by default defaultRequestTTL."""
     default_priority_band: PriorityBandPolicies | None = None
-    """For priorities of 0 and more without an entry in priorityBands."""
+    """Band for priorities of 0 and more without an entry in priorityBands."""
     default_negative_priority_band: PriorityBandPolicies | None = None
-    """For priorities below 0 without an entry in priorityBands; by default defaultPriorityBand."""
+    """Band for priorities below 0 without an entry in priorityBands; by default defaultPriorityBand."""
     priority_bands: list[PriorityBand] = Field(default_factory=list)
     """Limits and policies of single priorities."""
     usage_limit_policy_plugin_ref: str = "static-usage-limit-policy"
@@ -274,7 +274,7 @@ class EndpointPickerConfig(_Model):
     """The whole file."""
 
     api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
-    """From the newest to the oldest; keys of any version are accepted in all of them."""
+    """Version of the format, the newest first; keys of all versions are accepted in each."""
     kind: Literal["EndpointPickerConfig"]
     feature_gates: list[str] = Field(default_factory=list)
     """`gate`, `gate=true` or `gate=false`."""

@@ -60,7 +60,7 @@ class ParameterEntry(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     type: str
     default: str
-    """As JSON; empty for a required parameter."""
+    """Default as JSON; empty for a required parameter."""
     text: str
     fields: tuple["ParameterEntry", ...] = ()
     """Fields of an object, or of each object in a list."""

@@ -47,11 +47,11 @@ _MOST_TEXT = 300
 PREFIX_BLOCK_TOKENS = 64
 _MOST_PREFIX_BLOCKS = 2048
 _UNSAFE_BITS = 11
-"""Of 64: other programs read JSON numbers as doubles, which are exact up to 53 bits."""
+"""Bits that a JSON number loses of 64: other programs read numbers as doubles, which are exact up to 53 bits."""
 _NO_TIMINGS = Timings()
 _DIGITS = 6
 _MOST_BYTES = 1024 * 1024
-"""Of a record: large ones have many profiles and plugins, each with some of the endpoints."""
+"""Largest record: records of many profiles and plugins, each with some of the endpoints, are large."""
 _decoder = msgspec.json.Decoder(DecisionRecord)
 _encoder = msgspec.json.Encoder()
 

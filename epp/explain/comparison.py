@@ -43,7 +43,7 @@ class Side(_Part, frozen=True, kw_only=True):
     busiest: str
     """The endpoint with most picks."""
     busiest_share: float
-    """Its share of the picks, 0 to 1."""
+    """Share of the picks that went to the busiest endpoint, 0 to 1."""
 
 
 class Shift(_Part, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ class Asked(_Part, frozen=True, kw_only=True):
     fairness_id: str = ""
     tenant: str = ""
     size_bytes: int = 0
-    """Of the body."""
+    """Size of the body."""
     streaming: bool = False
     subset: tuple[str, ...] = ()
     """Addresses that the gateway allows; empty for all."""
@@ -66,13 +66,13 @@ class Drop(_Part, frozen=True, kw_only=True):
 
 
 class FilterStep(_Part, frozen=True, kw_only=True):
-    """One filter, in the order in which they ran."""
+    """One filter of a profile; filters are in the order in which they ran."""
 
     plugin: str
     before: int
     after: int
     problem: str = ""
-    """Why its result was not used: it failed, or kept no endpoint and falls back."""
+    """Reason that its result was not used: it failed, or kept no endpoint and falls back."""
     kept: tuple[str, ...] = ()
     kept_more: int = 0
     dropped: tuple[Drop, ...] = ()
@@ -83,7 +83,7 @@ class ScorerStep(_Part, frozen=True, kw_only=True):
     plugin: str
     weight: float
     problem: str = ""
-    """Its error, if it failed and gave all candidates 0."""
+    """Error of a scorer that failed and gave all candidates 0."""
     zero_means: str = ""
     """Meaning of a score of 0."""
 
@@ -126,11 +126,11 @@ class Failure(_Part, frozen=True, kw_only=True):
     """Reason in the response to the client."""
     message: str = ""
     detail: str = ""
-    """For operators only."""
+    """Details for operators only."""
 
 
 class ProfileRun(_Part, frozen=True, kw_only=True):
-    """One profile, in the order in which they ran."""
+    """One run of a profile; runs are in the order in which they happened."""
 
     name: str
     primary: bool = False
@@ -185,11 +185,11 @@ class Timings(_Part, frozen=True, kw_only=True):
     queue_outcome: str = ""
     scheduling: float = 0.0
     first_byte: float | None = None
-    """From the complete request."""
+    """Seconds from the complete request to the first byte of the response."""
     total: float | None = None
-    """From the complete request to the end of the response, or to the refusal."""
+    """Seconds from the complete request to the end of the response, or to the refusal."""
     decision: float = 0.0
-    """From the complete request to `at`, if it was routed."""
+    """Seconds from the complete request to `at`, if it was routed."""
 
 
 class ShadowRun(_Part, frozen=True, kw_only=True):
@@ -224,7 +224,7 @@ class DecisionRecord(_Part, frozen=True, kw_only=True):
     at: str
     """UTC, as in RFC 3339."""
     recorded_for: str = ""
-    """Why it was recorded: `sampled`, `asked`, `failed`."""
+    """Reason for recording it: `sampled`, `asked`, `failed`."""
     config_generation: int = 0
     asked: Asked
     seen: Seen | None = None
@@ -232,10 +232,10 @@ class DecisionRecord(_Part, frozen=True, kw_only=True):
     pick: Pick | None = None
     failure: Failure | None = None
     ending: Ending | None = None
-    """None before the response has ended."""
+    """None until the response has ended."""
     timings: Timings = msgspec.field(default_factory=Timings)
     shadows: tuple[ShadowRun, ...] = ()
     why: str = ""
     """Summary of the decision."""
     prefix: Prefix | None = None
-    """Only with `--decision-file-prefixes`."""
+    """Set only with `--decision-file-prefixes`."""

@@ -97,12 +97,12 @@ class Outcome(StrEnum):
     """Outcome of a run, compared with the real pick."""
 
     AGREES = "agrees"
-    """Same endpoint."""
+    """The same endpoint."""
     TIES = "ties"
     """Another endpoint with the same total score."""
     DIFFERS = "differs"
     REFUSED = "refused"
-    """Its filters keep no endpoint."""
+    """The filters keep no endpoint."""
     FAILED = "failed"
     TIMEOUT = "timeout"
 
@@ -117,7 +117,7 @@ class Tried:
     """A copy from when it was routed; it is never sent."""
     result: SchedulingResult
     at: float
-    """When it was routed, in seconds of `perf_counter`."""
+    """Time of routing, in seconds of `perf_counter`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Shadow(SchedulingObserver):
         """`seconds` limits the CPU time of a run; `failed` is called with profile and plugin of each failed call."""
         self.name = profile.name
         self.problem = ""
-        """Why it is disabled; empty while it runs."""
+        """Reason that the profile is disabled; empty while it runs."""
         self._failed = failed
         self._logged: set[str] = set()
         """Plugins whose failures have been logged."""
@@ -273,7 +273,7 @@ class ShadowSeries:
         self._gap = families.histograms(
             "shadow_score_gap",
             "How much higher the pick of a shadow profile scores than the real one, by its own scorers, where the "
-            "real one passes its filters; 0 where it does not.",
+            "real one passes its filters; 0 if it does not.",
             _GAPS,
             of_profile,
         )

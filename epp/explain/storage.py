@@ -33,7 +33,7 @@ class Kept(NamedTuple):
     data: bytes
     """JSON."""
     new_for: str = ""
-    """Why the decision is recorded; empty for a newer version of a record."""
+    """Reason for recording the decision; empty for a newer version of a record."""
     is_final: bool = False
     """Whether it is to be written to the file."""
 
@@ -121,7 +121,7 @@ class DecisionFile:
         self._thread: Thread | None = None
         self._ending = Event()
         self.problem = ""
-        """Why lines are being lost; empty if they are not. May be read in any thread."""
+        """Reason that lines are being lost; empty if they are not. May be read in any thread."""
         try:
             self._append(b"")
         except OSError as error:

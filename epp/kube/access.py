@@ -84,7 +84,7 @@ class KubeApi:
         from_file = partial(read_config, kubeconfig, service_account, context=context, setting=setting)
         self._read = read or partial(asyncio.to_thread, from_file)
         self.trouble = "" if read is None else "the credentials have not been read yet"
-        """Why newer credentials are not in use; empty if those in use could be read last."""
+        """Reason that newer credentials are not in use; empty if the last read succeeded."""
         self._headers = {"Impersonate-User": as_user} if as_user else {}
         self._setting = setting
         self._config: SingleConfig | None = None

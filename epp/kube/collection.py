@@ -223,7 +223,7 @@ ABSENT = frozenset({404, 405})
 """Statuses for a kind, or a version of it, that is not installed."""
 _PAGE = 500
 _SMALL_PAGE = 50
-"""For kinds of which some objects are read by their names: the others may be large."""
+"""Page size for kinds whose objects are partly read by name: the others may be large."""
 
 
 class _Group(Part, frozen=True):

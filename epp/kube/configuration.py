@@ -46,7 +46,7 @@ _CLIENT_ERRORS = {
 _BROKEN = "the connection broke"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SETTING = "--kubeconfig or KUBECONFIG"
-"""Where the path of a kubeconfig is set by default."""
+"""Default setting with the path of a kubeconfig, for messages."""
 SECRET_KEYS = ("kubeconfig", "value")
 """Keys of a Secret with a kubeconfig: of Open Cluster Management, and of Cluster API."""
 _DEFAULT_FILE = Path(".kube/config")

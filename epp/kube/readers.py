@@ -42,7 +42,7 @@ class ObjectStream(Protocol):
 
     @property
     def objects(self) -> Mapping[str, Any]:
-        """By `namespace/name`, or by name for kinds of cluster scope."""
+        """Objects by `namespace/name`, or by name for kinds of cluster scope."""
 
     @property
     def problems(self) -> tuple[InputProblem, ...]:
@@ -174,7 +174,7 @@ class Hubs:
 
     @property
     def clusters(self) -> Mapping[HubAccess, Cluster]:
-        """Those in use; may be read in any thread."""
+        """Clusters in use; may be read in any thread."""
         return self._clusters.copy()
 
     def cluster(self, hub: HubAccess) -> Cluster:

@@ -36,7 +36,7 @@ class Breaker:
 
     @property
     def problem(self) -> str:
-        """Why the service is not asked now; empty while it is, and after its rest, when the next request tries it."""
+        """Reason that the service is not asked; empty if it is, and once the next request may try it again."""
         rests = self._clock is None or self._on_trial or self._clock.now() < self._rests_until
         return self._problem if rests else ""
 

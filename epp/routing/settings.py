@@ -8,7 +8,7 @@ from epp.runtime.flags import DURATION, SWITCH, flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierSettings:
-    """When endpoints are ejected, and for how long; raises ValueError for times that contradict."""
+    """Conditions and times of ejections; raises ValueError for times that contradict each other."""
 
     enabled: bool = flag(
         True,

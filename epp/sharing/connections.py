@@ -19,9 +19,9 @@ from epp.runtime.supervisor import first_of
 
 _RETRY_SECONDS: Final = 0.02
 _LOOK_SECONDS: Final = 0.1
-"""Time between two looks of a worker at its connections; it reports changes."""
+"""Time between two checks of a worker's connections; the worker reports changes."""
 _FEW_CONNECTIONS: Final = 256
-"""With more, looks are less frequent."""
+"""Number of connections above which they are checked less often."""
 _REPORT_SECONDS: Final = 1.0
 """Longest time between two reports."""
 _PAUSE_SECONDS: Final = 1.0
@@ -74,7 +74,7 @@ class _Worker:
 
     @property
     def connections(self) -> int:
-        """Its connections, including passed ones that it has not reported yet."""
+        """Number of its connections, including passed ones that it has not reported yet."""
         return self.load.connections + self.passed - self.load.received
 
     def hangs(self, now: float) -> bool:
@@ -83,7 +83,7 @@ class _Worker:
 
 class _Move(NamedTuple):
     rank: tuple[float, int, float]
-    """By how much the rates become more even if they are uneven; surplus of connections; minus the difference left."""
+    """Gain in evenness if the rates are uneven; surplus of connections; minus the difference that remains."""
     source: int
     target: int
     rate: float

@@ -17,7 +17,7 @@ from epp.framework.snapshot import Snapshot
 BATCH_SECONDS = 0.02
 """Least time between two batches."""
 _PEERS_AT_FULL_RATE = 10
-"""With more other pickers, batches are rarer, so that each applies about 500 a second."""
+"""Number of other pickers above which batches become rarer, so that each picker applies about 500 a second."""
 _HEARTBEAT_SECONDS = 1.0
 """Longest time without a batch; also the time after which the whole state is told again."""
 SILENCE_SECONDS = 5.0
@@ -97,7 +97,7 @@ class Exchange:
         self.last_age: float | None = None
         """Seconds that the last applied batch took."""
         self.changed_at = -inf
-        """When any picker last told more than that it is there."""
+        """Last time at which any picker reported more than its presence."""
         self.on_news: Callable[[], None] = lambda: None
         """Called after changes of another picker for which it waits for an answer."""
         self._shareables = shareables

@@ -24,7 +24,7 @@ class Processes(NamedTuple):
     serving: int = 0
     starting: int = 0
     replaced: int = 0
-    """Those that ended or hung, since the start."""
+    """Number of processes that ended or hung since the start."""
 
 
 async def ask(channels: Iterable[Channel], kind: str, most_seconds: float) -> dict[Channel, Any]:

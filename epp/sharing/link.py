@@ -48,9 +48,9 @@ class Link(Discovery[Parameters]):
         super().__init__(name="main-process")
         self.number = number
         self.key = key
-        """For hashes of prompts in records of decisions."""
+        """Key of the prompt hashes in records of decisions."""
         self.config = config
-        """None where the main process follows no file."""
+        """None if the main process follows no file."""
         self.connections = connections
         """Gives accepted connections."""
         self.rings = rings

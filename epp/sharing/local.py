@@ -36,7 +36,7 @@ class Publisher:
     def __init__(self, exchange: Exchange, send: Callable[[bytes], None]) -> None:
         self.exchange = exchange
         self.wakes = asyncio.Event()
-        """To be set with each request. Changes that wait for an answer set it too."""
+        """Set it at each request; changes that wait for an answer set it too."""
         exchange.on_news = self.wakes.set
         self._send = send
 
@@ -99,10 +99,10 @@ class Relay:
         self._stream = stream
         self._deferred: Sequence[Shareable] = ()
         self._completed = rings.oldest
-        """How far batches are applied to these components."""
+        """Position up to which batches are applied to these components."""
         self._told = exchange.salt, exchange.is_lost
         self._members: dict[str, Send] = {}
-        """By picker id."""
+        """Keyed by picker id."""
         self._unsent_bytes = 0
         self._unsent: deque[bytes] = deque()
         if stream is not None:

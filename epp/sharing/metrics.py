@@ -118,7 +118,7 @@ Numbers: TypeAlias = tuple[float, ...]
 
 
 class Shape(NamedTuple):
-    """All that is the same for each series of a metric."""
+    """Properties that all series of a metric share."""
 
     text: str
     kind: str
@@ -223,7 +223,7 @@ class MergedMetrics(CollectorRegistry):
         self._asked: dict[Channel, asyncio.Task[Mapping[Channel, Page | None]]] = {}
         """Calls whose answers are not used yet."""
         self._known: dict[Process, dict[str, Packed]] = {}
-        """What each process had at the last page."""
+        """Series of each process on the last page."""
         self._ended: dict[str, tuple[Shape, dict[Labels, Numbers]]] = {}
         """Sums of series that have ended or begun again, by metric."""
 

@@ -30,7 +30,7 @@ _SECONDS = 1.0
 
 
 class Difference(NamedTuple):
-    """What changed in the pool; slots are those of the main process."""
+    """Changes of the pool; slots are those of the main process."""
 
     endpoints: Sequence[tuple[int, Endpoint | None, bool]]
     """Slot, endpoint (None if it left), and whether that starts without data."""
@@ -147,7 +147,7 @@ class PoolMirror:
         self._store = store
         self._columns: dict[str, Column] = {}
         self._ids: dict[int, str] = {}
-        """By slot of the main process."""
+        """Endpoint id by slot of the main process."""
         self._slots = np.zeros(0, dtype=np.intp)
         """Slots of this process by slot of the main process; unused where that has no endpoint."""
 
@@ -236,7 +236,7 @@ class Counted(NamedTuple):
     """The counts of a worker since its last message."""
 
     picks: Mapping[str, int]
-    """By id of the endpoint."""
+    """Number of picks by endpoint id."""
     ended: Sequence[str]
     """Ids of endpoints."""
     numbers: Floats
@@ -290,7 +290,7 @@ class EndpointCounts:
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self.picks: Counter[str] = Counter()
-        """How often each endpoint of the pool was picked, by id."""
+        """Number of picks of each endpoint of the pool, by id."""
         store.subscribe(self._pool_changed)
 
     def add(self, counted: Counted) -> None:

@@ -23,7 +23,7 @@ from epp.sharing.local import Relay
 from epp.sharing.mirror import PoolCopies
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
-"""Before a worker that ended is replaced; longer each time it ends before it served."""
+"""Pauses before a worker that ended is replaced; the pause grows if a worker ends before it has served."""
 _START_SECONDS = 120.0
 """Time to take messages, after which a worker hangs."""
 _HANGS_SECONDS = 10.0
@@ -77,7 +77,7 @@ class Workers:
         self._greeting = greeting
         self._config = config
         self._turns = asyncio.Semaphore(os.cpu_count() or 1)
-        """For processes that start: a start takes a core for a second, and more at once would all be slow."""
+        """Limits concurrent starts: a start takes a core for a second."""
         self._key = token_bytes(32)
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 RING_BYTES: Final = 4 * 1024 * 1024
-"""Of one process. The kernel gives memory to the part that was written."""
+"""Size of the ring of one process. The kernel allocates only written parts."""
 _WORD_BYTES: Final = 8
 _HEAD_BYTES: Final = 2 * _WORD_BYTES
 """Bytes that were ever written, and those before the oldest batch that is left."""
@@ -55,7 +55,7 @@ class Rings:
         self._words = self._memory.cast("Q")
         """A word is written and read at once."""
         self._read = [0] * (len(self._memory) // self._stride)
-        """By ring: bytes that this process has read."""
+        """Bytes that this process has read, by ring."""
         self._inherited: int = self._words[own * self._stride // _WORD_BYTES]
         """Bytes in its own ring that a process before it wrote."""
 

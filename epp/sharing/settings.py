@@ -15,7 +15,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingSettings:
-    """Where pickers of a pool share their state; raises ValueError for flags that contradict."""
+    """Store for the shared state of a pool's pickers; raises ValueError for flags that contradict each other."""
 
     address: str = flag(
         "",

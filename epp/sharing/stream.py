@@ -39,7 +39,7 @@ _MOST_READ = 256
 _LEAST_ENTRIES, _MOST_ENTRIES = 1_000, 100_000
 """Bounds of the length of the stream."""
 _ENTRY_BYTES = 100
-"""Of an entry in the server, beside its batch."""
+"""Size of an entry in the server, without its batch."""
 _SMOOTHING = 0.01
 _FIELD = b"b"
 _FROM_START = b"0-0"
@@ -59,7 +59,7 @@ class SharedStream:
         self.name = settings.server.name
         self.is_connected = False
         self.problem = ""
-        """Why state is not shared, or late; empty for no problem."""
+        """Reason that state is late or not shared; empty for no problem."""
         self.failures = 0
         self.trimmed = 0
         """Times that the stream had not the last entry that this picker had read."""
@@ -81,9 +81,9 @@ class SharedStream:
         """The server's time minus that of the clock, in seconds."""
         self._caught_up = asyncio.Event()
         self.begins = asyncio.Event()
-        """To be set once the endpoints are known: what others tell of unknown ones has no effect."""
+        """Set it once the endpoints are known: reports about unknown endpoints have no effect."""
         self.wakes = asyncio.Event()
-        """To be set with each request: others shall know of it soon. Changes that wait for an answer set it too."""
+        """Set it at each request, so that others learn of it soon; changes that wait for an answer set it too."""
         self.collect: Callable[[], Sequence[bytes]] = exchange.collect_all
         """Returns the batches that are to be written."""
         self.apply: Callable[[bytes, float], object] = exchange.apply

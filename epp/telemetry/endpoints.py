@@ -48,7 +48,7 @@ _log = structlog.get_logger()
 class EndpointState:
     name: str
     address: str
-    """As people write it: a URL for HTTPS, the host name where one was given."""
+    """Human-readable address: a URL for HTTPS, the host name if one was given."""
     contact: Contact
     used: bool
     why: str

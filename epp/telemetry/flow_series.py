@@ -230,7 +230,7 @@ class FlowSeries:
 
 
 def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | None, float | None]:
-    """Return which shares of the limits are used; None where there is no limit."""
+    """Return which shares of the limits are used; None if there is no limit."""
     return (
         requests / limits.requests if limits.requests else None,
         size_bytes / limits.size_bytes if limits.size_bytes else None,

@@ -62,7 +62,7 @@ class JsonLines:
     def __init__(self, stamp: TimeStamp) -> None:
         self._stamp = stamp
         self._callers: dict[tuple[int, int], tuple[CodeType, str, str]] = {}
-        """By code, which each entry keeps alive, and line: as many as the program has calls that log."""
+        """Caller by code object, which the entry keeps alive, and line; bounded by the log calls in the program."""
 
     def __call__(self, logger: object, method: str, event: EventDict) -> str:
         """Return the line; structlog calls this for every event, in any thread."""

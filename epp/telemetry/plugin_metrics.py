@@ -160,7 +160,7 @@ class SchedulingMetrics:
 
     @property
     def picks(self) -> Mapping[str, int]:
-        """How often each endpoint of the pool was picked, by `namespace/name`; for the event loop."""
+        """Number of picks of each endpoint of the pool, by `namespace/name`; for the event loop."""
         found: Counter[str] = Counter()
         for (_, endpoint, _), count in self._picked.items():
             found[endpoint] += int(count.value)

@@ -46,7 +46,7 @@ from epp.telemetry.families import Computed, Families, Gauges, Row, rows_of
 from epp.telemetry.request_series import OTHER, shortened
 
 SCORES_PATH = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
-"""Where an API server has the scores of clusters."""
+"""Path of cluster scores on an API server."""
 LOCAL_CLUSTER = "local-cluster"
 """Name of a hub among its own clusters: that of endpoints of no named cluster, unless the request names another."""
 _API = "cluster.open-cluster-management.io/v1alpha1"
@@ -363,7 +363,7 @@ def _room(snapshot: Snapshot) -> Mapping[str, Floats]:
 
 
 def _item(name: str, values: Floats) -> Mapping[str, object] | None:
-    """Return the mean as a score; None where no endpoint has the number."""
+    """Return the mean as a score; None if no endpoint has the number."""
     known = values[~np.isnan(values)]
     return {"name": name, "value": round((2 * float(known.mean()) - 1) * MOST_SCORE)} if len(known) else None
 
@@ -378,4 +378,4 @@ GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
     MODELS.name: ((_union,),),
     LORA.name: ((_adapters,),),
 }
-"""What gauges show that is derived of a pool, by name of the attribute: to be derived ahead where it is large."""
+"""Functions that derive values of gauges from a pool, by name of the attribute; large ones are called ahead."""

@@ -73,7 +73,7 @@ def show_process(registry: CollectorRegistry) -> None:
 
 
 def _network_traffic() -> Mapping[str, int]:
-    """Return the IP counters of this network namespace; none where there is no such file."""
+    """Return the IP counters of this network namespace; none if there is no such file."""
     try:
         lines = [line.split()[1:] for line in _NETWORK.read_text().splitlines() if line.startswith("IpExt:")]
         return {name: int(value) for name, value in zip(*lines, strict=False)}

@@ -41,7 +41,7 @@ def request_log(verbosity: int, most_per_second: float = 0.0) -> tuple[DirectorO
 
 
 class RequestLog(DirectorObserver):
-    """One line for each request, as it ends; all lines have the same fields, null where they do not apply."""
+    """One line for each request, as it ends; all lines have the same fields, null if they do not apply."""
 
     def __init__(self, clock: Clock, most_per_second: float = 0.0) -> None:
         """Prepare; beyond `most_per_second`, requests that succeed have no line; 0 for no limit."""

@@ -71,7 +71,7 @@ class Series:
         self.running: Level | None = None
         """Gauge of the requests in flight."""
         self.last_used = 0.0
-        """When the last request ended, in seconds on the clock."""
+        """End of the last request, in seconds on the clock."""
         self._own: dict[Family[Any], Any] = {}
         self._more: dict[tuple[Family[Any], tuple[str, ...]], Any] = {}
 

@@ -144,7 +144,7 @@ def _check_timeout(name: str, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSettings:
-    """Which decisions are recorded, and where; failed requests always are, up to a number per second."""
+    """Decisions to record, and the destination; failed requests are always recorded, up to a number per second."""
 
     sample_rate: float = flag(
         0,

@@ -69,7 +69,7 @@ class FlowControl:
         self._queued: set[QueuedRequest] = set()
         self._has_endpoints = True
         self._changed_at = -inf
-        """When the pool became empty, or had endpoints again: times to live start again then."""
+        """Time at which the pool last became empty or got endpoints; times to live restart then."""
         self._targets: Heap[QueuedRequest] = Heap()
         """Queued requests with a target for the first token, by the time when it is due."""
         self._numbers = 0

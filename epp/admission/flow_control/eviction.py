@@ -20,7 +20,7 @@ CONFIRMATION_SECONDS = 10.0
 OWN_GRACE_SECONDS = 0.01
 """Time between the end of evicted requests and the next decision, if their end makes room at once."""
 REPORT_GRACE_SECONDS = 0.5
-"""The same if room shows in the next report of the endpoint."""
+"""Grace period if the freed room only shows in the next report of the endpoint."""
 MOST_AT_ONCE = 2
 """Requests that one decision may evict."""
 _ROUNDING = 1e-9

@@ -85,7 +85,7 @@ class DrainRate:
 
     def __init__(self) -> None:
         self._since: float | None = None
-        """When the queues stopped being empty; None while they are empty."""
+        """Time at which the first request was queued; None while the queues are empty."""
         self._before = 0.0
         """Seconds with queued requests before that."""
         self._dispatches = _Events()

@@ -27,10 +27,10 @@ from epp.framework.request import DataKey, Request
 
 
 class Outcome(StrEnum):
-    """How a request left its queue, or why it was not queued."""
+    """Reason that a request left its queue or was not queued."""
 
     NOT_YET_FINALIZED = "NotYetFinalized"
-    """It is in a queue."""
+    """The request is still queued."""
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
     """The queue was full."""
@@ -38,13 +38,13 @@ class Outcome(StrEnum):
     """The queue was full, and the pool empty."""
     REJECTED_OTHER = "RejectedOther"
     EVICTED_TTL = "EvictedTTL"
-    """Its time to live in the queue ended."""
+    """The request's time to live in the queue expired."""
     EVICTED_NO_ENDPOINTS = "EvictedNoEndpoints"
-    """Its time to live in the queue ended while the pool was empty."""
+    """The request's time to live in the queue expired while the pool was empty."""
     EVICTED_CONTEXT_CANCELLED = "EvictedContextCancelled"
-    """Its client disconnected."""
+    """The client disconnected."""
     EVICTED_OTHER = "EvictedOther"
-    """It was refused while queued: by a plugin, for a request of higher priority or a shorter flow, or at shutdown."""
+    """Refused while queued: by a plugin, for a request of higher priority or a shorter flow, or at shutdown."""
 
 
 class QueueingOutcome(NamedTuple):
@@ -84,7 +84,7 @@ class QueuedRequest(ABC):
     is_restricted: bool = False
     """Whether the gateway allows only a part of the pool."""
     queued: Queued
-    """Its position in the order of arrival; set when it enters a queue."""
+    """Position in the order of arrival; set when the request enters a queue."""
     is_set_aside: bool = False
     """Whether it is out of its queue until the endpoint that it needs has room; see `Band`."""
 
@@ -161,12 +161,12 @@ class FlowControlSettings:
     detector: SaturationDetector[Any]
     usage_limits: UsageLimitPolicy[Any]
     default_band: BandSettings
-    """For priorities of 0 and more that are not in `bands`."""
+    """Settings for priorities of 0 and more that are not in `bands`."""
     negative_band: BandSettings
-    """For priorities below 0, likewise."""
+    """Settings for priorities below 0 that are not in `bands`."""
     bands: Mapping[int, BandSettings] = field(default_factory=lambda: MappingProxyType({}))
     limits: Limits = NO_LIMITS
-    """For all priorities together."""
+    """Limits on all priorities together."""
     no_endpoint_ttl_seconds: float = inf
     """Time to live in the queue while the pool is empty."""
     eviction: EvictionSettings | None = None

@@ -34,7 +34,7 @@ class Accounts:
         self._forget = forget
         self._busy: dict[str, Account] = {}
         self._idle: OrderedDict[str, tuple[Account, OrderedDict[str, Account]]] = OrderedDict()
-        """Each with its class."""
+        """Idle accounts, each with its weight class."""
         self._alike: list[OrderedDict[str, Account]] = [OrderedDict() for _ in range(len(_WEIGHTS) + 1)]
         """Classes of idle accounts, least weight first."""
 

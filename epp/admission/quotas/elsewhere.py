@@ -43,7 +43,7 @@ class Use(NamedTuple):
     minute_tokens: float = 0.0
     """Tokens that were ever charged to the minute."""
     device_seconds: float = 0.0
-    """Of the day, with those expected of requests in flight; as are the dollars."""
+    """Device seconds of the day, including those expected of requests in flight; `dollars` likewise."""
     dollars: float = 0.0
 
     def least(self, other: "Use") -> "Use":
@@ -106,7 +106,7 @@ class Group:
     def __init__(self, picker: str, when_alone: WhenAlone) -> None:
         self.picker = picker
         self.pickers = 1
-        """With this one."""
+        """Number of pickers, including this one."""
         self.lost_at: float | None = None
         """Time of the loss of contact; None with contact."""
         self.accounts = 0
@@ -131,7 +131,7 @@ class Elsewhere:
     _known: Use = NO_USE
     """Own use that each of the others counts at least."""
     _next: Use = NO_USE
-    """The same, once they know the version `_waits_for`."""
+    """Value of `_known` once the others have received version `_waits_for`."""
     _waits_for: int = 0
     _told_version: int = 0
     _peers: dict[str, Entry] = field(default_factory=dict)

@@ -308,7 +308,7 @@ class _Search:
         self._need = need
         self._steps = 0
         self._best: list[list[tuple[float, ...]]] = []
-        """By position, and by number: the most of each amount that so many requests from there on free."""
+        """`_best[i][n]`: most of each amount that n requests from position i on can free."""
 
     @property
     def is_exhausted(self) -> bool:

@@ -50,7 +50,7 @@ _KEYS = (
     LimitKey.TOTAL_DEVICE_SECONDS,
     LimitKey.TOTAL_DOLLARS,
 )
-"""Of the numbers of `Use`."""
+"""Limit of each field of `Use`."""
 _MOST_REPORTED = 1_000
 """Tenants in a report: those with requests in flight first."""
 
@@ -62,7 +62,7 @@ class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """Name of the limit."""
     used: float
-    """By all pickers, as far as this one has heard."""
+    """Use at all pickers, as last reported."""
     limit: float
     elsewhere: float | None = None
     """The part of `used` by other pickers; None for tokens of a minute, where it is unknown."""
@@ -71,7 +71,7 @@ class QuotaUsage(msgspec.Struct, frozen=True, kw_only=True):
     is_set: bool = False
     """Whether the quota was set at run time."""
     origin: str = ""
-    """Where the quota comes from, for people."""
+    """Human-readable source of the quota."""
     uncounted: int = 0
     """Requests that were not charged, since the hardware or price of their endpoint is unknown."""
 

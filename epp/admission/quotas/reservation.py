@@ -175,7 +175,7 @@ class Reservation:
     _ledger: "QuotaLedger"
     request: Request
     places: list[Place]
-    """Its target, then its other legs; empty once it is released."""
+    """The target, then the other legs; empty after release."""
     tenant: str = field(init=False)
     is_limited: bool = False
     """Whether its tenant has a quota; if not, it only shares the time of endpoints."""

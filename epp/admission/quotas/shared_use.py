@@ -17,7 +17,7 @@ from epp.framework.sharing import Shareable
 from epp.framework.snapshot import Snapshot
 
 _MOST_ENTRY_BYTES = 20 * 1024
-"""Of one payload; the last entry and the versions of 256 pickers are beside them."""
+"""Most bytes of entries in one payload; the last entry and the versions of 256 pickers are added to them."""
 _WHOLE_RENEWALS = 60
 """Seconds until all use is told again, so that the history of the transport has it for pickers that start."""
 _FORGOTTEN_SECONDS = 5.0
@@ -41,7 +41,7 @@ class _Peer:
     name: str
     version: int = 0
     run: int = 0
-    """Its first version since which all came."""
+    """First of the versions that arrived without a gap."""
     first: int = 0
     is_whole: bool = False
     """Whether all of its use is known."""
@@ -50,9 +50,9 @@ class _Peer:
     is_gone: bool = False
     """Whether it was forgotten without contact: its use is kept for a while."""
     tenants: set[str] = field(default_factory=set)
-    """Those that it told of since `first`."""
+    """Tenants that it reported since `first`."""
     missing: set[str] = field(default_factory=set)
-    """Those that it told of before, and not since."""
+    """Tenants that it reported before `first` and not since."""
 
     def note(self, payload: _Payload, picker: str) -> None:
         is_next = payload.version == self.version + 1
@@ -67,7 +67,7 @@ class _Peer:
 
     @property
     def heard(self) -> int:
-        """Its last version, if all before it came; else 0."""
+        """Its latest version if no earlier one is missing; else 0."""
         return self.version if self.run <= self.first else 0
 
 

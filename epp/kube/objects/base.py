@@ -191,7 +191,7 @@ class Faults:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """All faults: the first twenty as text, then the number of further ones."""
+        """The first twenty faults as text, then the number of further ones."""
         more = (f"{self._left_out} further values are impossible as well",) if self._left_out else ()
         return (*self._found, *more)
 

@@ -274,7 +274,7 @@ class DevicePool(msgspec.Struct, frozen=True, kw_only=True):
     name: PoolName
     generation: int
     devices: Mapping[str, SliceDevice]
-    """By name."""
+    """Keyed by name."""
     nodes: Mapping[str, str]
     """Node by device; empty for a device that is not on a single node."""
     counters: Mapping[tuple[str, str], Fraction]

@@ -27,7 +27,7 @@ class AddOnPlacementScore(Object, frozen=True, kw_only=True):
     """Scores of the cluster whose name is the namespace."""
 
     scores: Mapping[str, float] = msgspec.field(default_factory=dict)
-    """By name, -100..100."""
+    """Scores by name, -100..100."""
     valid_until: float | None = None
     """Seconds since the epoch; None for scores that do not expire."""
     faults: tuple[str, ...] = ()

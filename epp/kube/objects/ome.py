@@ -112,7 +112,7 @@ class AcceleratorClass(ClusterObject, frozen=True, kw_only=True):
     )
     """Terms that a node must meet."""
     terms: tuple[NodeSelectorTerm, ...] = msgspec.field(default=(), name="spec.discovery.nodeSelectorTerms")
-    """The same in the proposal."""
+    """Node selector terms as the proposal spells them."""
 
     def contradiction(self) -> tuple[str, Self] | None:
         """Return a spot price far above the regular price."""

@@ -93,13 +93,13 @@ class Runtime(Object, frozen=True, kw_only=True):
     requirements: Layer = Layer()
     configured_classes: tuple[str, ...] = ()
     configured: tuple[tuple[str, str], ...] = ()
-    """As in InferenceService."""
+    """Settings of the runtime, as in InferenceService."""
     configuration_faults: tuple[str, ...] = ()
     """Field, value and remedy of invalid and ineffective values in the configurations of model formats."""
 
     @property
     def places(self) -> Iterator[tuple[str, Layer]]:
-        """As in InferenceService."""
+        """Yield the layers of the runtime, as in InferenceService."""
         yield "spec.acceleratorRequirements", self.requirements
 
 

@@ -93,7 +93,7 @@ class Placement(Object, frozen=True, kw_only=True):
     """Minimum seconds between updates of scores that do not change the chosen clusters."""
     disabled: bool = False
     spec: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """As it is written."""
+    """The spec as written."""
     faults: tuple[str, ...] = ()
 
     @property

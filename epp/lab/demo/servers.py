@@ -76,7 +76,7 @@ class ModelServer:
 class ServerSpec:
     preset: str
     name: str = ""
-    """By default the preset."""
+    """Name of the server; by default the preset."""
     cluster: str = ""
 
     @property
@@ -152,7 +152,7 @@ def discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
 
 
 class Phase(Enum):
-    """What happens in the local cluster."""
+    """Event in the local cluster."""
 
     CALM = "east and west are calm: east is the local cluster, and serves"
     FULL = "east is full: its score falls and its servers have queues, so that west serves"

@@ -80,7 +80,7 @@ _ACCESS_LOG = {
 }
 """A line of JSON per request: `destination` as the picker named it, `reason` of a refusal, `details` of the status."""
 _MOST_CONNECTIONS = 10_000
-"""Of all clients; a further one is closed."""
+"""Most connections of all clients; further ones are closed."""
 _RUNTIME = {
     # Both are Envoy's own: a connection ends that resets most of its streams so early.
     "overload.premature_reset_total_stream_count": 500,

@@ -94,7 +94,7 @@ def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
 
 
 class BodyMode(StrEnum):
-    """How Envoy sends a body to the picker; Envoy's names."""
+    """Mode in which Envoy sends a body to the picker; the names are Envoy's."""
 
     NONE = "NONE"
     STREAMED = "STREAMED"
@@ -104,7 +104,7 @@ class BodyMode(StrEnum):
 
 
 class Bodies(StrEnum):
-    """How bodies are sent to the picker: pairs of modes."""
+    """Pair of modes in which bodies are sent to the picker."""
 
     FULL_DUPLEX = "full-duplex"
     """In pieces, in both directions: requests of any length, and tokens are counted in every response."""
@@ -136,10 +136,10 @@ class ClusterType(StrEnum):
 
 
 class FailureMode(StrEnum):
-    """How requests are handled while the picker is down; the names are those of an InferencePool."""
+    """Treatment of requests while the picker is down; the names are those of an InferencePool."""
 
     FAIL_CLOSE = "FailClose"
-    """They are answered with 503."""
+    """Answer requests with 503."""
     FAIL_OPEN = "FailOpen"
     """Envoy picks the one with fewer requests of two random endpoints."""
 
@@ -195,7 +195,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     body_mode: Bodies | None = None
     """None for the modes that the failure mode needs, see `body_modes`."""
     request_body_mode: BodyMode | None = None
-    """None for that of `body_mode`."""
+    """None for the mode of `body_mode`."""
     response_body_mode: BodyMode | None = None
     request_header_mode: HeaderMode = HeaderMode.SEND
     """SKIP does not work: headers that are not sent to the picker are forwarded without a destination."""

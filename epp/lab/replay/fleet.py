@@ -162,9 +162,9 @@ class Simulated(Machine, Engine):
 
 
 PAGE_SECONDS = 0.002
-"""From the writing of a metrics page to the datastore."""
+"""Seconds from the writing of a metrics page to the datastore."""
 HOP_SECONDS = 0.001
-"""From the picker to a server, and back; also from one server to another."""
+"""Seconds from the picker to a server, and back; also from one server to another."""
 JITTER_SECONDS = 0.005
 """Longest delay of a request, with seeds other than 0: a few milliseconds can change all later picks."""
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
@@ -176,10 +176,10 @@ _OTHER_ROLES = frozenset({"prefill", "encode", "encode-prefill"})
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """How the requests of a trace are replayed; times are in seconds of virtual time."""
+    """Options of the replay of a trace; times are in seconds of virtual time."""
 
     seed: int = 0
-    """Of the random choices of pickers, the phases of polls and the delays of requests."""
+    """Seed of the pickers' random choices, the phases of polls and the delays of requests."""
     rate_scale: float = 1.0
     """2 sends the requests twice as fast."""
     limit: int | None = None
@@ -189,13 +189,13 @@ class ReplayOptions:
     """Clients leave that have no first token by then."""
     pickers: int = 1
     share_seconds: float | None = None
-    """Time that a batch of shared state takes to the other pickers; None where each sees only its own requests."""
+    """Time that a batch of shared state takes to the other pickers; None if each sees only its own requests."""
     poll_seconds: float = 0.05
     """Fastest interval of polls."""
     page_seconds: float = 0.0
     """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
     transfer_seconds_per_token: float = TRANSFER_SECONDS_PER_TOKEN
-    """Of the KV cache, from a prefill server to a decode server, or to one that copies it."""
+    """Time to transfer the KV cache from a prefill server to a decode server, or to one that copies it."""
     regret_every: int = 4
     """The regret of every fourth routed request is computed, of fewer on more than 16 servers; 0 for none."""
     report_seconds: float = 10.0
@@ -213,7 +213,7 @@ class Server:
     dollars_per_hour: float | None = None
     accelerator_class: str = UNKNOWN_CLASS
     network_seconds: float = 0.0
-    """To it or back, beyond the network of the local cluster."""
+    """Network delay to the server or back, beyond the network of the local cluster."""
     make: Callable[[SimProfile], Engine] = Simulated
 
     def may_answer(self, tokens: int) -> bool:

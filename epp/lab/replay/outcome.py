@@ -27,11 +27,11 @@ class Status(IntEnum):
     """The replay ended before."""
     SERVED = 1
     REFUSED = 2
-    """By the picker or by the server."""
+    """Refused by the picker or by the server."""
     TIMED_OUT = 3
     """The client left because the first token had not come."""
     EVICTED = 4
-    """It was ended to make room for a request of higher priority."""
+    """Ended to make room for a request of higher priority."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Columns:
     queued: Floats
     """Time in the queues of the picker."""
     ttft: Floats
-    """To the first token."""
+    """Time to the first token."""
     total: Floats
-    """To the last token."""
+    """Time to the last token."""
     prompt_tokens: Numbers
     output_tokens: Numbers
     cached_tokens: Numbers
@@ -90,7 +90,7 @@ class Outcome:
     """One replay, or several with different seeds."""
 
     seconds: float
-    """From the first arrival to the last."""
+    """Time from the first arrival to the last."""
     servers: tuple[str, ...]
     classes: tuple[str, ...]
     """Accelerator class of each server."""
@@ -98,13 +98,13 @@ class Outcome:
     tenants: tuple[str, ...]
     columns: Columns
     dollars: Floats
-    """Of each request: its share of the price of the time in which its server was busy; NaN without a price."""
+    """Cost of each request: its share of the price of its server's busy time; NaN without a price."""
     busy_seconds: Floats
-    """Of each server."""
+    """Busy time of each server."""
     dollars_of_servers: Floats
     """Price of these; NaN without one."""
     seed: Numbers
-    """Of each request: position of the seed among those of all replays."""
+    """Position of each request's seed among those of all replays."""
     timeline: Timeline
     adapter_loads: int = 0
     preemptions: int = 0

@@ -127,7 +127,7 @@ def run_virtual(main: Coroutine[Any, Any, T], clock: ManualClock) -> T:
 
 
 PUBLISH_SECONDS = 0.005
-"""From the end of a step of the engine to the index of the picker."""
+"""Seconds from the end of a step of the engine to the index of the picker."""
 
 
 class Watch:
@@ -189,12 +189,12 @@ class Replica:
             None if metrics is None else Watch(self.store, metrics, server, clock, options.poll_seconds)
             for server in fleet.servers
         ]
-        """Of each server; None if the configuration reads no load."""
+        """Metrics polls of each server; None if the configuration reads no load."""
         quotas, work = self.director.quotas.share(seed.decode()), SharedWork(self.store)
         shareables = (work, quotas, *(plugin for plugin in self.assembly.plugins if isinstance(plugin, Shareable)))
         self.exchange = Exchange(seed.decode(), lambda: shareables, self.store.snapshot, clock, salt=options.seed)
         self.shared_at = -math.inf
-        """When its last batch left."""
+        """Time at which its last batch was sent."""
         self.kv_event_readers = tuple(
             plugin for plugin in self.assembly.plugins if isinstance(plugin, PrecisePrefixCacheProducer)
         )

@@ -29,7 +29,7 @@ from epp.routing.director.routing import Routing
 from epp.routing.director.waiting import PendingRequest
 
 _START = 1000.0
-"""On the clock."""
+"""Start of the replay on the clock."""
 LEAD_SECONDS = 1.0
 """Time for polls before the first request."""
 _TOO_LONG = b'{"error":{"message":"the prompt is longer than the context","type":"BadRequestError","code":400}}'
@@ -52,9 +52,9 @@ class _Place:
         self.page = Page.of(self.engine, server.profile)
         self.page_at = -math.inf
         self.alarm = math.inf
-        """When its next event is in the timetable."""
+        """Time of its next event in the timetable."""
         self.publisher: Publisher | None = None
-        """Of KV events, where a plugin reads them."""
+        """Publisher of KV events, if a plugin reads them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +69,7 @@ class _Open:
     routing: Routing | None = None
     request: SimRequest | None = None
     prefiller: _Place | None = None
-    """Where its prompt is computed, where that is another server than that of the answer."""
+    """Server that computes the prompt, if another one generates the answer."""
     ttft: float | None = None
 
 

@@ -55,16 +55,16 @@ class Summary(msgspec.Struct, frozen=True):
 
     requests: int
     ttft: Quantiles
-    """To the first token; requests without an answer count as infinite."""
+    """Time to the first token; requests without an answer count as infinite."""
     tpot: Quantiles
     """Between two tokens, the mean of each request; requests without an answer count as infinite."""
     total: Quantiles
-    """To the last token; requests without an answer count as infinite."""
+    """Time to the last token; requests without an answer count as infinite."""
     goodput: float | None
     """Share of the requests with targets that kept them."""
     dollars_per_1000_requests: float | None
     dollars_per_million_tokens: float | None
-    """Of served prompts and answers."""
+    """Price of a million tokens of served prompts and answers."""
     cached_share: float | None
     """Share of the prompt tokens of served requests that engines had cached."""
     session_pace_spread: float | None
@@ -89,7 +89,7 @@ class Groups(msgspec.Struct, frozen=True):
     models: dict[str, Summary]
     tenants: dict[str, Summary]
     classes: dict[str, Summary]
-    """By accelerator class of the server; without the requests that reached none."""
+    """Summary by accelerator class of the server; requests that reached none are left out."""
 
 
 _MOST_GROUPS = 50

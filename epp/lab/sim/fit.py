@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     token_seconds: tuple[float, ...]
-    """When each token arrived."""
+    """Arrival time of each token."""
 
     @property
     def seconds_per_token(self) -> float | None:

@@ -25,9 +25,9 @@ _FIT_SHARE = 0.7
 _SLOW_PROMPT_SHARE = 0.03
 """Lengths grow no further once a prompt takes this share of the budget."""
 _SLOW_BATCH_SHARE = 0.15
-"""The same for sizes of batches."""
+"""Batch sizes grow no further once a batch takes this share of the budget."""
 _TOKEN_IDS = range(20, 120)
-"""In every vocabulary, and no usual special tokens."""
+"""Ids that every vocabulary has and that are usually not special tokens."""
 _CONNECT_SECONDS = 5.0
 _PAGE_SECONDS = 10.0
 _MOST_PAGE_BYTES = 8 * 2**20

@@ -133,7 +133,7 @@ class _Function(msgspec.Struct):
 
 class _Tool(msgspec.Struct):
     function: _Function | None = None
-    """Of chats; the Responses API has its name beside the type."""
+    """Function of a chat's tool; in the Responses API, the name is beside the type."""
     name: str = ""
 
 

@@ -22,13 +22,13 @@ _PARAMETERS = 8e9
 _COMPUTE_SHARE, _BANDWIDTH_SHARE, _MEMORY_SHARE = 0.4, 0.7, 0.92
 """Shares of the figures of a data sheet that an engine reaches or uses."""
 _KV_BYTES = 128 * 1024
-"""Of one token."""
+"""KV-cache bytes of one token."""
 _CONTEXT_TOKENS = 1024
-"""Of each request in a batch."""
+"""Context of each request in a batch."""
 _WEIGHTS_AND_WORKSPACE = ((16e9, 3e9), (8e9, 2e9))
 """Bytes in 16 bits, and in 8 bits for devices that could not hold the former and a cache."""
 _OTHER_HOST_GBPS = 32.0
-"""Of devices whose link to the host is unknown: 16 lanes of PCIe 4."""
+"""Bandwidth of devices whose link to the host is unknown: 16 lanes of PCIe 4."""
 _BLOCKS_PER_REQUEST = 30
 _BATCH_SIZES = (256, 128, 64, 32, 16)
 _MOST_BYTES = 64 * 1024

@@ -30,7 +30,7 @@ class RunningSim:
         self.host, self.port = host, port
         self.address = str(HostPort(host, port))
         self.machine = driver.machine
-        """To be read only."""
+        """The simulated machine, for reading only."""
         self._driver = driver
         self._completions = completions
 

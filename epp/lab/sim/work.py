@@ -40,9 +40,9 @@ class Found(NamedTuple):
 
     blocks: int
     copied: int = 0
-    """Those of them that are copied from host memory."""
+    """Number of these that are copied from host memory."""
     read: int = 0
-    """Those of them that are read from the disk."""
+    """Number of these that are read from the disk."""
 
 
 class KVCache:
@@ -281,9 +281,9 @@ class SimSequence:
     request: SimRequest
     submitted_seconds: float
     known_tokens: int
-    """Those of the prompt and of the answer so far."""
+    """Tokens of the prompt and of the answer so far."""
     last_tokens: int
-    """Those of the prompt and the whole answer."""
+    """Tokens of the prompt and the whole answer."""
     computed_tokens: int = 0
     cached_tokens: int = 0
     last_emission_seconds: float = 0.0
@@ -305,7 +305,7 @@ class SimStep:
 
     started_at: float
     seconds: float
-    """Of one of them."""
+    """Duration of one step."""
     tokens: tuple[tuple[int, int], ...]
     """Request ids, and tokens to compute in each."""
     repeats: int = 1
@@ -323,11 +323,11 @@ class Workload(NamedTuple):
     """The requests that a machine has not finished."""
 
     step_seconds: float
-    """Left of the step in progress."""
+    """Remaining time of the step in progress."""
     decoding: Sequence[tuple[int, int]]
-    """Of each request that decodes: tokens of its answer that are left, and its blocks of the cache."""
+    """Remaining answer tokens, and cache blocks, of each request that decodes."""
     computing: Sequence[tuple[int, int]]
-    """Of each other request in the batch: tokens to compute before its next one, and those left of its answer."""
+    """Tokens to compute before the next output, and remaining answer tokens, of each other request in the batch."""
     waiting: Sequence[tuple[int, int]]
-    """The same of each request in the queue."""
+    """Tokens to compute before the next output, and remaining answer tokens, of each queued request."""
     free_blocks: int

@@ -136,9 +136,9 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
 class _Session:
     number: int
     blocks: "array[int]"
-    """Of the longest prompt so far."""
+    """Blocks of the longest prompt so far."""
     tokens: int
-    """Of all that was said."""
+    """Tokens of the whole conversation."""
     calls: int = 0
 
 

@@ -63,7 +63,7 @@ class _Conversation(NamedTuple):
     turns: list[tuple[int, int]]
     """Bytes of the prompt and tokens of the answer; the last one first."""
     blocks: "array[int]"
-    """Of the longest prompt: those of the other prompts are the first of these."""
+    """Blocks of the longest prompt; each other prompt is a beginning of it."""
 
 
 class ConversationTrace(FileTrace):

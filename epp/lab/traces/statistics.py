@@ -66,7 +66,7 @@ class Statistics(_Part, frozen=True, kw_only=True):
     format: str
     requests: int
     seconds: float
-    """From the first request to the last."""
+    """Time from the first request to the last."""
     rate: float
     """Requests a second, in the mean; 0 for a single moment."""
     peak: int
@@ -172,7 +172,7 @@ class _Arrivals:
 
     @property
     def dispersion(self) -> float | None:
-        """Of the full windows."""
+        """Index of dispersion of the full windows."""
         windows = self._window
         if windows < 2 or not self._windowed:  # noqa: PLR2004  a variance
             return None

@@ -194,7 +194,7 @@ class FileTrace(ABC):
         self.format = format
         self.block_tokens = block_tokens
         self.problems = Problems(self.name, self.unit)
-        """Those of the latest iteration, as far as it has come."""
+        """Problems of the latest iteration so far."""
         self._on_disk: BinaryIO | None = None
         self._bytes_read = 0
 

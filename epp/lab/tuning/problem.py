@@ -85,7 +85,7 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         )
     }
 )
-"""By name: time to the first token (ttft), between tokens (tpot), to the last token (e2e), and others."""
+"""Figures by name: time to the first token (ttft), between tokens (tpot), to the last token (e2e), and others."""
 
 
 class Condition(NamedTuple):

@@ -43,13 +43,13 @@ _PRESENT = "as it is"
 
 @dataclass(frozen=True)
 class Change:
-    """A figure before and after, on held-out traffic; None where it is unknown or infinite."""
+    """A figure before and after, on held-out traffic; None if it is unknown or infinite."""
 
     figure: Figure
     before: float | None
     after: float | None
     low: float | None
-    """Of the 95 % interval of the difference."""
+    """Lower end of the 95 % interval of the difference."""
     high: float | None
     verdict: Verdict
 
@@ -73,7 +73,7 @@ class Candidate:
     others: Sequence[Change]
     """Changes of figures that were not tuned."""
     outcome: Outcome
-    """On held-out traffic."""
+    """Outcome on held-out traffic."""
     broken: Sequence[str]
     """Conditions that it does not keep on held-out traffic."""
 
@@ -88,7 +88,7 @@ class Result:
     before: Outcome
     """The configuration as it is, on held-out traffic."""
     candidates: Sequence[Candidate]
-    """One, or those of the Pareto front; none if no trial was better in training."""
+    """One candidate, or those of the Pareto front; none if no trial was better in training."""
 
     @property
     def recommended(self) -> Sequence[Candidate]:

@@ -56,7 +56,7 @@ class Problem:
     options: ReplayOptions
     targets: Targets
     objectives: tuple[str, ...]
-    """One, or two for a Pareto front."""
+    """One objective, or two for a Pareto front."""
     conditions: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
@@ -70,7 +70,7 @@ class Problem:
 
     @property
     def space(self) -> SearchSpace:
-        """What may vary; raises ConfigurationError."""
+        """Parameters that may vary; raises ConfigurationError."""
         registry = Registry(modules=self.options.plugin_modules)
         return SearchSpace(load_text(self.text, self.origin), registry, self.also)
 

@@ -44,12 +44,12 @@ class Hub:
         files = tuple(files)
         found = ObjectsByKind(files)
         self.scores = found.of(AddOnPlacementScore)
-        """By `namespace/name`; the namespace is the name of the cluster."""
+        """Keyed by `namespace/name`; the namespace is the name of the cluster."""
         self.clusters = found.of(ManagedCluster)
         self.sets = found.of(ManagedClusterSet)
         self.bindings = found.of(ManagedClusterSetBinding)
         self.placements = _without_terminating(found.of(Placement))
-        """By `namespace/name`, without terminating objects."""
+        """Keyed by `namespace/name`, without terminating objects."""
         pages: defaultdict[str, list[PlacementDecision]] = defaultdict(list)
         for _, page in sorted(_without_terminating(found.of(PlacementDecision)).items()):
             pages[page.placement].append(page)

@@ -83,7 +83,7 @@ class HubSecret(Parameters, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=253)]
     """Name of the Secret."""
     namespace: str = ""
-    """Its namespace; by default that of the pool."""
+    """Namespace of the Secret; by default that of the pool."""
     key: str = ""
     """Key with the kubeconfig; by default `kubeconfig` or `value`."""
 

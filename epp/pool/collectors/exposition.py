@@ -39,7 +39,7 @@ _NEAR, _VERY_NEAR = 512, 16
 _LARGE = 8 * 1024
 """Size from which the search for a missing series is expensive."""
 _SEARCHES = 8
-"""One of so many large pages of similar length is searched for a missing series."""
+"""Of this many large pages of similar length, one is searched for a missing series."""
 _LINE = 48
 """Least growth of a page when a series and its comments are added, in bytes."""
 T = TypeVar("T")

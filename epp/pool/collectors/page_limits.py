@@ -17,7 +17,7 @@ _SLICE_BYTES = 32 * 1024
 """Bytes that are collected before they are searched, which takes a tenth of a millisecond."""
 _SHORTEST_LINE_BYTES = 8
 _CHECKED = 64
-"""One of so many small pages of similar size is checked for too many lines."""
+"""Of this many small pages of similar size, one is checked for too many lines."""
 _GROWN_BYTES = 512
 _START_BYTES = 2048
 """Start of a page without wanted series, which is returned for messages."""

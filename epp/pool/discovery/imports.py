@@ -56,7 +56,7 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
         self._resolver = Resolver(system_lookup)
         self._clusters: ClusterTagger
         self._without: tuple[str, ...] = ()
-        """Why clusters that export the pool have no endpoint."""
+        """Reasons that clusters which export the pool have no endpoint."""
 
     @property
     def references(self) -> Mapping[str, str]:
@@ -75,7 +75,7 @@ class PoolImportDiscovery(Discovery[PoolImportParameters]):
 
     @property
     def trouble(self) -> str:
-        """Why its endpoints may be out of date, or some are missing."""
+        """Reason that endpoints may be out of date or missing."""
         name = self.parameters.pool_import
         if unread := self._clusters.unread(_KINDS):
             return unread

@@ -129,7 +129,7 @@ class PodDiscovery(Discovery[Parameters]):
 
     @property
     def trouble(self) -> str:
-        """Why the endpoints may be out of date: the API server does not tell of the pods or of the pool."""
+        """Reason that the endpoints may be out of date: the API server does not report pods or the pool."""
         selection = self._selection
         watches = (self._pools, None if selection is None else selection.pods)
         lost = (watch for watch in watches if watch is not None and watch.reason)
@@ -139,7 +139,7 @@ class PodDiscovery(Discovery[Parameters]):
 
     @property
     def shortage(self) -> str:
-        """Why the pool has no endpoints; empty if it has some, or there is no pool."""
+        """Reason that the pool has no endpoints; empty if it has some, or there is no pool."""
         selection = self._selection
         if selection is None or any(selection.ids.values()):
             return ""

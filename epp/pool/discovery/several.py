@@ -36,7 +36,7 @@ class SourceState(NamedTuple):
     hidden: int
     """Endpoints that are not in the pool, since a source before has one of the same address or id."""
     trouble: str
-    """Why the endpoints may be out of date; empty if they are not."""
+    """Reason that the endpoints may be out of date; empty if they are not."""
     stale_seconds: float
     """Time since the trouble began; 0 without."""
 
@@ -52,7 +52,7 @@ class _Part(Pool):
         """Ids of the endpoints that are in the pool."""
         self.is_started = False
         self.failure = _NOT_READ
-        """Why its plugin does not run; empty while it does."""
+        """Reason that the plugin does not run; empty while it does."""
         self.since = now
         self.told = ""
         """The trouble of the last log line."""

@@ -46,7 +46,7 @@ class Target:
     accelerator: AcceleratorDeclaration | None = None
     tls: bool = False
     metrics: HostPort | None = None
-    """Its metrics page, if that is not at the endpoint itself."""
+    """Address of the metrics page, if it differs from the endpoint's."""
 
     def endpoint(self, address: str, metrics_address: str = "") -> Endpoint:
         """Return the endpoint at this address, with the address of its metrics page."""
@@ -88,7 +88,7 @@ class Resolver:
 
     def __init__(self, lookup: Lookup, targets: Sequence[Target] = ()) -> None:
         self.targets = tuple(targets)
-        """In effect after the next `refresh`."""
+        """The targets; a change takes effect at the next `refresh`."""
         self._lookup = lookup
         self._hosts: frozenset[str] = frozenset()
         """Host names of the targets in effect."""

@@ -63,16 +63,16 @@ class CentralSocket:
 
     def __init__(self, context: Context, address: str, topic: bytes) -> None:
         self.problem = ""
-        """Why it does not listen; empty if it does."""
+        """Reason that it does not listen; empty if it does."""
         self.engines: dict[int, _Connected] = {}
         self._waiting_bytes = 0
         self._context, self._address = context, address
         self._wanted, self._bound = 0, 0
         """Ports, from that of the address; none before an endpoint is known: its sender would be unknown."""
         self._ranks: dict[tuple[str, int, str], Sender] = {}
-        """By pod, rank and address."""
+        """Keyed by pod, rank and address."""
         self._senders: dict[tuple[str, str], Sender] = {}
-        """By name and address."""
+        """Keyed by name and address."""
         self._hosts: dict[int, str] = {}
         """Address of each connection, by its file descriptor; empty for unknown."""
         self._due = 0.0

@@ -26,7 +26,7 @@ _MOST_NAME = 1024
 _MOST_EXTRA_BYTES = 128 * 1024
 """Extra keys of an event, of 8,000 blocks with the name of an adapter; lists in lists take 10 milliseconds."""
 _ExtraKeys: TypeAlias = Annotated[list[Any], Meta(max_length=64)] | None
-"""Of one block."""
+"""Extra keys of one block."""
 INDEXED_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 """Kinds of caches in which a block serves all later tokens."""
 KINDS = INDEXED_KINDS | {"sliding_window", "sliding_window_mla", "chunked_local_attention", "mamba", "cross_attention"}
@@ -61,7 +61,7 @@ class BlockRemoved(msgspec.Struct, tag_field="type", frozen=True):
 
 
 class AllBlocksCleared(msgspec.Struct, tag_field="type", frozen=True):
-    """All caches of the engine were emptied."""
+    """The engine emptied all its caches."""
 
 
 class _StoredMap(BlockStored, tag="BlockStored", frozen=True):

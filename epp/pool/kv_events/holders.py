@@ -72,9 +72,9 @@ class Held(NamedTuple):
     blocks: NDArray[np.int32]
     """Blocks in any tier."""
     weighted: NDArray[np.float64]
-    """The same, where a block counts with the weight of its best tier."""
+    """Blocks, each counted with the weight of its best tier."""
     by_tier: Mapping[str, NDArray[np.int32]]
-    """The same by best tier; empty where no lane holds any."""
+    """Blocks by best tier; empty if no lane holds any."""
     offloaded: NDArray[np.int32]
     """Blocks in the tier `cpu`."""
 
@@ -89,7 +89,7 @@ class CachedBlocks:
     def __init__(self, *, capacity: int, secret: int) -> None:
         self.blocks = RowTable(capacity, secret)
         self._holders: dict[str, list[NDArray[np.uint64]]] = {}
-        """By tier, word and row: sets of lanes."""
+        """Sets of lanes, by tier, word and row."""
         self._numbers = np.zeros(0, dtype=np.intp)
         """Number of each lane, by id; -1 if it is removed."""
         self._count = 0

@@ -63,12 +63,12 @@ class _Batch:
     def __init__(self) -> None:
         self.stored, self.stored_hashes, self.removed_hashes = array("Q"), array("Q"), array("Q")
         self.engine_hashes = array("Q")
-        """For a journal: the engine's hashes in the order of `stored`."""
+        """Hashes of the engine in the order of `stored`, for a journal."""
         self.stored_in: list[tuple[Lane, str, int]] = []
         """Lane, tier and number of blocks, in the order of `stored`."""
         self.removed_from: list[tuple[Lane, str, int]] = []
         self.removals: list[tuple[Lane, str, list[int]]] = []
-        """For a journal: lane, tier, and the engine's hashes in the order of `removed_hashes`."""
+        """Lane, tier, and hashes of the engine in the order of `removed_hashes`, for a journal."""
         self._touched: dict[Lane, set[int]] = {}
         """Hashes by lane."""
 
@@ -107,7 +107,7 @@ class BlockIndex(CachedBlocks):
         self._journal = journal
         self._first = lru_cache(1024)(block_hash.first)
         self._engine_blocks = RowTable(capacity, secret)
-        """By the engine's hash."""
+        """Keyed by the engine's hash."""
         self._keys: Keys = self._engine_blocks.column(np.uint64)
         self._engine_hashes: Keys | None = None if journal is None else self._engine_blocks.column(np.uint64)
         self._tiers: set[str] = set()

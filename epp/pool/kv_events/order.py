@@ -63,7 +63,7 @@ class EngineCounts:
         self.is_connected = False
         """Whether the picker is subscribed to it now."""
         self.errors = Counter[str]()
-        """By operation."""
+        """Number of errors by operation."""
 
 
 class EventCounts:
@@ -115,7 +115,7 @@ class EventOrder:
         self._last: tuple[int, int] | None = None
         """Number and digest of the last message that was applied."""
         self._live: tuple[int, int] | None = None
-        """The same of the last message that was not repeated."""
+        """Number and digest of the last applied message that was not a repetition."""
         self._rests_until = -math.inf
 
     def connected(self, now: float) -> None:

@@ -64,7 +64,7 @@ class RedisParameters(Parameters, frozen=True):
 
 
 class BlockIndexParameters(Parameters, frozen=True):
-    """Where blocks are indexed."""
+    """Place in which blocks are indexed."""
 
     in_memory_config: InMemory = InMemory()
     """Size of the index."""
@@ -96,7 +96,7 @@ class TokenizersPool(Parameters, frozen=True):
     workers_count: Count = 5
     """Without effect."""
     uds: UdsTokenizerConfig = UdsTokenizerConfig()
-    """Where it is."""
+    """Socket of the tokenizer service."""
 
     def __post_init__(self) -> None:
         if self.model_name:
@@ -107,7 +107,7 @@ class Indexer(Parameters, frozen=True):
     """The index, and the weights of tiers."""
 
     kv_block_index_config: BlockIndexParameters = BlockIndexParameters()
-    """Where blocks are indexed."""
+    """Place in which blocks are indexed."""
     kv_cache_backend_configs: tuple[Backend, ...] = (Backend(name="gpu", weight=1.0), Backend(name="cpu", weight=0.8))
     """Weights of tiers; a tier that is not listed weighs 1."""
     tokenizers_pool_config: TokenizersPool | None = None
@@ -128,7 +128,7 @@ class PrecisePrefixCacheParameters(Parameters, frozen=True):
     speculative_ttl: str = field(default="2s", name="speculativeTTL")
     """Time after which an expected block that no event confirmed is forgotten."""
     prediction_check: PredictionCheck = PredictionCheck()
-    """When the predictions for an endpoint count as wrong. Not a parameter of llm-d-router."""
+    """Condition under which the predictions for an endpoint count as wrong. Not a parameter of llm-d-router."""
 
     def __post_init__(self) -> None:
         parse_duration(self.speculative_ttl or "0")

@@ -386,7 +386,7 @@ class PrecisePrefixCacheProducer(
 
     @property
     def inputs(self) -> InputState:
-        """Why the picker does not listen for engines or share its index, and invalid ports in labels."""
+        """Reasons that the picker does not listen for engines or share its index, and invalid ports in labels."""
         shared = () if self._shared is None else self._shared.problems
         return InputState((*self._subscriptions.problems, *shared), ignored=self._subscriptions.ignored)
 

@@ -176,7 +176,7 @@ class PromptBlocks(NamedTuple):
     """The blocks of a request, of each block size of the engines."""
 
     keys: Mapping[int, Sequence[Keys]]
-    """By block size: keys of each prompt."""
+    """Keys of each prompt, by block size."""
     total_blocks: int
     """Blocks of the configured size, in all prompts."""
 
@@ -261,11 +261,11 @@ class Matched(NamedTuple):
     tokens: NDArray[np.int64]
     """Tokens in any tier."""
     weighted: NDArray[np.float64]
-    """The same, where a token counts with the weight of its best tier."""
+    """Tokens, each counted with the weight of its best tier."""
     offloaded: NDArray[np.int64]
     """Tokens in the tier `cpu`."""
     tiers: Mapping[str, NDArray[np.int64]]
-    """By best tier, except the fast ones."""
+    """Tokens by best tier, without the fast tiers."""
 
     def replaced(self, where: NDArray[np.bool_], other: "Matched") -> "Matched":
         """Return those of another match in some slots."""
@@ -283,9 +283,9 @@ class SharedMatch:
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.blocks: Counter[tuple[str, str]] = Counter()
-        """By endpoint and best tier."""
+        """Number of blocks by endpoint and best tier."""
         self.offloaded: Counter[str] = Counter()
-        """By endpoint: blocks in the tier `cpu`."""
+        """Number of blocks in the tier `cpu` by endpoint."""
         self._weights = weights
         self._whole: set[str] | None = None
         self._offloaded_whole: set[str] | None = None

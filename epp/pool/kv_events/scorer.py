@@ -132,7 +132,7 @@ class PrecisePrefixCacheScorer(
 
     @property
     def inputs(self) -> InputState:
-        """Why no engine can connect, and the tokenizer service, while it is not asked."""
+        """Reasons that no engine can connect, or that the tokenizer service is not asked."""
         found = super().inputs
         if self._tokens is None:
             return found

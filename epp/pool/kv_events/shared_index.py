@@ -83,12 +83,12 @@ class SharedIndex:
         self._block_tokens = block_tokens
         self._weights = weights
         self.endpoints: dict[Lane, str] = {}
-        """Those whose blocks are written, by lane."""
+        """Endpoints whose blocks are written, by lane."""
         self._breaker = Breaker(_MOST_FAILURES, self._log_change, clock=clock, rest_seconds=_REST_SECONDS)
         self._problem = ""
-        """Why nothing is written at present."""
+        """Reason that nothing is written at present."""
         self._refused = ""
-        """Why some of the latest writes failed."""
+        """Reason that some of the latest writes failed."""
         self._other_sizes: set[int] = set()
         """Tokens of blocks that are not shared."""
         self._lookups = Counter(dict.fromkeys(("answered", "partial", "late", "busy", "failed", "unavailable"), 0))
@@ -96,7 +96,7 @@ class SharedIndex:
         self._cleared = 0
         self._queue = WriteQueue()
         self.source: BlockIndex | None = None
-        """Its blocks are written again after the queue was full."""
+        """Index whose blocks are written again after the queue was full."""
         self._refill: Iterator[Sequence[HeldBlocks]] = iter(())
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -209,7 +209,7 @@ class SharedIndex:
 
     @property
     def problems(self) -> Iterable[InputProblem]:
-        """Why the server is not used, or not for all blocks."""
+        """Reasons that the server is not used, or not for all blocks."""
         if problem := self._problem or self._breaker.problem or self._refused:
             yield InputProblem(self.name, reason=f"the KV caches of this picker are not shared: {problem}")
         if self._other_sizes:

@@ -173,7 +173,7 @@ for i, key in ipairs(KEYS) do
 end
 return table.concat(answer, ' ')
 """
-"""Returns the key of each block at KEYS, which are an engine's names; 0 where it has none, or several."""
+"""Returns the key of each block at KEYS, which are an engine's names; 0 if it has none, or several."""
 
 
 _MOST_WAITING = 200_000

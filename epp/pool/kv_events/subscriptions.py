@@ -126,7 +126,7 @@ class _Engine:
     counts: EngineCounts = field(default_factory=EngineCounts)
     asked: float = -math.inf
     invalid_label: str = ""
-    """Why the ports in its labels are not used; empty if they are, or there are none."""
+    """Reason that the ports in its labels are not used; empty if they are, or there are none."""
 
     @property
     def addresses(self) -> Addresses:
@@ -146,7 +146,7 @@ class Subscriptions:
         self._counts = EventCounts()
         self._subscriber: Subscriber | None = None
         self._doubted = np.zeros(0, dtype=bool)
-        """By lane: whether messages are missing that the engine is asked to repeat."""
+        """Whether messages of the lane are missing that the engine is asked to repeat; by lane."""
 
     def add(self, endpoint: Endpoint, lane: Lane) -> None:
         """Subscribe to an endpoint, whose blocks are in this lane."""

@@ -24,7 +24,7 @@ class RunningTargets:
     def __init__(self, ttl_seconds: float) -> None:
         self._ttl = ttl_seconds
         self._targets: dict[int, dict[int, float]] = {}
-        """By slot and number of the request."""
+        """Targets by slot and number of the request."""
         self._expiry: deque[tuple[float, int, int]] = deque()
         self._number = 0
         self._strictest: Floats = np.zeros(0)
@@ -141,7 +141,7 @@ class LatencyMetrics:
 
     @property
     def samples(self) -> Iterator[Sample]:
-        """All values; may be read in any thread."""
+        """All samples; may be read in any thread."""
         for labels, model in [*self._models.items()]:
             yield from (Sample(metric, values, labels) for metric, values in model.distributions.items())
             yield from (Sample(_VIOLATIONS, count, (*labels, kind)) for kind, count in model.violations.items())

@@ -92,7 +92,7 @@ class _Sent:
     number: int = 0
     """Among the running requests with a target."""
     first_seconds: float = nan
-    """From its arrival to the first byte of the response."""
+    """Seconds from the request's arrival to the first byte of the response."""
 
 
 class PredictedLatencyProducer(

@@ -56,7 +56,7 @@ class QuantilePrediction(NamedTuple):
     sure: Mask
     """Whether enough samples taught them; elsewhere, they are the expected times."""
     samples: Floats
-    """Of the endpoint under like load."""
+    """Samples of the endpoint under similar load."""
     ratio: Floats
     """Median of the learned ratio, of use where sure."""
 
@@ -98,9 +98,9 @@ class LatencyQuantiles:
 
     def __init__(self) -> None:
         self._cells: NDArray[np.intp] = np.zeros((_FIRST_SLOT, _BUCKETS + 1), dtype=np.intp)
-        """By row and bucket; the last bucket has all. Cell 0 stays empty."""
+        """Cell by row and bucket; the last bucket has all samples. Cell 0 stays empty."""
         self._histograms = np.zeros((_FIRST_CELLS, _BINS), dtype=np.float32)
-        """By cell; samples weigh more and more, and are divided by the weight of the next one."""
+        """Histogram of each cell. Later samples weigh more; sums are divided by the weight of the next sample."""
         self._weights = np.ones(_FIRST_CELLS)
         self._counts = np.zeros(_FIRST_CELLS)
         self._ratios = np.ones((2, _FIRST_CELLS))
@@ -114,7 +114,7 @@ class LatencyQuantiles:
         self._rows: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """Row of the class of each slot."""
         self._tags: Records[AcceleratorTag] | None = None
-        """Those that the rows are of."""
+        """Tags of the endpoints in the rows."""
         self._updated_at = -inf
         self.errors = [0.0, 0.0]
         """Mean absolute errors of the latest expected times and learned medians, in seconds."""
@@ -298,7 +298,7 @@ class LatencyLearner:
     def __init__(self) -> None:
         self._models: dict[str, dict[Kind, LatencyQuantiles]] = {}
         self._epochs: Counter[int] = Counter()
-        """By slot; another endpoint has another one."""
+        """Epoch of each slot; it changes with the endpoint of the slot."""
 
     def predict(self, kind: Kind, model: str, candidates: Candidates, expected: Expected, now: float) -> Outlook:
         """Return predicted times for the candidates: the expected ones until enough is learned."""

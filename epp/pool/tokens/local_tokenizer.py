@@ -61,7 +61,7 @@ class Prefixes:
         self._bytes = 0
         self._secret = token_bytes(_KEY_BYTES)
         self._found: dict[bytes, tuple[NDArray[np.uint32], int]] = {}
-        """By digest of a beginning: the ids of a whole text, and how many of them are of the beginning."""
+        """Ids of a whole text, and how many of them belong to its beginning; by digest of the beginning."""
         self._texts: OrderedDict[int, tuple[NDArray[np.uint32], Sequence[bytes]]] = OrderedDict()
         self._special = _places(tokenizer.get_added_tokens_decoder())
         self._ids = np.array(sorted(self._special.values()), dtype=np.uint32)

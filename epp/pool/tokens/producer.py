@@ -58,12 +58,12 @@ _log = structlog.get_logger()
 
 
 class Result(StrEnum):
-    """How a request came to its token ids, or why it was routed without."""
+    """Origin of the token ids of a request, or the reason that it was routed without."""
 
     CACHED = "cached"
     FETCHED = "fetched"
     LATE = "late"
-    """Not within the budget."""
+    """The source did not answer within the budget."""
     BUSY = "busy"
     """Too many fetches at that moment."""
     REFUSED = "refused"
@@ -324,7 +324,7 @@ class TokenProducer(
         )
 
     def _looked_up(self, request: Request) -> Lookup | None:
-        """Look in the cache, once; None where there is nothing to look up."""
+        """Look in the cache, once; None if there is nothing to look up."""
         api = Api.of(request.path)
         if self._fetches is None or api is None or not request.content or request.body.is_token_ids:
             return None

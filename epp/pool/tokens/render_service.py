@@ -34,7 +34,7 @@ from epp.routing.bodies.model_member import with_model
 
 _MOST_CONTENT_BYTES = 8 * 1024 * 1024
 _ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
-"""Of 131,072 tokens, the ids take one MiB; with media, there is more that is not read."""
+"""Largest answer: the ids of 131,072 tokens take 1 MiB; with media, the answer has more that is not read."""
 _MOST_ID_BYTES = 2 * 1024 * 1024
 """Text of token ids, and without media the whole answer."""
 _MOST_LISTS, _MOST_COMMAS = 16 * 1024, 5 * 256 * 1024

@@ -171,7 +171,7 @@ class Tokens(NamedTuple):
     """Tokens of the prompts; `ids` has the first `MOST_TOKENS`."""
     ids: NDArray[np.uint32]
     ends: tuple[int, ...] = ()
-    """Where each prompt of a list ends; empty for a single prompt."""
+    """End of each prompt of a list, in tokens; empty for a single prompt."""
     media: tuple[MediaTokens, ...] = ()
 
     @classmethod
@@ -225,7 +225,7 @@ class TokenSource(ABC):
     """Returns the token ids of prompts."""
 
     name: str
-    """In log lines and on `/healthz`."""
+    """Name in log lines and on `/healthz`."""
     most_bytes: int
     """Largest body that it is asked about."""
     most_fetches: int

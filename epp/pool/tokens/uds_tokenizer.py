@@ -25,7 +25,7 @@ from epp.pool.tokens.source import (
 )
 
 _MOST_CONTENT_BYTES = 4 * 1024 * 1024
-"""It is decoded and encoded in a thread, a step at a time: each holds the interpreter lock for 10 milliseconds."""
+"""Largest content. A thread decodes and encodes it in steps; each step holds the interpreter lock for 10 ms."""
 _MOST_ANSWER_BYTES = 4 * 1024 * 1024
 _MOST_FIELDS = 8192
 """Fields of an answer: each takes a microsecond; a list of token ids is one."""

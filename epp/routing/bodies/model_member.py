@@ -207,7 +207,7 @@ def _address(data: bytes | msgspec.Raw) -> int:
 
 
 def _before_member(body: bytes, value: int) -> bytes | None:
-    """Return the object without the member of this value and all behind it; None where no `model` can be left."""
+    """Return the object without the member of this value and all behind it; None if no `model` can be left."""
     quote = body.rfind(b'"', 0, value)
     key = body.rfind(b'"', 0, quote)  # no spelling of the key has a quote
     if body.find(b'"model"', 0, key) < 0 and body.find(rb"\u00", 0, key) < 0:

@@ -51,7 +51,7 @@ class UsageReader:
     _kept: bytearray = field(default_factory=bytearray, init=False)
     _skips_line: bool = field(default=False, init=False)
     _scanner: MemberScanner | None = field(default=None, init=False)
-    """Of a body that is too long to be kept."""
+    """Scanner of a body that is too long to keep."""
     _in_value: bool = field(default=False, init=False)
     _head: bytes = field(default=b"", init=False)
     _tail: bytes = field(default=b"", init=False)

@@ -117,7 +117,7 @@ class Ledger:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request's entry in the ledger; every verb may be called at any time, any number of times."""
+    """Entry of one request in the ledger; each method may be called at any time and repeatedly."""
 
     _ledger: Ledger
     _work: Work

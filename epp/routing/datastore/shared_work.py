@@ -19,7 +19,7 @@ _MOST_ENTRIES = MOST_PAYLOAD_BYTES // _ENTRY_BYTES
 _RENEWED = _MOST_ENTRIES // 2
 """Endpoints that are told again at once where all do not fit in a payload."""
 _MOST_REQUESTS, _MOST_TOKENS = 1_000_000, 10**12
-"""At one endpoint by one picker."""
+"""Most that one picker may report for one endpoint."""
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,13 +60,13 @@ class SharedWork(Shareable):
         self._store = store
         self._tells = tells
         self._peers: dict[str, dict[str, _Entry]] = {}
-        """By picker and address, of endpoints of the pool."""
+        """Entries by picker and address of the endpoint."""
         self._totals: dict[str, tuple[int, int]] = {}
         """Requests and tokens of all other pickers, by address."""
         self._told = np.zeros((3, 0))
         """Requests, tokens and picks by slot, as others know them."""
         self._endpoints: tuple[Endpoint | None, ...] = ()
-        """Of these slots."""
+        """Endpoint of each slot."""
         self._renews = self._renews_all = True
         self._next = 0
         """Slot at which the next payload begins, so that a full one leaves each slot out in turn."""

@@ -36,10 +36,10 @@ class Slots:
 
     def __init__(self, capacity: int = 0) -> None:
         self.slots: dict[str, int] = {}
-        """By id of the endpoint."""
+        """Keyed by endpoint id."""
         self.endpoints: list[Endpoint | None] = [None] * capacity
         self.identities: list[Identity] = [_NOBODY] * capacity
-        """By slot, including identity fields known before the last change of labels."""
+        """Identity by slot, including fields known before the last change of labels."""
         self._by_address: dict[str, list[int]] = {}
         self.free: list[int] = list(range(capacity))
         """A heap."""
@@ -109,10 +109,10 @@ class ColumnTable:
         self.capacity = 0
         """Slots that there is room for."""
         self.columns: dict[str, Column] = {}
-        """By name."""
+        """Keyed by name."""
         self._working: dict[str, Floats] = {}
         self._cells: dict[str, memoryview[float]] = {}
-        """The same memory: a single number is read and written there at half the cost."""
+        """Views of the same memory, which read and write a single number at half the cost."""
         self._published: Mapping[str, Floats] = {}
         self.dirty: set[str] = set()
         """Names of columns that were written since the last publish."""
@@ -224,7 +224,7 @@ class Staging:
     snapshot: Snapshot
     places: Slots
     attributes: dict[str, tuple[Attribute[Any], list[Any]]]
-    """All next records by slot; copies of the present ones at first."""
+    """Next records by slot, initially copies of the current ones."""
     writes: Mapping[str, int]
     """Number of writes of each attribute so far."""
     tagged: Mapping[str, Tagged]
@@ -232,7 +232,7 @@ class Staging:
     derivations: Mapping[str, Iterable[Derivation]]
     change: Change = field(default_factory=lambda: Change((), ()))
     tags: dict[str, tuple[Attribute[Any], list[int], list[Endpoint], list[Any]]] = field(default_factory=dict)
-    """By attribute: slots, their endpoints and their records."""
+    """Slots, their endpoints and their records, by attribute."""
     cells: list[tuple[int, Endpoint, Column, float]] = field(default_factory=list)
     records: dict[str, Records[Any]] = field(default_factory=dict)
     """The next records, with values derived from them."""

@@ -53,7 +53,7 @@ class Datastore:
         self._table = ColumnTable(CORE_COLUMNS)
         self._places = Slots()
         self._reports: list[Report | None] = []
-        """By slot: the last report, unless other values were written since."""
+        """Last report by slot; None if other values were written since."""
         self._has_core = bytearray()
         """Whether that report has a core column."""
         self._attributes: dict[str, tuple[Attribute[Any], list[object]]] = {}
@@ -66,7 +66,7 @@ class Datastore:
         """The next records by attribute, with values derived ahead; see `stage`."""
         self._attributes_changed: set[str] = set()
         self._writes: dict[str, int] = {}
-        """By attribute: grows with each change of a record."""
+        """Number of changes of a record, by attribute."""
         self.latest = Snapshot()
         """The snapshot that was made last; read from any thread."""
         for attribute in CORE_ATTRIBUTES:

@@ -33,7 +33,7 @@ class IncomingRequest(msgspec.Struct, eq=False):
     pipeline: Pipeline
     request: Request
     admitters: Iterator[Admitter[Any]]
-    """Those that have not been asked."""
+    """Admitters that have not been called yet."""
     names_model: bool = False
     """Whether its API wants a model to be named."""
     content: bytes = b""
@@ -55,7 +55,7 @@ class IncomingRequest(msgspec.Struct, eq=False):
     ) -> Self:
         """Parse the body, unless it is `parsed`; raises a BadRequestError.
 
-        An `incomplete` body is taken as empty where the missing part may make it valid, or name a model.
+        An `incomplete` body is taken as empty if the missing part may make it valid, or name a model.
         """
         path, names_model, size_bytes = path_of(headers), True, len(body)
         if parsed is None:

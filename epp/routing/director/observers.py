@@ -62,7 +62,7 @@ class RequestTracer(ABC):
 
 
 TRACE: DataKey[RequestTrace] = DataKey("trace")
-"""Of a request, where requests are traced."""
+"""Trace of the request, if requests are traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Refusal:
     seconds: float = 0.0
     """Time from the complete request to this."""
     request: Request | None = None
-    """None where it could not be read."""
+    """None for an unreadable request."""
 
 
 class DirectorObserver(RoutingObserver, EvictionObserver, FlowObserver, QuotaObserver, OutlierObserver):

@@ -66,7 +66,7 @@ class Attempts:
 
 
 def attempt_of(request: Request) -> int:
-    """Return which attempt a request is, from 1; 0 where the gateway does not say."""
+    """Return which attempt a request is, from 1; 0 if the gateway does not say."""
     text = request.headers.get(ATTEMPT_COUNT, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 

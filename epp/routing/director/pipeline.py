@@ -96,12 +96,12 @@ class Pipeline:
     parsers: ParserTable
     scheduler: Scheduler
     plugins: Mapping[type[Plugin[Any]], tuple[Any, ...]] = field(default_factory=dict)
-    """By role; producers, request-header plugins and admitters run after the producers of their inputs."""
+    """Plugins by role; producers, request-header plugins and admitters run after the producers of their inputs."""
     sets_headers: frozenset[str] = frozenset()
     """Request headers that the plugins declare to set."""
     response_needs: ResponseNeeds = NO_NEEDS
     flow_control: FlowControlSettings | None = None
-    """None where requests do not wait for room."""
+    """None if requests do not wait for room."""
     shedding: SaturationDetector[Any] | None = None
     """The saturation detector for shedding; None for the default."""
     shadows: Mapping[str, Profile] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Rewrite:
         object.__setattr__(self, "_limits", tuple(accumulate(self.weights)))
 
     def model_at(self, share: float) -> str:
-        """Return the model for a number in [0, 1); empty where the rule leaves the model as it is."""
+        """Return the model for a number in [0, 1); empty if the rule leaves the model as it is."""
         if not self.models:
             return ""
         index = bisect_right(self._limits, share * self._limits[-1])

@@ -51,7 +51,7 @@ _NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What all requests share, whatever their pipeline."""
+    """State shared by all requests, independent of the pipeline."""
 
     store: Datastore
     clock: Clock
@@ -112,7 +112,7 @@ class Router:
         return Candidates(snapshot, eligible, now=self.runtime.clock.now())
 
     def blocked(self, incoming: IncomingRequest) -> Blocked | None:
-        """Return why a request does not fit into the quota of its tenant, wherever it goes; None where it does."""
+        """Return why a request does not fit into the quota of its tenant, wherever it goes; None if it does."""
         return self.quotas.breach(incoming.request) if self.quotas.is_active else None
 
     def preempt(self, incoming: IncomingRequest) -> bool:

@@ -30,7 +30,7 @@ _NO_HEADERS = Headers()
 
 
 class Cause(StrEnum):
-    """How a routed request ended."""
+    """Cause of the end of a routed request."""
 
     NATURAL = "natural"
     """The response is complete."""
@@ -41,7 +41,7 @@ class Cause(StrEnum):
     UNSEEN = "unseen"
     """The gateway closed the exchange after the headers of a response whose body it does not show: complete or cut."""
     EVICTED = "evicted"
-    """It was ended to make room for a request of higher priority."""
+    """Ended to make room for a request of higher priority."""
     SUPERSEDED = "superseded"
     """The gateway sent it again."""
     ERROR = "error"
@@ -80,7 +80,7 @@ class Routing:
     find: Callable[[str], tuple[int, Endpoint] | None]
     outliers: OutlierDetector
     reservation: Reservation | None = None
-    """Of the quota of the tenant; it is released with the credit."""
+    """Reservation in the tenant's quota; released with the credit."""
     settled: "Callable[[Routing], None]" = lambda _: None
     """Called at least once: when the endpoint has answered, or the request expires or ends."""
     status: int = 0
@@ -97,7 +97,7 @@ class Routing:
     is_stream: bool = field(init=False)
     """Whether the response comes piece by piece: it was asked for like that, or is an event stream."""
     processing_seconds: float = 0.0
-    """Time that the exchange spent on the response; 0 where it does not measure that."""
+    """Time that the exchange spent on the response; 0 if it does not measure that."""
     _shows_headers: Callable[[], bool] | None = None
     """Tells whether the gateway has shown the headers of any response."""
     _served_address: str = ""
@@ -191,7 +191,7 @@ class Routing:
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens as the endpoint counted them; None where the response does not say, or not yet."""
+        """Tokens as the endpoint counted them; None if the response does not say, or not yet."""
         return None if self._usage is None else self._usage.usage
 
     @property

@@ -49,9 +49,9 @@ class Simulated:
     waits: str = ""
     """Reason for waiting before the outcome; empty for none."""
     problems: tuple[str, ...] = ()
-    """Of plugins that failed."""
+    """Failures of plugins."""
     seconds: float = 0.0
-    """How long the decision took."""
+    """Duration of the decision."""
 
 
 class InFlight(NamedTuple):

@@ -142,7 +142,7 @@ class WaitingRequest(QueuedRequest):
         self.is_restricted = incoming.request.subset is not None
         self.incoming = incoming
         self.outcome: Routing | QueueDirective | Exception | None = None
-        """Its outcome; None while it waits, and after the error of a refusal was raised."""
+        """Outcome of the request; None while it waits, and after a refusal was raised."""
         self._router = router
         self._settled: asyncio.Future[None] | None = None
 

@@ -17,7 +17,7 @@ from epp.routing.outliers.record import Ask, Failure, Record, RequestCounts, Sta
 from epp.routing.settings import OutlierSettings
 
 _LONGEST_SUSPICION_SECONDS = 3.0
-"""After this time, polls have detected a silent endpoint."""
+"""Time after which polls have detected a silent endpoint."""
 
 _MOST_MODELS = 1000
 """Models whose last answering endpoint is remembered."""
@@ -98,11 +98,11 @@ class OutlierDetector:
         self._clock = clock
         self._observer = observer or OutlierObserver()
         self._records: dict[int, Record] = {}
-        """By slot; endpoints without failures have none."""
+        """Records by slot; endpoints without failures have none."""
         self.on_trial: set[int] = set()
         """Slots whose next request decides; usually none."""
         self._successes = 0
-        """Of the whole pool, since something was held against an endpoint."""
+        """Successes in the whole pool since the first failure on record."""
         self._unproven: int | None = None
         """Slot that was ejected before any other endpoint has answered."""
         self._requests = RequestCounts(clock.now())

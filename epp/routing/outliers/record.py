@@ -31,13 +31,13 @@ class Failure(StrEnum):
     CONNECTION = "connection"
     """The gateway had no connection to it, or lost it before the response."""
     GATEWAY = "gateway"
-    """It answered 502, 503 or 504: its engine is gone."""
+    """Status 502, 503 or 504: the engine of the endpoint is gone."""
     SERVER = "server"
     """Any other server error, which the request may have caused; also a 200 without a token."""
     OVERLOAD = "overload"
-    """It answered 429; counts where it has not succeeded shortly before."""
+    """Status 429; counts if the endpoint has had no success shortly before."""
     MODEL = "model"
-    """It answered 404; counts while another endpoint answers requests for the same model."""
+    """Status 404; counts while another endpoint answers requests for the same model."""
 
 
 _NOT_IMPLEMENTED, _SERVER_ERROR = 501, 500
@@ -75,7 +75,7 @@ class State(Enum):
     ON_TRIAL = auto()
     """The time of its ejection is over: one request may go there."""
     TRIED = auto()
-    """That request has gone there."""
+    """The trial request was sent to it."""
 
     @property
     def is_ejected(self) -> bool:
@@ -149,7 +149,7 @@ class Record:
     """Ejections in the past; one is forgotten in each base ejection time."""
     last_failure: Failure = Failure.CONNECTION
     reason: str = ""
-    """Why it was ejected last."""
+    """Reason for the last ejection."""
     is_elsewhere: bool = False
     """Whether another picker found it to fail, not this one."""
 

@@ -29,14 +29,14 @@ _MOST_EXPLAINED = 64
 
 
 class OnStale(StrEnum):
-    """How a plugin is shown endpoints that have not reported for too long."""
+    """Treatment of endpoints whose last report is too old, for one plugin."""
 
     IGNORE = "Ignore"
-    """As if nothing were wrong: with the last numbers that they reported."""
+    """Use the last reported numbers."""
     NEUTRAL = "Neutral"
     """Without their load (WAITING, RUNNING, KV_USAGE): it is estimated like that of endpoints that report none."""
     DROP = "Drop"
-    """Not at all; only for filters, which drop them."""
+    """Leave the endpoints out; only for filters, which drop them."""
 
 
 @dataclass(frozen=True, slots=True)

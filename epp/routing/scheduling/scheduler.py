@@ -48,7 +48,7 @@ class Cycle:
         self._scorers = [
             (weighted, None if weighted.weight == 1.0 else np.array(weighted.weight)) for weighted in profile.scorers
         ]
-        """With weights as arrays of no dimension, as NumPy multiplies with at half the cost of a float; None for 1."""
+        """Weights are zero-dimensional arrays, which NumPy multiplies at half the cost of a float; None for 1."""
 
     def run(self, request: Request, candidates: Candidates) -> ProfileResult:
         """Return the result of the profile.

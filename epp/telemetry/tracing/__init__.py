@@ -28,9 +28,9 @@ class TracingSettings:
     exporters: tuple[str, ...]
     """Names under which packages register them."""
     service_name: str | None
-    """None where the environment names the service."""
+    """None if the environment names the service."""
     share: float | None
-    """Share of new traces that is recorded; None where the environment has a sampler."""
+    """Share of new traces that is recorded; None if the environment has a sampler."""
     delay_seconds: float = _DELAY_MS / 1e3
     """Time after which spans are sent, however few."""
     most_queued: int = _MOST_QUEUED
@@ -40,7 +40,7 @@ class TracingSettings:
 
 
 def read_environment(variables: Mapping[str, str]) -> TracingSettings | None:
-    """Return the settings; None where no exporter is set, or tracing is off. Raises TracingError."""
+    """Return the settings; None if no exporter is set, or tracing is off. Raises TracingError."""
     if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     named = [name for text in variables.get(_EXPORTER, "").split(",") if (name := text.strip())]

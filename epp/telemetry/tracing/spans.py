@@ -181,7 +181,7 @@ def _exchange(trace: Trace) -> Attributes:
 
 
 def _failure(trace: Trace) -> str | None:
-    """Return why a request failed; None where it did not, for all that is known."""
+    """Return why a request failed; None if it did not, for all that is known."""
     if trace.error is not None:
         return _words(trace.error)
     if trace.cause not in _NO_ERROR:

@@ -84,17 +84,17 @@ class Trace(Unsampled):
         self.answered: Attributes = {}
         """The response, without its body."""
         self.status = 0
-        """Of the response; 0 for none."""
+        """Status of the response; 0 for none."""
         self.first_byte_at: int | None = None
         self.completed_at: int | None = None
-        """When the request was complete."""
+        """Time at which the request was complete."""
         self.routed_at: int | None = None
-        """When it was routed or refused."""
+        """Time at which it was routed or refused."""
         self.ended_at: int | None = None
         self.cause = Cause.ERROR
         self.error: RequestError | None = None
         self.attempts = 0
-        """How often it was to be scheduled: again after each wait."""
+        """Number of attempts to schedule it; one more after each wait."""
         self.found: tuple[int, int] | None = None
         """Endpoints of the gateway's subset, and how many of them screeners left, at the last attempt."""
         self.calls: list[PluginCall] = []
@@ -104,7 +104,7 @@ class Trace(Unsampled):
         self.result: SchedulingResult | None = None
         self.queued_at: int | None = None
         self.waited: tuple[int, int, str] | None = None
-        """When it began to wait for room, when it ended, and how."""
+        """Start of the wait for room, its end and its outcome."""
 
     def now(self) -> int:
         return self._base + perf_counter_ns()
@@ -157,7 +157,7 @@ class Trace(Unsampled):
 
 
 class GatewayTracer(RequestTracer, DirectorObserver):
-    """For one event loop. The calls between an attempt to schedule a request and its outcome are of that request."""
+    """Tracer of one event loop: calls between an attempt to schedule a request and its outcome belong to it."""
 
     __slots__ = ("_current", "_finish", "_propagator", "_tracer")
 

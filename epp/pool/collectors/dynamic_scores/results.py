@@ -67,7 +67,7 @@ class Result(NamedTuple):
 
     @property
     def level(self) -> str:
-        """Its most specific dimension; `cluster` without one."""
+        """The most specific dimension of the score; `cluster` without one."""
         return next((level for level in ("pod", "device", "node", "app") if getattr(self, level)), "cluster")
 
 
@@ -164,7 +164,7 @@ class JoinedScores:
     def __init__(self, results: Iterable[Result], aggregate: Aggregate = "mean") -> None:
         self._aggregate = aggregate
         self._found: dict[tuple[str, str, str, str, str], _Summary] = {}
-        """By level, name, cluster, namespace and node; empty for any."""
+        """Keyed by level, name, cluster, namespace and node; an empty one means any."""
         self.count = 0
         devices: dict[tuple[str, str], dict[str, _Summary]] = {}
         for number, each in enumerate(results):

@@ -51,7 +51,7 @@ class ScorerRequest:
     config_url: str = ""
     """URL of the configuration that the scorer itself provides; empty for none."""
     dimensions: str = ""
-    """Its `scoreDimensionFormat`."""
+    """`scoreDimensionFormat` of the scorer."""
     cluster: str = ""
     """Cluster of results without a cluster."""
     source_token_file: str = ""

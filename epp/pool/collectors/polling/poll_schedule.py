@@ -176,11 +176,11 @@ class PollPriority:
 
     def __init__(self) -> None:
         self.began_at = -math.inf
-        """When the last poll started."""
+        """Start of the last poll."""
         self._questions: list[tuple[float, Told]] = []
         self._pause_seconds = 0.0
         self._ended_at = -math.inf
-        """When the last connection ended that caused an urgent poll."""
+        """End of the last connection whose end caused an urgent poll."""
 
     @property
     def is_asked(self) -> bool:

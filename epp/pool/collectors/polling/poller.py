@@ -229,7 +229,7 @@ class Poller:
         self._cpu_seconds = cpu_seconds
         self._timetable: Timetable[PolledFeed] = Timetable(clock.now() - generator.random())
         self.polled_feeds: dict[str, dict[Feed, PolledFeed]] = {}
-        """By id of the endpoint."""
+        """Keyed by endpoint id."""
         self.count = 0
         """Number of polled feeds, counted for each endpoint."""
         self._brief = 0
@@ -239,9 +239,9 @@ class Poller:
         self._alarm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_step = math.inf
-        """When the timer ends, without jitter."""
+        """End of the timer, without jitter."""
         self._latest_step = math.inf
-        """When the timer ends, with jitter: a later step is late."""
+        """End of the timer, with jitter: a later step is late."""
 
     @property
     def delay_seconds(self) -> float:
