@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from epp.admission.quotas.elsewhere import NO_USE, NOWHERE, Beyond, Elsewhere, Use
+from epp.admission.quotas.peer_use import ALL_AVAILABLE, NO_USE, PeerUse, Unavailable, Use
 from epp.admission.quotas.reservation import NOTHING, Amounts, Need, Reservation, Spent
 from epp.admission.quotas.usage import DayUse, LimitKey, Means, MinuteUse
 from epp.framework.quotas import Quota
@@ -96,7 +96,7 @@ class Account:
     device_seconds: DayUse = field(default_factory=DayUse)
     dollars: DayUse = field(default_factory=DayUse)
     means: Means = field(default_factory=Means)
-    elsewhere: Elsewhere | None = None
+    peer_use: PeerUse | None = None
     """Use at other pickers; None if it is not shared."""
     nominations: Nominations = field(default_factory=Nominations)
     alerts: dict[LimitKey, float] = field(default_factory=dict)
@@ -136,12 +136,12 @@ class Account:
             self.dollars.taken(today) + self.dollars.expected,
         )
 
-    def beyond(self, now: float, today: int) -> Beyond:
-        """Return the amounts that are used at other pickers, or kept for them."""
-        if self.elsewhere is None:
-            return NOWHERE
+    def unavailable(self, now: float, today: int) -> Unavailable:
+        """Return the amounts that other pickers use, or that are reserved for them."""
+        if self.peer_use is None:
+            return ALL_AVAILABLE
         limits = self.quota.total
-        return self.elsewhere.beyond(
+        return self.peer_use.unavailable(
             self.own(today),
             Use(
                 limits.requests,
@@ -261,7 +261,7 @@ class Account:
 
     def uses(self, now: float, today: int) -> Iterator[tuple[LimitKey, float, float]]:
         """Yield name, usage at all pickers and value of each limit."""
-        limits, there = self.quota.total, self.heard(today)
+        limits, there = self.quota.total, self.used_by_peers(today)
         if limits.requests > 0:
             yield LimitKey.TOTAL_REQUESTS, self.requests + there.requests, limits.requests
         if limits.tokens > 0:
@@ -280,16 +280,16 @@ class Account:
         if limits.dollars_per_day > 0:
             yield LimitKey.TOTAL_DOLLARS, self.dollars.taken(today) + there.dollars, limits.dollars_per_day
 
-    def heard(self, today: int) -> Use:
+    def used_by_peers(self, today: int) -> Use:
         """Return the use at other pickers; tokens of the minute are in the bucket."""
-        return NO_USE if self.elsewhere is None else self.elsewhere.heard(today)
+        return NO_USE if self.peer_use is None else self.peer_use.total(today)
 
     def weight(self, now: float, today: int) -> float:
         """Return the largest share of a limit over time that is used; 0 if the account can be dropped.
 
         Means have a small weight for ten minutes, if a limit needs them.
         """
-        limits, share, there = self.quota.total, 0.0, self.heard(today)
+        limits, share, there = self.quota.total, 0.0, self.used_by_peers(today)
         if limits.tokens_per_minute > 0:
             share = self.minute.taken(limits.tokens_per_minute, now) / limits.tokens_per_minute
         if limits.device_seconds_per_day > 0:
@@ -297,7 +297,7 @@ class Account:
             share = max(share, used / limits.device_seconds_per_day)
         if limits.dollars_per_day > 0:
             share = max(share, (self.dollars.taken(today) + there.dollars) / limits.dollars_per_day)
-        if self.elsewhere is not None and self.elsewhere.is_used:
+        if self.peer_use is not None and self.peer_use.is_used:
             return 1.0
         if share <= 0 and self._releases and now - self._releases[-1] < _LEARNT_SECONDS:
             return _LEARNT_WEIGHT if limits.tokens > 0 or self.counts_over_time else 0.0

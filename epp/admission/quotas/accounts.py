@@ -120,7 +120,9 @@ class JointMemory:
 
     def _used(self, tenant: str) -> float:
         account = self._accounts.get(tenant)
-        return 0.0 if account is None else account.accelerator_bytes + account.heard(self._today()).accelerator_bytes
+        if account is None:
+            return 0.0
+        return account.accelerator_bytes + account.used_by_peers(self._today()).accelerator_bytes
 
 
 class Alerts:

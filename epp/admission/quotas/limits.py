@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.elsewhere import NOWHERE
+from epp.admission.quotas.peer_use import ALL_AVAILABLE, DAY_PART
 from epp.admission.quotas.reservation import (
     Amounts,
     Need,
@@ -228,29 +228,25 @@ def over_time(account: Account, need: Need, now: float, calendar: Calendar) -> l
     if not account.counts_over_time:
         return found
     limit: float = limits.tokens_per_minute
-    heard, kept = NOWHERE if account.elsewhere is None else account.beyond(now, calendar.today())
+    by_peers, for_peers = ALL_AVAILABLE if account.peer_use is None else account.unavailable(now, calendar.today())
     if limit > 0:
         seconds = account.minute.seconds_until(need.minute_tokens, limit, now)
         taken = account.minute.taken(limit, now)
         requested, key = taken + need.minute_tokens, LimitKey.TOTAL_TOKENS_PER_MINUTE
         if seconds > _MOMENT:
             found.append(_Shortfall(key, requested, limit, seconds, LONGEST_SECONDS, needs_release=False))
-        elif kept.minute_tokens and taken + kept.minute_tokens + min(need.minute_tokens, limit) > limit * _ROUNDING:
-            found.append(_until_told(key, requested + kept.minute_tokens, limit))
+        elif (reserved := for_peers.minute_tokens) and (
+            taken + reserved + min(need.minute_tokens, limit) > limit * _ROUNDING
+        ):
+            found.append(_until_acknowledged(key, requested + reserved, limit))
     if limits.device_seconds_per_day <= 0 and limits.dollars_per_day <= 0:
         return found
     today = calendar.today()
-    for key, day, more, there, reserved, limit in (
-        (
-            LimitKey.TOTAL_DEVICE_SECONDS,
-            account.device_seconds,
-            need.device_seconds,
-            heard.device_seconds,
-            kept.device_seconds,
-            limits.device_seconds_per_day,
-        ),
-        (LimitKey.TOTAL_DOLLARS, account.dollars, need.dollars, heard.dollars, kept.dollars, limits.dollars_per_day),
-    ):
+    days = (
+        (LimitKey.TOTAL_DEVICE_SECONDS, account.device_seconds, need.device_seconds, limits.device_seconds_per_day),
+        (LimitKey.TOTAL_DOLLARS, account.dollars, need.dollars, limits.dollars_per_day),
+    )
+    for (key, day, more, limit), there, reserved in zip(days, by_peers[DAY_PART:], for_peers[DAY_PART:], strict=True):
         if limit <= 0:
             continue
         taken = day.taken(today) + day.expected + there
@@ -258,12 +254,12 @@ def over_time(account: Account, need: Need, now: float, calendar: Calendar) -> l
             seconds = calendar.seconds_left()
             found.append(_Shortfall(key, taken + more, limit, seconds, DAY_SECONDS, needs_release=False))
         elif reserved and taken + min(more, limit) + reserved > limit * _ROUNDING:
-            found.append(_until_told(key, taken + more + reserved, limit))
+            found.append(_until_acknowledged(key, taken + more + reserved, limit))
     return found
 
 
-def _until_told(key: LimitKey, requested: float, limit: float) -> _Shortfall:
-    """Return a limit whose rest is kept for other pickers until they know the own use."""
+def _until_acknowledged(key: LimitKey, requested: float, limit: float) -> _Shortfall:
+    """Return a limit whose rest is reserved for other pickers until they know this picker's use."""
     return _Shortfall(key, requested, limit, 1.0, LONGEST_SECONDS, needs_release=True)
 
 

@@ -8,8 +8,8 @@ from itertools import islice
 
 from epp.admission.quotas.account import Account
 from epp.admission.quotas.accounts import Accounts, Alerts, JointMemory
-from epp.admission.quotas.elsewhere import Group
 from epp.admission.quotas.limits import blocked
+from epp.admission.quotas.peer_use import Group
 from epp.admission.quotas.reservation import (
     NOTHING,
     Amounts,
@@ -34,7 +34,7 @@ from epp.framework.snapshot import ACCELERATOR, Snapshot
 _MOST_SWEPT = 50
 """Requests in flight whose time is charged in one sweep, and idle accounts and alerts that are checked: a few ms."""
 _MOST_CHANGED = 20_000
-"""Tenants whose change waits until others are told."""
+"""Most tenants whose changed use waits to be sent."""
 _ALERT_WEIGHT = 1e-3
 """Weight of an account that has only an alert."""
 
@@ -58,7 +58,7 @@ class QuotaLedger:
         self.group: Group | None = None
         """The pickers that share the use; None if it is not shared."""
         self.changed: dict[str, None] = {}
-        """Tenants whose use has changed since others were told."""
+        """Tenants whose use has changed since it was last sent to other pickers."""
 
     @property
     def endpoints(self) -> int:
@@ -72,7 +72,7 @@ class QuotaLedger:
 
     def new_account(self, tenant: str, quota: Quota) -> Account:
         """Return an account that is not kept yet."""
-        return Account(tenant, quota, elsewhere=None if self.group is None else self.group.elsewhere())
+        return Account(tenant, quota, peer_use=None if self.group is None else self.group.new_use())
 
     def held(self, account: Account, request: Request, now: float) -> Amounts:
         """Return the amounts reserved for requests of higher priority of the tenant, for other pickers and tenants."""
@@ -80,8 +80,8 @@ class QuotaLedger:
         if len(nominations):
             nominations.forget_before(now)
             held = nominations.held_against(request)
-        if account.elsewhere is not None:
-            held = held.plus(account.beyond(now, self.calendar.today()).in_flight)
+        if account.peer_use is not None:
+            held = held.plus(account.unavailable(now, self.calendar.today()).in_flight)
         if account.quota.shared:
             own = account.quota.total.accelerator_bytes
             beyond = (self.joint.of_others(every, account.tenant) + own - most for every, most in account.quota.shared)
@@ -199,8 +199,8 @@ class QuotaLedger:
         return self.accounts.get(reservation.tenant) if reservation.is_limited else None
 
     def _note_change(self, account: Account) -> None:
-        if account.elsewhere is not None:
-            if len(self.changed) >= _MOST_CHANGED:  # no contact: all is told again when it is back
+        if account.peer_use is not None:
+            if len(self.changed) >= _MOST_CHANGED:  # no contact: all use is sent when it is back
                 self.changed.clear()
             self.changed[account.tenant] = None
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.elsewhere import WhenAlone
 from epp.admission.quotas.limits import (
     MOST_ASKED,
     MOST_CONSIDERED,
@@ -24,6 +23,7 @@ from epp.admission.quotas.limits import (
     over_time,
     with_usage,
 )
+from epp.admission.quotas.peer_use import WhenAlone
 from epp.admission.quotas.quota_ledger import QuotaLedger, TwinLedger
 from epp.admission.quotas.reservation import QuotaObserver, Reservation
 from epp.admission.quotas.shared_use import SharedUse
@@ -97,7 +97,7 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[QuotaUsage, ...]:
-    elsewhere = dict(zip(_KEYS, account.heard(today), strict=True))
+    by_peers = dict(zip(_KEYS, account.used_by_peers(today), strict=True))
     return tuple(
         [
             QuotaUsage(
@@ -105,7 +105,7 @@ def lines(account: Account, now: float, today: int, *, is_set: bool) -> tuple[Qu
                 key=key.value,
                 used=used,
                 limit=limit,
-                elsewhere=elsewhere.get(key),
+                elsewhere=by_peers.get(key),
                 is_alerting=key in account.alerts,
                 is_set=is_set,
                 origin=account.quota.origin,

@@ -9,7 +9,7 @@ from math import inf
 import msgspec
 
 from epp.admission.quotas.account import Account
-from epp.admission.quotas.elsewhere import NO_USE, Entry, Group, WhenAlone
+from epp.admission.quotas.peer_use import NO_USE, Entry, Group, WhenAlone
 from epp.admission.quotas.quota_ledger import QuotaLedger
 from epp.admission.quotas.usage import Allowance
 from epp.framework.clock import Clock
@@ -19,7 +19,7 @@ from epp.framework.snapshot import Snapshot
 _MOST_ENTRY_BYTES = 20 * 1024
 """Most bytes of entries in one payload; the last entry and the versions of 256 pickers are added to them."""
 _WHOLE_RENEWALS = 60
-"""Seconds until all use is told again, so that the history of the transport has it for pickers that start."""
+"""Seconds until all use is sent again, so that the history of the transport has it for pickers that start."""
 _FORGOTTEN_SECONDS = 5.0
 """Time after the return of contact for which the use of silent pickers is kept."""
 
@@ -28,10 +28,10 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True):
     version: int
     """Counts the payloads of the picker, from 1."""
     first: int
-    """Version from which on all use is told again."""
+    """First version of the current transmission of all use."""
     is_whole: bool
-    """Whether all has been told since `first`."""
-    heard: dict[str, int]
+    """Whether all use has been sent since `first`."""
+    received: dict[str, int]
     """Last version of each other picker, if all before it came; else 0."""
     entries: list[msgspec.Raw]
 
@@ -63,10 +63,10 @@ class _Peer:
             self.tenants.clear()
         self.version, self.first, self.is_gone = payload.version, payload.first, False
         self.is_whole = self.run <= self.first and (payload.is_whole or (is_next and self.is_whole))
-        self.knows = payload.heard.get(picker, 0)
+        self.knows = payload.received.get(picker, 0)
 
     @property
-    def heard(self) -> int:
+    def received(self) -> int:
         """Its latest version if no earlier one is missing; else 0."""
         return self.version if self.run <= self.first else 0
 
@@ -77,9 +77,9 @@ _decode_entry = msgspec.msgpack.Decoder(Entry).decode
 
 
 class SharedUse(Shareable):
-    """Tells the own use of each quota where it changed, in absolute numbers, and how much of others' it has heard.
+    """Sends this picker's use of each changed quota, in absolute numbers, and the versions received from others.
 
-    What all others have heard is known to them; the rest of the own use is limited by a slice (see `elsewhere`).
+    Use that all others have received is known to them; the rest of the own use is limited by a slice (see `peer_use`).
     """
 
     share_name = "quotas"
@@ -101,9 +101,9 @@ class SharedUse(Shareable):
         self._peers: dict[str, _Peer] = {}
         self._version, self._first = 0, 1
         self._again: dict[str, None] = {}
-        """Tenants that are still to be told of again."""
+        """Tenants whose use is still to be sent again."""
         self._wants_whole = self._owes_answer = False
-        self._told_whole = True
+        self._sent_whole = True
         self._unconfirmed: dict[str, Account] = {}
         """Accounts whose use some others may not know."""
         self._known = 0
@@ -112,7 +112,7 @@ class SharedUse(Shareable):
         self._renewals = 0
 
     def renew(self) -> None:
-        """Tell that this picker is there; and all again if one has missed something, and each minute."""
+        """Announce this picker; each minute, and if another picker missed a payload, send all use again."""
         self._renewals += 1
         self._owes_answer = True
         peers = self._peers.values()
@@ -125,7 +125,7 @@ class SharedUse(Shareable):
                 self.forget(name)
 
     def changes(self, snapshot: Snapshot) -> bytes | None:  # noqa: ARG002  no endpoints
-        """Return the use of tenants where it changed, of about 200."""
+        """Return the changed use of about 200 tenants."""
         version = self._version + 1
         if self._wants_whole:
             self._begin_whole(version)
@@ -139,27 +139,27 @@ class SharedUse(Shareable):
                 entries.append(msgspec.Raw(entry))
                 size += len(entry)
         is_whole = not self._again
-        if not (entries or self._owes_answer or is_whole != self._told_whole):
+        if not (entries or self._owes_answer or is_whole != self._sent_whole):
             return None
-        self._version, self._owes_answer, self._told_whole = version, False, is_whole
+        self._version, self._owes_answer, self._sent_whole = version, False, is_whole
         if not self._peers:
             self._confirm(version)
-        heard = {name: peer.heard for name, peer in self._peers.items()}
-        return _encode(_Payload(version, self._first, is_whole, heard, entries))
+        received = {name: peer.received for name, peer in self._peers.items()}
+        return _encode(_Payload(version, self._first, is_whole, received, entries))
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:  # noqa: ARG002  no endpoints
-        told = _decode(payload)
-        entries = [_decode_entry(entry) for entry in told.entries]
+        sent = _decode(payload)
+        entries = [_decode_entry(entry) for entry in sent.entries]
         known = self._peers.get(peer)
         if known is None:
             known = self._peers[peer] = _Peer(peer)
             self._wants_whole = self._owes_answer = True
             self._group.pickers = len(self._peers) + 1
-        self._owes_answer |= bool(entries) or told.first != known.first
+        self._owes_answer |= bool(entries) or sent.first != known.first
         was_whole = known.is_whole
-        known.note(told, self._group.picker)
+        known.note(sent, self._group.picker)
         for entry in entries:
-            self._hear(known, entry, is_new=was_whole and known.is_whole)
+            self._record(known, entry, is_new=was_whole and known.is_whole)
         if known.is_whole and known.missing:
             self._drop(known, known.missing)
             known.missing.clear()
@@ -197,27 +197,27 @@ class SharedUse(Shareable):
         self._again = {
             account.tenant: None
             for account in self._ledger.accounts
-            if account.elsewhere is not None and (any(account.own(today)) or account.elsewhere.days(today))
+            if account.peer_use is not None and (any(account.own(today)) or account.peer_use.days(today))
         }
         for account in self._unconfirmed.values():
-            if account.elsewhere is not None:
-                account.elsewhere.tell_again()
+            if account.peer_use is not None:
+                account.peer_use.resend()
         self._unconfirmed.clear()
 
     def _entry(self, tenant: str, version: int, *, with_others: bool) -> Entry:
         account = self._ledger.accounts.get(tenant)
-        if account is None or account.elsewhere is None:
+        if account is None or account.peer_use is None:
             return Entry(tenant, 0, NO_USE, 0, 0)
-        elsewhere, today = account.elsewhere, self._ledger.calendar.today()
+        own, today = account.peer_use, self._ledger.calendar.today()
         use = account.own(today)
-        elsewhere.tell(use, version)
+        own.record_sent(use, version)
         self._unconfirmed[tenant] = account
         content = account.minute_content(self._clock.now())
-        others = elsewhere.days(today) if with_others else ()
-        return Entry(tenant, elsewhere.born, use.brief(), content, self._ledger.calendar.date, others)
+        others = own.days(today) if with_others else ()
+        return Entry(tenant, own.born, use.brief(), content, self._ledger.calendar.date, others)
 
-    def _hear(self, peer: _Peer, entry: Entry, *, is_new: bool) -> None:
-        """Count the use of one tenant; `is_new` tells that all its use is new if none of it was heard before."""
+    def _record(self, peer: _Peer, entry: Entry, *, is_new: bool) -> None:
+        """Record the use of one tenant; with `is_new`, all of it is new if there is no earlier record of it."""
         accounts, now = self._ledger.accounts, self._clock.now()
         account = accounts.get(entry.tenant)
         if account is None:
@@ -225,16 +225,16 @@ class SharedUse(Shareable):
             if allowance is None:
                 return
             account = self._ledger.new_account(entry.tenant, allowance.quota)
-        if account.elsewhere is None:
+        if account.peer_use is None:
             return
         calendar, limit = self._ledger.calendar, account.quota.total.tokens_per_minute
-        added = account.elsewhere.hear(peer.name, entry, calendar.today(), is_today=entry.date == calendar.date)
+        added = account.peer_use.record(peer.name, entry, calendar.today(), is_today=entry.date == calendar.date)
         if limit > 0:
             if added is None and is_new:
                 added = min(entry.use.minute_tokens, entry.minute_content)
             elif added is None:  # the content has tokens of others, which may be known
                 added = max(0.0, entry.minute_content - account.minute_content(now))
-            account.minute.add_elsewhere(added, limit, now)
+            account.minute.add_by_peers(added, limit, now)
         peer.tenants.add(account.tenant)
         peer.missing.discard(account.tenant)
         if not account.requests:
@@ -245,8 +245,8 @@ class SharedUse(Shareable):
         """Drop the use of these tenants at another picker, except that of the day."""
         for tenant in tenants:
             account = self._ledger.accounts.get(tenant)
-            if account is not None and account.elsewhere is not None:
-                account.elsewhere.forget(peer.name)
+            if account is not None and account.peer_use is not None:
+                account.peer_use.forget(peer.name)
                 self._ledger.notify_release(tenant)
 
     def _look(self) -> None:
@@ -263,6 +263,6 @@ class SharedUse(Shareable):
     def _confirm(self, version: int) -> None:
         self._known = version
         for tenant, account in list(self._unconfirmed.items()):
-            if account.elsewhere is None or account.elsewhere.confirm(version):
+            if account.peer_use is None or account.peer_use.confirm(version):
                 del self._unconfirmed[tenant]
             self._ledger.notify_release(tenant)

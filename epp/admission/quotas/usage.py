@@ -259,9 +259,9 @@ class MinuteUse:
     def add(self, tokens: float, limit: float, now: float) -> None:
         """Add tokens, or remove a negative number of them."""
         self.added += tokens
-        self.add_elsewhere(tokens, limit, now)
+        self.add_by_peers(tokens, limit, now)
 
-    def add_elsewhere(self, tokens: float, limit: float, now: float) -> None:
+    def add_by_peers(self, tokens: float, limit: float, now: float) -> None:
         """Add tokens of another picker, likewise."""
         self._taken = max(0.0, self.taken(limit, now) + tokens)
 

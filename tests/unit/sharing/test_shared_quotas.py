@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from epp.admission.quotas import WhenAlone
-from epp.admission.quotas.elsewhere import GRACE_SECONDS
+from epp.admission.quotas.peer_use import GRACE_SECONDS
 from epp.framework.quotas import SharedLimit
 from epp.framework.sharing import MOST_PAYLOAD_BYTES
 from epp.sharing.exchange import SILENCE_SECONDS, Batch, Exchange

@@ -55,25 +55,25 @@ class Use(NamedTuple):
 
 
 NO_USE = Use()
-_MINUTE_PART, _DAY_PART = 4, 5
+_MINUTE_PART, DAY_PART = 4, 5
 
 
-class Beyond(NamedTuple):
+class Unavailable(NamedTuple):
     """Amounts of each limit that this picker may not use."""
 
-    heard: Use = NO_USE
-    """Use by others, as last heard; tokens of the minute are in the bucket."""
-    kept: Use = NO_USE
-    """Kept for the slices of others, until they know the own use."""
+    used: Use = NO_USE
+    """Last reported use by others; tokens of the minute are in the bucket."""
+    reserved: Use = NO_USE
+    """Reserved for the slices of others, until they know this picker's use."""
 
     @property
     def in_flight(self) -> Amounts:
         """The sums that count while requests are in flight."""
-        heard, kept = self
-        return Amounts(heard.requests, *heard[1:_MINUTE_PART]).plus(Amounts(kept.requests, *kept[1:_MINUTE_PART]))
+        used, reserved = self
+        return Amounts(used.requests, *used[1:_MINUTE_PART]).plus(Amounts(reserved.requests, *reserved[1:_MINUTE_PART]))
 
 
-NOWHERE = Beyond()
+ALL_AVAILABLE = Unavailable()
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,13 +88,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     date: int
     """Days since 1970 of the use of the day."""
     others: tuple[tuple[str, float, float], ...] = ()
-    """Pickers, and their use of the day as the picker has heard it."""
+    """Name and last reported use of the day of each other picker."""
 
     def __post_init__(self) -> None:
         days = [number for _, *numbers in self.others for number in numbers]
         if not all(abs(number) <= _MOST_USE for number in (*self.use, self.minute_content, *days)):
-            raise ValueError("the use of a quota is no number")
-        if min((*self.use[:_MINUTE_PART], *self.use[_DAY_PART:], self.minute_content, *days)) < 0:
+            raise ValueError("the use of a quota is not a number")
+        if min((*self.use[:_MINUTE_PART], *self.use[DAY_PART:], self.minute_content, *days)) < 0:
             raise ValueError("the use of a quota is negative")
         if any(len(name) > _MOST_NAME for name in (self.tenant, *(picker for picker, *_ in self.others))):
             raise ValueError(f"a name has more than {_MOST_NAME} characters")
@@ -116,24 +116,24 @@ class Group:
         """Return the rule for the loss of contact; None if it does not apply."""
         return self._when_alone if self.lost_at is not None and now - self.lost_at > GRACE_SECONDS else None
 
-    def elsewhere(self) -> "Elsewhere":
+    def new_use(self) -> "PeerUse":
         self.accounts += 1
-        return Elsewhere(self, self.accounts)
+        return PeerUse(self, self.accounts)
 
 
 @dataclass(slots=True, eq=False)
-class Elsewhere:
+class PeerUse:
     """Use of one tenant at other pickers, and how much of the own use all of them know."""
 
     _group: Group
     born: int
-    _told: Use = NO_USE
-    _known: Use = NO_USE
+    _sent: Use = NO_USE
+    _acknowledged: Use = NO_USE
     """Own use that each of the others counts at least."""
     _next: Use = NO_USE
-    """Value of `_known` once the others have received version `_waits_for`."""
+    """Value of `_acknowledged` once the others have received version `_waits_for`."""
     _waits_for: int = 0
-    _told_version: int = 0
+    _sent_version: int = 0
     _peers: dict[str, Entry] = field(default_factory=dict)
     _days: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Use of the day by picker, also of ended ones."""
@@ -144,17 +144,17 @@ class Elsewhere:
     @property
     def is_used(self) -> bool:
         """Whether another picker uses the quota, or counts requests of this one."""
-        return any(any(use[:_MINUTE_PART]) for use in (self._told, *(entry.use for entry in self._peers.values())))
+        return any(any(use[:_MINUTE_PART]) for use in (self._sent, *(entry.use for entry in self._peers.values())))
 
-    def tell(self, use: Use, version: int) -> None:
-        self._known = self._known.least(use)
+    def record_sent(self, use: Use, version: int) -> None:
+        self._acknowledged = self._acknowledged.least(use)
         if self._waits_for:
             self._next = self._next.least(use)
         else:
             self._waits_for, self._next = version, use
-        self._told, self._told_version = use, version
+        self._sent, self._sent_version = use, version
 
-    def tell_again(self) -> None:
+    def resend(self) -> None:
         """Wait for the next version: another picker may have missed the last ones."""
         self._waits_for = 0
 
@@ -162,13 +162,13 @@ class Elsewhere:
         """Note a version that all others know; return whether it is the last one."""
         if self._waits_for > version:
             return False
-        if self._told_version <= version:
-            self._known, self._waits_for = self._told, 0
+        if self._sent_version <= version:
+            self._acknowledged, self._waits_for = self._sent, 0
             return True
-        self._known, self._next, self._waits_for = self._next, self._told, self._told_version
+        self._acknowledged, self._next, self._waits_for = self._next, self._sent, self._sent_version
         return False
 
-    def hear(self, peer: str, entry: Entry, today: int, *, is_today: bool) -> float | None:
+    def record(self, peer: str, entry: Entry, today: int, *, is_today: bool) -> float | None:
         """Note the use at another picker; return new tokens of the minute, None if they are unknown."""
         self._start(today)
         before = self._peers.get(peer)
@@ -176,7 +176,7 @@ class Elsewhere:
         if is_today:
             self._days[peer] = entry.use.device_seconds, entry.use.dollars
             for picker, *numbers in entry.others:
-                self._hear_of(picker, *numbers)
+                self._record_indirectly(picker, *numbers)
         self._sum = None
         if before is None or before.born != entry.born:
             return None
@@ -187,7 +187,7 @@ class Elsewhere:
         self._peers.pop(peer, None)
         self._sum = None
 
-    def heard(self, today: int) -> Use:
+    def total(self, today: int) -> Use:
         """Return the use at all other pickers; tokens of the minute are in the bucket."""
         self._start(today)
         if self._sum is None:
@@ -207,27 +207,27 @@ class Elsewhere:
         self._start(today)
         return tuple((picker, *numbers) for picker, numbers in self._days.items())[-MOST_ENDED:]
 
-    def beyond(self, own: Use, limits: Use, content: float, now: float, today: int) -> Beyond:
+    def unavailable(self, own: Use, limits: Use, content: float, now: float, today: int) -> Unavailable:
         """Return the amounts that this picker may not use; `content` are tokens that have not drained."""
         policy, pickers = self._group.policy(now), self._group.pickers
         if policy is WhenAlone.FULL_LIMIT:
-            return NOWHERE
+            return ALL_AVAILABLE
         if policy is WhenAlone.REFUSE:
-            return Beyond(kept=Use(2 * limits.requests, *(2.0 * limit for limit in limits[1:])))
-        heard = self.heard(today)
+            return Unavailable(reserved=Use(2 * limits.requests, *(2.0 * limit for limit in limits[1:])))
+        used = self.total(today)
         if pickers == 1:
-            return Beyond(heard)
+            return Unavailable(used)
         self._drain(own.minute_tokens, limits.minute_tokens / pickers, now)
-        kept = [0.0] * len(limits)
+        reserved = [0.0] * len(limits)
         for part, limit in enumerate(limits):
-            unknown = own[part] - self._known[part]
+            unknown = own[part] - self._acknowledged[part]
             if limit > 0 and unknown > limit * _ROUNDING:
-                total = content if part == _MINUTE_PART else own[part] + heard[part]
-                kept[part] = max(0.0, limit - total + unknown) * (1.0 - 1.0 / pickers)
-        return Beyond(heard, Use(ceil(kept[0] - _ROUNDING), *kept[1:]))
+                total = content if part == _MINUTE_PART else own[part] + used[part]
+                reserved[part] = max(0.0, limit - total + unknown) * (1.0 - 1.0 / pickers)
+        return Unavailable(used, Use(ceil(reserved[0] - _ROUNDING), *reserved[1:]))
 
-    def _hear_of(self, picker: str, device_seconds: float, dollars: float) -> None:
-        """Note the use of the day of a picker that another one has heard."""
+    def _record_indirectly(self, picker: str, device_seconds: float, dollars: float) -> None:
+        """Record the use of the day of a picker, as another picker knows it."""
         before = self._days.get(picker)
         if picker in self._peers or picker == self._group.picker or (before is None and len(self._days) > MOST_ENDED):
             return
@@ -237,8 +237,8 @@ class Elsewhere:
         if self._today != today:
             self._today, self._sum = today, None
             self._days.clear()
-            self._told, self._known, self._next = (
-                each._replace(device_seconds=0.0, dollars=0.0) for each in (self._told, self._known, self._next)
+            self._sent, self._acknowledged, self._next = (
+                each._replace(device_seconds=0.0, dollars=0.0) for each in (self._sent, self._acknowledged, self._next)
             )
 
     def _drain(self, own: float, limit: float, now: float) -> None:
@@ -246,6 +246,6 @@ class Elsewhere:
         lost_at = self._group.lost_at
         if lost_at is not None:
             drained = (now - max(self._drained_at, lost_at)) * limit / _MINUTE
-            known = max(self._known.minute_tokens, min(own, self._known.minute_tokens + drained))
-            self._known = self._known._replace(minute_tokens=known)
+            known = max(self._acknowledged.minute_tokens, min(own, self._acknowledged.minute_tokens + drained))
+            self._acknowledged = self._acknowledged._replace(minute_tokens=known)
         self._drained_at = now
