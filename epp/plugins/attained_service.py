@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from heapq import nlargest
 from math import log2
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 from weakref import WeakSet
 
 import msgspec
@@ -26,7 +26,7 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.arrays import Floats, highest, lowest
-from epp.framework.flow_control import FairnessPolicy, FlowOrder, Heap, Queued
+from epp.framework.flow_control import FairnessPolicy, FlowOrder, HeadOrder, Queued
 from epp.framework.limits import Weight
 from epp.framework.messages import printable
 from epp.framework.plugin_status import PluginMetric, Sample
@@ -58,11 +58,11 @@ class ServiceLedger:
     """Service by flow, for the `most` most recently used flows.
 
     Instead of decaying all entries, the ledger counts later tokens in larger units: `2 ** half_lives` for each token.
-    Entries are rescaled once these numbers become large.
+    Entries are rescaled once these numbers become large. Service decays with a half-life, or without one by a factor
+    for each dispatched request.
     """
 
     def __init__(self, *, half_life_seconds: float, factor: float, now: float, most: int = _MOST_PROGRAMS) -> None:
-        """Begin; service decays with a half-life, or without one by a factor for each dispatched request."""
         self.programs: OrderedDict[str, Program] = OrderedDict()
         """In order of last use."""
         self.dispatched = 0
@@ -71,12 +71,7 @@ class ServiceLedger:
         self._half_lives_per_dispatch = 0.0 if half_life_seconds else -log2(factor)
         self._unit = self._half_lives(now)
         """Half-lives at which one unit equals one token."""
-        self._orders: WeakSet[LeastAttained] = WeakSet()
-
-    def order(self, *, service_weight: float, wait_weight: float) -> "LeastAttained":
-        order = LeastAttained(self, service_weight, wait_weight)
-        self._orders.add(order)
-        return order
+        self.orders: WeakSet[LeastAttained] = WeakSet()
 
     def _half_lives(self, now: float) -> float:
         """Return the number of half-lives up to `now`."""
@@ -122,7 +117,7 @@ class ServiceLedger:
 
     def _set(self, flow: str, program: Program, added: float) -> None:
         program.service = max(0.0, program.service + added)
-        for order in self._orders:
+        for order in self.orders:
             order.changed(flow, program.service)
 
     def _worth(self, half_lives: float) -> float:
@@ -131,7 +126,7 @@ class ServiceLedger:
         if ahead > _LARGEST_EXPONENT:
             for program in self.programs.values():
                 program.service = _decayed(program.service, ahead)
-            for order in self._orders:
+            for order in self.orders:
                 order.rescale(ahead)
             self._unit, ahead = half_lives, 0.0
         return float(2.0**ahead)
@@ -203,8 +198,7 @@ class LeastAttained(FlowOrder):
 
     def rescale(self, half_lives: float) -> None:
         """Divide all service by `2 ** half_lives`."""
-        count = len(self._flows)
-        self._service[:count] *= 2.0**-half_lives
+        self._service[: len(self._flows)] *= 2.0**-half_lives
         self._first = None
 
 
@@ -303,14 +297,18 @@ class ProgramAwareFairness(
     def order(self) -> FlowOrder:
         given = self.parameters
         if given.strategy == "turn-priority":
-            order = _TurnPriority(self._turn, given.turn_priority_time_weight)
-            self._turn_orders.add(order)
-            return order
-        return self._ledger.order(service_weight=given.las_weight_service, wait_weight=given.las_weight_head_wait)
+            by_turns = _TurnPriority(self._turn, given.turn_priority_time_weight)
+            self._turn_orders.add(by_turns)
+            return by_turns
+        order = LeastAttained(self._ledger, given.las_weight_service, given.las_weight_head_wait)
+        self._ledger.orders.add(order)
+        return order
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         now = self.clock.now()
-        self._sweep(now)
+        if now - self._swept_at >= self.parameters.eviction_sweep_seconds:
+            self._swept_at = now
+            self._ledger.forget(now - self.parameters.eviction_ttl_seconds)
         tokens = max(1, request.prompt_tokens)
         turn = self._turn(request.fairness_id, request.received_at)
         half_lives = self._ledger.charge(request.fairness_id, tokens, now)
@@ -374,48 +372,31 @@ class ProgramAwareFairness(
             "truncated": len(programs) > _MOST_SHOWN,
         }
 
-    def _sweep(self, now: float) -> None:
-        if now - self._swept_at >= self.parameters.eviction_sweep_seconds:
-            self._swept_at = now
-            self._ledger.forget(now - self.parameters.eviction_ttl_seconds)
 
-
-_Turn: TypeAlias = Callable[[str, float], int]
-"""Returns the turn of a request of a flow that arrived at this time: 1 for the first one."""
-
-
-class _TurnPriority(FlowOrder):
+class _TurnPriority(HeadOrder):
     """Order by `turn + weight * wait_seconds` of the first request, highest first.
 
     All waits grow alike, so the order only changes with arrivals and with turns: `weight * arrival - turn` is the key.
     """
 
-    def __init__(self, turn: _Turn, weight: float) -> None:
+    def __init__(self, turn: Callable[[str, float], int], weight: float) -> None:
+        """`turn` returns the turn of a request of a flow that arrived at this time: 1 for the first one."""
+        super().__init__()
         self._turn = turn
         self._weight = weight
-        self._heads: dict[str, Queued] = {}
-        self._flows: Heap[str, tuple[float, ...], str] = Heap()
+        self._queued: dict[str, Queued] = {}
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
-        self._heads[flow] = queued
+        self._queued[flow] = queued
         self.changed(flow)
 
     def empty(self, flow: str) -> None:
-        self._heads.pop(flow, None)
-        self._flows.discard(flow)
-
-    def first(self) -> str:
-        first = self._flows.first()
-        assert first is not None  # noqa: S101  it is called only while there is one
-        return first[1]
-
-    def dispatched(self, flow: str) -> None:
-        """Do nothing: turns are counted as requests are routed, queued or not."""
+        self._queued.pop(flow, None)
+        super().empty(flow)
 
     def changed(self, flow: str) -> None:
         """Update the turn of a flow, if it waits here."""
-        queued = self._heads.get(flow)
+        queued = self._queued.get(flow)
         if queued is not None:
-            turn = self._turn(flow, queued.enqueued_at)
-            key = self._weight * queued.enqueued_at - turn
-            self._flows.push((key, queued.number), flow, flow)
+            arrived_at = queued.enqueued_at
+            super().head(flow, self._weight * arrived_at - self._turn(flow, arrived_at), queued)
