@@ -139,32 +139,24 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         not_ready_yet = pending and tag.state is Routability.BLOCKED and tag.attributes.get(USED_BY) in _NO_OTHER_USER
         if tag.state in {Routability.DRAINING, Routability.BLOCKED} and not not_ready_yet:
             return f"is {tag.state.value}" + (f": {tag.reason}" if tag.reason else "")
-        if tag.devices and (unusable := self._unusable_device(tag.devices)):
-            return unusable
+        if any("NoExecute" in device.taints for device in tag.devices):
+            return "a device has a taint of effect NoExecute"
+        if self.parameters.on_unhealthy == "Drain" and any(device.health == "Unhealthy" for device in tag.devices):
+            return "a device is unhealthy"
         if tag.state is Routability.UNKNOWN and not self._passes:
             return "its state is not known"
-        return None
-
-    def _unusable_device(self, devices: tuple[Device, ...]) -> str | None:
-        if any("NoExecute" in device.taints for device in devices):
-            return "a device has a taint of effect NoExecute"
-        if self.parameters.on_unhealthy == "Drain" and any(device.health == "Unhealthy" for device in devices):
-            return "a device is unhealthy"
         return None
 
     def _not_allowed(self, tag: AcceleratorTag) -> str | None:
         for name, values in self._allowed.items():
             own = tag.attributes.get(name)
-            if own is None and self._passes:
-                continue
-            if own is None:
+            if own is None and not self._passes:
                 return f"{name} is not known"
-            if str(own) not in values:
+            if own is not None and str(own) not in values:
                 return f"{name} is {own}, not among {', '.join(values)}"
         return self._without_room(tag) or (self._outside(tag.devices) if self.parameters.device_indices else None)
 
     def _without_room(self, tag: AcceleratorTag) -> str | None:
-        """Return which allocation exceeds its bound; None if all are within bounds."""
         for name, most in ((VRAM_USED, self.parameters.max_vram_used), (TFLOPS_USED, self.parameters.max_tflops_used)):
             used = self._amount(tag, name)
             if most < 1 and used is not None and used > most:
@@ -184,7 +176,6 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return value if isinstance(value, int | float) else None
 
     def _outside(self, devices: tuple[Device, ...]) -> str | None:
-        """Return why the devices violate the allowed indices; None if they do not."""
         known = [device.index for device in devices if device.index is not None]
         outside = [index for index in known if index not in self.parameters.device_indices]
         if outside:
@@ -279,7 +270,7 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
         return f"classes/{self.name}"
 
     def join(self, salt: int) -> None:
-        self._news = {} if self._news is None else self._news
+        self._news = self._news or {}
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
         if not self._news:

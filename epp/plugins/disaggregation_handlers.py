@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from epp.framework import (
     Aggregator,
@@ -41,8 +41,7 @@ _DECISIONS = {
 """By the presence of a prefill leg and of an encode leg."""
 
 
-def decisions(name: str, text: str) -> PluginMetric:
-    """Return the metric of a handler's decisions."""
+def _decisions(name: str, text: str) -> PluginMetric:
     labels = ("model_name", "decision_type")
     return PluginMetric(
         name, text, labels, is_counter=True, legacy=Legacy(f"llm_d_inference_scheduler_{name}_total", labels)
@@ -72,7 +71,7 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
     decided: ClassVar[PluginMetric]
     """The metric of the decisions, which must be among `metrics`."""
 
-    def set_legs(
+    def _set_legs(
         self, profiles: StageProfiles, deciders: Mapping[str, tuple[str, str]], *, prefill_first: bool = False
     ) -> None:
         """Set the profiles of the legs; `deciders` has the parameter and the name of the decider, by stage."""
@@ -211,7 +210,7 @@ class DisaggParameters(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
-        if nested and (former := [name for _, name, _ in self.spelled_as_before()]):
+        if nested and (former := [old for *_, old, _ in self.spelled_as_before()]):
             raise ValueError(
                 f"profiles or deciders are given together with {', '.join(former)}, their former spelling: keep one"
             )
@@ -225,33 +224,26 @@ class DisaggParameters(Parameters, frozen=True):
 
     def profiles_by_stage(self) -> StageProfiles:
         """Return the names of the profiles in either spelling."""
-        former = {now: value for now, _, value in self.spelled_as_before()}
-        return StageProfiles(
-            decode=former.get("profiles.decode", self.profiles.decode),
-            prefill=former.get("profiles.prefill", self.profiles.prefill),
-            encode=former.get("profiles.encode", self.profiles.encode),
-        )
+        former = {stage: name for section, stage, _, name in self.spelled_as_before() if section == "profiles"}
+        return replace(self.profiles, **former)
 
     def deciders_by_stage(self) -> Mapping[str, tuple[str, str]]:
         """Return, for each stage with a decider, the parameter that names it and the name."""
-        spelled = [
-            ("deciders.prefill", "deciders.prefill", self.deciders.prefill),
-            ("deciders.encode", "deciders.encode", self.deciders.encode),
-            *(each for each in self.spelled_as_before() if each[0].startswith("deciders.")),
-        ]
-        return {now.removeprefix("deciders."): (parameter, decider) for now, parameter, decider in spelled if decider}
+        found = {stage: (f"deciders.{stage}", name) for stage, name in asdict(self.deciders).items() if name}
+        former = {stage: (old, name) for section, stage, old, name in self.spelled_as_before() if section == "deciders"}
+        return found | former
 
-    def spelled_as_before(self) -> list[tuple[str, str, str]]:
-        """Return the current and the deprecated spelling of each parameter in the latter, and its value."""
+    def spelled_as_before(self) -> list[tuple[str, str, str, str]]:
+        """Return the parameters in their deprecated spelling: section and stage, the spelling, and the value."""
         spelled = [
-            ("profiles.decode", "decodeProfile", self.decode_profile),
-            ("profiles.prefill", "prefillProfile", self.prefill_profile),
-            ("profiles.encode", "encodeProfile", self.encode_profile),
-            ("deciders.prefill", "deciderPluginName", self.decider_plugin_name),
-            ("deciders.prefill", "prefillDeciderPluginName", self.prefill_decider_plugin_name),
-            ("deciders.encode", "encodeDeciderPluginName", self.encode_decider_plugin_name),
+            ("profiles", "decode", "decodeProfile", self.decode_profile),
+            ("profiles", "prefill", "prefillProfile", self.prefill_profile),
+            ("profiles", "encode", "encodeProfile", self.encode_profile),
+            ("deciders", "prefill", "deciderPluginName", self.decider_plugin_name),
+            ("deciders", "prefill", "prefillDeciderPluginName", self.prefill_decider_plugin_name),
+            ("deciders", "encode", "encodeDeciderPluginName", self.encode_decider_plugin_name),
         ]
-        return [each for each in spelled if each[2]]
+        return [each for each in spelled if each[3]]
 
 
 class DisaggProfileHandler(LegHandler[DisaggParameters]):
@@ -269,18 +261,20 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
     """
 
     plugin_type = "disagg-profile-handler"
-    decided = decisions("disagg_decision", "Requests routed, by the legs that they have.")
+    decided = _decisions("disagg_decision", "Requests routed, by the legs that they have.")
     metrics = (decided,)
     sets_headers = (PREFILLER, ENCODERS)
 
     def setup(self) -> None:
         given = self.parameters
-        prefill_first = given.stage_order == "prefill-first"
-        self.set_legs(given.profiles_by_stage(), given.deciders_by_stage(), prefill_first=prefill_first)
+        self._set_legs(
+            given.profiles_by_stage(), given.deciders_by_stage(), prefill_first=given.stage_order == "prefill-first"
+        )
 
     @property
     def warnings(self) -> Sequence[str]:
-        found = [f"{former} is deprecated: use {now}" for now, former, _ in self.parameters.spelled_as_before()]
+        former = self.parameters.spelled_as_before()
+        found = [f"{old} is deprecated: use {section}.{stage}" for section, stage, old, _ in former]
         return [*found, "primaryPort is deprecated and not used: remove it"] if self.parameters.primary_port else found
 
 
@@ -317,14 +311,14 @@ class PDProfileHandler(LegHandler[PDParameters]):
     """
 
     plugin_type = "pd-profile-handler"
-    decided = decisions("pd_decision", "Requests routed, by whether they have a prefill leg.")
+    decided = _decisions("pd_decision", "Requests routed, by whether they have a prefill leg.")
     metrics = (decided,)
     stability = Stability.DEPRECATED
     sets_headers = (PREFILLER, DATA_PARALLEL)
 
     def setup(self) -> None:
         decider = ("deciderPluginName", self.parameters.decider_plugin_name)
-        self.set_legs(self.parameters.profiles_by_stage(), {"prefill": decider})
+        self._set_legs(self.parameters.profiles_by_stage(), {"prefill": decider})
 
     @property
     def warnings(self) -> Sequence[str]:
