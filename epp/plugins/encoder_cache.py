@@ -32,13 +32,11 @@ from epp.framework import (
 from epp.framework.limits import Corrected, CountOrDefault, NaturalOrDefault
 from epp.framework.plugin_status import Distribution, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
+from epp.plugins.parsers.prompt import DIGEST_TOKENS, placeholder
 from epp.plugins.prefix_cache.index import PrefixIndex
 
 _Rate: TypeAlias = Annotated[float, Meta(gt=0, le=1e6), Corrected()]
-_DIGEST_BYTES = 16
-"""Size of the hash that a placeholder repeats."""
-_MOST_BYTES = 8192 * BYTES_PER_TOKEN
-"""Largest placeholder."""
+_MOST_PLACEHOLDER_TOKENS = 8192
 _MOST_TOKENS = 1_000_000
 """Most tokens of one item, more than any context: a client may claim any size."""
 
@@ -166,14 +164,13 @@ class VideoEstimate(Parameters, frozen=True):
         """Return the tokens of a video of a request with these headers; at least 1."""
         seconds = _number(fields, headers.VIDEO_DURATION) or self.default_duration
         frames = self.frames.count(seconds, _number(fields, headers.VIDEO_FPS))
-        most = min(self.max_video_tokens or _MOST_TOKENS, _MOST_TOKENS)
-        return min(max(1, frames * self._frame_tokens(fields)), most)
-
-    def _frame_tokens(self, fields: Headers) -> int:
-        if self.tokens_per_frame.mode == "static":
-            return self.tokens_per_frame.static.num_tokens_per_frame
-        width, height = _resolution(fields) or (self.default_resolution.width, self.default_resolution.height)
-        return max(1, width * height // self.tokens_per_frame.dynamic.factor)
+        frame = self.tokens_per_frame
+        if frame.mode == "static":
+            tokens = frames * frame.static.num_tokens_per_frame
+        else:
+            width, height = _resolution(fields) or (self.default_resolution.width, self.default_resolution.height)
+            tokens = frames * max(1, width * height // frame.dynamic.factor)
+        return min(max(1, tokens), self.max_video_tokens or _MOST_TOKENS, _MOST_TOKENS)
 
 
 def with_sizes(prompt: bytes, media: Sequence[Media], sizes: Sequence[int]) -> bytes:
@@ -182,9 +179,8 @@ def with_sizes(prompt: bytes, media: Sequence[Media], sizes: Sequence[int]) -> b
     end = 0
     for one, size in zip(media, sizes, strict=True):
         pieces.append(prompt[end : one.offset])
-        digest = prompt[one.offset : one.offset + _DIGEST_BYTES]
-        length = min(max(size * BYTES_PER_TOKEN, _DIGEST_BYTES), _MOST_BYTES)
-        pieces.append((digest * -(-length // _DIGEST_BYTES))[:length])
+        digest = prompt[one.offset : one.offset + DIGEST_TOKENS * BYTES_PER_TOKEN]
+        pieces.append(placeholder(digest, min(max(size, DIGEST_TOKENS), _MOST_PLACEHOLDER_TOKENS)))
         end = one.offset + one.tokens * BYTES_PER_TOKEN
     return b"".join((*pieces, prompt[end:]))
 
@@ -218,10 +214,7 @@ _QUERIES = PluginMetric(
     "encoder_cache_queries", "Different media of routed requests, by modality.", ("modality",), is_counter=True
 )
 _HITS = PluginMetric(
-    "encoder_cache_hits",
-    "Those that the endpoint picked was believed to hold.",
-    ("pod", "modality"),
-    is_counter=True,
+    "encoder_cache_hits", "Those that the endpoint picked was believed to hold.", ("pod", "modality"), is_counter=True
 )
 _HIT_RATIO = PluginMetric(
     "encoder_cache_hit_ratio",
@@ -288,7 +281,11 @@ class MMEmbeddingsCacheProducer(
     def produce(self, request: Request, candidates: Candidates) -> None:
         items = request.get(self._items_key)
         if items is None:
-            items = self._items(request)
+            kinds = {digest: kind for kind, digest in request.body.media_hashes}
+            items = [
+                _Item(kind, array("Q", (xxhash.xxh3_64_intdigest(digest, self._secret),)))
+                for digest, kind in kinds.items()
+            ]
             request.put(self._items_key, items)
         matched = np.zeros(candidates.snapshot.capacity, dtype=np.int32)
         for item in items:
@@ -318,10 +315,3 @@ class MMEmbeddingsCacheProducer(
         self._index.forget(*slots)
         for slot in slots:
             self._hits.pop(slot, None)
-
-    def _items(self, request: Request) -> Sequence[_Item]:
-        """Return the different media of the request."""
-        kinds = {digest: kind for kind, digest in request.body.media_hashes}
-        return [
-            _Item(kind, array("Q", (xxhash.xxh3_64_intdigest(digest, self._secret),))) for digest, kind in kinds.items()
-        ]

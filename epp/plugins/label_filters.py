@@ -23,12 +23,13 @@ from epp.framework import (
     Request,
     Stability,
 )
-from epp.framework.arrays import all_true, any_true
+from epp.framework.arrays import all_true, any_true, everyone
 from epp.framework.clusters import (
     CLUSTER,
     POOL_IMPORT,
     ClusterStatus,
     ClusterToleration,
+    PlacementStatus,
     TaintEffect,
     counts_from,
     status_mask,
@@ -251,6 +252,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
 
 
 _OBJECT = re.compile(r"[^/\s]+/[^/\s]+")
+_UNKNOWN = PlacementStatus(any_chosen=False)
 
 
 class PlacementFilterParameters(FilterParameters, frozen=True):
@@ -294,24 +296,21 @@ class PlacementFilter(Filter[PlacementFilterParameters]):
         chosen = status_mask(candidates, self._is_chosen)
         if any_true(chosen):
             return chosen
-        name = self._name
         if any_true(candidates.snapshot.records(CLUSTER).derive_mask(self._has_decision)[candidates.snapshot.slots]):
-            problem = f"placement {name} chose no cluster of the remaining endpoints"
+            problem = f"placement {self._name} chose no cluster of the remaining endpoints"
         elif self.parameters.on_empty == "FailOpen":
-            return np.ones(len(candidates), dtype=np.bool_)
+            return everyone(len(candidates))
         else:
-            problem = f"placement {name} chose no cluster, or is not known"
+            problem = f"placement {self._name} chose no cluster, or is not known"
         if self.parameters.fallback_on_empty:
             return chosen
         raise NoClustersError(problem)
 
     def _is_chosen(self, status: ClusterStatus) -> bool:
-        found = status.placements.get(self._name)
-        return found is not None and found.chosen
+        return status.placements.get(self._name, _UNKNOWN).chosen
 
     def _has_decision(self, status: ClusterStatus) -> bool:
-        found = status.placements.get(self._name)
-        return found is not None and found.any_chosen
+        return status.placements.get(self._name, _UNKNOWN).any_chosen
 
 
 class TaintFilterParameters(SessionAffinityParameters, frozen=True):

@@ -39,7 +39,7 @@ from epp.framework import (
     Stability,
 )
 from epp.framework.plugin_status import endpoint_state
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting
 from epp.framework.rates import waited_seconds
 
 
@@ -217,14 +217,9 @@ class LatencyObserver(
         self._key = OBSERVED_LATENCY.produced_by(self.name)
         self._sent_key: DataKey[_Sent] = DataKey("latency-observed", self.plugin_type, self.name)
         self.writes = (self._key,)
-        self._interval, self._age, self._bucket = (
-            _seconds(name, text)
-            for name, text in (
-                ("intervalDuration", given.interval_duration),
-                ("maxObservationAge", given.max_observation_age),
-                ("bucketDuration", given.bucket_duration),
-            )
-        )
+        self._interval = _seconds("intervalDuration", given.interval_duration)
+        self._age = _seconds("maxObservationAge", given.max_observation_age)
+        self._bucket = _seconds("bucketDuration", given.bucket_duration)
         self._observed: dict[int, _Observed] = {}
         self._due: deque[int] = deque()
         self._due_at = 0.0
@@ -288,15 +283,15 @@ class LatencyObserver(
             observed.bucket_began = now
         times = np.array([each.seconds for each in recent])
         ends = observed.history or times
-        floor = (
-            float(np.percentile(ends, _FLOOR_PERCENTILE)) if len(ends) and observed.count >= given.min_requests else 0.0
-        )
+        floor = 0.0
+        if len(ends) and observed.count >= given.min_requests:
+            floor = float(np.percentile(ends, _FLOOR_PERCENTILE))
         if len(recent) < given.min_requests:
             return (floor, 0.0, 0.0, 0.0, 0.0, 0.0)
         in_flight = np.array([each.in_flight for each in recent])[times.argsort(kind="stable")]
-        low, typical = np.percentile(times, [given.low_percentile, given.typical_percentile]).tolist()
-        loads = [_around(in_flight, percentile) for percentile in (given.low_percentile, given.typical_percentile)]
-        return (floor, low, typical, *loads, 1.0)
+        percentiles = (given.low_percentile, given.typical_percentile)
+        loads = [_around(in_flight, percentile) for percentile in percentiles]
+        return (floor, *np.percentile(times, percentiles).tolist(), *loads, 1.0)
 
 
 def _padded(values: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
@@ -312,10 +307,7 @@ def _around(values: Floats, percentile: float) -> float:
 
 
 def _seconds(name: str, text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+    seconds = duration_setting(name, text, positive=False)
     if seconds <= 0:
         raise ValueError(f"{name} is {text!r}; it must be above 0")
     return seconds

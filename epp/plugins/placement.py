@@ -36,6 +36,7 @@ from epp.framework import (
 from epp.framework.accelerators.arrays import PLACEMENT, EndpointPlacement, PlacementTemplate
 from epp.framework.accelerators.places import requests_on_device, requests_on_node
 from epp.framework.accelerators.tag import SpotPreference, limit_for, names_of
+from epp.framework.arrays import everyone
 from epp.framework.result import DropCause
 from epp.framework.snapshot import NODE_LABELS
 
@@ -152,7 +153,7 @@ class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
         return ("it has no limit and no effect: set maxRequestsPerNode or maxRequestsPerDevice, or remove it",)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        kept = np.ones(len(candidates), dtype=np.bool_)
+        kept = everyone(len(candidates))
         if most := self.parameters.max_requests_per_node:
             kept &= requests_on_node(candidates.snapshot)[candidates.slots] < most
         if most := self.parameters.max_requests_per_device:
@@ -252,7 +253,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         groups = ranks[candidates.slots]
         present = np.flatnonzero(np.bincount(groups, minlength=len(order)))
         if len(present) <= 1:
-            return np.ones(len(candidates), dtype=np.bool_)
+            return everyone(len(candidates))
         saturation = _means(self._fullness_by_group(candidates, groups), groups, len(order))[present]
         bound = _means(self._limit(candidates, "bound"), groups, len(order))[present]
         full = self._now_full(tuple(order[rank] for rank in present), saturation, bound, keep=not request.dry_run)

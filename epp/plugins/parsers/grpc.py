@@ -176,6 +176,7 @@ _HEAD_BYTES = 5
 _COMPRESSED = 1
 Value: TypeAlias = int | memoryview
 _Read: TypeAlias = Callable[[FieldReader, memoryview, Headers], RequestBody]
+"""Reads the message of a request; raises ValueError if it is no Protobuf."""
 
 
 def read_message(body: bytes) -> memoryview:
@@ -199,9 +200,10 @@ def _malformed(problem: str) -> MalformedBodyError:
 
 
 class GrpcParser(Parser):
-    """Base: a function that reads the message, for each path; other methods are passed on and not read."""
+    """Base: other methods are passed on and not read."""
 
-    methods: ClassVar[Mapping[str, _Read]]
+    methods: ClassVar[Mapping[str, tuple[_Read, GrpcResponse]]]
+    """By path, how requests and responses are read."""
     names_model = False
     takes_others = True
     needs_http2 = True
@@ -211,14 +213,15 @@ class GrpcParser(Parser):
         return tuple(self.methods)
 
     def parse(self, suffix: str, headers: Headers, body: bytes) -> RequestBody:
-        read = self.methods.get(suffix)
-        if read is None:
+        if suffix not in self.methods:
             return RequestBody(skip_response=True)
+        read, response = self.methods[suffix]
         message = read_message(body)
         try:
-            return read(FieldReader(MOST_FIELDS), message, headers)
+            parsed = read(FieldReader(MOST_FIELDS), message, headers)
         except ValueError as error:
             raise _malformed(f"its message is no valid Protobuf: {error}") from error
+        return msgspec.structs.replace(parsed, grpc_response=response)
 
 
 _INPUT_IDS = 2
@@ -251,7 +254,7 @@ def _generate(reader: FieldReader, message: memoryview, _: Headers) -> RequestBo
     if text:  # the placeholders are in the tokens, which the server computes
         spans = [span._replace(offset=0, length=0) for span in spans]
     prompt, hashes = with_media(prompt, spans, "mm_inputs.mm_placeholders", ids="tokenized.input_ids")
-    parsed = request_body(
+    return request_body(
         Common(stream=bool(_number(found, _STREAM))),
         prompt,
         _number(dict(reader.fields(_part(found, _SAMPLING))), _MAX_TOKENS),
@@ -259,13 +262,11 @@ def _generate(reader: FieldReader, message: memoryview, _: Headers) -> RequestBo
         media_hashes=hashes,
         is_token_ids=not text and not spans,
     )
-    return msgspec.structs.replace(parsed, grpc_response=_GENERATED)
 
 
 def _embed(reader: FieldReader, message: memoryview, _: Headers) -> RequestBody:
     prompt = _token_ids(reader, _part(dict(reader.fields(message)), _TOKENIZED))
-    parsed = request_body(Common(), prompt, None, is_token_ids=True)
-    return msgspec.structs.replace(parsed, grpc_response=_EMBEDDED)
+    return request_body(Common(), prompt, None, is_token_ids=True)
 
 
 def _token_ids(reader: FieldReader, tokenized: memoryview) -> bytes:
@@ -317,9 +318,9 @@ class VLLMGRPCParser(GrpcParser):
     """
 
     plugin_type = "vllmgrpc-parser"
-    methods: ClassVar[Mapping[str, _Read]] = {
-        "vllm.grpc.engine.VllmEngine/Generate": _generate,
-        "vllm.grpc.engine.VllmEngine/Embed": _embed,
+    methods: ClassVar[Mapping[str, tuple[_Read, GrpcResponse]]] = {
+        "vllm.grpc.engine.VllmEngine/Generate": (_generate, _GENERATED),
+        "vllm.grpc.engine.VllmEngine/Embed": (_embed, _EMBEDDED),
     }
 
 
@@ -332,7 +333,7 @@ def _wrapped(suffix: str) -> _Read:
     def read(reader: FieldReader, message: memoryview, headers: Headers) -> RequestBody:
         body = _part(dict(reader.fields(message)), _HTTP_BODY)
         data = bytes(_part(dict(reader.fields(body)), _DATA))
-        return msgspec.structs.replace(_OPENAI.parse(suffix, headers, data), grpc_response=_WRAPPED)
+        return _OPENAI.parse(suffix, headers, data)
 
     return read
 
@@ -348,8 +349,8 @@ class VertexAIParser(GrpcParser):
     """
 
     plugin_type = "vertexai-parser"
-    methods: ClassVar[Mapping[str, _Read]] = {
-        f"google.cloud.aiplatform.{version}.PredictionService/{method}": _wrapped(suffix)
+    methods: ClassVar[Mapping[str, tuple[_Read, GrpcResponse]]] = {
+        f"google.cloud.aiplatform.{version}.PredictionService/{method}": (_wrapped(suffix), _WRAPPED)
         for version in ("v1", "v1beta1")
         for method, suffix in (
             ("ChatCompletions", "chat/completions"),

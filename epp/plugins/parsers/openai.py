@@ -23,18 +23,13 @@ class _Item(msgspec.Struct, gc=False):
 
 
 _decode_item = msgspec.json.Decoder(_Item).decode
-_NO_ITEM = _Item()
 
 
 class _Responses(Written, gc=False):
     tools: msgspec.Raw = ABSENT
-    max_output_tokens: Limit = None
+    output_limit: Limit = msgspec.field(default=None, name="max_output_tokens")
     input: Content = None
     instructions: Content = None
-
-    @property
-    def output_limit(self) -> Limit:
-        return self.max_output_tokens
 
     def write(self, prompt: PromptWriter) -> None:
         if self.input is None:
@@ -60,7 +55,7 @@ class _Conversations(Written, gc=False):
 def _write_items(prompt: PromptWriter, items: list[msgspec.Raw]) -> None:
     """Write messages as in a chat, results of tools under the name of the call, other items as JSON."""
     for raw in items:
-        item = decode_object(_decode_item, raw) or _NO_ITEM
+        item = decode_object(_decode_item, raw) or _Item()
         if item.role is not None:
             prompt.message(item.role, item.content)
         elif item.output is not None:
@@ -99,11 +94,7 @@ _EMBEDS_BASE64_BYTES_PER_TOKEN = 10923  # a hidden size of 4,096 at two bytes, f
 class _Completions(Written, gc=False):
     prompt: msgspec.Raw = ABSENT
     prompt_embeds: str | list[str] | None = None
-    max_tokens: Limit = None
-
-    @property
-    def output_limit(self) -> Limit:
-        return self.max_tokens
+    output_limit: Limit = msgspec.field(default=None, name="max_tokens")
 
     def write(self, prompt: PromptWriter) -> None:
         _write_input(prompt, self.prompt, "prompt")
@@ -154,15 +145,16 @@ def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
     text = bytes(raw)
     if text in _NONE:
         return
-    packed = packed_json(text) if text.startswith(b"[") else None
-    if packed is not None:
-        prompt.packed(packed)
-        return
-    lists = packed_lists(text) if text.startswith(b"[") else None
-    if lists is not None:
-        prompt.is_token_ids = True
-        prompt.prompts(lists, b"".join)
-        return
+    if text.startswith(b"["):
+        packed = packed_json(text)
+        if packed is not None:
+            prompt.packed(packed)
+            return
+        lists = packed_lists(text)
+        if lists is not None:
+            prompt.is_token_ids = True
+            prompt.prompts(lists, b"".join)
+            return
     try:
         found = _decode_input(text)
     except msgspec.ValidationError as error:
@@ -240,24 +232,14 @@ class _Block(msgspec.Struct, gc=False):
     content: Content = None
 
 
-class _AnthropicMessage(msgspec.Struct, gc=False):
-    role: str = ""
-    content: Content = None
-
-
 _decode_block = msgspec.json.Decoder(_Block).decode
-_NO_BLOCK = _Block()
 
 
 class _Messages(Written, gc=False):
     tools: msgspec.Raw = ABSENT
-    max_tokens: Limit = None
-    messages: list[_AnthropicMessage] | None = None
+    output_limit: Limit = msgspec.field(default=None, name="max_tokens")
+    messages: list[_Message] | None = None
     system: Content = None
-
-    @property
-    def output_limit(self) -> Limit:
-        return self.max_tokens
 
     def write(self, prompt: PromptWriter) -> None:
         if not self.messages:
@@ -279,7 +261,7 @@ def _write_message(prompt: PromptWriter, role: str, content: Content, *, without
         return
     prompt.text(role + "\n")
     for raw in content or ():
-        block = decode_object(_decode_block, raw) or _NO_BLOCK
+        block = decode_object(_decode_block, raw) or _Block()
         if not (without_billing and (block.text or "").startswith(_BILLING)):
             _write_block(prompt, raw, block)
     prompt.text("\n")
