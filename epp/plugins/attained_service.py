@@ -74,7 +74,6 @@ class ServiceLedger:
         self.orders: WeakSet[LeastAttained] = WeakSet()
 
     def _half_lives(self, now: float) -> float:
-        """Return the number of half-lives up to `now`."""
         return now * self._half_lives_per_second + self.dispatched * self._half_lives_per_dispatch
 
     def use(self, flow: str, now: float) -> Program:
@@ -100,11 +99,6 @@ class ServiceLedger:
         half_lives = self._half_lives(now)
         charge = _decayed(instead_of[0], half_lives - instead_of[1])
         self._set(flow, self.use(flow, now), (tokens - charge) * self._worth(half_lives))
-
-    def service(self, flow: str) -> float:
-        """Return the service of a flow in ledger units."""
-        program = self.programs.get(flow)
-        return 0.0 if program is None else program.service
 
     def tokens(self, program: Program, now: float) -> float:
         """Return the decayed service in tokens."""
@@ -159,7 +153,8 @@ class LeastAttained(FlowOrder):
                 self._service = np.resize(self._service, 2 * place)
                 self._arrived = np.resize(self._arrived, 2 * place)
                 self._numbers = np.resize(self._numbers, 2 * place)
-            self._service[place] = self._ledger.service(flow)
+            program = self._ledger.programs.get(flow)
+            self._service[place] = 0.0 if program is None else program.service
         self._arrived[place] = queued.enqueued_at
         self._numbers[place] = queued.number
         self._first = None
@@ -203,7 +198,6 @@ class LeastAttained(FlowOrder):
 
 
 def _decayed(value: float, half_lives: float) -> float:
-    """Return the value after this many half-lives."""
     return float(value * 2.0**-half_lives)
 
 
@@ -330,7 +324,6 @@ class ProgramAwareFairness(
         return {}
 
     def _turn(self, flow: str, arrived_at: float) -> int:
-        """Return the turn of a request of a flow."""
         program = self._ledger.programs.get(flow)
         most = self.parameters.turn_priority_inactivity_seconds
         if program is None or 0 < most < arrived_at - program.used_at:

@@ -254,7 +254,11 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         present = np.flatnonzero(np.bincount(groups, minlength=len(order)))
         if len(present) <= 1:
             return everyone(len(candidates))
-        saturation = _means(self._fullness_by_group(candidates, groups), groups, len(order))[present]
+        fullness = self._fullness(candidates, Candidates.values)
+        silent = np.bincount(groups, weights=~np.isnan(fullness))[groups] == 0  # no metric in the whole group
+        if silent.any():
+            fullness = np.where(silent, self._fullness(candidates, expected_load), fullness)
+        saturation = _means(fullness, groups, len(order))[present]
         bound = _means(self._limit(candidates, "bound"), groups, len(order))[present]
         full = self._now_full(tuple(order[rank] for rank in present), saturation, bound, keep=not request.dry_run)
         last = present[-1] if full.all() else present[np.argmin(full)]
@@ -265,15 +269,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         prices = [self._price(tag) for tag in dropped.records(ACCELERATOR)]
         return [f"costs ${price:.2f} an hour, and cheaper ones have room" if price < inf else "" for price in prices]
 
-    def _fullness_by_group(self, candidates: Candidates, groups: Positions) -> Floats:
-        """Return the fullness of each candidate, estimated in groups without any metric."""
-        found = self.fullness(candidates)
-        silent = np.bincount(groups, weights=~np.isnan(found))[groups] == 0
-        return np.where(silent, self.fullness(candidates, expected_load), found) if silent.any() else found
-
-    def fullness(
-        self, candidates: Candidates, load: Callable[[Candidates, Column], Floats] = Candidates.values
-    ) -> Floats:
+    def _fullness(self, candidates: Candidates, load: Callable[[Candidates, Column], Floats]) -> Floats:
         """Return the fullness of each candidate, 1 for full; NaN without any metric."""
         waiting, running = load(candidates, WAITING), load(candidates, RUNNING)
         under_way = np.fmax(candidates.values(IN_FLIGHT), np.fmax(waiting, 0.0) + np.fmax(running, 0.0))
@@ -315,7 +311,6 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         return inf if price is None else round(price, 6)  # sums of prices are not exact
 
     def _limit(self, candidates: Candidates, name: str) -> Floats:
-        """Return the limit of each candidate, by its class."""
         return tag_numbers(candidates, self._limit_of, name)
 
     def _limit_of(self, tag: AcceleratorTag, name: str) -> float | None:
