@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints by their cluster."""
 
-import numpy as np
 import pytest
 
-from epp.framework import (
-    ConfigurationError,
-    Destination,
-    Headers,
-    ManualClock,
-    ProfileResult,
-    Request,
-    SchedulingResult,
-)
+from epp.framework import ConfigurationError, Headers, ManualClock, Request
 from epp.framework.clusters import CLUSTER, NO_STATUS, ClusterStatus, ClusterTaint, PlacementStatus, TaintEffect
 from epp.framework.refusals import NoClustersError
 from epp.framework.testing import candidates, run_profile
@@ -111,21 +102,16 @@ def in_session(name):
     return Request("r", headers=Headers([("x-session-id", name)]))
 
 
-def sent(pool, position):
-    primary = ProfileResult("default", pool, np.zeros(len(pool)), np.array([position], dtype=np.intp))
-    return SchedulingResult(Destination(primary), {"default": primary}, {})
-
-
 def test_ocm_10_no_select_is_dropped():
     pool = candidates(records={CLUSTER: [NO_SELECT, PREFER, NO_STATUS]})
     assert tolerating().filter(Request("r"), pool).tolist() == [False, True, True]
 
 
-def test_ocm_10_no_select_if_new_serves_only_the_sessions_it_has():
+def test_ocm_10_no_select_if_new_serves_only_the_sessions_it_has(sent_to):
     plugin = tolerating()
     before = candidates(records={CLUSTER: [NO_STATUS, NO_STATUS, NO_STATUS]})
-    plugin.pre_request(in_session("mine"), sent(before, 0))
-    plugin.pre_request(in_session("other"), sent(before, 2))
+    plugin.pre_request(in_session("mine"), sent_to(before, 0))
+    plugin.pre_request(in_session("other"), sent_to(before, 2))
     pool = candidates(records={CLUSTER: [IF_NEW, IF_NEW, NO_STATUS]})
     assert plugin.filter(in_session("mine"), pool).tolist() == [True, False, True]
     assert plugin.filter(in_session("other"), pool).tolist() == [False, False, True]
