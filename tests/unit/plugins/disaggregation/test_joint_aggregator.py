@@ -93,39 +93,35 @@ def test_gie_8_value_of_each_band_can_be_set(band):
     assert routed(joint(localityWeight=0.5, locality={band: 0.05}), zones=places) == (D1, P1)
 
 
+NOWHERE = [Topology()] * 4
+
+
 def device(node="", root="", clique=""):
     return AcceleratorTag(
         node=node, devices=(Device(id=f"{node}{root}{clique}", node=node, pcie_root=root, clique=clique),)
     )
 
 
-@pytest.mark.parametrize("band", ["pcieRoot", "clique"])
-def test_dra_5_devices_close_to_each_other_are_paired(band):
-    names = ("x", "y", "y", "x")
-    tags = [
-        device("n", root=name) if band == "pcieRoot" else device(f"n-{i}", clique=name) for i, name in enumerate(names)
-    ]
-    nowhere = [Topology()] * 4
-    assert routed(joint(localityWeight=0.5, locality={band: 0.6}), zones=nowhere, tags=tags) == (D1, P2)
-    assert routed(joint(localityWeight=0.5, locality={band: 0.05}), zones=nowhere, tags=tags) == (D1, P1)
+ROOTS = [device("n", root=name) for name in "xyyx"]
+CLIQUES = [device(f"n-{i}", clique=name) for i, name in enumerate("xyyx")]
+
+
+@pytest.mark.parametrize(("band", "tags"), [("pcieRoot", ROOTS), ("clique", CLIQUES)])
+def test_dra_5_devices_close_to_each_other_are_paired(band, tags):
+    assert routed(joint(localityWeight=0.5, locality={band: 0.6}), zones=NOWHERE, tags=tags) == (D1, P2)
+    assert routed(joint(localityWeight=0.5, locality={band: 0.05}), zones=NOWHERE, tags=tags) == (D1, P1)
 
 
 def test_dra_5_roots_of_different_nodes_are_not_shared():
-    tags = [device(f"n-{i}", root=name) for i, name in enumerate(("x", "y", "y", "x"))]
-    assert routed(joint(localityWeight=9), zones=[Topology()] * 4, tags=tags) == (D1, P1)
+    tags = [device(f"n-{i}", root=name) for i, name in enumerate("xyyx")]
+    assert routed(joint(localityWeight=9), zones=NOWHERE, tags=tags) == (D1, P1)
 
 
-def test_dra_5_higher_value_of_place_and_device_counts():
-    # one zone for all: 0.6, or 0.9 for the pair of one clique
-    tags = [device(f"n-{i}", clique=name) for i, name in enumerate(("x", "y", "y", "x"))]
-    near = {"localityWeight": 0.5, "locality": {"zone": 0.6, "clique": 0.9}}
-    one_zone = [Topology(zone="z")] * 4
-    assert routed(joint(**near), zones=one_zone, tags=tags) == (D1, P2)  # 1.73 + 0.45 > 1.78 + 0.3
-    assert routed(joint(**{**near, "locality": {"zone": 0.6, "clique": 0.1}}), zones=one_zone, tags=tags) == (D1, P1)
-
-
-def test_gie_8_with_one_candidate_each_the_profiles_choose_for_themselves():
-    assert routed(joint(topK=1, localityWeight=100)) == (D1, P1)
+# one zone for all: 0.6, or 0.9 for the pair of one clique, and 1.73 + 0.45 > 1.78 + 0.3
+@pytest.mark.parametrize(("clique", "chosen"), [(0.9, (D1, P2)), (0.1, (D1, P1))])
+def test_dra_5_higher_value_of_place_and_device_counts(clique, chosen):
+    near = joint(localityWeight=0.5, locality={"zone": 0.6, "clique": clique})
+    assert routed(near, zones=[Topology(zone="z")] * 4, tags=CLIQUES) == chosen
 
 
 def test_gie_8_with_one_candidate_each_even_a_random_pick_stands():
@@ -134,67 +130,92 @@ def test_gie_8_with_one_candidate_each_even_a_random_pick_stands():
     assert joint(topK=1).aggregate(Request("r"), results).repicked["decode"].picked.tolist() == [1]
 
 
-def test_scores_count_as_shares_of_what_the_profile_can_give():
-    # ten times the weight gives ten times the totals and the same shares: the zone still decides
-    assert routed(joint(**NEAR), weight=10.0) == (D1, P2)
+@pytest.mark.parametrize(
+    ("parameters", "scene", "chosen"),
+    [
+        # ten times the weight gives ten times the totals and the same shares: the zone still decides
+        (NEAR, {"weight": 10.0}, (D1, P2)),
+        # P2+D1 7 * 0.85 + 0.88 + 0.3 = 7.13    P1+D1 7 * 0.90 + 0.88 = 7.18    P1+D2 7 * 0.90 + 0.70 + 0.3 = 7.30
+        (NEAR | {"weights": {"prefill": 7}}, {}, (D2, P1)),
+        ({"localityWeight": 100}, {"zones": NOWHERE}, (D1, P1)),  # unknown places are not near
+        (NEAR, {"targets": 2}, (f"{D1},{D2}", P2)),  # fallbacks stay behind the joint choice
+        ({"topK": 1, "localityWeight": 100}, {}, (D1, P1)),
+        ({"localityWeight": 0}, {"picker": RandomPicker, "scores": (1.0, 0.0, 1.0, 0.0)}, (D1, P1)),
+    ],
+    ids=["shares of the totals", "weight of a stage", "unknown places", "fallbacks", "one candidate", "random picks"],
+)
+def test_gie_8_other_choices(parameters, scene, chosen):
+    assert routed(joint(**parameters), **scene) == chosen
 
 
-def test_stage_weight_makes_a_leg_insist_on_its_best():
-    # P2+D1 7 * 0.85 + 0.88 + 0.3 = 7.13    P1+D1 7 * 0.90 + 0.88 = 7.18    P1+D2 7 * 0.90 + 0.70 + 0.3 = 7.30
-    assert routed(joint(**NEAR, weights={"prefill": 7})) == (D2, P1)
-
-
-def test_what_is_not_known_is_nowhere_near():
-    assert routed(joint(localityWeight=100), zones=[Topology()] * 4) == (D1, P1)
-
-
-def test_fallbacks_stay_behind_the_joint_choice():
-    assert routed(joint(**NEAR), targets=2) == (f"{D1},{D2}", P2)
-
-
-def kinds(*values):
+def kinds(*values, key="llm-d.ai/accelerator"):
     """The endpoints, with an accelerator each: empty for no label."""
-    return [
-        role | ({"llm-d.ai/accelerator": value} if value else {}) for role, value in zip(ROLES, values, strict=True)
-    ]
+    return [role | ({key: value} if value else {}) for role, value in zip(ROLES, values, strict=True)]
 
 
-def paired(labels, **pairing):
-    return routed(joint(localityWeight=0, pairing=pairing), labels=labels, zones=[Topology()] * 4)
+def paired(labels=ROLES, tags=(), **pairing):
+    return routed(joint(localityWeight=0, pairing=pairing), labels=labels, tags=tags, zones=NOWHERE)
 
 
-def test_equal_accelerators_go_together():
-    # P2+D1 0.85 + 0.88 + 1 against P1+D1 1.78
-    assert paired(kinds("a100", "h100", "h100", "mi300x")) == (D1, P2)
+MIXED = ("amd-mi300x", "nvidia-h100", "nvidia-a100", "amd-mi250")
+CLASSES = [AcceleratorTag(classes=(name,)) for name in MIXED]
+NVIDIA, AMD = ({"from": f"{vendor}-*", "to": f"{vendor}-*", "value": 0.95} for vendor in ("nvidia", "amd"))
+BACKWARDS = {"from": "l4", "to": "h100", "value": 1}  # decode to prefill
+FOUR = kinds("a100", "h100", "l4", "t4")
 
 
-def accelerators(*models):
-    return [AcceleratorTag(model=model) for model in models]
-
-
-def matched(tags, *, labels=ROLES, **pairing):
-    return routed(joint(localityWeight=0, pairing=pairing), labels=labels, tags=tags, zones=[Topology()] * 4)
+@pytest.mark.parametrize(
+    ("labels", "pairing", "chosen"),
+    [
+        # P2+D1 0.85 + 0.88 + 1 against P1+D1 1.78
+        (kinds("a100", "h100", "h100", "mi300x"), {}, (D1, P2)),
+        # without rules the best win; D2 costs too much to be worth 1 - 0.95 more
+        (kinds(*MIXED), {}, (D1, P1)),
+        # P2+D1 0.85 + 0.88 + 0.95 = 2.68    P1+D2 0.90 + 0.70 + 1 = 2.60    P1+D1 1.78
+        (kinds(*MIXED), {"rules": [NVIDIA, AMD | {"value": 1}]}, (D1, P2)),
+        # the first rule that matches decides, even over equal kinds
+        # P1+D1 1.78    P2+D1 1.73    P1+D2 0.90 + 0.70 + 1 = 2.60
+        (
+            kinds("a100", "h100", "h100", "a100"),
+            {"rules": [{"from": "h100", "to": "h100", "value": 0}, {"from": "h*", "to": "h*", "value": 1}]},
+            (D2, P1),
+        ),
+        # a rule holds in both directions unless it says otherwise
+        (FOUR, {"rules": [BACKWARDS]}, (D1, P2)),
+        (FOUR, {"rules": [BACKWARDS | {"ordered": True}]}, (D1, P1)),
+        (FOUR, {"rules": [{"from": "h100", "to": "l4", "value": 1, "ordered": True}]}, (D1, P2)),
+        (FOUR, {"rules": [{"from": "H*", "to": "l4", "value": 1}]}, (D1, P1)),  # of another case
+        # an unknown kind is between the same and another
+        (kinds("", "h100", "h100", ""), {}, (D1, P2)),  # P1+D1 0.90 + 0.88 + 0.5 = 2.28    P2+D1 0.85 + 0.88 + 1
+        (kinds("a100", "", "h100", "h200"), {}, (D1, P2)),  # P1+D1 1.78 + 0    P2+D1 1.73 + 0.5
+        (kinds("a100", "", "h100", "h200"), {"unknown": 0}, (D1, P1)),
+        # another label can name the kind
+        (kinds("a100", "h100", "h100", "l4", key="gpu"), {}, (D1, P1)),
+        (kinds("a100", "h100", "h100", "l4", key="gpu"), {"labelKey": "gpu"}, (D1, P2)),
+    ],
+)
+def test_kinds_of_accelerators_are_paired_by_labels(labels, pairing, chosen):
+    assert paired(labels, **pairing) == chosen
 
 
 def test_gie_8_accelerators_without_a_label_are_known_by_class_or_model():
-    assert matched(accelerators("a100", "h100", "h100", "mi300x")) == (D1, P2)
-    classes = [AcceleratorTag(model="m", classes=(name,)) for name in ("a100", "h100", "h100", "mi300x")]
-    assert matched(classes) == (D1, P2)
-    assert matched(accelerators(*["h100"] * 4), labels=kinds("a", "b", "b", "c")) == (D1, P2)  # a label comes first
+    models = ("a100", "h100", "h100", "mi300x")
+    assert paired(tags=[AcceleratorTag(model=model) for model in models]) == (D1, P2)
+    assert paired(tags=[AcceleratorTag(model="m", classes=(name,)) for name in models]) == (D1, P2)
+    same = [AcceleratorTag(model="h100")] * 4
+    assert paired(kinds("a", "b", "b", "c"), same) == (D1, P2)  # a label comes first
 
 
 def test_gie_8_classes_are_paired_by_rules():
-    classes = [AcceleratorTag(classes=(name,)) for name in ("amd-mi300x", "nvidia-h100", "nvidia-a100", "amd-mi250")]
-    rules = [{"from": "nvidia-*", "to": "nvidia-*", "value": 0.95}]
-    assert matched(classes) == (D1, P1)
-    assert matched(classes, rules=rules) == (D1, P2)
+    assert paired(tags=CLASSES) == (D1, P1)
+    assert paired(tags=CLASSES, rules=[NVIDIA]) == (D1, P2)
 
 
 @pytest.mark.parametrize("by", ["vendor", "family"])
 def test_gie_8_kind_may_be_the_vendor_or_the_family(by):
     tags = [AcceleratorTag(model=str(i), **{by: name}) for i, name in enumerate(("amd", "nvidia", "nvidia", "amd"))]
-    assert matched(tags) == (D1, P1)  # no two of one model
-    assert matched(tags, by=by) == (D1, P2)
+    assert paired(tags=tags) == (D1, P1)  # no two of one model
+    assert paired(tags=tags, by=by) == (D1, P2)
 
 
 def test_gie_8_tags_are_required_where_the_kind_is_only_in_them():
@@ -203,59 +224,14 @@ def test_gie_8_tags_are_required_where_the_kind_is_only_in_them():
     assert ACCELERATOR not in joint(pairing={"by": "vendor"}, pairingWeight=0).reads
 
 
-def test_rules_tell_which_others_do():
-    labels = kinds("amd-mi300x", "nvidia-h100", "nvidia-a100", "amd-mi250")
-    # no two are of one kind, so without rules the best win; D2 costs too much to be worth 1 - 0.95 more
-    assert paired(labels) == (D1, P1)
-    rules = [{"from": "nvidia-*", "to": "nvidia-*", "value": 0.95}, {"from": "amd-*", "to": "amd-*", "value": 1.0}]
-    # P2+D1 0.85 + 0.88 + 0.95 = 2.68    P1+D2 0.90 + 0.70 + 1 = 2.60    P1+D1 1.78
-    assert paired(labels, rules=rules) == (D1, P2)
-
-
-def test_first_rule_that_matches_decides_even_over_equal_kinds():
-    labels = kinds("a100", "h100", "h100", "a100")
-    # P1+D1 1.78    P2+D1 1.73    P1+D2 0.90 + 0.70 + 1 = 2.60
-    rules = [{"from": "h100", "to": "h100", "value": 0}, {"from": "h*", "to": "h*", "value": 1}]
-    assert paired(labels, rules=rules) == (D2, P1)
-
-
-def test_rule_holds_in_both_directions_unless_it_says_otherwise():
-    labels = kinds("a100", "h100", "l4", "t4")
-    backwards = {"from": "l4", "to": "h100", "value": 1}  # decode to prefill
-    assert paired(labels, rules=[backwards]) == (D1, P2)
-    assert paired(labels, rules=[backwards | {"ordered": True}]) == (D1, P1)
-    assert paired(labels, rules=[{"from": "h100", "to": "l4", "value": 1, "ordered": True}]) == (D1, P2)
-
-
-def test_patterns_tell_upper_from_lower_case():
-    labels = kinds("a100", "h100", "l4", "t4")
-    assert paired(labels, rules=[{"from": "H*", "to": "l4", "value": 1}]) == (D1, P1)
-
-
-def test_unknown_accelerator_is_neither_as_good_as_the_same_nor_as_bad_as_another():
-    # P1+D1 0.90 + 0.88 + 0.5 = 2.28    P2+D1 0.85 + 0.88 + 1 = 2.73
-    assert paired(kinds("", "h100", "h100", "")) == (D1, P2)
-    # P1+D1 0.90 + 0.88 + 0 = 1.78      P2+D1 0.85 + 0.88 + 0.5 = 2.23
-    assert paired(kinds("a100", "", "h100", "h200")) == (D1, P2)
-    assert paired(kinds("a100", "", "h100", "h200"), unknown=0) == (D1, P1)
-
-
-def test_another_label_can_name_the_accelerator():
-    labels = [role | {"gpu": gpu} for role, gpu in zip(ROLES, ("a100", "h100", "h100", "l4"), strict=True)]
-    assert paired(labels) == (D1, P1)
-    assert paired(labels, labelKey="gpu") == (D1, P2)
-
-
 def test_work_taken_off_the_decode_endpoint_is_not_given_back_for_nearness():
     anybody = [{"prefill": "yes", "decode": "yes"}] * 2
     racks = [Topology(host="h1", rack="r1"), Topology(host="h2", rack="r1")]
     # both legs on slot 0: 0.90 + 0.90 = 1.80; slots 0 and 1: 0.90 + 0.85 + 0.2 = 1.95, decode on its best
     # (no accelerator is known, so every two endpoints gain the same 0.5)
-    assert routed(joint(), labels=anybody, zones=racks, scores=(0.90, 0.85)) == (P1, P2)
-    assert routed(joint(locality={"rack": 0}, pairingWeight=0), labels=anybody, zones=racks, scores=(0.9, 0.85)) == (
-        P1,
-        None,
-    )
+    scene = {"labels": anybody, "zones": racks, "scores": (0.90, 0.85)}
+    assert routed(joint(), **scene) == (P1, P2)
+    assert routed(joint(locality={"rack": 0}, pairingWeight=0), **scene) == (P1, None)
 
 
 def leg(pool, profile, slots, totals=None, *, own=(0,)):
@@ -425,10 +401,6 @@ def test_gie_8_joint_choice_is_the_best_there_is_and_never_worse_than_independen
 def test_gie_8_only_the_highest_totals_are_looked_at(results, count):
     for name, position in chosen_by(joint(topK=count), results).items():
         assert (results[name].totals > results[name].totals[position]).sum() < count
-
-
-def test_random_picks_are_overruled_by_better_ones():
-    assert routed(joint(localityWeight=0), picker=RandomPicker, scores=(1.0, 0.0, 1.0, 0.0)) == (D1, P1)
 
 
 def test_thousand_candidates_are_narrowed_before_anything_is_combined():
