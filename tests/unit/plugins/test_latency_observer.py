@@ -4,7 +4,6 @@
 import pytest
 
 from epp.framework import OBSERVED_LATENCY, Candidates, Headers, ManualClock, Request, RequestBody, Response
-from epp.framework.errors import ConfigurationError
 from epp.framework.testing import candidates
 from epp.plugins.latency_observer import LatencyObserver
 from tests.support.plugins import built
@@ -97,17 +96,3 @@ def test_simulated_request_computes_nothing_and_an_endpoint_that_left_is_forgott
     assert world.observed()[0] == 0.1
     world.plugin.slots_removed([0, 1])
     assert world.observed()[0] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"lowPercentile": 50}, "lowPercentile is 50; it must be below"),
-        ({"windowSize": 50}, "windowSize is 50; it must be at least maxRequests"),
-        ({"bucketDuration": "soon"}, "bucketDuration"),
-        ({"intervalDuration": "0s"}, "intervalDuration is '0s'; it must be above 0"),
-    ],
-)
-def test_parameters_are_checked(world, parameters, words):
-    with pytest.raises(ConfigurationError, match=words):
-        world(**parameters)

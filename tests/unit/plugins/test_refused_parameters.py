@@ -124,6 +124,12 @@ REFUSED = {
         ),
         ({"matchExpressions": [{"key": "", "operator": "Exists"}]}, "key is empty"),
     ],
+    "latency-observer-producer-hub": [
+        ({"lowPercentile": 50}, "lowPercentile is 50; it must be below"),
+        ({"windowSize": 50}, "windowSize is 50; it must be at least maxRequests"),
+        ({"bucketDuration": "soon"}, "bucketDuration: 'soon' is not a duration"),
+        ({"intervalDuration": "0s"}, "intervalDuration is '0s'; it must be above 0"),
+    ],
     "node-affinity-filter": [
         ({"nodeSelectorTerms": [{}]}, "a term without tests selects no node"),
         ({"nodeSelectorTerms": [term("a", "Exists", "b")]}, "a: Exists takes no values"),
@@ -161,6 +167,7 @@ REFUSED = {
         ({"power": 0}, "power is 0; it must be"),
         ({"k": -1}, "k is -1; it must be"),
     ],
+    "program-aware-fairness": [({"lasHalfLifeSeconds": 1e-9}, "lasHalfLifeSeconds must be 0, or at least 0.001")],
     "request-attribute-reporter": [
         ({"attributes": []}, "attributes has 0 entries; it must have exactly one"),
         (
@@ -188,6 +195,13 @@ REFUSED = {
         ({"estimate": {}, "tokenizer": {"path": "a"}}, "both estimate and tokenizer are set"),
         ({"tokenizer": {"path": ""}}, "path is empty"),
         ({"tokenizer": {"path": "a", "maxBytes": 0}}, "maxBytes is 0; it must be at least 1"),
+        ({"modelName": "m", "vllm": {"url": "localhost:8000"}}, "write http:// or https://"),
+        ({"modelName": "m", "vllm": {"timeout": "5"}}, "timeout: '5' is not a duration"),
+        ({"modelName": "m", "vllm": {"mmTimeout": "0"}}, "mmTimeout is '0': write a duration above 0"),
+        ({"budget": "soon"}, "budget: 'soon' is not a duration"),
+        ({"estimate": {}, "modelName": "m", "vllm": {}}, "both estimate and vllm are set"),
+        ({"estimate": {"image": {"mode": "guess"}}}, "'guess' is not known; use"),
+        ({"estimate": {"video": {"frames": {"mode": "all"}}}}, "'all' is not known; use"),
     ],
     "utilization-detector": [
         ({"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be at least 1"),

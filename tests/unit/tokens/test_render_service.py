@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from epp.framework import PROMPT_TOKENS, ConfigurationError, MediaTokens, Request
+from epp.framework import PROMPT_TOKENS, MediaTokens, Request
 from epp.pool.tokens.source import MOST_TOKENS
 from tests.support.apis import parse
 from tests.support.render_server import ids
@@ -214,19 +214,3 @@ def test_model_alone_names_the_server_that_is_asked():
     assert "http://localhost:8000" in warning
     assert not build({"modelName": "m", "vllm": {}}).warnings
     assert not build({"modelName": "m", "estimate": {}}).warnings
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"vllm": {}}, "modelName is missing"),
-        ({"modelName": "m", "vllm": {"url": "localhost:8000"}}, "write http:// or https://"),
-        ({"modelName": "m", "vllm": {"timeout": "5"}}, "timeout: '5' is not a duration"),
-        ({"modelName": "m", "vllm": {"mmTimeout": "0"}}, "mmTimeout is '0': write a duration above 0"),
-        ({"budget": "soon"}, "budget: 'soon' is not a duration"),
-        ({"estimate": {}, "modelName": "m", "vllm": {}}, "both estimate and vllm are set"),
-    ],
-)
-def test_mistakes_in_parameters_are_said(parameters, message):
-    with pytest.raises(ConfigurationError, match=message):
-        build(parameters)

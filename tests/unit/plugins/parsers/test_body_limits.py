@@ -44,11 +44,7 @@ def chat(messages: bytes) -> bytes:
         ("responses", b'{"model":"m","input":' + array(b"{}", 65_538) + b"}", VALUES),
         ("completions", b'{"model":"m","prompt":' + array(b"1", MOST_TOKEN_IDS + 2) + b"}", IDS),
         ("completions", b'{"model":"m","prompt":' + array(b"[1]", 65_538) + b"}", VALUES),
-        (
-            "completions",
-            b'{"prompt":' + array(b"1234567890", MOST_TOKEN_IDS) + b"}",
-            "more than 10485760 bytes of token",
-        ),
+        ("completions", b'{"prompt":' + array(b"1234567890", MOST_TOKEN_IDS) + b"}", "10485760 bytes of token ids"),
         ("embeddings", b'{"input":' + array(array(b"1", 4096), 81) + b"}", "327680 token ids in several lists"),
         ("completions", b'{"model":"m","prompt":[1],"x":' + array(b"1", 65_538) + b"}", VALUES),
         ("embeddings", b'{"model":"m","input":' + array(b'""', 65_538) + b"}", VALUES),
@@ -58,11 +54,7 @@ def chat(messages: bytes) -> bytes:
         ("completions", b'{"model":"m","prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}', TEXT),
         ("images/generations", b'{"prompt":"' + b"x" * (MOST_TEXT + 1) + b'"}', TEXT),
         ("completions", b'{"prompt":"' + b"\\n" * (MOST_ESCAPES + 1) + b'"}', "more than 2097152 escapes in strings"),
-        (
-            "completions",
-            b'{"prompt":"a","model":"' + b"m" * (MOST_MODEL + 1) + b'"}',
-            'more than 65536 characters in "model"',
-        ),
+        ("completions", b'{"prompt":"a","model":"' + b"m" * (MOST_MODEL + 1) + b'"}', NAME),
     ],
 )
 def test_body_beyond_a_limit_is_refused_with_its_name(suffix, body, limit):
@@ -72,17 +64,15 @@ def test_body_beyond_a_limit_is_refused_with_its_name(suffix, body, limit):
     assert refused.value.status == 400
 
 
-def test_longest_context_of_token_ids_is_read():
-    for suffix, field in (
-        ("completions", "prompt"),
-        ("/generate", "input_ids"),
-        ("inference/v1/generate", "token_ids"),
-    ):
-        body = json.dumps({"model": "m", field: list(range(MOST_TOKEN_IDS))}).encode()
-        found = parse(suffix, body)
-        assert found.prompt_tokens == MOST_TOKEN_IDS
-        read = (MOST_READ_IDS - 1).to_bytes(4, "little")
-        assert found.prompt[MOST_READ_IDS * 4 - 4 : MOST_READ_IDS * 4 + 4] == read + bytes(4)  # zeros follow
+@pytest.mark.parametrize(
+    ("suffix", "field"),
+    [("completions", "prompt"), ("/generate", "input_ids"), ("inference/v1/generate", "token_ids")],
+)
+def test_longest_context_of_token_ids_is_read(suffix, field):
+    found = parse(suffix, {"model": "m", field: list(range(MOST_TOKEN_IDS))})
+    assert found.prompt_tokens == MOST_TOKEN_IDS
+    read = (MOST_READ_IDS - 1).to_bytes(4, "little")
+    assert found.prompt[MOST_READ_IDS * 4 - 4 : MOST_READ_IDS * 4 + 4] == read + bytes(4)  # zeros follow
 
 
 def test_many_token_ids_do_not_change_the_rest_of_the_body():
@@ -98,14 +88,14 @@ def test_many_token_ids_do_not_change_the_rest_of_the_body():
 
 def test_numbers_and_quotes_inside_of_a_text_do_not_count():
     table = json.dumps([[1, 2, "a"]] * 60_000)  # JSON in a text: 360,000 commas
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": table}]}).encode()
+    body = {"model": "m", "messages": [{"role": "user", "content": table}]}
     assert parse("chat/completions", body).prompt == f"user\n{table}\n".encode()
 
 
 def test_image_of_thirty_megabytes_is_read():
     url = {"url": "data:image/png;base64," + "QUJD" * 7_500_000}
     part = {"type": "image_url", "image_url": url}
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": [part]}]}).encode()
+    body = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
     assert parse("chat/completions", body).media_items == 1
 
 

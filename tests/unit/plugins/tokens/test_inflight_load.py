@@ -26,13 +26,16 @@ def held(*blocks):
     return PrefixMatch(np.array(blocks, dtype=np.int32), 10, block_tokens=64)
 
 
-def test_uncached_prompt_tokens_of_the_target_are_the_cost(sent_to):
-    # 1000 - 10 * 64 at slot 1; what slot 0 holds does not matter
-    assert cost(sent_to, RequestBody(prompt_tokens=1000), match=held(0, 10)) == 360
-
-
-def test_whole_prompt_counts_without_a_match_record(sent_to):
-    assert cost(sent_to, RequestBody(prompt_tokens=1000)) == 1000
+@pytest.mark.parametrize(
+    ("prompt_tokens", "match", "expected"),
+    [
+        (1000, held(0, 10), 360),  # 1000 - 10 * 64 at slot 1; what slot 0 holds does not matter
+        (1000, None, 1000),
+        (600, held(0, 10), 0),
+    ],
+)
+def test_uncached_prompt_tokens_of_the_target_are_the_cost(sent_to, prompt_tokens, match, expected):
+    assert cost(sent_to, RequestBody(prompt_tokens=prompt_tokens), match=match) == expected
 
 
 def test_match_of_a_named_producer_is_read(sent_to):
@@ -40,10 +43,6 @@ def test_match_of_a_named_producer_is_read(sent_to):
     body = RequestBody(prompt_tokens=1000)
     assert cost(sent_to, body, match=held(0, 10), key=key) == 1000
     assert cost(sent_to, body, match=held(0, 10), key=key, prefix_match_info_producer_name="fine-blocks") == 360
-
-
-def test_cost_is_never_negative(sent_to):
-    assert cost(sent_to, RequestBody(prompt_tokens=600), match=held(0, 10)) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of images and videos by the rules of a configuration, and what they do to the prompt."""
 
-import json
 from base64 import b64encode
 
 import pytest
 
-from epp.framework import ConfigurationError, Headers, ManualClock, Request
+from epp.framework import Headers, ManualClock, Request
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH, PROMPT_TOKENS
 from epp.framework.testing import candidates
-from epp.plugins.parsers.openai import OpenAIParser
+from epp.plugins.prefix_cache.producer import ApproxPrefixCacheProducer
+from tests.support.apis import parse
 
 POOL = candidates(waiting=[0])
 IMAGE = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
@@ -22,8 +22,7 @@ LARGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + b6
 
 def request_of(*parts, headers=()):
     body = {"model": "m", "messages": [{"role": "user", "content": list(parts)}]}
-    parsed = OpenAIParser().parse("chat/completions", Headers(), json.dumps(body).encode())
-    return Request("r", parsed, Headers(headers))
+    return Request("r", parse("chat/completions", body), Headers(headers))
 
 
 def counted(request, estimate=None):
@@ -102,10 +101,7 @@ def test_prompt_has_placeholders_of_the_estimated_size_between_the_same_texts():
 def test_blocks_of_the_prefix_cache_are_those_of_the_estimated_size():
     request = request_of(IMAGE)
     counted(request, {"image": {"mode": "static", "static": {"staticToken": 640}}})
-    producer = Registry().build(
-        "approx-prefix-cache-producer", {}, name="approx-prefix-cache-producer", clock=ManualClock()
-    )
-    producer.produce(request, POOL)
+    ApproxPrefixCacheProducer().produce(request, POOL)
     assert request.get(PREFIX_MATCH).total_blocks == 11  # 642 tokens of 64
 
 
@@ -113,9 +109,3 @@ def test_placeholder_is_bounded_whatever_the_estimate():
     found = counted(request_of(VIDEO, headers=[("x-llm-d-video-duration-seconds", "1e9")]))
     assert found.count == 1_000_002
     assert len(found.prompt) == len("user\n") + 8192 * 4 + len("\n")
-
-
-@pytest.mark.parametrize("estimate", [{"image": {"mode": "guess"}}, {"video": {"frames": {"mode": "all"}}}])
-def test_unknown_mode_is_refused(estimate):
-    with pytest.raises(ConfigurationError, match="is not known; use"):
-        counted(request_of(IMAGE), estimate)
