@@ -122,6 +122,7 @@ async def test_chat_is_what_its_template_says(tokenizer, path, body, text):
 @pytest.mark.parametrize(
     "body",
     [
+        {"prompt": ["a"] * 5000},
         {"messages": [{"role": "nobody", "content": "a"}]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]},
         chat("hello", chat_template="{{ 1 }}"),
@@ -130,16 +131,10 @@ async def test_chat_is_what_its_template_says(tokenizer, path, body, text):
         chat("hello", tools=[{"type": "function", "function": {}}]),
     ],
 )
-async def test_other_chats_are_estimated(path, body):
+async def test_other_chats_and_too_many_prompts_are_estimated(path, body):
     async with asked(local(path)) as world:
-        tokens, _ = await world.tokens(body)
-        assert (tokens.ids, world.results) == (None, {"refused": 1})
-
-
-async def test_list_of_too_many_prompts_is_estimated(path):
-    async with asked(local(path)) as world:
-        tokens, _ = await world.tokens({"prompt": ["a"] * 5000}, "completions")
-        assert (tokens.ids, world.results) == (None, {"refused": 1})
+        assert await world.ids(body, "completions" if "prompt" in body else "chat/completions") is None
+        assert world.results == {"refused": 1}
 
 
 async def test_template_with_parts_gets_parts(tokenizer, path):
@@ -162,15 +157,18 @@ async def test_template_may_be_named_or_be_in_the_configuration_of_the_tokenizer
         assert await world.ids(chat("hello", tools=[TOOL])) == plain(tokenizer, "with")
 
 
-async def test_template_that_writes_too_much_or_reaches_for_the_process_is_cut_off(path):
-    for template in (
+@pytest.mark.parametrize(
+    "template",
+    [
         "{% for a in range(9999) %}{% for b in range(9999) %}{{ messages }}{% endfor %}{% endfor %}",
         "{{ messages.__class__.__mro__ }}",
         "{% for a in range(10 ** 9) %}{% endfor %}",
-    ):
-        (path.parent / "chat_template.jinja").write_text(template)
-        async with asked(local(path)) as world:
-            assert await world.ids(chat("hello " * 100)) in (None, [])
+    ],
+)
+async def test_template_that_writes_too_much_or_reaches_for_the_process_is_cut_off(path, template):
+    (path.parent / "chat_template.jinja").write_text(template)
+    async with asked(local(path)) as world:
+        assert await world.ids(chat("hello " * 100)) in (None, [])
 
 
 async def test_chats_without_a_template_are_estimated_with_a_warning(path):

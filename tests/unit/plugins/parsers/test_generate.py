@@ -27,28 +27,28 @@ def with_media(hashes, ranges, kind="image"):
     return parse(VLLM, {"token_ids": [1, 9, 9, 2], "features": features})
 
 
-def test_vllm_prompt_is_its_token_ids():
-    sampling = {"max_tokens": 7, "temperature": 0}
-    fields = {"model": "m", "stream": True, "cache_salt": "s", "sampling_params": sampling}
-    body = parse(VLLM, {"token_ids": [1, LARGEST]} | fields)
-    assert body == RequestBody(
-        "m", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s", is_token_ids=True
-    )
+VLLM_BODY = {"model": "m", "token_ids": [1, LARGEST], "cache_salt": "s", "sampling_params": {"max_tokens": 7, "n": 1}}
+SGLANG_BODY = {"model": 5, "input_ids": [1, LARGEST], "extra_key": "s", "sampling_params": {"max_new_tokens": 7}}
 
 
-def test_sglang_prompt_is_its_token_ids_and_it_names_no_model():
-    fields = {"stream": True, "extra_key": "s", "sampling_params": {"max_new_tokens": 7}}
-    body = parse(SGLANG, {"input_ids": [1, LARGEST], "model": 5} | fields)
-    assert body == RequestBody(
-        "", struct.pack("<2I", 1, LARGEST), 2, 7, streaming=True, cache_salt="s", is_token_ids=True
-    )
+@pytest.mark.parametrize(("suffix", "body", "model"), [(VLLM, VLLM_BODY, "m"), (SGLANG, SGLANG_BODY, "")])
+def test_prompt_is_its_token_ids(suffix, body, model):
+    ids = struct.pack("<2I", 1, LARGEST)
+    expected = RequestBody(model, ids, 2, 7, streaming=True, cache_salt="s", is_token_ids=True)
+    assert parse(suffix, body | {"stream": True}) == expected
+
+
+def test_sglang_names_no_model():
     assert not SGLangHTTPParser.names_model
 
 
-def test_placeholder_tokens_of_an_image_are_replaced_by_its_hash():
-    hashed = xxhash.xxh3_128_digest(b"h1")[:8]  # two tokens
-    body = with_media(["h1"], [{"offset": 1, "length": 2}])
-    assert body.prompt == struct.pack("<I", 1) + hashed + struct.pack("<I", 2)
+# the hash of two tokens
+@pytest.mark.parametrize(
+    ("mm_hash", "image"), [("h1", xxhash.xxh3_128_digest(b"h1")[:8]), (None, struct.pack("<2I", 9, 9))]
+)
+def test_placeholder_tokens_of_an_image_are_replaced_by_its_hash_if_it_has_one(mm_hash, image):
+    body = with_media([mm_hash], [{"offset": 1, "length": 2}])
+    assert body.prompt == struct.pack("<I", 1) + image + struct.pack("<I", 2)
     assert body.prompt_tokens == 4
 
 
@@ -56,10 +56,6 @@ def test_placeholder_tokens_of_an_image_are_replaced_by_its_hash():
 def test_no_media_no_change(features):
     body = parse(VLLM, {"token_ids": [1, 2], "features": features})
     assert body.prompt == struct.pack("<2I", 1, 2)
-
-
-def test_media_without_a_hash_keep_their_placeholder_tokens():
-    assert with_media([None], [{"offset": 1, "length": 2}]).prompt == struct.pack("<4I", 1, 9, 9, 2)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +154,9 @@ def test_last_of_several_prompts_counts():
     assert parsed(json.dumps([7] * LONG), ',"prompt":"text"').prompt == b"text"
 
 
-@pytest.mark.parametrize(("last", "place"), [(2**32, 20000), (-1, 20000), (1.5, 20000)])
-def test_wrong_id_in_a_long_list_is_named(last, place):
-    with pytest.raises(MalformedBodyError, match=rf"prompt\[(\.\.\.|{place})\]"):
+@pytest.mark.parametrize("last", [2**32, -1, 1.5])
+def test_wrong_id_in_a_long_list_is_named(last):
+    with pytest.raises(MalformedBodyError, match=rf"prompt\[(\.\.\.|{LONG})\]"):
         parsed(json.dumps([7] * LONG + [last]))
 
 

@@ -31,9 +31,9 @@ def data_url(file):
     return "data:image/any;base64," + b64encode(file).decode()
 
 
-def chat(url, **parameters):
-    body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}
-    return parse("chat/completions", json.dumps(body, **parameters).encode())
+def chat(url):
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return parse("chat/completions", {"model": "m", "messages": [{"role": "user", "content": [part]}]})
 
 
 @pytest.mark.parametrize(

@@ -90,32 +90,20 @@ def test_output_limit_is_the_one_of_the_api(suffix, fields, expected):
 
 @pytest.mark.parametrize(("suffix", "field"), [("completions", "prompt"), ("embeddings", "input")])
 @pytest.mark.parametrize(
-    ("value", "prompt", "tokens"),
+    ("value", "prompts", "tokens"),
     [
-        ("h\u00e9llo", "h\u00e9llo".encode(), 2),  # 6 bytes
-        (["ab", "cd"], b"abcd", 2),  # two bytes each, a token begun counts
-        ([1, 2, 70000], struct.pack("<3I", 1, 2, 70000), 3),
-        ([[1, 2], [3]], struct.pack("<3I", 1, 2, 3), 3),
+        ("h\u00e9llo", ["h\u00e9llo".encode()], 2),  # 6 bytes
+        (["ab"], [b"ab"], 1),
+        (["ab", "cd"], [b"ab", b"cd"], 2),  # two bytes each, a token begun counts
+        (["ab", "", "h\u00e9"], [b"ab", b"", "h\u00e9".encode()], 2),
+        ([1, 2, 70000], [struct.pack("<3I", 1, 2, 70000)], 3),
+        ([[1, 2], [3]], [struct.pack("<2I", 1, 2), struct.pack("<I", 3)], 3),
+        (["x"] * 300, [b"x"] * 255 + [b"x" * 45], 255 + 12),
     ],
 )
-def test_prompt_forms(suffix, field, value, prompt, tokens):
+def test_prompts_of_a_list_stand_by_themselves(suffix, field, value, prompts, tokens):
     body = parse(suffix, {"model": "m", field: value})
-    assert (body.prompt, body.prompt_tokens) == (prompt, tokens)
-
-
-@pytest.mark.parametrize(("suffix", "field"), [("completions", "prompt"), ("embeddings", "input")])
-@pytest.mark.parametrize(
-    ("value", "prompts"),
-    [
-        ("ab", [b"ab"]),
-        (["ab"], [b"ab"]),
-        (["ab", "", "h\u00e9"], [b"ab", b"", "h\u00e9".encode()]),
-        ([[1, 2], [3]], [struct.pack("<2I", 1, 2), struct.pack("<I", 3)]),
-        (["x"] * 300, [b"x"] * 255 + [b"x" * 45]),
-    ],
-)
-def test_prompts_of_a_list_stand_by_themselves(suffix, field, value, prompts):
-    assert list(parse(suffix, {"model": "m", field: value}).prompts) == prompts
+    assert (list(body.prompts), body.prompt, body.prompt_tokens) == (prompts, b"".join(prompts), tokens)
 
 
 def test_responses_input_as_text_is_one_user_message():
@@ -192,16 +180,8 @@ def test_missing_model_is_left_empty(model):
         ("completions", {"prompt": ["a", 1]}, '"prompt" mixes types: '),
         ("completions", {"prompt": [-1]}, '"prompt[0]" must be an integer of at least 0'),
         ("completions", {"prompt": [2**32]}, '"prompt[0]" must be an integer of at most 4294967295'),
-        (
-            "completions",
-            {"prompt": "p", "max_tokens": 2**63},
-            "the limit of output tokens is more than 9223372036854775807",
-        ),
-        (
-            "completions",
-            {"prompt": "p", "max_tokens": 1e300},
-            "the limit of output tokens is more than 9223372036854775807",
-        ),
+        ("completions", {"prompt": "p", "max_tokens": 2**63}, "output tokens is more than 9223372036854775807"),
+        ("completions", {"prompt": "p", "max_tokens": 1e300}, "output tokens is more than 9223372036854775807"),
         ("completions/render", {}, '"prompt" is missing or empty: send a text or token ids'),
         ("embeddings", {}, '"input" is missing or empty: send a text or token ids, or messages'),
         ("conversations", {}, '"items" is missing or empty: send at least one item'),
@@ -209,6 +189,12 @@ def test_missing_model_is_left_empty(model):
         ("images/generations", {"prompt": ""}, '"prompt" is missing or empty: send a text'),
         ("images/generations", {"prompt": ["p"]}, '"prompt" must be a string, not an array'),
         ("responses", {}, '"input" is missing or empty: send a text or items'),
+        ("messages", {}, '"messages" is missing or empty: send at least one message'),
+        ("messages", {"messages": "Hi"}, '"messages" must be an array, not a string'),
+        ("messages", {"messages": [QUESTION], "system": 5}, '"system" must be a string or an array, not an integer'),
+        ("messages/count_tokens", {"messages": []}, '"messages" is missing or empty: send at least one message'),
+        ("messages/count_tokens", b"{", "the request body is not valid JSON: it ends at "),
+        ("messages/count_tokens", b'{"messages": [{"role": "\xff"}]}', "line 1, column 25 (byte 24) is not UTF-8"),
     ],
 )
 def test_body_that_does_not_fit_is_refused_with_a_sentence(suffix, body, sentence):
