@@ -132,8 +132,10 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
             return ()
         begun = max((self._order.index(profile) + 1 for profile in results), default=0)
         for profile in self._order[begun:]:
-            exists = profile in profiles or profile == self._profiles.decode
-            if exists and self._wanted(profile, request, decode):
+            if profile not in profiles and profile != self._profiles.decode:
+                continue
+            decider = self._deciders.get(profile)
+            if profile in self._always or (decider is not None and decider.decide(request, decode)):
                 return (profile,)
         return ()
 
@@ -144,12 +146,6 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
             return None
         prefill, encode = results.get(self._profiles.prefill), results.get(self._profiles.encode)
         return Destination(decode, leg_headers(decode, prefill, encode))
-
-    def _wanted(self, profile: str, request: Request, decode: ProfileResult | None) -> bool:
-        if profile in self._always:
-            return True
-        decider = self._deciders.get(profile)
-        return decider is not None and decider.decide(request, decode)
 
 
 def leg_headers(

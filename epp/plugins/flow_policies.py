@@ -183,12 +183,9 @@ class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
         given = self.parameters
         if len(priorities) == 1:
             return [given.max_ceiling]
-        if given.domain == "rank":
-            places = [float(rank) for rank in range(len(priorities) - 1, -1, -1)]
-        else:
-            places = [float(priority - priorities[-1]) for priority in priorities]
+        scale = range(len(priorities), 0, -1) if given.domain == "rank" else priorities
         span = given.max_ceiling - given.min_ceiling
-        return [given.min_ceiling + span * place / places[0] for place in places]
+        return [given.min_ceiling + span * (place - scale[-1]) / (scale[0] - scale[-1]) for place in scale]
 
 
 class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
@@ -208,11 +205,10 @@ class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
         last = max(1, len(priorities) - 1)
         share = min(max(saturation, 0.0), 1.0)
         found = [1.0 - rank * share / last for rank in range(len(priorities))]
-        if saturation >= 1.0:
-            return found
-        self._calls += 1
-        if self._calls % max(1, round(share / (1.0 - share))) == 0:
-            return [1.0 if saturation >= ceiling else ceiling for ceiling in found]
+        if saturation < 1.0:
+            self._calls += 1
+            if self._calls % max(1, round(share / (1.0 - share))) == 0:
+                return [1.0 if saturation >= ceiling else ceiling for ceiling in found]
         return found
 
 

@@ -63,11 +63,8 @@ async def test_chat_is_sent_with_tools_calls_and_variables_of_the_template(servi
     async with asking(path) as world:
         assert await world.ids({"messages": messages, "tools": [tool], **more}) == ids("hellodone")
         (got,) = service.asked
-        assert [(each.role, each.content) for each in got.messages] == [
-            ("user", "hello"),
-            ("assistant", ""),
-            ("tool", "done"),
-        ]
+        said = [(each.role, each.content) for each in got.messages]
+        assert said == [("user", "hello"), ("assistant", ""), ("tool", "done")]
         assert json.loads(got.messages[1].tool_calls_json) == [call]
         assert json.loads(got.tools_json)[0]["function"]["parameters"] == {"type": "object"}
         assert json.loads(got.chat_template_kwargs) == {"a": 1, "documents": [{"text": "d"}]}
@@ -141,25 +138,20 @@ async def test_prompt_that_the_service_refuses_does_not_stop_it(service, path, s
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "outcome"),
     [
-        b"no message",
-        b"\x12\x01\x80" + b"\x20\x01",  # an id that is cut off
-        b"\x10\x01" * 20_000 + b"\x20\x01",
-        M["ChatTokens"](features=features(image=[(0, 9), (3, 1)]), success=True),
-        M["ChatTokens"](features=features(image=[(0, 9)]), success=True),
+        (b"no message", "failed"),
+        (b"\x12\x01\x80" + b"\x20\x01", "failed"),  # an id that is cut off
+        (b"\x10\x01" * 20_000 + b"\x20\x01", "failed"),
+        (M["ChatTokens"](features=features(image=[(0, 9), (3, 1)]), success=True), "failed"),
+        (M["ChatTokens"](features=features(image=[(0, 9)]), success=True), "failed"),
+        (b"\x0a" + b"x" * 8 * 1024 * 1024, "refused"),  # too long to be received
     ],
 )
-async def test_answer_of_another_form_is_a_failure_of_the_service(service, path, answer):
+async def test_answer_of_another_form_is_a_failure_of_the_service(service, path, answer, outcome):
     service.answer = lambda _: answer
     async with asking(path) as world:
-        assert (await world.tokens(chat("hello")))[0].no_ids == "failed"
-
-
-async def test_answer_that_is_too_long_is_not_received(service, path):
-    service.answer = lambda _: b"\x0a" + b"x" * 8 * 1024 * 1024
-    async with asking(path) as world:
-        assert (await world.tokens(chat("hello")))[0].no_ids == "refused"
+        assert (await world.tokens(chat("hello")))[0].no_ids == outcome
 
 
 async def test_failing_service_is_left_alone_and_its_text_is_not_repeated(service, path):

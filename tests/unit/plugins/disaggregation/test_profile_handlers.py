@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests in legs: which of them run, in which order, and what the decode endpoint is told."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,8 @@ from tests.support.plugins import built
 
 ROLES = ("decode", "prefill", "encode")
 DECODE, PREFILL = "e0", "e1"
-ONE_OF_EACH = ("decode", "prefill", "encode")  # endpoints 10.0.0.1, .2 and .3, port 8000
+ONE_OF_EACH = ROLES  # endpoints 10.0.0.1, .2 and .3, port 8000
+LEGS = {"x-prefiller-host-port": "10.0.0.2:8000", "x-encoder-hosts-ports": "10.0.0.3:8000"}
 
 
 class Says(Decider):
@@ -53,12 +56,7 @@ class Says(Decider):
         return self.answer
 
 
-def yes():
-    return Says(answer=True)
-
-
-def no():
-    return Says(answer=False)
+yes, no = partial(Says, answer=True), partial(Says, answer=False)
 
 
 class Later(Scorer):
@@ -122,10 +120,7 @@ def test_legs_are_told_to_the_decode_endpoint():
     result = routed(both(p=yes(), e=yes()), *ONE_OF_EACH)
     assert result.primary.profile == "decode"
     assert result.destination.addresses == ("10.0.0.1:8000",)
-    assert result.destination.headers == {
-        "x-prefiller-host-port": "10.0.0.2:8000",
-        "x-encoder-hosts-ports": "10.0.0.3:8000",
-    }
+    assert result.destination.headers == LEGS
 
 
 @pytest.mark.parametrize(
@@ -219,10 +214,7 @@ def test_prefill_first_runs_prefill_then_encode_then_decode():
     assert list(result.profiles) == ["prefill", "encode", "decode"]
     assert encode.asked == [None]  # there is no decode endpoint yet
     assert result.destination.addresses == ("10.0.0.1:8000",)
-    assert result.destination.headers == {
-        "x-prefiller-host-port": "10.0.0.2:8000",
-        "x-encoder-hosts-ports": "10.0.0.3:8000",
-    }
+    assert result.destination.headers == LEGS
 
 
 def test_prefill_first_goes_on_without_prefillers():

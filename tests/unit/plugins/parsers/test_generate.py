@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from epp.framework import Headers, RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.grpc import SGLangHTTPParser
 from epp.plugins.parsers.json_parser import PassthroughParser
 from epp.plugins.parsers.prompt import pack, packed_json, packed_lists
 from tests.support.apis import parse
@@ -36,10 +35,6 @@ def test_prompt_is_its_token_ids(suffix, body, model):
     ids = struct.pack("<2I", 1, LARGEST)
     expected = RequestBody(model, ids, 2, 7, streaming=True, cache_salt="s", is_token_ids=True)
     assert parse(suffix, body | {"stream": True}) == expected
-
-
-def test_sglang_names_no_model():
-    assert not SGLangHTTPParser.names_model
 
 
 # the hash of two tokens

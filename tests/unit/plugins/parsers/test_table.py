@@ -6,7 +6,6 @@ import pytest
 from epp.framework import Headers, Parser, RequestBody
 from epp.framework.errors import NoParserError
 from epp.plugins.parsers.json_parser import PassthroughParser
-from epp.plugins.parsers.openai import OpenAIParser
 from epp.routing.director import ParserTable
 from tests.support.apis import PARSERS
 
@@ -30,14 +29,6 @@ class Echo(Parser):
 
 class OtherEcho(Echo):
     plugin_type = "other-echo"
-
-
-class ModellessEcho(Echo):
-    plugin_type = "modelless-echo"
-    names_model = False
-
-    def parse(self, suffix, headers, body):
-        return RequestBody()
 
 
 def parsed(table, path, body):
@@ -99,9 +90,9 @@ def test_second_parser_of_a_type_is_skipped():
 
 
 def test_table_says_whether_the_api_names_a_model():
-    table = ParserTable([OpenAIParser(), ModellessEcho("tokens")])
+    table = ParserTable([*PARSERS])
     assert table.find("/v1/completions")[1].names_model
-    assert not table.find("/v1/tokens")[1].names_model
+    assert not table.find("/generate")[1].names_model
 
 
 @pytest.mark.parametrize(
