@@ -6,18 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from epp.framework import (
-    Candidates,
-    Decider,
-    Endpoint,
-    Floats,
-    PrefixMatch,
-    Records,
-    Request,
-    RequestBody,
-    Scorer,
-    Snapshot,
-)
+from epp.framework import Candidates, Decider, Endpoint, PrefixMatch, Records, Request, RequestBody, Scorer, Snapshot
 from epp.framework.errors import InternalError
 from epp.framework.refusals import UnmetConstraintError
 from epp.framework.request import PREFIX_MATCH
@@ -68,7 +57,7 @@ class Later(Scorer):
         super().__init__()
         self.peers: list[str | None] = []
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:
+    def score(self, request, candidates):
         peer = candidates.peer
         self.peers.append(None if peer is None else candidates.snapshot.endpoints.values[peer].name)
         return candidates.slots / candidates.snapshot.capacity
@@ -118,8 +107,7 @@ def test_gie_2_decode_first_runs_decode_then_encode_then_prefill():
 
 def test_legs_are_told_to_the_decode_endpoint():
     result = routed(both(p=yes(), e=yes()), *ONE_OF_EACH)
-    assert result.primary.profile == "decode"
-    assert result.destination.addresses == ("10.0.0.1:8000",)
+    assert (result.primary.profile, result.destination.addresses) == ("decode", ("10.0.0.1:8000",))
     assert result.destination.headers == LEGS
 
 
@@ -224,12 +212,11 @@ def test_prefill_first_goes_on_without_prefillers():
 
 
 def test_first_leg_chosen_is_the_peer_of_those_that_follow():
-    near = Later()
+    near, prefill_first = Later(), Later()
     routed(both(p=yes(), e=yes()), *ONE_OF_EACH, scorer=near)
+    routed(disagg({"stageOrder": "prefill-first"}), *ONE_OF_EACH, scorer=prefill_first)
     assert near.peers == [None, DECODE, DECODE]
-    near = Later()
-    routed(disagg({"stageOrder": "prefill-first"}), *ONE_OF_EACH, scorer=near)
-    assert near.peers == [None, PREFILL]
+    assert prefill_first.peers == [None, PREFILL]
 
 
 def test_first_leg_that_failed_is_no_peer():
@@ -296,15 +283,12 @@ def test_genuine_deciders_decide_by_prompt_and_cache():
 
 
 def test_deciders_are_referred_to_by_the_parameters_that_name_them():
-    parameters = {"deciders": {"prefill": "p", "encode": "e"}}
-    handler = built(DisaggProfileHandler, parameters)
-    assert handler.references == {"deciders.prefill": "p", "deciders.encode": "e"}
+    assert both(p=yes(), e=yes()).references == {"deciders.prefill": "p", "deciders.encode": "e"}
     assert disagg().references == {}
 
 
 def test_decider_that_is_none_is_refused():
-    sentence = r"deciders.prefill: plugin 'later' \(type later\) is no Decider"
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=r"deciders.prefill: plugin 'later' \(type later\) is no Decider"):
         disagg({"deciders": {"prefill": "p"}}, p=Later())
 
 

@@ -8,12 +8,7 @@ import pytest
 from epp.framework import Column, ConfigurationError, Request, Stability
 from epp.framework.snapshot import GPU_UTILIZATION, WAITING
 from epp.framework.testing import candidates
-from epp.plugins.label_filters import (
-    ByLabelFilter,
-    ByLabelSelectorFilter,
-    EndpointAttributeFilter,
-    LabelSelectorFilter,
-)
+from epp.plugins.label_filters import ByLabelFilter, ByLabelSelectorFilter, EndpointAttributeFilter, LabelSelectorFilter
 from tests.support.plugins import built
 
 POOL = candidates(labels=[{"zone": "a", "tier": "gold"}, {"zone": "b"}, {"zone": ""}, {}])
