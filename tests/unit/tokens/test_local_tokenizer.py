@@ -65,20 +65,25 @@ def local(path, **more):
     return {"tokenizer": {"path": str(path), **more}, "budget": "60s"}
 
 
+@pytest.fixture
+async def world(path):
+    async with asked(local(path)) as world:
+        yield world
+
+
 def plain(tokenizer, text, *, special=False):
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer.encode(text, add_special_tokens=special).ids
 
 
-async def test_completion_has_the_special_tokens_that_the_tokenizer_adds(tokenizer, path):
-    async with asked(local(path)) as world:
-        tokens, held = await world.tokens({"prompt": "hello hello!"}, "completions")
-        assert (tokens.ids.tolist(), tokens.exact, held) == (plain(tokenizer, "hello hello!", special=True), True, True)
-        tokens, _ = await world.tokens({"prompt": ["hello", "you"]}, "completions")
-        assert (len(tokens.ids), tokens.ends[0]) == (tokens.ends[1], len(plain(tokenizer, "hello", special=True)))
-        unadorned = await world.ids({"prompt": "hello", "add_special_tokens": False}, "completions")
-        assert unadorned == plain(tokenizer, "hello")
+async def test_completion_has_the_special_tokens_that_the_tokenizer_adds(tokenizer, world):
+    tokens, held = await world.tokens({"prompt": "hello hello!"}, "completions")
+    assert (tokens.ids.tolist(), tokens.exact, held) == (plain(tokenizer, "hello hello!", special=True), True, True)
+    tokens, _ = await world.tokens({"prompt": ["hello", "you"]}, "completions")
+    assert (len(tokens.ids), tokens.ends[0]) == (tokens.ends[1], len(plain(tokenizer, "hello", special=True)))
+    unadorned = await world.ids({"prompt": "hello", "add_special_tokens": False}, "completions")
+    assert unadorned == plain(tokenizer, "hello")
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"city": "K\u00f6ln"}'}}
@@ -114,9 +119,8 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"a": "\u00e
         ),
     ],
 )
-async def test_chat_is_what_its_template_says(tokenizer, path, body, text):
-    async with asked(local(path)) as world:
-        assert await world.ids(body) == plain(tokenizer, text)
+async def test_chat_is_what_its_template_says(tokenizer, world, body, text):
+    assert await world.ids(body) == plain(tokenizer, text)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +135,9 @@ async def test_chat_is_what_its_template_says(tokenizer, path, body, text):
         chat("hello", tools=[{"type": "function", "function": {}}]),
     ],
 )
-async def test_other_chats_and_too_many_prompts_are_estimated(path, body):
-    async with asked(local(path)) as world:
-        assert await world.ids(body, "completions" if "prompt" in body else "chat/completions") is None
-        assert world.results == {"refused": 1}
+async def test_other_chats_and_too_many_prompts_are_estimated(world, body):
+    assert await world.ids(body, "completions" if "prompt" in body else "chat/completions") is None
+    assert world.results == {"refused": 1}
 
 
 async def test_template_with_parts_gets_parts(tokenizer, path):
@@ -185,16 +188,15 @@ async def test_tokenizer_runs_beside_the_event_loop(path):
     await until(lambda: not any(t.name.startswith("tokenizer") for t in threading.enumerate()), "the thread has ended")
 
 
-async def test_next_turn_tokenizes_only_what_is_new(tokenizer, path):
-    async with asked(local(path)) as world:
-        first = "hello " * 1000
-        await world.ids(chat(first))
-        prefixes = world.source.prefixes
-        before = prefixes.tokenized
-        found = await world.ids(chat(first, "yes", "more"))
-        assert prefixes.tokenized - before < 100
-        text = f"<s><|im_start|>user\n{first}<|im_end|>\n{OPEN}yes<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n{OPEN}"
-        assert found == plain(tokenizer, text)
+async def test_next_turn_tokenizes_only_what_is_new(tokenizer, world):
+    first = "hello " * 1000
+    await world.ids(chat(first))
+    prefixes = world.source.prefixes
+    before = prefixes.tokenized
+    found = await world.ids(chat(first, "yes", "more"))
+    assert prefixes.tokenized - before < 100
+    text = f"<s><|im_start|>user\n{first}<|im_end|>\n{OPEN}yes<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n{OPEN}"
+    assert found == plain(tokenizer, text)
 
 
 PIECES = st.sampled_from(

@@ -38,20 +38,25 @@ async def asking(path, **more):
         yield world
 
 
+@pytest.fixture
+async def world(service, path):
+    async with asking(path) as world:
+        yield world
+
+
 def ids(text):
     return list(text.encode())
 
 
-async def test_tokenizer_is_loaded_at_the_start_and_completion_has_the_ids_of_the_service(service, path):
-    async with asking(path) as world:
-        assert service.loaded == ["base"]
-        tokens, held = await world.tokens({"prompt": "hello"}, "completions")
-        assert (tokens.count, tokens.exact, tokens.ids.tolist(), held) == (5, True, ids("hello"), True)
-        assert await world.ids({"prompt": ["hello"]}, "completions") == ids("hello")
-        assert [(each.model_name, each.prompt) for each in service.asked] == [("base", "hello")] * 2
+async def test_tokenizer_is_loaded_at_the_start_and_completion_has_the_ids_of_the_service(service, world):
+    assert service.loaded == ["base"]
+    tokens, held = await world.tokens({"prompt": "hello"}, "completions")
+    assert (tokens.count, tokens.exact, tokens.ids.tolist(), held) == (5, True, ids("hello"), True)
+    assert await world.ids({"prompt": ["hello"]}, "completions") == ids("hello")
+    assert [(each.model_name, each.prompt) for each in service.asked] == [("base", "hello")] * 2
 
 
-async def test_chat_is_sent_with_tools_calls_and_variables_of_the_template(service, path):
+async def test_chat_is_sent_with_tools_calls_and_variables_of_the_template(service, world):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     messages = [
@@ -60,22 +65,20 @@ async def test_chat_is_sent_with_tools_calls_and_variables_of_the_template(servi
         {"role": "tool", "tool_call_id": "1", "content": "done"},
     ]
     more = {"chat_template": "t", "chat_template_kwargs": {"a": 1}, "documents": [{"text": "d"}]}
-    async with asking(path) as world:
-        assert await world.ids({"messages": messages, "tools": [tool], **more}) == ids("hellodone")
-        (got,) = service.asked
-        said = [(each.role, each.content) for each in got.messages]
-        assert said == [("user", "hello"), ("assistant", ""), ("tool", "done")]
-        assert json.loads(got.messages[1].tool_calls_json) == [call]
-        assert json.loads(got.tools_json)[0]["function"]["parameters"] == {"type": "object"}
-        assert json.loads(got.chat_template_kwargs) == {"a": 1, "documents": [{"text": "d"}]}
-        assert (got.chat_template, got.add_generation_prompt, got.continue_final_message) == ("t", True, False)
+    assert await world.ids({"messages": messages, "tools": [tool], **more}) == ids("hellodone")
+    (got,) = service.asked
+    said = [(each.role, each.content) for each in got.messages]
+    assert said == [("user", "hello"), ("assistant", ""), ("tool", "done")]
+    assert json.loads(got.messages[1].tool_calls_json) == [call]
+    assert json.loads(got.tools_json)[0]["function"]["parameters"] == {"type": "object"}
+    assert json.loads(got.chat_template_kwargs) == {"a": 1, "documents": [{"text": "d"}]}
+    assert (got.chat_template, got.add_generation_prompt, got.continue_final_message) == ("t", True, False)
 
 
-async def test_answer_to_continue_has_no_generation_prompt(service, path):
-    async with asking(path) as world:
-        await world.ids(chat("hello", "you", add_generation_prompt=False, continue_final_message=True))
-        (got,) = service.asked
-        assert (got.add_generation_prompt, got.continue_final_message, got.chat_template_kwargs) == (False, True, "")
+async def test_answer_to_continue_has_no_generation_prompt(service, world):
+    await world.ids(chat("hello", "you", add_generation_prompt=False, continue_final_message=True))
+    (got,) = service.asked
+    assert (got.add_generation_prompt, got.continue_final_message, got.chat_template_kwargs) == (False, True, "")
 
 
 def features(**places):
@@ -88,18 +91,17 @@ def features(**places):
     }
 
 
-async def test_images_are_sent_and_have_the_identifiers_and_places_of_the_engine(service, path):
+async def test_images_are_sent_and_have_the_identifiers_and_places_of_the_engine(service, world):
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
     service.answer = lambda _: M["ChatTokens"](
         token_ids=range(12), features=features(image=[(9, 2), (0, 3)]), success=True
     )
-    async with asking(path) as world:
-        body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, image]}]}
-        tokens, _ = await world.tokens(body)
-        assert tokens.media == (MediaTokens("image2", 0, 3), MediaTokens("image1", 9, 2))
-        text, picture = service.asked[0].messages[0].content_parts
-        assert (text.type, text.text, picture.type) == ("text", "see", "image_url")
-        assert picture.image_url.url == "data:image/png;base64,AAAA"
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, image]}]}
+    tokens, _ = await world.tokens(body)
+    assert tokens.media == (MediaTokens("image2", 0, 3), MediaTokens("image1", 9, 2))
+    text, picture = service.asked[0].messages[0].content_parts
+    assert (text.type, text.text, picture.type) == ("text", "see", "image_url")
+    assert picture.image_url.url == "data:image/png;base64,AAAA"
 
 
 @pytest.mark.parametrize(
@@ -114,17 +116,15 @@ async def test_images_are_sent_and_have_the_identifiers_and_places_of_the_engine
         ("messages", {**chat("hello"), "max_tokens": 1}),
     ],
 )
-async def test_prompt_that_the_service_cannot_take_is_estimated(service, path, suffix, body):
-    async with asking(path) as world:
-        tokens, _ = await world.tokens(body, suffix)
-        assert (tokens.ids, tokens.no_ids, service.asked) == (None, "refused", [])
+async def test_prompt_that_the_service_cannot_take_is_estimated(service, world, suffix, body):
+    tokens, _ = await world.tokens(body, suffix)
+    assert (tokens.ids, tokens.no_ids, service.asked) == (None, "refused", [])
 
 
-async def test_long_prompt_is_counted_whole_and_kept_up_to_the_limit(service, path):
+async def test_long_prompt_is_counted_whole_and_kept_up_to_the_limit(service, world):
     service.answer = lambda _: M["ChatTokens"](token_ids=[300] * (MOST_TOKENS + 5), success=True)
-    async with asking(path) as world:
-        tokens, _ = await world.tokens(chat("hello"))
-        assert (tokens.count, len(tokens.ids)) == (MOST_TOKENS + 5, MOST_TOKENS)
+    tokens, _ = await world.tokens(chat("hello"))
+    assert (tokens.count, len(tokens.ids)) == (MOST_TOKENS + 5, MOST_TOKENS)
 
 
 @pytest.mark.parametrize("status", [None, grpc.StatusCode.INTERNAL])
@@ -148,10 +148,9 @@ async def test_prompt_that_the_service_refuses_does_not_stop_it(service, path, s
         (b"\x0a" + b"x" * 8 * 1024 * 1024, "refused"),  # too long to be received
     ],
 )
-async def test_answer_of_another_form_is_a_failure_of_the_service(service, path, answer, outcome):
+async def test_answer_of_another_form_is_a_failure_of_the_service(service, world, answer, outcome):
     service.answer = lambda _: answer
-    async with asking(path) as world:
-        assert (await world.tokens(chat("hello")))[0].no_ids == outcome
+    assert (await world.tokens(chat("hello")))[0].no_ids == outcome
 
 
 async def test_failing_service_is_left_alone_and_its_text_is_not_repeated(service, path):
