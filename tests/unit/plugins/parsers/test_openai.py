@@ -15,32 +15,71 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTION = {"role": "user", "content": "Hi"}
 
 
-def test_chat_is_its_messages_in_order():
-    body = parse(CHAT, {"model": "m", "messages": [SYSTEM, QUESTION], "stream": True, "cache_salt": "s", "n": 1})
-    prompt = b"system\nBe brief.\nuser\nHi\n"  # 25 bytes: 7 tokens
-    assert body == RequestBody(model="m", prompt=prompt, prompt_tokens=7, streaming=True, cache_salt="s")
-
-
-def test_tools_come_first_and_tool_calls_after_the_text_as_they_came():
-    raw = b'{"messages": [{"role": "assistant", "content": "ok", "tool_calls": [ {"id":"1"} ]}], "tools": [{"a": 1}]}'
-    assert parse(CHAT, raw).prompt == b'[{"a": 1}]\nassistant\nok[ {"id":"1"} ]\n'
-
-
-@pytest.mark.parametrize("nothing", [None, []])
-def test_empty_tools_and_tool_calls_leave_no_trace(nothing):
-    message = QUESTION | {"tool_calls": nothing}
-    assert parse(CHAT, {"messages": [message], "tools": nothing}).prompt == b"user\nHi\n"
-
-
 def digest(found):
     return xxhash.xxh3_128_digest(found)  # 16 bytes
 
 
-def test_text_parts_are_their_text_and_parts_unlike_any_known_their_json():
-    raw = b"""{"messages": [{"role": "user", "content": [
-        {"type": "text", "text": "See "}, {"type": "file", "file": {"file_id": "f"}}, "plain"]}]}"""
-    file = b'{"type": "file", "file": {"file_id": "f"}}'
-    assert parse(CHAT, raw).prompt == b"user\nSee " + file + b'"plain"\n'
+IMAGE = b'{"type":"input_image","image_url":"data:AAAA"}'
+CALL = b'{"type":"function_call","call_id":"c","arguments":"{}"}'
+RESULTS = b"""{"input": [{"type": "function_call_output", "call_id": "c", "output": "42"},
+    {"type": "function_call_output", "call_id": "d", "output": [%b]}]}"""
+HI, TEXT = b"user\nHi\n", {"type": "text", "text": "Hi"}
+ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]}
+BRIEF = b"system\nBe brief.\n"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "body", "prompt"),
+    [
+        # tools come first, and tool calls after the text, as they came; empty ones leave no trace
+        (
+            CHAT,
+            b'{"messages": [{"role": "assistant", "content": "ok", "tool_calls": [ {"id":1} ]}], "tools": [{"a": 1}]}',
+            b'[{"a": 1}]\nassistant\nok[ {"id":1} ]\n',
+        ),
+        (CHAT, {"messages": [QUESTION | {"tool_calls": None}], "tools": None}, HI),
+        (CHAT, {"messages": [QUESTION | {"tool_calls": []}], "tools": []}, HI),
+        # parts unlike any known are their JSON
+        (
+            CHAT,
+            b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type": "x"}, "plain"]}]}',
+            b'user\nSee {"type": "x"}"plain"\n',
+        ),
+        ("embeddings", {"messages": [QUESTION]}, HI),
+        ("responses", {"instructions": "Be brief.", "input": "Hi"}, BRIEF + HI),
+        ("responses", {"instructions": "Be brief.", "input": [QUESTION, ANSWER]}, BRIEF + HI + b"assistant\nHello.\n"),
+        # items that are no messages are their JSON, results of tools their call and their content
+        ("responses", b'{"tools": [{"a":1}], "input": [' + CALL + b", 5]}", b'[{"a":1}]\n' + CALL + b"\n5\n"),
+        (
+            "responses",
+            RESULTS % IMAGE,
+            b"function_call_output c\n42\nfunction_call_output d\n" + (digest(IMAGE) * 225)[:900] + b"\n",
+        ),
+    ],
+)
+def test_prompt_is_what_the_model_sees_in_order(suffix, body, prompt):
+    assert parse(suffix, body).prompt == prompt
+
+
+@pytest.mark.parametrize(
+    ("suffix", "fields", "expected"),
+    [
+        (CHAT, {"messages": [SYSTEM, QUESTION], "n": 1}, RequestBody("m", BRIEF + HI, 7)),  # 25 bytes
+        (CHAT, {"messages": [{"role": "user", "content": [TEXT]}]}, RequestBody("m", HI, 2)),  # 8 bytes
+        ("conversations", {"items": [{"type": "message", **QUESTION}]}, RequestBody("m", HI, 2)),
+        ("images/generations", {"prompt": "a red cat", "size": "1024x1024"}, RequestBody("m", b"a red cat", 3)),
+        # a rendered prompt is not run, so nothing of it is cached
+        ("chat/completions/render", {"messages": [QUESTION], "stream": True}, RequestBody("m", skip_response=True)),
+        ("completions/render", {"prompt": "Hi", "stream": True}, RequestBody("m", skip_response=True)),
+    ],
+)
+def test_body_has_the_model_and_the_prompt(suffix, fields, expected):
+    assert parse(suffix, {"model": "m", **fields}) == expected
+
+
+def test_streaming_and_the_salt_are_known():
+    body = parse(CHAT, {"messages": [QUESTION], "stream": True, "cache_salt": "s"})
+    assert (body.streaming, body.cache_salt) == (True, "s")
 
 
 @pytest.mark.parametrize(
@@ -63,11 +102,6 @@ def test_thousands_of_videos_do_not_blow_up_the_prompt():
     videos = [{"type": "video_url", "video_url": str(n)} for n in range(10_000)]
     body = parse(CHAT, {"messages": [{"role": "user", "content": videos}]})
     assert body.prompt_tokens == 256 * 2250 + 9744 * 4 + 2  # past the 256th: four tokens each
-
-
-def test_text_as_one_part_is_the_same_prompt_as_text():
-    parts = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
-    assert parse(CHAT, {"messages": [parts]}) == parse(CHAT, {"messages": [QUESTION]})
 
 
 @pytest.mark.parametrize(
@@ -106,56 +140,10 @@ def test_prompts_of_a_list_stand_by_themselves(suffix, field, value, prompts, to
     assert (list(body.prompts), body.prompt, body.prompt_tokens) == (prompts, b"".join(prompts), tokens)
 
 
-def test_responses_input_as_text_is_one_user_message():
-    messages = [QUESTION, {"role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]}]
-    first = parse("responses", {"instructions": "Be brief.", "input": "Hi"}).prompt
-    second = parse("responses", {"instructions": "Be brief.", "input": messages}).prompt
-    assert first == b"system\nBe brief.\nuser\nHi\n"
-    assert second == first + b"assistant\nHello.\n"
-
-
-def test_responses_items_that_are_no_messages_are_their_json():
-    raw = b'{"tools": [{"a":1}], "input": [{"type":"function_call","call_id":"c","arguments":"{}"}, 5]}'
-    call = b'{"type":"function_call","call_id":"c","arguments":"{}"}'
-    assert parse("responses", raw).prompt == b'[{"a":1}]\n' + call + b"\n5\n"
-
-
-def test_result_of_a_tool_is_its_call_and_its_content():
-    image = b'{"type":"input_image","image_url":"data:AAAA"}'
-    raw = b'{"input":[{"type":"function_call_output","call_id":"c","output":"42"},' + (
-        b'{"type":"function_call_output","call_id":"d","output":[' + image + b"]}]}"
-    )
-    shot = (digest(image) * 225)[:900]
-    expected = b"function_call_output c\n42\nfunction_call_output d\n" + shot + b"\n"
-    assert parse("responses", raw).prompt == expected
-
-
-def test_conversation_is_its_items():
-    body = parse("conversations", {"model": "m", "items": [{"type": "message", **QUESTION}]})
-    assert body == RequestBody(model="m", prompt=b"user\nHi\n", prompt_tokens=2)  # 8 bytes
-
-
-def test_image_request_is_its_prompt():
-    body = parse("images/generations", {"model": "m", "prompt": "a red cat", "size": "1024x1024"})
-    assert body == RequestBody(model="m", prompt=b"a red cat", prompt_tokens=3)  # 9 bytes
-
-
-def test_embedding_of_messages_is_read_like_a_chat():
-    assert parse("embeddings", {"messages": [QUESTION]}).prompt == b"user\nHi\n"
-
-
 @pytest.mark.parametrize("embeds", ["A" * 54_615, ["A" * 54_615]])
 def test_prompt_embeddings_count_a_token_for_every_8_kib(embeds):
     body = parse("completions", {"model": "m", "prompt_embeds": embeds})  # 54,615 = 5 * 10,923 base64 bytes
     assert (body.prompt, body.prompt_tokens) == ((digest(b"A" * 54_615) * 2)[:20], 5)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "fields"),
-    [("chat/completions/render", {"messages": [QUESTION]}), ("completions/render", {"prompt": "Hi"})],
-)
-def test_rendered_prompt_is_not_run_so_nothing_of_it_is_cached(suffix, fields):
-    assert parse(suffix, {"model": "m", "stream": True} | fields) == RequestBody(model="m", skip_response=True)
 
 
 @pytest.mark.parametrize("model", [{}, {"model": None}, {"model": ""}])
