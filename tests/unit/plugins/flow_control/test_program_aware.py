@@ -83,10 +83,11 @@ def test_service_halves_in_a_half_life_and_the_estimate_with_it():
 
 def test_without_half_life_service_shrinks_with_every_turn():
     policy = plugin(las_half_life_seconds=0.0, las_decay_factor=0.5)
+    order = waiting(policy, "b")
     policy.pre_request(request("a", tokens=100), None)
     policy.clock.advance(1000)
     assert values(policy)["service a"] == 100
-    waiting(policy, "b").dispatched("b")
+    order.dispatched("b")
     assert values(policy)["service a"] == 50
 
 
