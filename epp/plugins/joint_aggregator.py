@@ -121,14 +121,12 @@ class Pairing(Parameters, frozen=True):
 
     def kind_of(self, endpoint: Endpoint | None, tag: AcceleratorTag) -> str:
         """Return the kind of an endpoint's accelerator; empty if unknown."""
-        match self.by:
-            case "family":
-                return tag.family
-            case "vendor":
-                return tag.vendor
-            case _:
-                labels = {} if endpoint is None else endpoint.labels
-                return labels.get(self.label_key, "") or next(iter(names_of(tag)), "")
+        if self.by == "family":
+            return tag.family
+        if self.by == "vendor":
+            return tag.vendor
+        labels = {} if endpoint is None else endpoint.labels
+        return labels.get(self.label_key, "") or next(iter(names_of(tag)), "")
 
     def between(self, first: str, then: str) -> float:
         """Return the value of two kinds, in the order in which they run; an empty one is unknown."""
