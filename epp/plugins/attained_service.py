@@ -26,7 +26,7 @@ from epp.framework import (
     Snapshot,
 )
 from epp.framework.arrays import Floats, highest, lowest
-from epp.framework.flow_control import FairnessPolicy, FlowOrder, HeadOrder, Queued
+from epp.framework.flow_control import FairnessPolicy, FlowOrder, Heap, Queued
 from epp.framework.limits import Weight
 from epp.framework.messages import printable
 from epp.framework.plugin_status import PluginMetric, Sample
@@ -366,7 +366,7 @@ class ProgramAwareFairness(
         }
 
 
-class _TurnPriority(HeadOrder):
+class _TurnPriority(FlowOrder):
     """Order by `turn + weight * wait_seconds` of the first request, highest first.
 
     All waits grow alike, so the order only changes with arrivals and with turns: `weight * arrival - turn` is the key.
@@ -374,22 +374,31 @@ class _TurnPriority(HeadOrder):
 
     def __init__(self, turn: Callable[[str, float], int], weight: float) -> None:
         """`turn` returns the turn of a request of a flow that arrived at this time: 1 for the first one."""
-        super().__init__()
         self._turn = turn
         self._weight = weight
-        self._queued: dict[str, Queued] = {}
+        self._heads: dict[str, Queued] = {}
+        self._flows: Heap[str, tuple[float, ...], str] = Heap()
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
-        self._queued[flow] = queued
+        self._heads[flow] = queued
         self.changed(flow)
 
     def empty(self, flow: str) -> None:
-        self._queued.pop(flow, None)
-        super().empty(flow)
+        self._heads.pop(flow, None)
+        self._flows.discard(flow)
+
+    def first(self) -> str:
+        first = self._flows.first()
+        assert first is not None  # noqa: S101  it is called only while there is one
+        return first[1]
+
+    def dispatched(self, flow: str) -> None:
+        """Do nothing: turns are counted as requests are routed, queued or not."""
 
     def changed(self, flow: str) -> None:
         """Update the turn of a flow, if it waits here."""
-        queued = self._queued.get(flow)
+        queued = self._heads.get(flow)
         if queued is not None:
-            arrived_at = queued.enqueued_at
-            super().head(flow, self._weight * arrived_at - self._turn(flow, arrived_at), queued)
+            turn = self._turn(flow, queued.enqueued_at)
+            key = self._weight * queued.enqueued_at - turn
+            self._flows.push((key, queued.number), flow, flow)

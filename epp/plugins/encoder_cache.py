@@ -32,11 +32,13 @@ from epp.framework import (
 from epp.framework.limits import Corrected, CountOrDefault, NaturalOrDefault
 from epp.framework.plugin_status import Distribution, PluginMetric, Sample, endpoint_state
 from epp.framework.request import BYTES_PER_TOKEN
-from epp.plugins.parsers.prompt import DIGEST_TOKENS, placeholder
 from epp.plugins.prefix_cache.index import PrefixIndex
 
 _Rate: TypeAlias = Annotated[float, Meta(gt=0, le=1e6), Corrected()]
-_MOST_PLACEHOLDER_TOKENS = 8192
+_DIGEST_BYTES = 16
+"""Size of the hash that a placeholder repeats."""
+_MOST_BYTES = 8192 * BYTES_PER_TOKEN
+"""Largest placeholder."""
 _MOST_TOKENS = 1_000_000
 """Most tokens of one item, more than any context: a client may claim any size."""
 
@@ -179,8 +181,9 @@ def with_sizes(prompt: bytes, media: Sequence[Media], sizes: Sequence[int]) -> b
     end = 0
     for one, size in zip(media, sizes, strict=True):
         pieces.append(prompt[end : one.offset])
-        digest = prompt[one.offset : one.offset + DIGEST_TOKENS * BYTES_PER_TOKEN]
-        pieces.append(placeholder(digest, min(max(size, DIGEST_TOKENS), _MOST_PLACEHOLDER_TOKENS)))
+        digest = prompt[one.offset : one.offset + _DIGEST_BYTES]
+        length = min(max(size * BYTES_PER_TOKEN, _DIGEST_BYTES), _MOST_BYTES)
+        pieces.append((digest * -(-length // _DIGEST_BYTES))[:length])
         end = one.offset + one.tokens * BYTES_PER_TOKEN
     return b"".join((*pieces, prompt[end:]))
 

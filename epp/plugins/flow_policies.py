@@ -183,9 +183,12 @@ class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
         given = self.parameters
         if len(priorities) == 1:
             return [given.max_ceiling]
-        scale = range(len(priorities), 0, -1) if given.domain == "rank" else priorities
+        if given.domain == "rank":
+            places = [float(rank) for rank in range(len(priorities) - 1, -1, -1)]
+        else:
+            places = [float(priority - priorities[-1]) for priority in priorities]
         span = given.max_ceiling - given.min_ceiling
-        return [given.min_ceiling + span * (place - scale[-1]) / (scale[0] - scale[-1]) for place in scale]
+        return [given.min_ceiling + span * place / places[0] for place in places]
 
 
 class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):

@@ -106,7 +106,7 @@ _MEDIA: Mapping[str, tuple[_Kind, int]] = MappingProxyType(
 """Types of content parts, and the estimated tokens of media of unknown size; the defaults of llm-d-router."""
 _AUDIO = "input_audio"
 _AUDIO_BASE64_BYTES_PER_TOKEN = 853  # 16,000 bytes a second over 25 tokens a second, four base64 bytes for three
-DIGEST_TOKENS = 4
+_DIGEST_TOKENS = 4
 _MOST_MEDIA = 256
 _MOST_PROMPTS = 256
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
@@ -240,7 +240,7 @@ class PromptWriter:
         if self._media_left <= 0:
             tokens = 0
         self._media_left -= 1
-        self._pieces.append(placeholder(digest, max(tokens, DIGEST_TOKENS)))
+        self._pieces.append(placeholder(digest, max(tokens, _DIGEST_TOKENS)))
 
     def _take(self, size: int) -> None:
         self._text_left -= size
@@ -251,7 +251,7 @@ class PromptWriter:
         self._media_items += 1
         digest = xxhash.xxh3_128_digest(identity)
         if self._media_left > 0:
-            self._media.append((len(self._pieces), Media(kind, 0, max(tokens, DIGEST_TOKENS), width, height)))
+            self._media.append((len(self._pieces), Media(kind, 0, max(tokens, _DIGEST_TOKENS), width, height)))
             self._hashes.append((kind, digest))
         self.opaque(digest, tokens)
 
