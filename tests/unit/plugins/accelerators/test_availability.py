@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import base64
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -14,7 +13,15 @@ from epp.plugins.profile_handlers import MaxScorePicker
 from epp.plugins.request_control import SessionAffinityFilter
 from tests.support.plugins import built
 
-GPU = AcceleratorTag(kind=AcceleratorKind.GPU, state=Routability.ROUTABLE)
+DRAINING, BLOCKED = Routability.DRAINING, Routability.BLOCKED
+
+
+def gpu(state=Routability.ROUTABLE, reason="", devices=(), **attributes):
+    named = {f"tensor-fusion.ai/{name}": value for name, value in attributes.items()}
+    return AcceleratorTag(kind=AcceleratorKind.GPU, state=state, reason=reason, devices=devices, attributes=named)
+
+
+GPU = gpu()
 
 
 def build(**parameters):
@@ -25,18 +32,8 @@ def kept(*tags, **parameters):
     return build(**parameters).filter(Request("r"), candidates(records={ACCELERATOR: list(tags)})).tolist()
 
 
-def in_state(state, reason=""):
-    return msgspec.structs.replace(GPU, state=state, reason=reason)
-
-
 def with_device(**device):
-    return msgspec.structs.replace(GPU, devices=(Device(id="GPU-0"), Device(id="GPU-1", **device)))
-
-
-def with_attributes(**attributes):
-    return msgspec.structs.replace(
-        GPU, attributes={f"tensor-fusion.ai/{name}": value for name, value in attributes.items()}
-    )
+    return gpu(devices=(Device(id="GPU-0"), Device(id="GPU-1", **device)))
 
 
 class ByPrefix(Scorer):
@@ -49,7 +46,7 @@ class ByPrefix(Scorer):
         return request.get(PREFIX_MATCH).matched_blocks[candidates.slots] / 9
 
 
-STATES = [in_state(state) for state in Routability]  # routable, draining, blocked, unknown
+STATES = [gpu(state) for state in Routability]  # routable, draining, blocked, unknown
 
 
 def test_is_4_only_routable_slices_and_those_of_unknown_state_are_kept():
@@ -63,14 +60,14 @@ def test_is_4_unknown_states_can_be_dropped():
 def test_is_5_a_slice_that_is_taken_away_gets_nothing_from_the_next_snapshot_on():
     plugin, request = build(), Request("r")
     before = candidates(records={ACCELERATOR: [GPU, GPU]})
-    after = candidates(records={ACCELERATOR: [GPU, in_state(Routability.DRAINING, "its claim is deleting")]})
+    after = candidates(records={ACCELERATOR: [GPU, gpu(DRAINING, "its claim is deleting")]})
     assert plugin.filter(request, before).tolist() == [True, True]
     assert plugin.filter(request, after).tolist() == [True, False]
     assert plugin.rejection(after.records(ACCELERATOR)[1]) == "is draining: its claim is deleting"
 
 
 def test_is_5_session_and_prefix_no_longer_lead_to_a_slice_that_is_taken_away():
-    draining = in_state(Routability.DRAINING, "its claim is deleting")
+    draining = gpu(DRAINING, "its claim is deleting")
     token = base64.b64encode(b"default/e1").decode()
 
     def picked(*tags):
@@ -84,7 +81,7 @@ def test_is_5_session_and_prefix_no_longer_lead_to_a_slice_that_is_taken_away():
 
 
 def test_is_10_slices_of_a_node_that_is_not_ready_are_dropped():
-    assert kept(GPU, in_state(Routability.BLOCKED, "DriverError")) == [True, False]
+    assert kept(GPU, gpu(BLOCKED, "DriverError")) == [True, False]
 
 
 def test_dra_4_a_taint_of_effect_no_execute_drains_and_no_schedule_does_not():
@@ -98,26 +95,24 @@ def test_dra_4_an_unhealthy_device_drains_unless_told_otherwise():
 
 
 def test_tf_4_only_phase_running_is_kept_and_pending_where_allowed():
-    running, pending, failed = (with_attributes(phase=phase) for phase in ("Running", "Pending", "Failed"))
-    waiting = msgspec.structs.replace(pending, state=Routability.BLOCKED)
+    running, pending, failed = (gpu(phase=phase) for phase in ("Running", "Pending", "Failed"))
+    waiting = gpu(BLOCKED, phase="Pending")
     assert kept(running, pending, failed, waiting) == [True, False, False, False]
     assert kept(running, pending, failed, waiting, allowPending=True) == [True, True, False, True]
 
 
 def test_tf_4_of_several_gpus_all_must_be_running_or_pending():
-    some, others = with_attributes(phase="Pending,Running"), with_attributes(phase="Destroying,Pending")
+    some, others = gpu(phase="Pending,Running"), gpu(phase="Destroying,Pending")
     assert kept(some, others) == [False, False]
     assert kept(some, others, allowPending=True) == [True, False]
     assert build(allowPending=True).rejection(others) == "phase is Destroying and Pending"
 
 
 def test_tf_4_pending_excuses_nothing_but_being_pending():
-    pending = with_attributes(phase="Pending", usedBy="tensor-fusion")
-    elsewhere = with_attributes(phase="Pending", usedBy="nvidia-device-plugin")
     fleet = [
-        msgspec.structs.replace(pending, state=Routability.BLOCKED),
-        msgspec.structs.replace(pending, state=Routability.DRAINING, reason="its claim is deleting"),
-        msgspec.structs.replace(elsewhere, state=Routability.BLOCKED),
+        gpu(BLOCKED, phase="Pending", usedBy="tensor-fusion"),
+        gpu(DRAINING, "its claim is deleting", phase="Pending", usedBy="tensor-fusion"),
+        gpu(BLOCKED, phase="Pending", usedBy="nvidia-device-plugin"),
     ]
     assert kept(*fleet, allowPending=True) == [True, False, False]
 
@@ -137,8 +132,8 @@ def test_tf_4_pending_excuses_nothing_but_being_pending():
     ],
 )
 def test_tf_4_attributes_allow_and_deny(parameters, allowed, denied):
-    assert kept(with_attributes(**allowed), with_attributes(**denied), GPU, **parameters) == [True, False, True]
-    assert kept(with_attributes(**allowed), GPU, onUnknown="Fail", **parameters) == [True, False]
+    assert kept(gpu(**allowed), gpu(**denied), GPU, **parameters) == [True, False, True]
+    assert kept(gpu(**allowed), GPU, onUnknown="Fail", **parameters) == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -151,15 +146,14 @@ def test_tf_4_attributes_allow_and_deny(parameters, allowed, denied):
     ],
 )
 def test_tf_19_room_is_physical_unless_virtual_capacity_counts(bound, physical, virtual):
-    oversold = with_attributes(**physical, **virtual)
+    oversold = gpu(**physical, **virtual)
     assert kept(oversold, **bound) == [False]
-    assert kept(oversold, with_attributes(**physical), **bound, useVirtualCapacity=True) == [True, False]
+    assert kept(oversold, gpu(**physical), **bound, useVirtualCapacity=True) == [True, False]
 
 
 def test_tf_4_device_indices_allow_and_deny():
     first, other, half = (
-        msgspec.structs.replace(GPU, devices=tuple(Device(id=str(i), index=i) for i in indices))
-        for indices in ([0], [0, 2], [0, None])
+        gpu(devices=tuple(Device(id=str(i), index=i) for i in indices)) for indices in ([0], [0, 2], [0, None])
     )
     assert kept(first, other, half, GPU, deviceIndices=[0, 1]) == [True, False, True, True]
     assert kept(first, other, half, GPU, deviceIndices=[0, 1], onUnknown="Fail") == [True, False, False, False]
