@@ -126,7 +126,6 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return usable and (DropCause.CONSTRAINT not in causes or self._not_allowed(tag) is None)
 
     def rejection(self, tag: AcceleratorTag) -> str | None:
-        """Return why an endpoint with that accelerator is dropped; None if it is kept."""
         return self._unusable(tag) or self._not_allowed(tag)
 
     def _unusable(self, tag: AcceleratorTag) -> str | None:

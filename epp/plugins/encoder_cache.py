@@ -189,7 +189,6 @@ def with_sizes(prompt: bytes, media: Sequence[Media], sizes: Sequence[int]) -> b
 
 
 def describes_videos(fields: Headers) -> bool:
-    """Return whether a header describes the videos of the request."""
     return any(name in fields for name in (headers.VIDEO_DURATION, headers.VIDEO_FPS, headers.VIDEO_RESOLUTION))
 
 

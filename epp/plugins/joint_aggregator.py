@@ -96,7 +96,6 @@ class PairingRule(Parameters, frozen=True):
     """Whether the rule applies in this direction only."""
 
     def matches(self, first: str, then: str) -> bool:
-        """Return whether the rule applies to these two kinds."""
         if fnmatchcase(first, self.from_) and fnmatchcase(then, self.to):
             return True
         return not self.ordered and fnmatchcase(then, self.from_) and fnmatchcase(first, self.to)

@@ -121,7 +121,6 @@ def _shape_error(path: str | None, problem: str, kind: str) -> MalformedBodyErro
 
 
 def empty(param: str, remedy: str) -> MalformedBodyError:
-    """Return the error for a required part of the body."""
     return MalformedBodyError(
         f'"{param}" is missing or empty: {remedy}', param=param, kind="missing_required_parameter"
     )
@@ -217,7 +216,6 @@ def count_values(text: bytes, most: int) -> int:
 
 
 def beyond(what: str, most: int) -> MalformedBodyError:
-    """Return the error for a body beyond a limit."""
     return MalformedBodyError(
         f"the request body has more than {most} {what}: send a shorter request", kind="invalid_value"
     )

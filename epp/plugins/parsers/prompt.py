@@ -179,7 +179,6 @@ class PromptWriter:
             self._pieces.append(encode(prompts[len(apart) :]))
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
-        """Write one message of a conversation."""
         if isinstance(content, str) and tool_calls is ABSENT:  # the usual case
             self.text(f"{role}\n{content}\n")
             return
@@ -261,7 +260,6 @@ class Written(Common, gc=False):
 
     @property
     def output_limit(self) -> Limit:
-        """The most tokens of the answer."""
         return None
 
     def write(self, prompt: PromptWriter) -> None:
