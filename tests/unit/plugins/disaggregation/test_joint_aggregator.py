@@ -144,7 +144,7 @@ def test_gie_8_with_one_candidate_each_even_a_random_pick_stands():
     ],
     ids=["shares of the totals", "weight of a stage", "unknown places", "fallbacks", "one candidate", "random picks"],
 )
-def test_gie_8_other_choices(parameters, scene, chosen):
+def test_gie_8_weights_places_and_limits_decide(parameters, scene, chosen):
     assert routed(joint(**parameters), **scene) == chosen
 
 
