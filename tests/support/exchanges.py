@@ -12,6 +12,7 @@ from epp.extproc.exchange import Answer, ExchangeSettings, GatewayTraits
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings
 from epp.extproc.wire import (
+    CommonResponse,
     HeaderMap,
     HeaderValue,
     HttpBody,
@@ -20,8 +21,10 @@ from epp.extproc.wire import (
     Metadata,
     ProcessingRequest,
     ProcessingResponse,
+    ProtocolConfiguration,
 )
 from epp.framework import Endpoint, ManualClock
+from epp.framework.headers import DESTINATION_NAMESPACE, DESTINATION_SERVED
 from epp.framework.plugin import Plugin
 from epp.framework.registry import Registry
 from epp.framework.snapshot import IN_FLIGHT, SERVED
@@ -67,8 +70,10 @@ class Exchange:
     def silence_timeout(self) -> float | None:
         return self._session.silence_timeout
 
-    def receive(self, message: ProcessingRequest | RequestPiece) -> list[ProcessingResponse | PendingRequest]:
-        return decoded(self._session.receive(message))
+    def receive(self, *messages: ProcessingRequest | RequestPiece) -> list[ProcessingResponse | PendingRequest]:
+        """Send messages in order; return the answers to the last one."""
+        *_, answers = [decoded(self._session.receive(message)) for message in messages]
+        return answers
 
     def resume(self) -> list[ProcessingResponse | PendingRequest]:
         return decoded(self._session.resume())
@@ -106,6 +111,12 @@ class Bench:
     def session(self, **options) -> Exchange:
         traits = options.pop("traits", None) or GatewayTraits()
         return Exchange(Session(self.director, ExchangeSettings(**options), traits, new_claim()))
+
+    def routed(self, first: ProcessingRequest | None = None, **options) -> Exchange:
+        """Return a session whose request has been routed: its first message, then the body."""
+        session = self.session(**options)
+        session.receive(request_headers() if first is None else first, request_body(BODY))
+        return session
 
     @property
     def in_flight(self) -> int:
@@ -156,8 +167,9 @@ def request_trailers() -> ProcessingRequest:
     return ProcessingRequest(request_trailers=HttpTrailers())
 
 
-def response_headers(status: str = "200", *, end: bool = False) -> ProcessingRequest:
-    return ProcessingRequest(response_headers=HttpHeaders(headers=header_map({":status": status}), end_of_stream=end))
+def response_headers(status: str = "200", *, end: bool = False, **more: str) -> ProcessingRequest:
+    fields = header_map({":status": status, **more})
+    return ProcessingRequest(response_headers=HttpHeaders(headers=fields, end_of_stream=end))
 
 
 def response_body(body: bytes, *, end: bool = False) -> ProcessingRequest:
@@ -166,6 +178,39 @@ def response_body(body: bytes, *, end: bool = False) -> ProcessingRequest:
 
 def response_trailers() -> ProcessingRequest:
     return ProcessingRequest(response_trailers=HttpTrailers())
+
+
+def in_modes(message: ProcessingRequest, request: str, response: str = "NONE") -> ProcessingRequest:
+    """Make a message the first one of a gateway that states these body modes."""
+    message.protocol_config.CopyFrom(ProtocolConfiguration(request_body_mode=request, response_body_mode=response))
+    return message
+
+
+def served_by(message: ProcessingRequest, address: str) -> ProcessingRequest:
+    """Report in a message which endpoint served."""
+    message.metadata_context.filter_metadata[DESTINATION_NAMESPACE].update({DESTINATION_SERVED: address})
+    return message
+
+
+def kinds(replies: Sequence[ProcessingResponse]) -> list[str | None]:
+    return [reply.WhichOneof("response") for reply in replies]
+
+
+def common(reply: ProcessingResponse) -> CommonResponse:
+    """Return the changes that a reply makes to its message."""
+    found: CommonResponse = getattr(reply, reply.WhichOneof("response") or "").response
+    return found
+
+
+def headers_set(reply: ProcessingResponse) -> dict[str, str]:
+    mutation = common(reply).header_mutation
+    return {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
+
+
+def streamed(replies: Sequence[ProcessingResponse], kind: str) -> tuple[bytes, list[bool]]:
+    """Return the full-duplex body in replies, and which of its pieces end it."""
+    found = [common(reply).body_mutation.streamed_response for reply in replies if reply.HasField(kind)]
+    return b"".join(piece.body for piece in found), [piece.end_of_stream for piece in found]
 
 
 def subset(*addresses: str, as_string: bool = False) -> Metadata:

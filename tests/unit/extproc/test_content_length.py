@@ -8,6 +8,10 @@ from epp.routing.director import Cause
 from tests.support.exchanges import (
     BODY,
     Bench,
+    common,
+    headers_set,
+    in_modes,
+    kinds,
     request_body,
     request_headers,
     request_trailers,
@@ -31,7 +35,7 @@ def answers(
     """What a gateway that says this mode is told, until the request is over."""
     first = request_headers(path, **{LENGTH: str(len(BODY)), **headers})
     if mode is not None:
-        first.protocol_config.request_body_mode = mode  # type: ignore[assignment]  # by name
+        in_modes(first, mode)
     session = bench.session()
     replies = [reply for message in (first, *messages) for reply in session.receive(message)]
     session.close()
@@ -40,16 +44,11 @@ def answers(
 
 def told(replies: list[ProcessingResponse]) -> tuple[str | None, bool]:
     """The length set, and whether the client's own is removed."""
-    answered = [getattr(reply, kind) for reply in replies if (kind := reply.WhichOneof("response")) != TRAILERS]
-    mutations = [answer.response.header_mutation for answer in answered]
-    lengths = [
-        field.header.raw_value.decode()
-        for mutation in mutations
-        for field in mutation.set_headers
-        if field.header.key == LENGTH
-    ]
+    answered = [reply for reply in replies if not reply.HasField(TRAILERS)]
+    lengths = [found[LENGTH] for reply in answered if LENGTH in (found := headers_set(reply))]
     assert len(lengths) <= 1
-    return next(iter(lengths), None), any(LENGTH in mutation.remove_headers for mutation in mutations)
+    removed = any(LENGTH in common(reply).header_mutation.remove_headers for reply in answered)
+    return next(iter(lengths), None), removed
 
 
 @pytest.mark.parametrize("mode", [None, *WHOLE])
@@ -83,14 +82,13 @@ def test_length_of_a_body_that_comes_later_is_the_clients(bench, mode):
 
 
 def test_request_without_a_body_gets_no_length(bench):
-    session = bench.session()
-    assert told(session.receive(request_headers("/v1/models", end=True))) == (None, False)
+    assert told(bench.session().receive(request_headers("/v1/models", end=True))) == (None, False)
 
 
 def test_trailers_without_a_body_are_answered_without_a_body(bench):
     """Envoy takes a piece for none of its own as a violation of the protocol, and ends the request with 503."""
     replies = answers(bench, "FULL_DUPLEX_STREAMED", request_trailers(), path=ELSEWHERE)
-    assert [reply.WhichOneof("response") for reply in replies] == ["request_headers", TRAILERS]
+    assert kinds(replies) == ["request_headers", TRAILERS]
     assert told(replies) == (None, False)
 
 
@@ -111,14 +109,8 @@ def test_response_of_a_known_length_is_over_with_its_last_byte(bench, pieces, ca
     """A client that has it all may close its connection, and the gateway the stream, before its end was shown."""
     ends = []
     bench.endings.completed = lambda routing, cause: ends.append((cause, routing.usage))
-    session = bench.session()
-    session.receive(request_headers())
-    session.receive(request_body(BODY))
-    message = response_headers()
-    message.response_headers.headers.headers.add(key=LENGTH, raw_value=str(len(ANSWER)).encode())
-    session.receive(message)
-    for piece in pieces:
-        session.receive(response_body(piece))
+    session = bench.routed()
+    session.receive(response_headers(**{LENGTH: str(len(ANSWER))}), *map(response_body, pieces))
     session.close(Cause.CLIENT_DISCONNECT)
     ((ended_by, usage),) = ends
     assert ended_by is cause

@@ -7,73 +7,55 @@ import structlog
 from epp.extproc.exchange import GatewayTraits
 from epp.extproc.wire import ProcessingRequest
 from tests.support.exchanges import (
-    BODY,
     Bench,
-    header_map,
+    common,
+    headers_set,
     new_bench,
-    request_body,
     request_headers,
     response_body,
     response_headers,
+    served_by,
 )
 
 ENDPOINT, REASON = "x-epp-endpoint", "x-epp-reason"
 FORGED = {ENDPOINT: "best=10.6.6.6:1", REASON: "because I say so"}
 
 
-def answered(bench: Bench, response: ProcessingRequest, **options) -> tuple[dict[str, str], list[str]]:
+def answered(response: ProcessingRequest, **options) -> tuple[dict[str, str], list[str]]:
     """Return the response headers that are set, and those that are removed."""
-    session = bench.session(**options)
-    session.receive(request_headers(**FORGED))
-    session.receive(request_body(BODY))
-    (reply,) = session.receive(response)
-    mutation = reply.response_headers.response.header_mutation
-    setting = {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
-    return setting, sorted(mutation.remove_headers)
-
-
-def forged_response() -> ProcessingRequest:
-    message = response_headers()
-    message.response_headers.headers.MergeFrom(header_map(FORGED))
-    return message
+    (reply,) = new_bench().routed(request_headers(**FORGED), **options).receive(response)
+    return headers_set(reply), sorted(common(reply).header_mutation.remove_headers)
 
 
 def test_endpoint_and_reason_are_told_on_demand():
-    setting, _ = answered(new_bench(), response_headers(), decision_headers=True)
+    setting, _ = answered(response_headers(), decision_headers=True)
     assert setting[ENDPOINT] == "a=10.0.0.1:8000"
     assert setting[REASON] == "default: equal scores of 4; 0% cached"
 
 
 def test_nothing_is_told_by_default():
-    assert answered(new_bench(), response_headers()) == ({"x-went-into-resp-headers": "true"}, [])
+    assert answered(response_headers()) == ({"x-went-into-resp-headers": "true"}, [])
 
 
 def test_headers_of_a_model_server_never_pass():
-    setting, removed = answered(new_bench(), forged_response(), decision_headers=True)
+    setting, removed = answered(response_headers(**FORGED), decision_headers=True)
     assert (setting[ENDPOINT], removed) == ("a=10.0.0.1:8000", [])  # overwritten
-    assert answered(new_bench(), forged_response()) == ({"x-went-into-resp-headers": "true"}, [ENDPOINT, REASON])
+    assert answered(response_headers(**FORGED)) == ({"x-went-into-resp-headers": "true"}, [ENDPOINT, REASON])
 
 
 def test_headers_of_a_client_reach_no_endpoint():
-    session = new_bench().session(decision_headers=True)
-    session.receive(request_headers(**FORGED))
-    reply = session.receive(request_body(BODY))[0]
-    assert {ENDPOINT, REASON} <= set(reply.request_headers.response.header_mutation.remove_headers)
+    (reply,) = new_bench().session(decision_headers=True).receive(request_headers("/v1/models", end=True, **FORGED))
+    assert {ENDPOINT, REASON} <= set(common(reply).header_mutation.remove_headers)
 
 
 def test_fallback_that_served_is_named_with_the_one_it_replaced():
-    message = response_headers()
-    served = {"x-gateway-destination-endpoint-served": "10.0.0.2:8001"}
-    message.metadata_context.filter_metadata["envoy.lb"].update(served)
-    setting, _ = answered(new_bench(), message, decision_headers=True)
+    setting, _ = answered(served_by(response_headers(), "10.0.0.2:8001"), decision_headers=True)
     assert setting[ENDPOINT] == "b2=10.0.0.2:8001"
     assert setting[REASON].endswith("; fallback from a")
 
 
-def exchange(bench: Bench, traits: GatewayTraits, *responses: ProcessingRequest, **options) -> None:
-    session = bench.session(traits=traits, decision_headers=True, **options)
-    session.receive(request_headers())
-    session.receive(request_body(BODY))
+def exchange(bench: Bench, traits: GatewayTraits, *responses: ProcessingRequest) -> None:
+    session = bench.routed(traits=traits, decision_headers=True)
     for response in responses:
         session.receive(response)
     session.close()

@@ -9,19 +9,22 @@ from epp.extproc.replies import PIECE_BYTES
 from epp.extproc.wire import ProcessingRequest, ProcessingResponse
 from epp.routing.bodies.model_member import with_model
 from epp.routing.director import PoolPolicies, Rewrite
-from tests.support.exchanges import Bench, new_bench, request_body, request_headers, request_trailers
+from tests.support.exchanges import (
+    Bench,
+    common,
+    headers_set,
+    in_modes,
+    request_body,
+    request_headers,
+    request_trailers,
+    streamed,
+)
 
 SIZE = 5_000_000
 TEXT = b"hello " * (SIZE // 6)
 NAMED = b'{"model":"m","prompt":"%b"}' % TEXT
 THRICE = b'{"model":"m","model":"m","prompt":"%b","model":"m"}' % TEXT
-PATH = "/v1/completions"
 REWRITING = PoolPolicies(generic=Rewrite("all", generic=True, models=("other",), weights=(1,)))
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return new_bench()
 
 
 @pytest.fixture
@@ -31,38 +34,25 @@ def rewriting(bench) -> Bench:
 
 
 def messages(mode: str, body: bytes, *, trailers: bool = False) -> list[ProcessingRequest]:
-    first = request_headers(PATH)
-    first.protocol_config.request_body_mode = mode
+    first = in_modes(request_headers("/v1/completions"), mode)
     found = [first, request_body(body, end=not trailers)]
     return [*found, request_trailers()] if trailers else found
 
 
 def answers(bench: Bench, sent: list[ProcessingRequest]) -> list[ProcessingResponse]:
     """Send an exchange's messages; return the answers to the last one."""
-    session = bench.session()
-    *_, found = [session.receive(message) for message in sent]
+    found = bench.session().receive(*sent)
+    for each in found:
+        if each.HasField("request_body"):
+            assert len(common(each).body_mutation.streamed_response.body) <= PIECE_BYTES
     return found
-
-
-def returned(found: list[ProcessingResponse]) -> tuple[bytes, list[bool]]:
-    """Return the body that goes back in pieces, and which of them end it; each piece fits a message."""
-    bodies = [each.request_body for each in found if each.HasField("request_body")]
-    pieces = [each.response.body_mutation.streamed_response for each in bodies]
-    assert all(len(piece.body) <= PIECE_BYTES for piece in pieces)
-    return b"".join(piece.body for piece in pieces), [piece.end_of_stream for piece in pieces]
-
-
-def content_length(answer: ProcessingResponse) -> str | None:
-    common = getattr(answer, answer.WhichOneof("response")).response
-    setting = {option.header.key: option.header.raw_value.decode() for option in common.header_mutation.set_headers}
-    return setting.get("content-length")
 
 
 @pytest.mark.parametrize("trailers", [False, True])
 def test_body_goes_back_as_it_is(bench, trailers):
     first, *rest = answers(bench, messages("FULL_DUPLEX_STREAMED", NAMED, trailers=trailers))
-    assert content_length(first) == (None if trailers else str(len(NAMED)))
-    body, ends = returned(rest)
+    assert headers_set(first).get("content-length") == (None if trailers else str(len(NAMED)))
+    body, ends = streamed(rest, "request_body")
     assert body == NAMED
     assert ends == [False] * (len(ends) - 1) + [not trailers]
 
@@ -70,13 +60,13 @@ def test_body_goes_back_as_it_is(bench, trailers):
 def test_body_goes_back_with_another_model(rewriting):
     first, *rest = answers(rewriting, messages("FULL_DUPLEX_STREAMED", NAMED))
     changed = with_model(NAMED, "other")
-    assert content_length(first) == str(len(changed))
-    assert returned(rest)[0] == changed
+    assert headers_set(first).get("content-length") == str(len(changed))
+    assert streamed(rest, "request_body")[0] == changed
 
 
 def test_buffered_body_is_replaced_where_its_model_changes(rewriting, bench):
     (answer,) = answers(rewriting, messages("BUFFERED", NAMED))
-    assert answer.request_body.response.body_mutation.body == with_model(NAMED, "other")
+    assert common(answer).body_mutation.body == with_model(NAMED, "other")
 
 
 @pytest.mark.parametrize("cuts", [(1,), (16_384,), (2_000_000, 2_000_001), (SIZE // 2, SIZE // 2 + 4097, SIZE - 5)])
@@ -86,7 +76,7 @@ def test_body_goes_back_the_same_however_it_came(rewriting, cuts):
     pieces = [NAMED[start:end] for start, end in pairwise(marks)]
     sent = [request_body(piece, end=piece is pieces[-1]) for piece in pieces]
     _, *rest = answers(rewriting, [first, *sent])
-    assert returned(rest)[0] == with_model(NAMED, "other")
+    assert streamed(rest, "request_body")[0] == with_model(NAMED, "other")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +99,7 @@ def test_long_body_that_is_no_json_is_refused_with_the_place(bench, ending, plac
 
 def test_buffered_body_that_stays_is_not_sent_back(bench):
     (answer,) = answers(bench, messages("BUFFERED", NAMED))
-    assert not answer.request_body.response.HasField("body_mutation")
+    assert not common(answer).HasField("body_mutation")
 
 
 def test_body_with_too_many_models_is_refused_as_a_short_one(rewriting):

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from epp.extproc.response_half import slice_bytes, slices
-from epp.extproc.wire import ProtocolConfiguration
 from epp.routing.director import Cause, PendingRequest
-from tests.support.exchanges import BODY, header_map, request_body, request_headers, response_body, response_headers
+from tests.support.exchanges import common, in_modes, request_headers, response_body, response_headers, streamed
 
 USAGE = b'{"usage":{"prompt_tokens":7,"completion_tokens":9},'
 TEXT = USAGE + b'"model":"other","x":"' + b"x" * 200_000 + b'"}'
@@ -20,29 +19,23 @@ LINES = b'data: {"model":"other","usage":{"prompt_tokens":7,"completion_tokens":
 def completing(bench):
     """Return the usages of the requests that are complete."""
     usages = []
-    bench.director._observer.completed = lambda routing, cause: usages.append((cause, routing.usage))  # noqa: SLF001
+    bench.endings.completed = lambda routing, cause: usages.append((cause, routing.usage))
     return usages
 
 
 def routed(bench, mode, kind, **headers):
-    session = bench.session()
-    first = request_headers(**headers)
-    first.protocol_config.CopyFrom(ProtocolConfiguration(request_body_mode="BUFFERED", response_body_mode=mode))
-    session.receive(first)
-    session.receive(request_body(BODY))
-    message = response_headers()
-    message.response_headers.headers.CopyFrom(header_map({":status": "200", "content-type": kind}))
-    session.receive(message)
+    session = bench.routed(in_modes(request_headers(**headers), "BUFFERED", mode))
+    session.receive(response_headers(**{"content-type": kind}))
     return session
 
 
 def body_of(replies, mode):
     if mode == "FULL_DUPLEX_STREAMED":
-        found = [reply.response_body.response.body_mutation.streamed_response for reply in replies]
-        assert [piece.end_of_stream for piece in found] == [False] * (len(found) - 1) + [True]
-        return b"".join(piece.body for piece in found)
+        body, ends = streamed(replies, "response_body")
+        assert ends == [False] * (len(ends) - 1) + [True]
+        return body
     (reply,) = replies
-    return reply.response_body.response.body_mutation.body
+    return common(reply).body_mutation.body
 
 
 @pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "STREAMED", "BUFFERED"])
@@ -85,11 +78,9 @@ def test_client_that_leaves_while_a_piece_is_read_is_recorded_once(bench):
 
 
 def test_piece_that_nobody_reads_is_passed_at_once(bench):
-    session = bench.session()
-    session.receive(request_headers(path="/v1/chat/completions/render"))
-    session.receive(request_body(BODY))
-    session.receive(response_headers())
-    assert not any(isinstance(reply, PendingRequest) for reply in session.receive(response_body(DENSE, end=True)))
+    session = bench.routed(request_headers("/v1/chat/completions/render"))
+    replies = session.receive(response_headers(), response_body(DENSE, end=True))
+    assert not any(isinstance(reply, PendingRequest) for reply in replies)
 
 
 @pytest.mark.parametrize(

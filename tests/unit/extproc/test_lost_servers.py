@@ -3,20 +3,21 @@
 
 import pytest
 
-from epp.extproc.wire import HttpHeaders, ProcessingRequest
-from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, DESTINATION_SERVED
+from epp.extproc.wire import ProcessingRequest
+from epp.framework.headers import DESTINATION
 from epp.framework.snapshot import FAILED
 from epp.routing.director import Cause
 from epp.routing.outliers.record import Told, Verdict
 from tests.support.exchanges import (
     BODY,
     Bench,
-    header_map,
+    headers_set,
     new_bench,
     request_body,
     request_headers,
     response_body,
     response_headers,
+    served_by,
 )
 
 LISTS = """
@@ -48,26 +49,12 @@ class Ports:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return new_bench()
-
-
-@pytest.fixture
 def ports(bench) -> Ports:
     return Ports(bench)
 
 
-def routed(bench):
-    """A session whose request has gone to `a`."""
-    session = bench.session()
-    session.receive(request_headers())
-    session.receive(request_body(BODY))
-    return session
-
-
 def answer(status: str, **headers: str) -> ProcessingRequest:
-    fields = {":status": status, **{name.replace("_", "-"): text for name, text in headers.items()}}
-    return ProcessingRequest(response_headers=HttpHeaders(headers=header_map(fields)))
+    return response_headers(status, **{name.replace("_", "-"): text for name, text in headers.items()})
 
 
 @pytest.mark.parametrize(
@@ -79,9 +66,8 @@ def answer(status: str, **headers: str) -> ProcessingRequest:
     ],
 )
 def test_response_that_is_cut_short_has_the_cause_that_the_port_tells(bench, ports, verdict, cause, failed):
-    session = routed(bench)
-    session.receive(response_headers())
-    session.receive(response_body(b"data: 1\n\n"))
+    session = bench.routed()
+    session.receive(response_headers(), response_body(b"data: 1\n\n"))
     session.close()
     assert bench.in_flight == 0  # at once
     assert bench.endings.causes == []
@@ -93,14 +79,13 @@ def test_response_that_is_cut_short_has_the_cause_that_the_port_tells(bench, por
 
 
 def test_client_that_leaves_before_the_response_is_no_question(bench, ports):
-    session = routed(bench)
-    session.close()
+    bench.routed().close()
     assert bench.endings.causes == [Cause.CLIENT_DISCONNECT]
     assert ports.questions == []
 
 
 def test_response_that_the_gateway_made_casts_suspicion_on_the_endpoint(bench, ports):
-    routed(bench).receive(answer("503", content_type="text/plain", content_length="95"))
+    bench.routed().receive(answer("503", content_type="text/plain", content_length="95"))
     assert ports.used == {"b", "b2", "c"}
     assert ports.say(Verdict.ANSWERS) == ["a"]
     assert ports.used == {"a", "b", "b2", "c"}
@@ -108,14 +93,14 @@ def test_response_that_the_gateway_made_casts_suspicion_on_the_endpoint(bench, p
 
 @pytest.mark.parametrize("sign", ["date", "server", "x_envoy_upstream_service_time"])
 def test_response_of_a_server_is_no_lost_connection(bench, ports, sign):
-    routed(bench).receive(answer("503", **{sign: "1"}))
+    bench.routed().receive(answer("503", **{sign: "1"}))
     assert ports.questions == []
     assert ports.used == {"a", "b", "b2", "c"}
 
 
 def test_server_that_is_overloaded_is_not_held_to_be_dead(bench):
     for _ in range(20):
-        session = routed(bench)
+        session = bench.routed()
         session.receive(answer("503", server="uvicorn", retry_after="1"))
         session.close()
     assert bench.director.outliers.is_clean
@@ -124,17 +109,9 @@ def test_server_that_is_overloaded_is_not_held_to_be_dead(bench):
 def test_endpoints_that_the_gateway_passed_over_are_asked():
     bench = new_bench(LISTS)
     ports, session = Ports(bench), bench.session()
-    replies = [*session.receive(request_headers()), *session.receive(request_body(BODY))]
-    first, second, _ = next(
-        field.header.raw_value.decode().split(",")
-        for reply in replies
-        for field in reply.request_headers.response.header_mutation.set_headers
-        if field.header.key == DESTINATION
-    )
+    reply, _ = session.receive(request_headers(), request_body(BODY))
+    first, second, _ = headers_set(reply)[DESTINATION].split(",")
     names = {endpoint.hostport: endpoint.name for endpoint in bench.store.endpoints}
-    message = response_headers()
-    message.metadata_context.filter_metadata[DESTINATION_NAMESPACE].update({DESTINATION_SERVED: second})
-    session.receive(message)
-    session.receive(response_body(b"{}"))
+    session.receive(served_by(response_headers(), second), response_body(b"{}"))
     assert ports.used == set(names.values()) - {names[first]}
     assert ports.say(Verdict.REFUSES) == [names[first]]

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.extproc.settings import ResponseUsage
-from epp.extproc.wire import HttpHeaders, ProcessingMode, ProcessingRequest, ProtocolConfiguration
+from epp.extproc.wire import ProcessingMode, ProcessingRequest
 from epp.routing.director import Cause
 from tests.support.exchanges import (
     BODY,
     Bench,
-    header_map,
+    in_modes,
+    kinds,
     new_bench,
     request_body,
     request_headers,
@@ -26,7 +27,7 @@ MODES = ["NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAM
 AUTO, ALWAYS, NEVER = ResponseUsage
 REWRITE = {"x-llm-d-model-name-rewrite": "other"}
 STREAM = {"content-type": "text/event-stream"}
-USAGE = b'"usage":{"prompt_tokens":7,"completion_tokens":3}'
+EVENTS = response_headers(**STREAM)
 RATES = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -34,37 +35,25 @@ plugins: [{type: endpoint-rates-producer}, {type: queue-scorer}]
 """
 
 
-def answered(headers: dict[str, str] | None = None, *, end: bool = False) -> ProcessingRequest:
-    fields = header_map({":status": "200", **(headers or {})})
-    return ProcessingRequest(response_headers=HttpHeaders(headers=fields, end_of_stream=end))
-
-
 def routed(bench: Bench, request_mode: str | None, response_mode: str = "NONE", *, rewrite: bool = False, **options):
     """A session whose request has gone to its endpoint."""
     session = bench.session(**options)
     first = request_headers(**REWRITE if rewrite else {})
-    if request_mode is not None:
-        modes = ProtocolConfiguration(request_body_mode=request_mode, response_body_mode=response_mode)
-        first.protocol_config.CopyFrom(modes)
-    session.receive(first)
+    session.receive(first if request_mode is None else in_modes(first, request_mode, response_mode))
     if request_mode != "NONE":
         session.receive(request_body(BODY))
     return session
 
 
-def asked_for(session, headers: dict[str, str] | None = None, *, end: bool = False) -> str | None:
+def asked_for(session, message: ProcessingRequest | None = None) -> str | None:
     """The mode that the answer to the response's headers asks for."""
-    (reply,) = session.receive(answered(headers, end=end))
+    (reply,) = session.receive(message or response_headers())
     assert reply.HasField("response_headers")
     if not reply.HasField("mode_override"):
         return None
     override = reply.mode_override
     assert (override.response_header_mode, override.response_trailer_mode) == (ProcessingMode.SEND, ProcessingMode.SEND)
-    return (
-        ProcessingMode.DESCRIPTOR.fields_by_name["response_body_mode"]
-        .enum_type.values[override.response_body_mode]
-        .name
-    )
+    return MODES[override.response_body_mode]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +79,7 @@ def test_response_is_shown_where_it_is_read_and_only_there(bench, response_mode,
 
 def test_request_mode_stays_as_it_was(bench):
     session = routed(bench, "BUFFERED_PARTIAL", "STREAMED", response_usage=NEVER)
-    (reply,) = session.receive(answered())
+    (reply,) = session.receive(response_headers())
     assert reply.mode_override.request_body_mode == 3
 
 
@@ -100,29 +89,28 @@ def test_gateway_that_would_not_listen_is_asked_for_nothing(bench, request_mode)
 
 
 def test_response_without_a_body_is_not_asked_for(bench):
-    assert asked_for(routed(bench, "BUFFERED", response_usage=ALWAYS), end=True) is None
+    assert asked_for(routed(bench, "BUFFERED", response_usage=ALWAYS), response_headers(end=True)) is None
 
 
 def test_response_to_a_request_that_no_parser_counts_tokens_for_is_declined(bench):
-    session = bench.session()
-    first = request_headers("/v1/messages/count_tokens")
-    first.protocol_config.CopyFrom(ProtocolConfiguration(request_body_mode="BUFFERED", response_body_mode="STREAMED"))
-    session.receive(first)
-    session.receive(request_body(BODY))
-    assert asked_for(session) == "NONE"
+    first = in_modes(request_headers("/v1/messages/count_tokens"), "BUFFERED", "STREAMED")
+    assert asked_for(bench.routed(first)) == "NONE"
 
 
 def test_plugin_that_times_streams_gets_them_alone():
-    assert asked_for(routed(new_bench(RATES), "BUFFERED", response_usage=NEVER), STREAM) == "STREAMED"
+    assert asked_for(routed(new_bench(RATES), "BUFFERED", response_usage=NEVER), EVENTS) == "STREAMED"
     assert asked_for(routed(new_bench(RATES), "BUFFERED", response_usage=NEVER)) is None
     settled = RATES.replace("endpoint-rates-producer}", "endpoint-rates-producer, parameters: {learn: false}}")
-    assert asked_for(routed(new_bench(settled), "BUFFERED", response_usage=NEVER), STREAM) is None
+    assert asked_for(routed(new_bench(settled), "BUFFERED", response_usage=NEVER), EVENTS) is None
 
 
 def test_plugin_that_reads_prompts_in_flight_gets_streams_alone():
     config = RATES.replace("endpoint-rates-producer", "prefix-cache-affinity-filter")
-    assert asked_for(routed(new_bench(config), "BUFFERED"), STREAM) == "STREAMED"
-    assert asked_for(routed(new_bench(config), "BUFFERED"), {"content-type": "application/json"}) is None
+    assert asked_for(routed(new_bench(config), "BUFFERED"), EVENTS) == "STREAMED"
+    assert (
+        asked_for(routed(new_bench(config), "BUFFERED"), response_headers(**{"content-type": "application/json"}))
+        is None
+    )
 
 
 def test_gateway_s_own_mode_holds_where_a_wish_is_not_granted(bench):
@@ -144,10 +132,10 @@ def test_name_of_a_rewritten_model_is_put_back_where_the_response_is_granted(ben
 
 def test_first_byte_of_a_stream_that_is_not_shown_is_unknown(bench):
     routings = []
-    bench.endings.completed = lambda routing, cause: routings.append(routing)  # type: ignore[method-assign]
+    bench.endings.completed = lambda routing, cause: routings.append(routing)
     for headers in ({}, STREAM):
         session = routed(bench, "BUFFERED")
-        session.receive(answered(headers))
+        session.receive(response_headers(**headers))
         session.close()
     whole, stream = routings
     assert whole.first_byte_at is not None
@@ -157,7 +145,7 @@ def test_first_byte_of_a_stream_that_is_not_shown_is_unknown(bench):
 @pytest.mark.parametrize("usage", ResponseUsage)
 def test_response_of_which_only_headers_are_shown_may_have_been_complete_or_cut(bench, usage):
     session = routed(bench, "BUFFERED", response_usage=usage)
-    session.receive(answered())
+    session.receive(response_headers())
     assert bench.in_flight == 1
     session.close()
     assert bench.endings.causes == [Cause.UNSEEN]
@@ -166,8 +154,7 @@ def test_response_of_which_only_headers_are_shown_may_have_been_complete_or_cut(
 
 def test_response_that_is_granted_and_not_seen_to_its_end_was_cut(bench):
     session = routed(bench, "BUFFERED", response_usage=ALWAYS)
-    session.receive(answered())
-    session.receive(response_body(b"x"))
+    session.receive(response_headers(), response_body(b"x"))
     session.close()
     assert bench.endings.causes == [Cause.CLIENT_DISCONNECT]
 
@@ -175,9 +162,7 @@ def test_response_that_is_granted_and_not_seen_to_its_end_was_cut(bench):
 @pytest.mark.parametrize("usage", ResponseUsage)
 def test_trailers_tell_that_a_response_was_complete(bench, usage):
     session = routed(bench, "BUFFERED", response_usage=usage)
-    session.receive(answered())
-    (reply,) = session.receive(response_trailers())
-    assert reply.HasField("response_trailers")
+    assert kinds(session.receive(response_headers(), response_trailers())) == ["response_trailers"]
     assert session.done
     assert bench.endings.causes == [Cause.NATURAL]
 
@@ -185,20 +170,15 @@ def test_trailers_tell_that_a_response_was_complete(bench, usage):
 @pytest.mark.parametrize("mode", ["STREAMED", "FULL_DUPLEX_STREAMED"])
 def test_usage_of_a_response_that_ends_with_trailers_is_known(bench, mode):
     usages = []
-    bench.endings.completed = lambda routing, cause: usages.append(routing.usage)  # type: ignore[method-assign]
-    session = routed(bench, mode, mode)
-    session.receive(response_headers())
-    session.receive(response_body(b'{"model":"m",' + USAGE + b"}"))
-    session.receive(response_trailers())
+    bench.endings.completed = lambda routing, cause: usages.append(routing.usage)
+    body = b'{"model":"m","usage":{"prompt_tokens":7,"completion_tokens":3}}'
+    routed(bench, mode, mode).receive(response_headers(), response_body(body), response_trailers())
     assert usages[0].completion_tokens == 3
 
 
 def test_body_that_the_gateway_refused_by_itself_is_counted_as_too_large(bench):
     session = bench.session()
-    first = request_headers()
-    first.protocol_config.CopyFrom(ProtocolConfiguration(request_body_mode="BUFFERED"))
-    session.receive(first)
-    session.receive(response_headers("413"))
+    session.receive(in_modes(request_headers(), "BUFFERED"), response_headers("413"))
     session.close()
     assert bench.endings.refusals == ["BodyTooLargeError"]
 
@@ -214,7 +194,7 @@ def test_books_balance_whatever_the_gateway_makes_of_what_it_is_asked(seed):
         for _ in range(5):
             usage, rewrite = random.choice(list(ResponseUsage)), random.random() < 0.3
             session = routed(bench, request_mode, response_mode, rewrite=rewrite, response_usage=usage)
-            (reply,) = session.receive(answered(random.choice([{}, STREAM])))
+            (reply,) = session.receive(response_headers(**random.choice([{}, STREAM])))
             asked = reply.mode_override.response_body_mode if reply.HasField("mode_override") else None
             shown = MODES[asked] if heeds and asked is not None else response_mode
             cut = random.random() < 0.3
