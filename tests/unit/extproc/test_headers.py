@@ -73,10 +73,7 @@ def test_of_a_message_that_is_too_large_the_first_short_fields_are_read():
 
 
 def test_response_of_more_header_fields_is_502_and_the_endpoint_has_its_place_back(bench):
-    session = bench.session()
-    session.receive(request_headers())
-    session.receive(request_body(BODY))
-    message = response_headers()
+    session, message = bench.routed(), response_headers()
     add_fields(message.response_headers.headers, MOST_FIELDS)
     (reply,) = session.receive(message)
     assert reply.immediate_response.status.code == 502

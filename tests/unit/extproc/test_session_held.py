@@ -15,11 +15,15 @@ from tests.support.exchanges import (
     BODY,
     Bench,
     Exchange,
+    headers_set,
+    in_modes,
+    kinds,
     new_bench,
     request_body,
     request_headers,
     request_trailers,
     response_headers,
+    streamed,
 )
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -38,27 +42,15 @@ def gate(bench) -> Gate:
 
 
 def saying(mode: str) -> ProcessingRequest:
-    message = request_headers()
-    message.protocol_config.request_body_mode = mode
-    return message
+    return in_modes(request_headers(), mode)
 
 
-def shape(answer: ProcessingResponse | PendingRequest) -> str | None:
-    return "held" if isinstance(answer, PendingRequest) else answer.WhichOneof("response")
-
-
-def destination(answer: ProcessingResponse) -> str | None:
-    common = getattr(answer, answer.WhichOneof("response")).response
-    setting = {option.header.key: option.header.raw_value.decode() for option in common.header_mutation.set_headers}
-    return setting.get(DESTINATION)
-
-
-def hold(session: Exchange, messages: list[ProcessingRequest]) -> tuple[list[str | None], PendingRequest]:
-    """Send messages, of which the last is held; return the kinds of answers before."""
+def hold(session: Exchange, *messages: ProcessingRequest) -> tuple[list[ProcessingResponse], PendingRequest]:
+    """Send messages, of which the last is held; return the answers before, none of which has a destination."""
     *before, held = [answer for message in messages for answer in session.receive(message)]
     assert isinstance(held, PendingRequest)
-    assert all(destination(answer) is None for answer in before)
-    return list(map(shape, before)), held
+    assert not any(DESTINATION in headers_set(answer) for answer in before)
+    return before, held
 
 
 MODES = pytest.mark.parametrize(
@@ -91,20 +83,19 @@ async def test_destination_and_body_follow_the_release_and_are_those_of_its_mome
     bench, gate, messages, before, after
 ):
     session = bench.session()
-    sent, held = hold(session, messages)
-    assert sent == before
+    sent, held = hold(session, *messages)
+    assert kinds(sent) == before
     settling = asyncio.create_task(held.settle())
     bench.store.replace(LATE)
     assert bench.in_flight == 0
     gate.held[0].set_result(None)
     await settling
     answers = session.resume()
-    assert list(map(shape, answers)) == after
-    assert destination(answers[0]) == "10.0.0.9:8000"
+    assert kinds(answers) == after
+    assert headers_set(answers[0])[DESTINATION] == "10.0.0.9:8000"
     assert bench.in_flight == 1
-    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in answers[1:2]]
-    assert [piece.body for piece in pieces] == ([BODY] if len(after) > 1 else [])
-    assert list(map(shape, session.receive(response_headers(end=True)))) == ["response_headers"]
+    assert streamed(answers[1:], "request_body")[0] == (BODY if len(after) > 1 else b"")
+    assert kinds(session.receive(response_headers(end=True))) == ["response_headers"]
     assert bench.endings.causes == [Cause.NATURAL]
     assert bench.in_flight == 0
 
@@ -112,7 +103,7 @@ async def test_destination_and_body_follow_the_release_and_are_those_of_its_mome
 @MODES
 async def test_refusal_after_a_hold_is_an_answer_to_the_client(bench, gate, messages, before, after):
     session = bench.session()
-    _, held = hold(session, messages)
+    _, held = hold(session, *messages)
     gate.held[0].set_exception(SaturatedError("queue is full"))
     await held.settle()
     (answer,) = session.resume()
@@ -127,7 +118,7 @@ async def test_refusal_after_a_hold_is_an_answer_to_the_client(bench, gate, mess
 @MODES
 async def test_client_that_leaves_during_a_hold_leaves_nothing_behind(bench, gate, messages, before, after):
     session = bench.session()
-    _, held = hold(session, messages)
+    _, held = hold(session, *messages)
     settling = asyncio.create_task(held.settle())
     await asyncio.sleep(0)  # one turn of the loop, in which it begins to wait
     settling.cancel()
@@ -142,12 +133,12 @@ async def test_client_that_leaves_during_a_hold_leaves_nothing_behind(bench, gat
 
 async def test_streamed_body_passes_once_the_headers_were_answered(bench, gate):
     session = bench.session()
-    _, held = hold(session, [saying("STREAMED")])
+    _, held = hold(session, saying("STREAMED"))
     gate.held[0].set_result(None)
     await held.settle()
     session.resume()
     for end in (False, True):
-        assert list(map(shape, session.receive(request_body(b"piece", end=end)))) == ["request_body"]
+        assert kinds(session.receive(request_body(b"piece", end=end))) == ["request_body"]
 
 
 async def test_gateway_that_waits_without_saying_a_mode_may_be_held_too(bench, gate):
@@ -158,12 +149,12 @@ async def test_gateway_that_waits_without_saying_a_mode_may_be_held_too(bench, g
     gate.held[0].set_result(None)
     await held.settle()
     (answer,) = session.resume()
-    assert destination(answer) is not None
+    assert headers_set(answer)[DESTINATION]
 
 
 async def test_error_after_a_hold_fails_this_request_alone(bench, gate):
     session = bench.session()
-    _, held = hold(session, [saying("STREAMED")])
+    _, held = hold(session, saying("STREAMED"))
     bench.endings.routed = raise_zero_division  # a defect: no part of the program expects it
     gate.held[0].set_result(None)
     await held.settle()
@@ -189,8 +180,7 @@ def asked_seconds(ttl: str, first: ProcessingRequest) -> list[int]:
     """Return for how much time the gateway is asked as its request begins to wait."""
     bench = new_bench(FULL.replace("PATIENCE", ttl))
     bench.store.replace([])
-    session = bench.session()
-    *before, held = [answer for message in (first, request_body(BODY)) for answer in session.receive(message)]
+    *before, held = bench.session().receive(first, request_body(BODY))
     assert isinstance(held, PendingRequest)
     return [each.override_message_timeout.seconds for each in before if each.HasField("override_message_timeout")]
 

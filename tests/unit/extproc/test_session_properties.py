@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.extproc.exchange import ProtocolError
-from epp.extproc.wire import ProcessingRequest, ProtocolConfiguration
+from epp.extproc.wire import ProcessingRequest
 from epp.routing.director import Cause
 from tests.support.exchanges import (
     BODY,
     Bench,
+    in_modes,
     new_bench,
     request_body,
     request_headers,
@@ -22,6 +23,7 @@ from tests.support.exchanges import (
     response_body,
     response_headers,
     response_trailers,
+    streamed,
     subset,
 )
 
@@ -53,8 +55,7 @@ def random_exchange(random: Random) -> list[ProcessingRequest | None]:
         return messages
     messages[0] = first = ProcessingRequest.FromString(first.SerializeToString())
     if random.random() < 0.6:
-        modes = ProtocolConfiguration(request_body_mode=random.choice(MODES), response_body_mode=random.choice(MODES))
-        first.protocol_config.CopyFrom(modes)
+        in_modes(first, random.choice(MODES), random.choice(MODES))
     if random.random() < 0.2:
         first.metadata_context.CopyFrom(subset(*random.choice([[], ["10.0.0.1:8000"], ["nobody"]])))
     return messages
@@ -107,20 +108,14 @@ def test_truncated_or_mangled_messages_are_refused_or_answered(seed):
 
 @given(st.lists(st.binary(max_size=2000), max_size=8), st.integers(1, 5))
 def test_body_comes_back_whole_however_it_was_cut(padding, cuts):
-    bench = new_bench()
     body = BODY[:-1] + b',"pad":"' + b"".join(padding).hex().encode() + b'"}'
     step = max(1, len(body) // cuts)
     parts = [body[i : i + step] for i in range(0, len(body), step)]
-    session = bench.session()
-    session.receive(request_headers())
-    replies = []
-    for part in parts[:-1]:
-        replies += session.receive(request_body(part, end=False))
-    replies += session.receive(request_body(parts[-1], end=True))
-    session.close()
-    sent = [reply.request_body.response.body_mutation.streamed_response for reply in replies[1:]]
-    assert b"".join(piece.body for piece in sent) == body
-    assert [piece.end_of_stream for piece in sent] == [False] * (len(sent) - 1) + [True]
+    *before, last = parts
+    pieces = [*(request_body(part, end=False) for part in before), request_body(last)]
+    sent, ends = streamed(new_bench().session().receive(request_headers(), *pieces), "request_body")
+    assert sent == body
+    assert ends == [False] * (len(ends) - 1) + [True]
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=8, max_size=40))
@@ -136,8 +131,7 @@ def test_interleaved_streams_never_see_each_others_bodies(order, turns):
         if pending[turn]:
             answers[turn] += sessions[turn].receive(pending[turn].pop(0))
     for body, replies in zip(bodies, answers, strict=True):
-        sent = [reply.request_body.response.body_mutation.streamed_response.body for reply in replies[1:]]
-        assert b"".join(sent) == body
+        assert streamed(replies, "request_body")[0] == body
     for session in sessions:
         session.close()
     assert bench.in_flight == 0
