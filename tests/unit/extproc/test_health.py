@@ -6,42 +6,33 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.extproc.budgets import Budgets, BudgetSettings
-from epp.extproc.grpcio_carrier import CallHandlers
-from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.server import GrpcServer
-from epp.extproc.http2_carrier import bound_socket
-from epp.extproc.server import Health, health_methods
-from epp.extproc.settings import ServerSettings, Transport
+from epp.extproc.settings import Transport
 from epp.extproc.wire import SERVICE
+from tests.support.carriers import carrying
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
 BOTH = "inference-extension"
 READY_NAMES = ("readiness", "", SERVICE)
+ALIVE = {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
+"""The statuses of a picker that could serve, and is to get no requests."""
+
+
+@pytest.fixture(params=Transport)
+async def carried(request):
+    async with carrying(transport=request.param) as found:
+        yield found
 
 
 @pytest.fixture
-async def health():
-    return Health()
+def health(carried):
+    return carried[1]
 
 
-@pytest.fixture(params=[Transport.ASYNCIO, Transport.GRPCIO])
-async def stub(health, request):
-    if request.param is Transport.GRPCIO:
-        server = grpc.aio.server()
-        handlers = CallHandlers(health_methods(health), ServerSettings("unset"), Budgets(BudgetSettings()))
-        server.add_generic_rpc_handlers((handlers,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-    else:
-        server = GrpcServer(health_methods(health), Limits())
-        sock = bound_socket("127.0.0.1:0")
-        port = sock.getsockname()[1]
-        await server.start(sock)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+@pytest.fixture
+async def stub(carried):
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{carried[0].port}") as channel:
         yield HealthStub(channel)
-    await server.stop(0)
 
 
 async def statuses(stub: HealthStub) -> dict[str, int]:
@@ -50,23 +41,19 @@ async def statuses(stub: HealthStub) -> dict[str, int]:
 
 
 async def test_tf_15_process_is_alive_and_not_ready_before_its_pool_is_known(stub):
-    assert await statuses(stub) == {"liveness": SERVING, **dict.fromkeys((BOTH, *READY_NAMES), NOT_SERVING)}
+    assert await statuses(stub) == ALIVE | {BOTH: NOT_SERVING}
 
 
 async def test_it_is_alive_throughout_and_ready_as_it_is_told(health, stub):
     health.set_ready(ready=True)
     assert set((await statuses(stub)).values()) == {SERVING}
     health.set_ready(ready=False)
-    assert await statuses(stub) == {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
+    assert await statuses(stub) == ALIVE
 
 
 async def test_follower_that_could_serve_is_alive_and_not_ready(health, stub):
     health.stand_by()
-    assert await statuses(stub) == {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
-    health.set_ready(ready=True)
-    assert set((await statuses(stub)).values()) == {SERVING}
-    health.set_ready(ready=False)
-    assert await statuses(stub) == {"liveness": SERVING, BOTH: SERVING, **dict.fromkeys(READY_NAMES, NOT_SERVING)}
+    assert await statuses(stub) == ALIVE
 
 
 async def test_list_says_all_of_it_at_once(health, stub):
@@ -117,3 +104,10 @@ async def test_watches_end_when_it_closes(health, stub):
         await watch.read()
     health.close()
     assert [await watch.read() for watch in watches] == [grpc.aio.EOF] * 3
+
+
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+async def test_bytes_that_are_no_message_are_refused(carried, method):
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{carried[0].port}") as channel:
+        call = channel.unary_unary(f"/grpc.health.v1.Health/{method}")(b"\xff\xff")
+        assert await call.code() is grpc.StatusCode.INTERNAL

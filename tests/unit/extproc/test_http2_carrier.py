@@ -14,37 +14,14 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.extproc.budgets import Budgets
-from epp.extproc.http2_carrier import Http2Carrier
-from epp.extproc.open_streams import SessionSource
-from epp.extproc.server import Health
-from epp.extproc.settings import BudgetSettings, ServerSettings, TlsVersion, Transport
+from epp.extproc.settings import TlsVersion
 from epp.extproc.wire import SERVICE
 from epp.framework import ConfigurationError
+from tests.support.carriers import carrying
 from tests.support.certificates import mount, new_pair
+from tests.support.serving import APART, trusting
 
-SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
-APART = (("grpc.use_local_subchannel_pool", 1),)
-
-
-def no_session(*_):
-    raise AssertionError
-
-
-def no_sessions() -> SessionSource:
-    return SessionSource(no_session, Budgets(BudgetSettings()))
-
-
-@contextlib.asynccontextmanager
-async def carrying(address: str = "127.0.0.1:0", **settings):
-    health = Health()
-    settings = {"secure": False, "transport": Transport.ASYNCIO, **settings}
-    carrier = Http2Carrier(no_sessions(), health, ServerSettings(address, **settings))
-    await carrier.start()
-    try:
-        yield carrier, health
-    finally:
-        await carrier.stop(0, 0)
+SERVING = HealthCheckResponse.SERVING
 
 
 async def check(channel: grpc.aio.Channel, name: str = "") -> int:
@@ -69,30 +46,6 @@ async def test_health_may_be_left_out_of_the_main_port():
         assert refusal.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_bytes_that_are_no_message_are_refused():
-    async with carrying() as (carrier, _), plain(carrier.port) as channel:
-        for method in ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"):
-            call = channel.unary_unary(method)(b"\xff\xff")
-            assert await call.code() is grpc.StatusCode.INTERNAL
-
-
-@pytest.mark.parametrize("family", ["127.0.0.1", "[::1]", "[::]"])
-async def test_addresses_of_both_families_are_listened_on(family):
-    async with carrying(f"{family}:0") as (carrier, _):
-        host = "127.0.0.1" if family == "[::]" else family
-        async with grpc.aio.insecure_channel(f"{host}:{carrier.port}", options=APART) as channel:
-            assert await check(channel, "liveness") == SERVING
-
-
-async def test_unix_socket_is_listened_on_and_removed(tmp_path):
-    path = tmp_path / "picker.sock"
-    async with carrying(f"unix:{path}") as (carrier, _):
-        assert carrier.port == 0
-        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-            assert await check(channel, "liveness") == SERVING
-    assert not path.exists()
-
-
 async def test_unix_socket_that_a_dead_process_left_is_replaced(tmp_path):
     path = tmp_path / "picker.sock"
     with socket.socket(socket.AF_UNIX) as dead:
@@ -100,26 +53,8 @@ async def test_unix_socket_that_a_dead_process_left_is_replaced(tmp_path):
     async with carrying(f"unix:{path}"):
         assert stat.S_ISSOCK(path.stat().st_mode)
         with pytest.raises(ConfigurationError, match=r"^cannot listen on unix:.*: another process has it"):
-            await Http2Carrier(no_sessions(), Health(), ServerSettings(f"unix:{path}", secure=False)).start()
-
-
-async def test_taken_address_is_named():
-    async with carrying() as (carrier, _):
-        address = f"127.0.0.1:{carrier.port}"
-        with pytest.raises(ConfigurationError, match=f"^cannot listen on {address}: the address is taken by another"):
-            async with carrying(address):
+            async with carrying(f"unix:{path}"):
                 pass
-
-
-async def test_directory_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"its directory cannot be written"):
-        async with carrying(f"unix:{tmp_path}/missing/picker.sock"):
-            pass
-
-
-def trusting(port: int, certificate: bytes) -> grpc.aio.Channel:
-    options = [("grpc.ssl_target_name_override", "localhost"), *APART]
-    return grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(certificate), options=options)
 
 
 async def shown(port: int) -> bytes:
@@ -209,14 +144,6 @@ async def test_server_goes_on_after_clients_that_speak_no_tls():
             assert await check(channel) == SERVING
 
 
-async def test_stop_frees_the_port_while_clients_are_connected():
-    async with carrying() as (carrier, _), plain(carrier.port) as channel:
-        await check(channel, "liveness")
-        port = carrier.port
-    async with carrying(f"127.0.0.1:{port}"), plain(port) as channel:
-        assert await check(channel, "liveness") == SERVING
-
-
 async def test_stop_is_not_kept_waiting_by_a_client_that_reads_nothing():
     async with carrying() as (carrier, _):
         _, writer = await asyncio.open_connection("127.0.0.1", carrier.port)
@@ -224,9 +151,11 @@ async def test_stop_is_not_kept_waiting_by_a_client_that_reads_nothing():
         writer.close()
 
 
-def test_grpc_is_not_imported():
-    program = (
-        "import epp.extproc.http2_carrier, sys; print([name for name in ('grpc', 'aiohttp') if name in sys.modules])"
-    )
+@pytest.mark.parametrize(
+    ("importing", "absent"),
+    [("epp.extproc.http2_carrier", ["grpc", "aiohttp"]), ("epp.app, epp.lab.gateway.local", ["cryptography"])],
+)
+def test_large_libraries_are_not_imported_where_they_are_not_needed(importing, absent):
+    program = f"import {importing}, sys; print([name for name in {absent} if name in sys.modules])"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout == "[]\n"
