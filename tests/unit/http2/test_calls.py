@@ -153,23 +153,18 @@ def test_unknown_method_is_unimplemented(client):
 
 
 @pytest.mark.parametrize(
-    ("fields", "status", "reason"),
+    ("field", "status", "reason"),
     [
-        (
-            (("content-type", "application/json"),),
-            "415",
-            "content-type must be application/grpc, not 'application/json'",
-        ),
-        ((("content-type", "application/grpc-web"),), "415", "not 'application/grpc-web'"),
-        (((":method", "GET"),), "405", "the method must be POST, not 'GET'"),
+        (("content-type", "application/json"), "415", "content-type must be application/grpc, not 'application/json'"),
+        (("content-type", "application/grpc-web"), "415", "not 'application/grpc-web'"),
+        ((":method", "GET"), "405", "the method must be POST, not 'GET'"),
     ],
 )
-def test_request_of_another_protocol_is_answered_in_http(client, fields, status, reason):
-    client.open(*fields, end=True)
+def test_request_of_another_protocol_is_answered_in_http(client, field, status, reason):
+    client.open(field, end=True)
     headers, body, end = client.sent()
-    assert client.fields(headers)[":status"] == status
     assert reason in body.payload.decode()
-    assert client.fields(headers) | {"content-length": str(len(body.payload))} == client.fields(headers)
+    assert client.fields(headers).items() >= {":status": status, "content-length": str(len(body.payload))}.items()
     assert end.end_stream
     assert not client.calls
 
@@ -199,14 +194,22 @@ def test_bomb_is_refused_by_its_size_once_it_is_decompressed():
 
 
 @pytest.mark.parametrize(
-    ("encoding", "content"),
-    [("gzip", b"no gzip"), ("gzip", b""), ("gzip", squeezed(b"x" * 5000)[:20]), (None, b"x"), ("identity", b"x")],
-    ids=["no gzip", "nothing", "half", "no name", "identity"],
+    ("encoding", "content", "flag"),
+    [
+        ("gzip", b"no gzip", 1),
+        ("gzip", b"", 1),
+        ("gzip", squeezed(b"x" * 5000)[:20], 1),
+        (None, b"x", 1),
+        ("identity", b"x", 1),
+        *((encoding, b"hello", flag) for encoding in ("identity", "gzip") for flag in (2, 3, 128, 255)),
+    ],
 )
-def test_broken_compression_is_an_error_of_the_client(client, encoding, content):
+def test_broken_compression_or_unknown_flag_is_an_error_of_the_client(client, encoding, content, flag):
     stream = client.open(*[("grpc-encoding", encoding)] if encoding else [])
-    client.send(data(stream, message(content, compressed=1)))
-    assert client.answers(stream)[1]["grpc-status"] == "13"
+    client.send(data(stream, message(content, compressed=flag)))
+    received, trailers = client.answers(stream)
+    assert (received, trailers["grpc-status"]) == ([], "13")
+    assert ("flag" in trailers["grpc-message"]) is (flag > 1)
 
 
 @pytest.mark.parametrize("encoding", ["snappy", "identity,gzip", "identityidentity", "GZIP", "x" * 5_000])
@@ -222,39 +225,25 @@ def test_unknown_compression_is_refused_with_the_encodings_that_are_not(client, 
     assert len(trailers["grpc-message"]) < 200
 
 
-@pytest.mark.parametrize("encoding", ["identity", "gzip"])
-@pytest.mark.parametrize("flag", [2, 3, 128, 255])
-def test_message_with_an_unknown_flag_is_an_error_of_the_client(client, encoding, flag):
-    stream = client.open(("grpc-encoding", encoding))
-    client.send(data(stream, message(b"hello", compressed=flag)))
-    received, trailers = client.answers(stream)
-    assert (received, trailers["grpc-status"]) == ([], "13")
-    assert "flag" in trailers["grpc-message"]
+RECEIVED, SENT = Limits(max_message_bytes=100), Limits(max_sent_message_bytes=100)
+TOO_LONG = message(b"x" * 101)
 
 
-def test_message_above_the_limit_is_refused_by_its_prefix():
-    client = Client(Limits(max_message_bytes=100))
+@pytest.mark.parametrize(
+    ("limits", "wire", "problem"),
+    [
+        (RECEIVED, TOO_LONG[:20], "a message of 101 bytes: at most 100 are accepted"),
+        (RECEIVED, TOO_LONG, "a message of 101 bytes: at most 100 are accepted"),
+        (SENT, TOO_LONG, "an answer of 101 bytes: at most 100 may be sent"),
+    ],
+    ids=["prefix", "whole message", "answer"],
+)
+def test_message_above_the_limit_ends_the_call(limits, wire, problem):
+    client = Client(limits)
     stream = client.open()
     client.say(stream, b"x" * 100)
-    client.send(data(stream, message(b"x" * 101)[:20]))
-    refusal = {"grpc-status": "8", "grpc-message": "a message of 101 bytes: at most 100 are accepted"}
-    assert client.answers(stream) == ([b"x" * 100], refusal)
-
-
-def test_whole_message_above_the_limit_is_refused_too():
-    client = Client(Limits(max_message_bytes=100))
-    stream = client.open()
-    client.say(stream, b"x" * 101)
-    assert client.answers(stream)[1]["grpc-status"] == "8"
-
-
-def test_answer_above_the_limit_is_not_sent():
-    client = Client(Limits(max_sent_message_bytes=100))
-    stream = client.open()
-    client.say(stream, b"x" * 100)
-    client.say(stream, b"x" * 101)
-    refusal = {"grpc-status": "8", "grpc-message": "an answer of 101 bytes: at most 100 may be sent"}
-    assert client.answers(stream) == ([b"x" * 100], refusal)
+    client.send(data(stream, wire))
+    assert client.answers(stream) == ([b"x" * 100], {"grpc-status": "8", "grpc-message": problem})
     assert client.calls[0].closed == 1
 
 

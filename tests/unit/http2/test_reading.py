@@ -10,32 +10,9 @@ from epp.extproc.http2.frames import PREFACE
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.protocol import GrpcProtocol
 from epp.extproc.http2.server import GrpcServer
+from tests.support.http2.recorded_transport import RecordedTransport
 
 MUCH = bytes(100_000)
-
-
-class Wire(asyncio.Transport):
-    """Says what the protocol asks for."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
-        self.asked: list[str] = []
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def write(self, data: bytes | bytearray | memoryview) -> None: ...
-
-    def is_closing(self) -> bool:
-        return "abort" in self.asked
-
-    def pause_reading(self) -> None:
-        self.asked.append("pause")
-
-    def resume_reading(self) -> None:
-        self.asked.append("resume")
-
-    def abort(self) -> None:
-        self.asked.append("abort")
 
 
 class Scene:
@@ -44,7 +21,7 @@ class Scene:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server = GrpcServer({}, Limits())
         self.taken: list[tuple[str, int]] = []
-        self.wires, self.protocols = {"a": Wire(), "b": Wire()}, {}
+        self.wires, self.protocols = {"a": RecordedTransport(), "b": RecordedTransport()}, {}
         self.fault: Exception | None = None
         names: dict[Connection, str] = {}
         for name, wire in self.wires.items():
@@ -81,12 +58,12 @@ async def scene(monkeypatch):
 
 async def test_much_waits_for_its_turn_and_no_more_is_read_meanwhile(scene):
     scene.give("a", MUCH)
-    assert (scene.taken, scene.wires["a"].asked) == ([], ["pause"])
+    assert (scene.taken, scene.wires["a"].calls) == ([], ["pause_reading"])
     scene.give("b", b"little")
     assert scene.taken == [("b", 6)]
     await asyncio.sleep(0)
     assert scene.taken[1:] == [("a", len(MUCH))]
-    assert scene.wires["a"].asked == ["pause", "resume"]
+    assert scene.wires["a"].calls == ["pause_reading", "resume_reading"]
 
 
 async def test_connection_whose_turn_ends_in_a_fault_is_cut_off_and_others_are_read(scene):
@@ -96,7 +73,7 @@ async def test_connection_whose_turn_ends_in_a_fault_is_cut_off_and_others_are_r
     scene.give("a", MUCH)
     scene.fault = MemoryError()
     await asyncio.sleep(0)
-    assert scene.wires["a"].asked == ["pause", "abort"]
+    assert scene.wires["a"].calls == ["pause_reading", "abort"]
     assert errors == [MemoryError]
     scene.fault = None
     scene.give("b", MUCH)

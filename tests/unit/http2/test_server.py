@@ -15,11 +15,12 @@ from hpack import Encoder
 from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.server import GrpcServer, accepted
-from epp.extproc.http2.service import ErrorCode
+from epp.extproc.http2.server import Contexts, GrpcServer, accepted
+from epp.extproc.http2.service import Call, ErrorCode
 from epp.extproc.tls import self_signed, server_context
 from epp.runtime.addresses import listener
 from tests.support.http2.frame_client import ECHO, HEAD, data, message, parse
+from tests.support.serving import trusting
 from tests.support.waiting import until
 
 APART = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
@@ -40,35 +41,22 @@ class Later:
             raise
 
 
-class Call:
-    silence_timeout = None
+class EchoCall(Call):
+    done = False
 
     def __init__(self, service: "Service") -> None:
         self._service = service
-        self.done = False
 
-    def receive(self, content: bytes):
-        self._service.received += len(content)
-        if content == b"wait":
-            return [Later(self._service)]
-        if content == b"silence":
-            self.silence_timeout = 0.01
-            return []
-        return [content * self._service.answers]
+    def receive(self, message: bytes):
+        self._service.received += len(message)
+        return [Later(self._service)] if message == b"wait" else [message * self._service.answers]
 
     def resume(self):
         return [b"settled"]
 
-    def on_silence(self):
-        self.silence_timeout = None
-        return [b"you are silent"]
-
     def half_close(self):
         self.done = True
         return []
-
-    def unreadable(self, error):
-        pass
 
     def close(self):
         self._service.closed += 1
@@ -83,14 +71,14 @@ class Service:
         self.opened = self.closed = self.received = 0
         self.waiting, self.ready, self.given_up, self.all_closed = (asyncio.Event() for _ in range(4))
 
-    def open(self, _outlet) -> Call:
+    def open(self, _outlet) -> EchoCall:
         self.opened += 1
-        return Call(self)
+        return EchoCall(self)
 
 
 @contextlib.asynccontextmanager
-async def serving(service: Service, limits: Limits | None = None):
-    server = GrpcServer({ECHO: service.open}, limits or Limits(max_message_bytes=2**26))
+async def serving(service: Service, limits: Limits | None = None, contexts: Contexts | None = None):
+    server = GrpcServer({ECHO: service.open}, limits or Limits(max_message_bytes=2**26), contexts)
     sock = listener("127.0.0.1", 0)
     port = sock.getsockname()[1]
     await server.start(sock)
@@ -98,6 +86,13 @@ async def serving(service: Service, limits: Limits | None = None):
         yield server, port
     finally:
         await server.stop(0)
+
+
+KEY, CERTIFICATE = self_signed()
+
+
+async def tls_context() -> ssl.SSLContext:
+    return server_context(KEY, CERTIFICATE, ssl.TLSVersion.TLSv1_2)
 
 
 @pytest.fixture
@@ -110,18 +105,22 @@ def talking(port: int):
     return channel, channel.stream_stream(ECHO)
 
 
+async def converse(call, *texts: bytes) -> None:
+    """Have each text echoed, then end the call."""
+    for text in texts:
+        await call.write(text)
+        assert await call.read() == text
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() is grpc.StatusCode.OK
+
+
 @pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_535, 3_000_000])
 async def test_messages_of_any_size_go_both_ways(service, size):
     async with serving(service) as (_, port):
         channel, talk = talking(port)
         async with channel:
-            call = talk()
-            for text in (b"a" * size, b"b" * size):
-                await call.write(text)
-                assert await call.read() == text
-            await call.done_writing()
-            assert await call.read() is grpc.aio.EOF
-            assert await call.code() is grpc.StatusCode.OK
+            await converse(talk(), b"a" * size, b"b" * size)
     assert service.closed == 1
 
 
@@ -211,85 +210,40 @@ async def test_stop_without_grace_cuts_calls(service):
     assert service.closed == 1
 
 
-async def test_tls_client_that_says_nothing_is_sent_away(service):
-    key, certificate = self_signed()
-    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
-
-    async def contexts() -> ssl.SSLContext:
-        return context
-
-    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=0.5), contexts)
-    sock = listener("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    await server.start(sock)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    assert await reader.read() == b""
-    writer.close()
-    await server.stop(0)
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", port)
+async def no_context() -> ssl.SSLContext:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
-async def test_slow_certificate_keeps_no_client_for_ever(service):
-    async def contexts() -> ssl.SSLContext:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=0.2), contexts)
-    sock = listener("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    await server.start(sock)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    assert await reader.read() == b""
-    writer.close()
-    await server.stop(0)
+@pytest.mark.parametrize("contexts", [tls_context, no_context], ids=["silent client", "slow certificate"])
+async def test_tls_handshake_has_its_time(service, contexts):
+    async with serving(service, Limits(handshake_seconds=0.3), contexts) as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+        await server.stop(0)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_messages_of_any_size_go_both_ways_over_tls(service, version):
-    key, certificate = self_signed()
-    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
-    context.maximum_version = version
-
     async def contexts() -> ssl.SSLContext:
+        context = await tls_context()
+        context.maximum_version = version
         return context
 
-    server = GrpcServer({ECHO: service.open}, Limits(max_message_bytes=2**26), contexts)
-    sock = listener("127.0.0.1", 0)
-    await server.start(sock)
-    credentials = grpc.ssl_channel_credentials(certificate)
-    named = [("grpc.ssl_target_name_override", "localhost"), *APART]
-    async with grpc.aio.secure_channel(f"127.0.0.1:{sock.getsockname()[1]}", credentials, options=named) as channel:
-        call = channel.stream_stream(ECHO)()
-        for text in (b"a", b"b" * 16_379, b"c" * 3_000_000):
-            await call.write(text)
-            assert await call.read() == text
-        await call.done_writing()
-        assert await call.code() is grpc.StatusCode.OK
-    await server.stop(0)
+    async with serving(service, contexts=contexts) as (_, port), trusting(port, CERTIFICATE) as channel:
+        await converse(channel.stream_stream(ECHO)(), b"a", b"b" * 16_379, b"c" * 3_000_000)
 
 
 async def test_further_tls_client_takes_the_place_of_the_oldest_that_says_nothing(service):
-    key, certificate = self_signed()
-    context = server_context(key, certificate, ssl.TLSVersion.TLSv1_2)
-
-    async def contexts() -> ssl.SSLContext:
-        return context
-
-    server = GrpcServer({ECHO: service.open}, Limits(handshake_seconds=600, max_handshakes=3), contexts)
-    sock = listener("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    await server.start(sock)
-    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
-    assert [await reader.read() for reader, _ in silent[:2]] == [b"", b""]
-    credentials = grpc.ssl_channel_credentials(certificate)
-    named = [("grpc.ssl_target_name_override", "localhost"), *APART]
-    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=named) as channel:
-        call = channel.stream_stream(ECHO)()
-        await call.write(b"hello")
-        assert await call.read() == b"hello"
-    assert await silent[2][0].read() == b""
-    await server.stop(0)
+    async with serving(service, Limits(handshake_seconds=600, max_handshakes=3), tls_context) as (_, port):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        assert [await reader.read() for reader, _ in silent[:2]] == [b"", b""]
+        async with trusting(port, CERTIFICATE) as channel:
+            await converse(channel.stream_stream(ECHO)(), b"hello")
+        assert await silent[2][0].read() == b""
     for _, writer in silent:
         writer.close()
 
@@ -357,21 +311,20 @@ async def test_client_that_has_stopped_writing_gets_its_answers(service):
         writer.close()
 
 
-async def test_broken_client_gets_the_reason_and_the_end(service):
+@pytest.mark.parametrize(
+    ("wire", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"no HTTP/2 preface"),
+        (GREETING + data(0, b"") + data(1, message(b"x" * 1000)) * 200, b"DATA outside of a stream"),
+    ],
+    ids=["at once", "and more is sent"],
+)
+async def test_broken_client_gets_the_reason_and_the_end(service, wire, reason):
     async with serving(service) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(wire)
         *_, goaway = parse(await reader.read())
-        assert goaway.payload[8:] == b"no HTTP/2 preface"
-        writer.close()
-
-
-async def test_client_that_goes_on_sending_reads_the_reason_all_the_same(service):
-    async with serving(service) as (_, port):
-        reader, writer = await raw(port)
-        writer.write(data(0, b"") + data(1, message(b"x" * 1000)) * 200)
-        *_, goaway = parse(await reader.read())
-        assert goaway.payload[8:] == b"DATA outside of a stream"
+        assert goaway.payload[8:] == reason
         writer.close()
 
 

@@ -14,42 +14,13 @@ from epp.extproc.http2.fair_scheduler import FairScheduler
 from epp.extproc.http2.limits import Limits, Rate, RateLimitedLog
 from epp.extproc.http2.tls_session import TlsRecords, TlsSession
 from epp.extproc.tls import self_signed, server_context
+from tests.support.http2.recorded_transport import RecordedTransport
 from tests.support.http2.renewing_client import RenewingClient, library
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(library is None, reason="there is no OpenSSL beside Python's own")
 KEY, CERTIFICATE = self_signed()
 RECORDS_IN_A_TURN = 16
-
-
-class Wire(asyncio.Transport):
-    """The transport below: to the client."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent = b""
-        self.calls: list[str] = []
-
-    def write(self, data) -> None:
-        self.sent += data
-
-    def is_closing(self) -> bool:
-        return bool({"close", "abort"} & {*self.calls})
-
-    def abort(self) -> None:
-        self.calls.append("abort")
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-    def write_eof(self) -> None:
-        self.calls.append("write_eof")
-
-    def pause_reading(self) -> None:
-        self.calls.append("pause_reading")
-
-    def resume_reading(self) -> None:
-        self.calls.append("resume_reading")
 
 
 class Upper(asyncio.Protocol):
@@ -84,7 +55,7 @@ class Scene:
     """A session, what is above and below it, and its client."""
 
     def __init__(self) -> None:
-        self.wire, self.upper, self.client = Wire(), Upper(), RenewingClient()
+        self.wire, self.upper, self.client = RecordedTransport(), Upper(), RenewingClient()
         self.session = TlsSession(
             server_context(KEY, CERTIFICATE, ssl.TLSVersion.TLSv1_3),
             lambda: self.upper,
