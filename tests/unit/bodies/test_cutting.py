@@ -23,18 +23,8 @@ VALUES = st.recursive(
 SPACE = st.sampled_from(["", "", " ", "\t ", "\n", "\r\n  "])
 PUNCTUATION = [b'"', b"\\", b"{", b"}", b"[", b"]", b":", b",", b" ", b"1", b"\n", b"\r", b"\n\n", b"\xff"]
 PHRASES = [
-    b"model",
-    b'"model":',
-    b'{"model":"a"}',
-    b"data:",
-    b"data: {",
-    b'"a"',
-    b'"a":',
-    b"\\u006d",
-    b"odel",
-    b'"usage":{',
-    b'"response":{',
-    b'"message":',
+    *(b"model", b'"model":', b'{"model":"a"}', b"data:", b"data: {", b'"a"', b'"a":', b"\\u006d", b"odel"),
+    *(b'"usage":{', b'"response":{', b'"message":'),
 ]
 FRAGMENTS = st.sampled_from([*PUNCTUATION, *PHRASES, b'"prompt_tokens":'])
 BYTES = st.lists(FRAGMENTS, max_size=40).map(b"".join) | st.binary(max_size=80)

@@ -22,32 +22,32 @@ def test_every_recorded_event_gets_the_model_back():
     assert restored(body) == [body.replace(b'"model":"tiny"', b'"model":"mine"')]
 
 
-def test_only_an_open_value_is_held_back():
-    assert restored(b'data: {"mod', b'el": "ser', b'ved", "n"', b": 1}\n\n") == [
-        b'data: {"mod',
-        b'el": ',
-        b'"mine", "n"',
-        b": 1}\n\n",
-    ]
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (
+            [b'data: {"mod', b'el": "ser', b'ved", "n"', b": 1}\n\n"],
+            [b'data: {"mod', b'el": ', b'"mine", "n"', b": 1}\n\n"],
+        ),
+        (
+            [b'data: {"model":"a"}\n\ndata: {"model":"', b'b"}\n\n'],
+            [b'data: {"model":"mine"}\n\ndata: {"model":', b'"mine"}\n\n'],
+        ),
+        (
+            [b'data: {"model":"a\n\n', b'data: {"model":"a"}\n\n'],
+            [b'data: {"model":"a\n\n', b'data: {"model":"mine"}\n\n'],
+        ),
+        ([b'data: {"model":"a', b""], [b'data: {"model":', b'"a']),
+        ([b'data: {"a":{\r', b'\ndata: "model":"a"}}\r\n'], [b'data: {"a":{\r', b'\ndata: "model":"a"}}\r\n']),
+    ],
+    ids=["cut in it", "after a whole event", "cut short by its line", "let go at the end", "CRLF is no blank line"],
+)
+def test_only_an_open_value_is_held_back(pieces, expected):
+    assert restored(*pieces) == expected
 
 
-def test_event_that_ends_in_the_piece_is_not_held_back():
-    assert restored(b'data: {"model":"a"}\n\ndata: {"model":"', b'b"}\n\n') == [
-        b'data: {"model":"mine"}\n\ndata: {"model":',
-        b'"mine"}\n\n',
-    ]
-
-
-def test_line_that_ends_within_the_value_lets_it_go():
-    assert restored(b'data: {"model":"a\n\n', b'data: {"model":"a"}\n\n') == [
-        b'data: {"model":"a\n\n',
-        b'data: {"model":"mine"}\n\n',
-    ]
-
-
-def test_last_piece_lets_everything_go():
+def test_last_piece_of_json_lets_everything_go():
     assert restored(b'{"model":"a', b"bc", event_stream=False) == [b'{"model":', b'"abc']
-    assert restored(b'data: {"model":"a', b"") == [b'data: {"model":', b'"a']
 
 
 def test_value_of_more_than_64_kib_passes_untouched():
@@ -108,24 +108,17 @@ def test_json_body_has_its_model_on_top_alone():
     assert restored(body, event_stream=False) == [body.replace(b'{"model":"a",', b'{"model":"mine",')]
 
 
-def test_number_or_literal_may_end_with_its_line():
-    body = b'data: {"model":null\ndata: ,"n":1,"model":12\ndata: ,"model":"a"}\n\n'
-    assert restored(body) == [body.replace(b'"a"', b'"mine"')]
-
-
-def test_events_without_a_blank_line_between_them_are_objects_of_their_own():
-    body = b'data: {"model":"a"}\ndata: {"model":"b"}\n'
-    assert restored(body) == [b'data: {"model":"mine"}\ndata: {"model":"mine"}\n']
-
-
-def test_blank_line_ends_an_event_cut_short():
-    body = b'data: {"a":{"b":\n\ndata: {"model":"a"}\n\n'
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'data: {"model":null\ndata: ,"n":1,"model":12\ndata: ,"model":"a"}\n\n',
+        b'data: {"model":"a"}\ndata: {"model":"a"}\n',
+        b'data: {"a":{"b":\n\ndata: {"model":"a"}\n\n',
+    ],
+    ids=["number and literal end with their lines", "no blank line between events", "blank line after half an event"],
+)
+def test_lines_end_values_and_events(body):
     assert restored(body) == [body.replace(b'"a"}', b'"mine"}')]
-    # the line feed of a CRLF that was cut is no blank line
-    assert restored(b'data: {"a":{\r', b'\ndata: "model":"a"}}\r\n') == [
-        b'data: {"a":{\r',
-        b'\ndata: "model":"a"}}\r\n',
-    ]
 
 
 def test_response_without_a_model_is_handed_on_uncopied():
