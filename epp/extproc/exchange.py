@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by both halves of an exchange: body modes, settings, progress, answers, and protocol errors."""
 
+import time
 from collections import Counter
 from dataclasses import dataclass
-from enum import Enum, IntEnum, StrEnum, auto
+from enum import Enum, IntEnum, StrEnum
 from typing import NamedTuple, TypeAlias
 
 from epp.extproc.headers import IgnoredHeaders
@@ -70,13 +71,10 @@ class GatewayTraits:
         return is_conclusive and not headers_shown
 
 
-_NO_MODES = Modes()
-
-
 def read_modes(message: ProcessingRequest) -> Modes:
     """Return the modes of a stream from its first message; raises ProtocolError for an unsupported one."""
     if not message.HasField("protocol_config"):
-        return _NO_MODES
+        return Modes()
     stated = message.protocol_config
     return Modes(_mode(stated.request_body_mode, "request"), _mode(stated.response_body_mode, "response"))
 
@@ -141,12 +139,12 @@ class Faults:
         """Errors by kind, those of 0 included; may be read in any thread."""
         self._warnings = RateLimitedLog()
 
-    def note(self, error: ProtocolError, peer: str, now: float) -> None:
+    def note(self, error: ProtocolError, peer: str) -> None:
         """Count an error, and log that it ended the stream of a gateway."""
-        self.counts[error.fault.value] += 1
-        self._warnings.warn(
-            "stream closed: protocol error", now, peer=peer, problem=str(error), fault=error.fault.value
-        )
+        fault = error.fault.value
+        self.counts[fault] += 1
+        event, now = "stream closed: protocol error", time.monotonic()
+        self._warnings.warn(event, now, peer=peer, problem=str(error), fault=fault)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,21 +166,17 @@ class NotReadyError(Exception):
 
 
 class Progress(Enum):
-    """Progress of the request, or of the response; a response may start before its request has ended."""
+    """Progress of the request, or of the response, in the words of errors.
 
-    EXPECTED = auto()
-    BODY = auto()
-    ENDED = auto()
+    A response may start before its request has ended.
+    """
 
-
-_STATES = {
-    Progress.EXPECTED: "its headers have not come",
-    Progress.BODY: "its headers have come already",
-    Progress.ENDED: "it has ended already",
-}
+    EXPECTED = "its headers have not come"
+    BODY = "its headers have come already"
+    ENDED = "it has ended already"
 
 
 def expect(kind: str, progress: Progress, *wanted: Progress) -> None:
     """Raise ProtocolError unless a message of this kind may come now."""
     if progress not in wanted:
-        raise ProtocolError(f"unexpected {kind}: {_STATES[progress]}")
+        raise ProtocolError(f"unexpected {kind}: {progress.value}")

@@ -104,7 +104,6 @@ class GrpcioCarrier:
         self.server = None
 
     async def start(self) -> None:
-        """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
         settings, budgets = self._settings, self._sessions.budgets
         self._server = server = grpc.aio.server(
             options=[
@@ -127,7 +126,6 @@ class GrpcioCarrier:
             await server.start()
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
-        """Stop listening, and cut the streams that are open after this time."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
         if self._health_server is not None:
@@ -210,15 +208,12 @@ class _CarriedCall(Outlet):
         if self._reading is None:
             if seconds == math.inf:
                 return await self._context.read()
-            self._reading = asyncio.create_task(self._read())
+            self._reading = asyncio.ensure_future(self._context.read())
         await asyncio.wait({self._reading}, timeout=None if seconds == math.inf else seconds)
         if not self._reading.done():
             return _LATE
         reading, self._reading = self._reading, None
         return reading.result()
-
-    async def _read(self) -> object:
-        return await self._context.read()
 
     async def _answer(self, call: Call, answers: Answers) -> None:
         for answer in answers:

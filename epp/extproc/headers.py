@@ -4,39 +4,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Self, TypeAlias
 from urllib.parse import unquote
 
 from epp.extproc.wire import HeaderMap, Metadata
 from epp.framework import Headers
-from epp.framework.headers import (
-    ACCELERATOR_PREFIX,
-    AGENT_SESSIONS,
-    ATTEMPT_COUNT,
-    CONTENT_LENGTH,
-    DECISION_RECORD,
-    DESTINATION_NAMESPACE,
-    DESTINATION_SERVED,
-    ENDPOINT_SELECTION,
-    FAIRNESS_ID,
-    MODEL_REWRITE,
-    OBJECTIVE,
-    PREFER,
-    PROFILE,
-    REQUEST_ID,
-    SESSION_ID,
-    SESSION_TOKEN,
-    SLO_TPOT_MS,
-    SLO_TTFT_MS,
-    SUBSET,
-    SUBSET_NAMESPACE,
-    TRACE_CONTEXT,
-    VIDEO_DURATION,
-    VIDEO_FPS,
-    VIDEO_RESOLUTION,
-    Spellings,
-)
+from epp.framework import headers as known
 from epp.routing.director import Subset
 
 MOST_FIELDS = 1000
@@ -90,12 +65,12 @@ def read_first(headers: HeaderMap) -> Headers:
 def read_subset(metadata: Metadata) -> Subset | None:
     """Return the subset hint, a list or a comma-separated string; None without a hint."""
     namespace = metadata.filter_metadata
-    if SUBSET_NAMESPACE not in namespace:
+    if known.SUBSET_NAMESPACE not in namespace:
         return None
-    fields = namespace[SUBSET_NAMESPACE].fields
-    if SUBSET not in fields:
+    fields = namespace[known.SUBSET_NAMESPACE].fields
+    if known.SUBSET not in fields:
         return None
-    value = fields[SUBSET]
+    value = fields[known.SUBSET]
     if value.WhichOneof("kind") == "list_value":
         return Subset.parse(item.string_value for item in value.list_value.values)
     return Subset.parse([value.string_value])
@@ -104,10 +79,10 @@ def read_subset(metadata: Metadata) -> Subset | None:
 def read_served(metadata: Metadata) -> str | None:
     """Return the address that the gateway reports as used; None without a report."""
     namespace = metadata.filter_metadata
-    if DESTINATION_NAMESPACE not in namespace:
+    if known.DESTINATION_NAMESPACE not in namespace:
         return None
-    fields = namespace[DESTINATION_NAMESPACE].fields
-    return fields[DESTINATION_SERVED].string_value or None if DESTINATION_SERVED in fields else None
+    fields = namespace[known.DESTINATION_NAMESPACE].fields
+    return fields[known.DESTINATION_SERVED].string_value or None if known.DESTINATION_SERVED in fields else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,55 +97,62 @@ class Group:
 
 GROUPS: Mapping[str, Group] = {
     "model-rewrite": Group(
-        MODEL_REWRITE,
+        known.MODEL_REWRITE,
         "Request any model that an endpoint serves, past a gateway's rules for the model in the body. A rule of an "
         "InferenceModelRewrite has precedence.",
     ),
     "objective": Group(
-        OBJECTIVE,
+        known.OBJECTIVE,
         "Take the priority of any InferenceObjective, and with it precedence in queues and on hardware. The plugin "
         "`tenants` limits it (`highestPriority`).",
     ),
     "fairness-id": Group(
-        FAIRNESS_ID,
+        known.FAIRNESS_ID,
         "Queue as any flow, or as a new flow with every request to get several shares. With API keys, the plugin "
         "`tenants` determines the flow.",
     ),
     "session": Group(
-        (SESSION_ID, *AGENT_SESSIONS, SESSION_TOKEN),
+        (known.SESSION_ID, *known.AGENT_SESSIONS, known.SESSION_TOKEN),
         "Stay at one endpoint, of its own choice with a token; with `agent-identity`, queue as any flow. Only where "
         "plugins read sessions.",
     ),
-    "slo": Group((*SLO_TTFT_MS, *SLO_TPOT_MS), "Ask for endpoints that are fast enough, where plugins read targets."),
+    "slo": Group(
+        (*known.SLO_TTFT_MS, *known.SLO_TPOT_MS), "Ask for endpoints that are fast enough, where plugins read targets."
+    ),
     "accelerator": Group(
-        (ACCELERATOR_PREFIX,),
+        (known.ACCELERATOR_PREFIX,),
         "Choose the hardware, where `allowRequestOverrides` of `accelerator-selection-producer` allows it, within the "
         "bounds of the configuration and of objects.",
     ),
-    "profile": Group((PROFILE.lower(),), "Choose among the profiles of `header-profile-handler`, where it is used."),
-    "video": Group(
-        (VIDEO_FPS, VIDEO_DURATION, VIDEO_RESOLUTION), "Make its videos count for fewer tokens than they have."
+    "profile": Group(
+        (known.PROFILE.lower(),), "Choose among the profiles of `header-profile-handler`, where it is used."
     ),
-    "prefer": Group((PREFER,), "Get 412 unless an endpoint holds its KV cache, and so find out the prompts of others."),
+    "video": Group(
+        (known.VIDEO_FPS, known.VIDEO_DURATION, known.VIDEO_RESOLUTION),
+        "Make its videos count for fewer tokens than they have.",
+    ),
+    "prefer": Group(
+        (known.PREFER,), "Get 412 unless an endpoint holds its KV cache, and so find out the prompts of others."
+    ),
     "attempt-count": Group(
-        (ATTEMPT_COUNT,),
+        (known.ATTEMPT_COUNT,),
         "End an unanswered request of the same id, path, flow, model and prompt with 503. If it is ignored, a second "
         "attempt of a gateway counts as a separate request.",
     ),
     "request-id": Group(
-        (REQUEST_ID,),
+        (known.REQUEST_ID,),
         "Give several requests the same id in logs, or use the id of another client. Ids of gateways are replaced too.",
     ),
     DECISION_RECORD_GROUP: Group(
-        (DECISION_RECORD,), "Have its decision recorded. Only gateways of `--trusted-gateways` may send it."
+        (known.DECISION_RECORD,), "Have its decision recorded. Only gateways of `--trusted-gateways` may send it."
     ),
     "trace-context": Group(
-        TRACE_CONTEXT,
+        known.TRACE_CONTEXT,
         "Have all its requests recorded in traces, if an exporter is set, also under the ids of others' traces. If it "
         "is ignored, traces of upstream gateways end here, except for the calling gateway if it traces requests.",
     ),
     "endpoint-selection": Group(
-        (ENDPOINT_SELECTION,),
+        (known.ENDPOINT_SELECTION,),
         "Name the endpoint that serves it, where `header-based-testing-filter` is used, which is for tests.",
     ),
 }
@@ -179,10 +161,10 @@ GROUPS: Mapping[str, Group] = {
 class IgnoredHeaders:
     """Client headers to remove from requests, unless a trusted gateway sends them."""
 
-    def __init__(self, spellings: Spellings, trusted: Sequence[Network] = ()) -> None:
+    def __init__(self, spellings: known.Spellings, trusted: Sequence[Network] = ()) -> None:
         self._spellings = spellings
-        self._trusted = trusted
-        self._trusts: dict[str, bool] = {}
+        self.trusts = lru_cache(_MOST_GATEWAYS)(partial(_is_within, networks=trusted))
+        """Whether the gateway of a host is trusted; the host is in gRPC's format: `ipv4:10.0.0.1`."""
 
     @classmethod
     def parse(cls, names: Sequence[str]) -> Self:
@@ -192,17 +174,6 @@ class IgnoredHeaders:
     def except_from(self, gateways: Sequence[str]) -> "IgnoredHeaders":
         """Return a copy that trusts gateways of these networks; raises ValueError."""
         return IgnoredHeaders(self._spellings, tuple(_network(text) for text in gateways))
-
-    def trusts(self, host: str) -> bool:
-        """Whether a gateway is trusted; `host` is in gRPC's format: `ipv4:10.0.0.1`."""
-        if not self._trusted:
-            return False
-        trusts = self._trusts.get(host)
-        if trusts is None:
-            if len(self._trusts) >= _MOST_GATEWAYS:
-                self._trusts.clear()
-            trusts = self._trusts[host] = _is_within(host, self._trusted)
-        return trusts
 
     def left_out(self, headers: Headers) -> tuple[Headers, Sequence[str]]:
         """Return the headers without the ignored ones, and the names of the ignored ones."""
@@ -218,7 +189,7 @@ def group_of(name: str) -> str:
     return next((group for group, each in GROUPS.items() if name.lower() in each.names), "")
 
 
-def _spellings(names: Sequence[str]) -> Spellings:
+def _spellings(names: Sequence[str]) -> known.Spellings:
     whole: list[str] = []
     beginnings: list[str] = []
     for name in names:
@@ -227,7 +198,7 @@ def _spellings(names: Sequence[str]) -> Spellings:
         else:
             for found in _named(name):
                 (beginnings if found.endswith("-") else whole).append(found)
-    return Spellings(whole, beginnings)
+    return known.Spellings(whole, beginnings)
 
 
 def _named(name: str) -> Sequence[str]:
@@ -239,7 +210,7 @@ def _named(name: str) -> Sequence[str]:
 
 
 def _header(name: str) -> str:
-    if not _NAME.fullmatch(name) or name in (CONTENT_LENGTH, "content-type", "host"):
+    if not _NAME.fullmatch(name) or name in (known.CONTENT_LENGTH, "content-type", "host"):
         raise ValueError(f"{HEADER}{name} is no header that can be left out: write the name of one that a plugin reads")
     return name
 

@@ -93,7 +93,6 @@ class Http2Carrier:
         self.health_port = 0
 
     async def start(self) -> None:
-        """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
         settings = self._settings
         health = health_methods(self._health)
         methods = {**session_methods(self._sessions), **(health if settings.health_on_main else {})}
@@ -123,7 +122,6 @@ class Http2Carrier:
             await self._health_server.start(sock)
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
-        """Stop listening; end the streams that are open after the grace period."""
         if self._listening is not None:
             await self._listening.stop(grace_seconds)
             unlink(self._settings.address)

@@ -5,7 +5,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from epp.extproc.budgets import Budgets, Claim
@@ -90,7 +90,7 @@ class SessionSource:
         self._observer = observer
         self._since: dict[Session, float] = {}
         self.budgets = budgets
-        self._traits: dict[str, GatewayTraits] = {}
+        self._traits_of = lru_cache(_MOST_GATEWAYS)(GatewayTraits)
         self.faults = Faults()
         self.streams = OpenStreams()
 
@@ -103,9 +103,10 @@ class SessionSource:
         if budgets.streams.used >= budgets.most_streams:
             budgets.streams.refuse()
             return None
-        claim = Claim(budgets, account, peer.rpartition(":")[0])
+        host = peer.rpartition(":")[0]
+        claim = Claim(budgets, account, host)
         try:
-            session = self._sessions(self._traits_of(peer), claim, metadata)
+            session = self._sessions(self._traits_of(host), claim, metadata)
         except BaseException:
             claim.close()
             raise
@@ -127,19 +128,6 @@ class SessionSource:
         session.close(cause)
         session.claim.close()
 
-    def warn_of(self, error: ProtocolError, peer: str) -> None:
-        """Count and log a stream that ended with a protocol error."""
-        self.faults.note(error, peer, time.monotonic())
-
-    def _traits_of(self, peer: str) -> GatewayTraits:
-        host = peer.rpartition(":")[0]
-        traits = self._traits.get(host)
-        if traits is None:
-            if len(self._traits) >= _MOST_GATEWAYS:
-                self._traits.clear()
-            traits = self._traits[host] = GatewayTraits(host)
-        return traits
-
 
 def session_methods(sessions: SessionSource) -> Methods:
     """Return the method of ext_proc: each call has a session of its own."""
@@ -159,7 +147,7 @@ class SessionCall(Call):
         if session is None:
             raise RpcError(Status.RESOURCE_EXHAUSTED, "too many streams are open")
         self._session = session
-        self._session.on_eviction = self._evict
+        session.on_eviction = self._evict
         self._cause = Cause.CLIENT_DISCONNECT
         self._code = ""
         self._ended = False
@@ -207,7 +195,7 @@ class SessionCall(Call):
         self._cause = Cause.ERROR
         self._code = error.status.name.title().replace("_", "")
         fault = Fault.TOO_LARGE if error.status is Status.RESOURCE_EXHAUSTED else Fault.UNREADABLE
-        self._sessions.warn_of(ProtocolError(str(error), fault), self._peer)
+        self._sessions.faults.note(ProtocolError(str(error), fault), self._peer)
 
     def close(self) -> None:
         self._sessions.close(self._session, self._cause, self._code)
@@ -230,5 +218,5 @@ class SessionCall(Call):
             self._code = _UNAVAILABLE
             return RpcError(Status.UNAVAILABLE, str(error))
         self._code = _INVALID_ARGUMENT
-        self._sessions.warn_of(error, self._peer)
+        self._sessions.faults.note(error, self._peer)
         return RpcError(Status.INVALID_ARGUMENT, str(error))

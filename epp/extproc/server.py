@@ -48,7 +48,8 @@ class Health:
     def __init__(self) -> None:
         waiting = dict.fromkeys((PROBED_FOR_BOTH, *_READY_NAMES), _status(ready=False))
         self.statuses: dict[str, int] = {LIVENESS: HealthCheckResponse.SERVING, **waiting}
-        self._watchers: dict[object, Callable[[], None]] = {}
+        self.watchers: set[Callable[[], None]] = set()
+        """Called after each change of a status, and at the close."""
         self.open = True
         """Whether watches continue; False once the server closes."""
 
@@ -69,22 +70,8 @@ class Health:
         self.open = False
         self._notify()
 
-    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after each change of a status; return a function that ends the watch."""
-        key = object()
-        self._watchers[key] = changed
-
-        def unwatch() -> None:
-            self._watchers.pop(key, None)
-
-        return unwatch
-
-    def unknown(self, name: str) -> str:
-        """Return the error message for an unknown name."""
-        return f"no service {name!r}: {sorted(self.statuses)}"
-
     def _notify(self) -> None:
-        for changed in list(self._watchers.values()):
+        for changed in list(self.watchers):
             changed()
 
 
@@ -105,7 +92,7 @@ def _check(health: Health, request: bytes) -> bytes:
     name = _name(request)
     status = health.statuses.get(name)
     if status is None:
-        raise RpcError(Status.NOT_FOUND, health.unknown(name))
+        raise RpcError(Status.NOT_FOUND, f"no service {name!r}: {sorted(health.statuses)}")
     return HealthCheckResponse(status=status).SerializeToString()
 
 
@@ -125,7 +112,6 @@ def _name(request: bytes) -> str:
 
 class _Unary(Call):
     awaits_more = True
-
     done = False
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
@@ -147,7 +133,7 @@ class _Watch(Call):
         self._outlet = outlet
         self._name: str | None = None
         self._last_sent: int | None = None
-        self._unwatch = health.watch(self._send_changes)
+        health.watchers.add(self._send_changes)
 
     def receive(self, message: bytes) -> Answers:
         if self._name is not None:
@@ -161,7 +147,7 @@ class _Watch(Call):
         return ()
 
     def close(self) -> None:
-        self._unwatch()
+        self._health.watchers.discard(self._send_changes)
 
     def _send_changes(self) -> None:
         if self._name is not None:
@@ -214,9 +200,13 @@ class ExtProcServer:
         observer: StreamObserver | None = None,
         acceptor: "Acceptor | None" = None,
     ) -> None:
+        self.budgets = Budgets(settings.budgets)
+        """Budgets of gateways and their usage; may be read in any thread."""
         self._settings = settings
         self._health = Health()
-        self._sessions = SessionSource(sessions, Budgets(settings.budgets), observer)
+        self._sessions = SessionSource(sessions, self.budgets, observer)
+        self.protocol_errors: Mapping[str, int] = self._sessions.faults.counts
+        """Streams that ended with a protocol error, by kind; may be read in any thread."""
         self._streams = self._sessions.streams if acceptor is None else acceptor.streams
         self._carrier = _carrier(self._sessions, self._health, settings, acceptor)
 
@@ -254,16 +244,6 @@ class ExtProcServer:
         assert self._carrier.server is not None  # noqa: S101  not for an acceptor or grpcio
         return self._carrier.server
 
-    @property
-    def budgets(self) -> Budgets:
-        """Budgets of gateways and their usage; may be read in any thread."""
-        return self._sessions.budgets
-
-    @property
-    def protocol_errors(self) -> Mapping[str, int]:
-        """Streams that ended with a protocol error, by kind; may be read in any thread."""
-        return self._sessions.faults.counts
-
     def set_ready(self, *, ready: bool) -> None:
         self._health.set_ready(ready=ready)
 
@@ -283,9 +263,7 @@ class ExtProcServer:
         self._health.set_ready(ready=False)
         self._health.close()
         cut = self._sessions.streams.count
-        await self._carrier.stop(
-            0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS
-        )  # without open streams, the last replies are sent
+        await self._carrier.stop(0 if cut else _FLUSH_SECONDS, _FLUSH_SECONDS)  # the last replies of ended streams
         if cut:
             _log.info("streams cut", streams=cut)
 

@@ -190,8 +190,8 @@ def test_one_gateway_does_not_hide_the_errors_of_another():
     faults = Faults()
     with capture_logs() as logs:
         for number in range(1000):
-            faults.note(ProtocolError("bad", Fault.UNDECODABLE), f"ipv4:10.0.0.1:{number}", 1000.0)
-        faults.note(ProtocolError("other"), "ipv4:10.0.0.2:1", 1000.0)
+            faults.note(ProtocolError("bad", Fault.UNDECODABLE), f"ipv4:10.0.0.1:{number}")
+        faults.note(ProtocolError("other"), "ipv4:10.0.0.2:1")
     assert len(logs) == 21
     assert logs[-1]["problem"] == "other"
     assert faults.counts == once("") | {"undecodable": 1000, "out-of-order": 1}
