@@ -30,11 +30,9 @@ class PendingStreams(Capacity):
     holds less than its share, it evicts the longest idle stream of the gateway that holds most.
     """
 
-    def __init__(
-        self, name: str, limit: int, refused: Callable[[Capacity], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, name: str, limit: int, refused: Callable[[Capacity], None]) -> None:
         super().__init__(name, limit, refused)
-        self._clock = clock
+        self._clock = time.monotonic
         self._moved_at: dict[str, dict[Claim, float]] = {}
         """Time of the last progress of each stream, by gateway; the oldest first."""
 

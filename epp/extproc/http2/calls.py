@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from epp.extproc.http2.fair_scheduler import MOST_ENDINGS
 from epp.extproc.http2.frames import DATA, END_STREAM, Windows, frame, rst_stream_frame
 from epp.extproc.http2.limits import Budget, Limits
 from epp.extproc.http2.service import (
@@ -138,10 +139,10 @@ class Calls:
         self._windows.push(stream)
         self._end(stream, b"")
 
-    def sweep(self, now: float, most: int) -> bool:
-        """End at most `most` stalled calls; return whether there are more."""
+    def sweep(self, now: float) -> bool:
+        """End stalled calls, at most `MOST_ENDINGS` of them; return whether there are more."""
         limits = self._limits
-        enough = len(self.open) - most
+        enough = len(self.open) - MOST_ENDINGS
         for stream in list(self.open.values()):
             if len(self.open) <= enough:
                 return True
@@ -341,7 +342,7 @@ class Calls:
             return
         if stream.waiting is not None:
             self._leaving[stream.id] = call
-            stream.waiting.cancel()
+            stream.waiting()
             stream.waiting = None
         else:
             _close(call)

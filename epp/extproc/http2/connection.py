@@ -34,7 +34,6 @@ _FAST_BYTES: Final = HEAD_BYTES + PREFIX_BYTES
 _LENGTH: Final = Struct(">BH")
 _VIEW_BYTES: Final = 8192
 """DATA of at least this size is copied only once, when its message is joined."""
-_NO_LIMIT: Final = 2**62
 _ID_MASK: Final = 0x7FFF_FFFF
 
 _FEW_FRAMES: Final = 4
@@ -57,19 +56,19 @@ class Connection:
         peer: str,
         now: float,
         *,
-        warnings: RateLimitedLog | None = None,
-        held: BufferedBytes | None = None,
+        warnings: RateLimitedLog,
+        held: BufferedBytes,
     ) -> None:
         """`held` counts the buffered bytes of each stream."""
-        self._warnings = warnings or RateLimitedLog()
+        self._warnings = warnings
         self._limits = limits
         self._host = host
         self._peer = peer
         self._now = self._started_at = self._idle_since = now
         self._windows = Windows(limits)
-        self._calls = Calls(methods, self._windows, host, peer, limits)
-        self._streams = self._calls.open
-        self._incoming = Incoming(self._calls, self._windows, limits, held or BufferedBytes("bytes", _NO_LIMIT))
+        self.calls = Calls(methods, self._windows, host, peer, limits)
+        self._streams = self.calls.open
+        self._incoming = Incoming(self.calls, self._windows, limits, held)
         self._faults = Budget(limits.strays, "streams that break a rule")
         self._preface = PREFACE
         self._rest = b""
@@ -86,16 +85,6 @@ class Connection:
     def open_streams(self) -> int:
         """Streams that are not closed in both directions."""
         return len(self._streams)
-
-    @property
-    def has_served(self) -> bool:
-        """Whether a stream was ever opened."""
-        return self._calls.last_id > 0
-
-    @property
-    def begun(self) -> int:
-        """Calls so far, except health checks."""
-        return self._calls.begun
 
     @property
     def finished(self) -> bool:
@@ -140,9 +129,6 @@ class Connection:
             later = b""
         return later
 
-    def settled(self, stream_id: int, error: Exception | None) -> None:
-        self._calls.settled(stream_id, error)
-
     def go_away(self) -> None:
         """Ask the peer to open no more streams; the connection ends with the last stream."""
         self._incoming.go_away()
@@ -154,9 +140,9 @@ class Connection:
         self._incoming.last_call()
         for stream in list(self._streams.values()):
             if stream.outbox:
-                self._calls.reset(stream, ErrorCode.CANCEL)
+                self.calls.reset(stream, ErrorCode.CANCEL)
             else:
-                self._calls.finish(stream, Status.UNAVAILABLE, "the server shuts down")
+                self.calls.finish(stream, Status.UNAVAILABLE, "the server shuts down")
         self.lose()
 
     def fail(self, code: ErrorCode, problem: str) -> None:
@@ -166,7 +152,7 @@ class Connection:
             self._warnings.warn("gRPC connection ended", self._now, code=code.name, problem=problem, peer=self._peer)
         self.lose()
         refusing_above = self._incoming.refusing_above  # once said, it may not rise
-        last_id = self._calls.last_id if refusing_above is None else refusing_above
+        last_id = self.calls.last_id if refusing_above is None else refusing_above
         self.out.append(goaway_frame(last_id, code, problem))
 
     def lose(self) -> None:
@@ -174,15 +160,15 @@ class Connection:
         self.closed = True
         self._rest = b""
         for stream in list(islice(self._streams.values(), MOST_ENDINGS)):
-            self._calls.drop(stream)
+            self.calls.drop(stream)
         if self._streams:
             self._host.after(0, self.lose)
 
     def check(self, now: float) -> float:
         """Enforce deadlines of the peer; return the seconds until the next check."""
         limits, heard_at = self._limits, self._now
-        if self._streams or self._calls.last_id != self._last_id_seen:
-            self._last_id_seen = self._calls.last_id
+        if self._streams or self.calls.last_id != self._last_id_seen:
+            self._last_id_seen = self.calls.last_id
             self._idle_since = now
         if self._ping_due is not None and heard_at >= self._ping_due - limits.keepalive_timeout_seconds:
             self._ping_due = None  # any frame is a sign of life
@@ -202,10 +188,6 @@ class Connection:
         if now >= due:
             self.fail(code, problem)
         return max(min(due, heard_at + limits.keepalive_seconds if self._ping_due is None else due) - now, 0.0)
-
-    def sweep(self, now: float) -> bool:
-        """End stalled calls; return whether there are more than end at once."""
-        return self._calls.sweep(now, most=MOST_ENDINGS)
 
     def _frames(self, data: bytes, is_over: Callable[[], bool] = _never) -> int:
         """Handle complete frames until `is_over`; return the index after the last one."""
@@ -242,7 +224,7 @@ class Connection:
                     stream.heard_at = now
                     stream.receive_window -= length
                     windows.receive_window -= length
-                    self._calls.deliver(stream, data[at + _FAST_BYTES : stop])
+                    self.calls.deliver(stream, data[at + _FAST_BYTES : stop])
                     if stream.receive_window < windows.stream_low or windows.receive_window < windows.receive_low:
                         self._give_back(stream)
                     at = stop
@@ -283,11 +265,11 @@ class Connection:
             self._faults.spend(self._now)
             stream = self._streams.get(fault.stream_id)
             if stream is not None:
-                self._calls.reset(stream, fault.code)
+                self.calls.reset(stream, fault.code)
             else:
                 self.out.append(rst_stream_frame(fault.stream_id, fault.code))
-                if fault.stream_id <= self._calls.last_id:
-                    self._calls.note_closed(fault.stream_id, by_us=True)
+                if fault.stream_id <= self.calls.last_id:
+                    self.calls.note_closed(fault.stream_id, by_us=True)
         self._plain = self._incoming.takes_data
 
     def _give_back(self, stream: Stream) -> None:

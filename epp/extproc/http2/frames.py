@@ -8,7 +8,7 @@ from typing import Final
 
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.service import HEADERS_BLOCK, ErrorCode, GoawayError, ResetError, RpcError, Status
-from epp.extproc.http2.streams import PREFIX_BYTES, Stream
+from epp.extproc.http2.streams import PREFIX, PREFIX_BYTES, Stream
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -96,7 +96,6 @@ def unpadded(payload: bytes | memoryview) -> bytes | memoryview:
     return payload[1:end]
 
 
-_PREFIX: Final = Struct(">BL")
 LARGEST_FRAME: Final = 65_536
 """Largest outgoing frame; a peer may allow 16 MiB, which is too much for one write."""
 _EMPTY_TABLE: Final = b"\x20"
@@ -144,7 +143,7 @@ class Windows:
         else:
             first = self.max_frame - PREFIX_BYTES  # avoids a copy of the rest of a large message
             stream.unsent += size
-            stream.outbox.append(memoryview(_PREFIX.pack(0, length) + message[:first]))
+            stream.outbox.append(memoryview(PREFIX.pack(0, length) + message[:first]))
             if length > first:
                 stream.outbox.append(memoryview(message)[first:])
             self.push(stream)

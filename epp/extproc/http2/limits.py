@@ -171,16 +171,16 @@ class Capacity:
         self.refusals = 0
         self._refused = refused
 
-    def take(self, amount: int = 1) -> bool:
-        """Take `amount` if there is room; return whether it was taken."""
-        if self.used + amount > self.limit:
+    def take(self) -> bool:
+        """Count one more if there is room; return whether there was."""
+        if self.used >= self.limit:
             self.refuse()
             return False
-        self.used += amount
+        self.used += 1
         return True
 
-    def give_back(self, amount: int = 1) -> None:
-        self.used -= amount
+    def give_back(self) -> None:
+        self.used -= 1
 
     def refuse(self) -> None:
         self.refusals += 1

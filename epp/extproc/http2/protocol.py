@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.fair_scheduler import MOST_ENDINGS, Pace, PacedProtocol
+from epp.extproc.http2.fair_scheduler import MOST_ENDINGS, PacedProtocol
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.service import Cancellable, Methods, PendingAnswer, peer_of
+from epp.extproc.http2.service import Methods, PendingAnswer, Timer, peer_of
 
 if TYPE_CHECKING:
     from epp.extproc.http2.server import GrpcServer
@@ -118,14 +118,14 @@ class GrpcProtocol(PacedProtocol):
 
     # called by the connection
 
-    def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
-        """Settle an answer in a task."""
+    def hold(self, stream_id: int, waiting: PendingAnswer) -> Callable[[], object]:
+        """Settle an answer in a task; many cancellations are spread over iterations."""
         task = self._loop.create_task(waiting.settle())
         self._held.add(task)
         task.add_done_callback(lambda done: self._settled(stream_id, done))
-        return _Holding(task, self._server.pace)
+        return partial(self._server.pace.do, task.cancel)
 
-    def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:
+    def after(self, seconds: float, act: Callable[[], None]) -> Timer:
         """Call `act` later; for 0 seconds, in an iteration in which no other calls end."""
         if not seconds:
             return self._loop.call_later(0, self._server.pace.do, partial(self._act, act), MOST_ENDINGS)
@@ -149,7 +149,7 @@ class GrpcProtocol(PacedProtocol):
     @property
     def begun(self) -> int:
         """Calls so far, except health checks."""
-        return 0 if self._connection is None else self._connection.begun
+        return 0 if self._connection is None else self._connection.calls.begun
 
     @property
     def open_streams(self) -> int:
@@ -157,18 +157,15 @@ class GrpcProtocol(PacedProtocol):
         return 0 if self._connection is None else self._connection.open_streams
 
     @property
-    def is_idle(self) -> bool:
-        return self._connection is not None and not self._connection.open_streams
-
-    @property
     def has_served(self) -> bool:
-        return self._connection is not None and self._connection.has_served
+        """Whether a stream was ever opened."""
+        return self._connection is not None and self._connection.calls.last_id > 0
 
     def sweep(self, now: float) -> bool:
         """End stalled calls; return whether there are more than end at once."""
         if self._connection is None:
             return False
-        has_more = self._connection.sweep(now)
+        has_more = self._connection.calls.sweep(now)
         self._write()
         return has_more
 
@@ -276,7 +273,7 @@ class GrpcProtocol(PacedProtocol):
         if connection is None:
             return
         error = None if task.cancelled() else task.exception()
-        connection.settled(stream_id, error if isinstance(error, Exception) else None)
+        connection.calls.settled(stream_id, error if isinstance(error, Exception) else None)
         self._write()
         self._forget_if_settled()
 
@@ -285,19 +282,6 @@ class GrpcProtocol(PacedProtocol):
         connection = self._connection
         if self._transport is None and not self._held and connection is not None and not connection.open_streams:
             self._connection = None
-
-
-class _Holding:
-    """A task that settles an answer; many cancellations are spread over iterations."""
-
-    __slots__ = ("_pace", "_task")
-
-    def __init__(self, task: asyncio.Task[None], pace: Pace) -> None:
-        self._task = task
-        self._pace = pace
-
-    def cancel(self) -> None:
-        self._pace.do(self._task.cancel)
 
 
 def some_of(out: list[bytes | memoryview]) -> bytes:

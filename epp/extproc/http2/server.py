@@ -6,7 +6,7 @@ import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 
@@ -73,7 +73,8 @@ class GrpcServer:
         self._sock: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: dict[asyncio.Task[None], None] = {}
-        self._connections: dict[GrpcProtocol, None] = {}
+        self.connections: dict[GrpcProtocol, None] = {}
+        """Open connections; with TLS, those after the handshake."""
         self.warnings = RateLimitedLog()
         self.pace = Pace()
         """Spreads the ends of calls over iterations of the event loop."""
@@ -81,11 +82,6 @@ class GrpcServer:
         """Shares each iteration of the event loop among busy connections."""
         self._empty = asyncio.Event()
         self._empty.set()
-
-    @property
-    def connections(self) -> Collection[GrpcProtocol]:
-        """Open connections; with TLS, those after the handshake."""
-        return self._connections.keys()
 
     @property
     def handshakes(self) -> int:
@@ -167,14 +163,14 @@ class GrpcServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._listener is None and self._sock is not None:
             self._sock.close()
-        if grace_seconds > 0 and self._connections:
-            for connection in list(self._connections):
+        if grace_seconds > 0 and self.connections:
+            for connection in list(self.connections):
                 connection.go_away()
             await self._emptied(grace_seconds)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.cut()
         await self._emptied(1.0)
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.abort()
         await self._emptied(1.0)
 
@@ -187,31 +183,31 @@ class GrpcServer:
             self.connection_closed(idle)
             idle.make_room()
             self._room.used += 1
-        self._connections[protocol] = None
+        self.connections[protocol] = None
         self._empty.clear()
         return True
 
     def _spare(self) -> GrpcProtocol | None:
         """Return the oldest connection that never had a stream, or else the oldest that has none now."""
         spare: GrpcProtocol | None = None
-        for each in self._connections:
-            if each.is_idle:
+        for each in self.connections:
+            if not each.open_streams:
                 if not each.has_served:
                     return each
                 spare = spare or each
         return spare
 
     def connection_closed(self, protocol: GrpcProtocol) -> None:
-        if protocol in self._connections:
-            del self._connections[protocol]
+        if protocol in self.connections:
+            del self.connections[protocol]
             self._room.give_back()
-        if not self._connections:
+        if not self.connections:
             self._empty.set()
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         has_more = False
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             has_more |= connection.sweep(now)
         if has_more:
             self._sweeping = loop.call_later(0, self._sweep, loop)

@@ -227,20 +227,17 @@ Methods: TypeAlias = Mapping[str, Callable[[Outlet], Call]]
 """Functions that open a call, by `/package.Service/Method`."""
 
 
-class Cancellable(Protocol):
-    """A task or a timer."""
-
-    def cancel(self) -> object:
-        """Cancel it."""
+class Timer(Protocol):
+    def cancel(self) -> object: ...
 
 
 class Host(Protocol):
     """I/O and timers for a connection."""
 
-    def hold(self, stream_id: int, waiting: PendingAnswer) -> Cancellable:
-        """Settle an answer, then call `Connection.settled`, also after a cancellation."""
+    def hold(self, stream_id: int, waiting: PendingAnswer) -> Callable[[], object]:
+        """Settle an answer, then call `Calls.settled`; the returned function cancels this, and `settled` follows."""
 
-    def after(self, seconds: float, act: Callable[[], None]) -> Cancellable:
+    def after(self, seconds: float, act: Callable[[], None]) -> Timer:
         """Call a function of the connection later, then flush."""
 
     def flush(self) -> None:

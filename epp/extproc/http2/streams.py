@@ -3,7 +3,7 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from struct import Struct
@@ -13,7 +13,7 @@ from typing import Final
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
 from epp.extproc.http2.limits import Account
-from epp.extproc.http2.service import Call, Cancellable, ErrorCode, GoawayError, RpcError, Status
+from epp.extproc.http2.service import Call, ErrorCode, GoawayError, RpcError, Status, Timer
 
 _MOST_CACHED = 32
 _MOST_VALUE_BYTES = 2048
@@ -376,9 +376,10 @@ class Stream:
     """Bytes in the inbox that are not returned to the receive window."""
     length_left: int | None = None
     """Remaining bytes by content-length; None without one."""
-    waiting: Cancellable | None = None
-    deadline: Cancellable | None = None
-    silence: Cancellable | None = None
+    waiting: Callable[[], object] | None = None
+    """Cancels the wait for an answer; None without one."""
+    deadline: Timer | None = None
+    silence: Timer | None = None
 
     def count(self) -> None:
         """Update the account to the bytes in the inbox and the outbox."""

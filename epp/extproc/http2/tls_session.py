@@ -191,7 +191,9 @@ class TlsSession(PacedProtocol):
             content, has_ended = self._decrypted()
         except ssl.SSLError:  # caused by the client
             self._send()  # the alert
-            self._drop()
+            self.is_closing = True
+            if self._transport is not None:
+                self._transport.close()
             return
         self._send()
         upper = self._upper
@@ -245,11 +247,6 @@ class TlsSession(PacedProtocol):
     def _forward_eof(self) -> None:
         if self._upper is not None and not self.is_closing:
             self._upper.eof_received()
-
-    def _drop(self) -> None:
-        self.is_closing = True
-        if self._transport is not None:
-            self._transport.close()
 
     def _settle(self) -> None:
         if not self.settled.done():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.limits import Limits, Rate
+from epp.extproc.http2.limits import BufferedBytes, Limits, Rate, RateLimitedLog
 from epp.extproc.http2.service import Outlet, PendingAnswer, RpcError, Status
 from tests.support.http2.http2_peer import Peer
 
@@ -141,7 +141,8 @@ class EchoServer:
         self.calls: list[EchoCall] = []
         self.holds: list[Hold] = []
         self.timers: list[Timer] = []
-        self.connection = Connection({PATH: self._open}, limits, self, "ipv4:10.0.0.9:1", self.now)
+        shared = {"warnings": RateLimitedLog(), "held": BufferedBytes("bytes", 2**62)}
+        self.connection = Connection({PATH: self._open}, limits, self, "ipv4:10.0.0.9:1", self.now, **shared)
         self.connection.start()
         if greet:
             self.feed(self.peer.greeting())
@@ -152,10 +153,10 @@ class EchoServer:
 
     # what a connection needs
 
-    def hold(self, stream_id: int, waiting: PendingAnswer) -> Hold:
+    def hold(self, stream_id: int, waiting: PendingAnswer) -> Callable[[], None]:
         assert isinstance(waiting, LetGo)
         self.holds.append(Hold(stream_id))
-        return self.holds[-1]
+        return self.holds[-1].cancel
 
     def after(self, seconds: float, act: Callable[[], None]) -> Timer:
         self.timers.append(Timer(self.now + seconds, act))
@@ -186,7 +187,7 @@ class EchoServer:
     def let_go(self, hold: Hold) -> None:
         """Settle what a call waits for, or give it up if that was asked for."""
         self.holds.remove(hold)
-        self.connection.settled(hold.stream, TimeoutError("given up") if hold.cancelled else None)
+        self.connection.calls.settled(hold.stream, TimeoutError("given up") if hold.cancelled else None)
         self.drain()
 
     def let_all_go(self) -> None:

@@ -8,7 +8,7 @@ from hpack import Decoder, Encoder
 
 from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.limits import BufferedBytes, Limits
+from epp.extproc.http2.limits import BufferedBytes, Limits, RateLimitedLog
 from epp.extproc.http2.service import ErrorCode, RpcError, Status
 
 ECHO = "/test.Echo/Talk"
@@ -147,7 +147,7 @@ class Client:
     limits: Limits = field(default_factory=Limits)
     greet: bool = True
     methods: dict | None = None
-    capacity: BufferedBytes | None = None
+    capacity: BufferedBytes = field(default_factory=lambda: BufferedBytes("bytes", 2**62))
 
     def __post_init__(self) -> None:
         self.now = 1000.0
@@ -158,7 +158,8 @@ class Client:
         self.encoder, self.decoder = Encoder(), Decoder()
         self.next_id = 1
         methods = {ECHO: self._open} if self.methods is None else self.methods
-        self.connection = Connection(methods, self.limits, self, "ipv4:192.0.2.1:1234", self.now, held=self.capacity)
+        shared = {"warnings": RateLimitedLog(), "held": self.capacity}
+        self.connection = Connection(methods, self.limits, self, "ipv4:192.0.2.1:1234", self.now, **shared)
         self.connection.start()
         if self.greet:
             self.send(frames.PREFACE, frames.settings_frame({}), frames.frame(frames.SETTINGS, frames.ACK, 0))
@@ -166,9 +167,9 @@ class Client:
 
     # the host of the connection
 
-    def hold(self, stream_id: int, waiting: Waiting) -> Held:
+    def hold(self, stream_id: int, waiting: Waiting) -> Callable[[], None]:
         self.held.append(Held(stream_id))
-        return self.held[-1]
+        return self.held[-1].cancel
 
     def after(self, seconds: float, act: Callable[[], None]) -> Timer:
         self.timers.append(Timer(self.now + seconds, act))

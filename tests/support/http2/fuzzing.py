@@ -113,7 +113,7 @@ def _something_happens(server: EchoServer, random: Random) -> None:
     match random.randrange(16):
         case 0 | 1 if server.holds:
             hold = server.holds.pop(random.randrange(len(server.holds)))
-            server.connection.settled(hold.stream, TimeoutError("given up") if hold.cancelled else None)
+            server.connection.calls.settled(hold.stream, TimeoutError("given up") if hold.cancelled else None)
         case 2:
             server.now += random.choice((0.001, 1.0, 6.0))
             for timer in [timer for timer in server.timers if timer.at <= server.now]:
@@ -135,4 +135,4 @@ def _end(server: EchoServer, random: Random) -> None:
     server.connection.out.clear()
     while server.holds:
         hold = server.holds.pop()
-        server.connection.settled(hold.stream, TimeoutError("given up") if hold.cancelled else None)
+        server.connection.calls.settled(hold.stream, TimeoutError("given up") if hold.cancelled else None)

@@ -84,7 +84,7 @@ def test_messages_wait_for_a_held_answer(client):
     assert client.answers(stream) == ([b"first"], None)
     assert [held.stream_id for held in client.held] == [stream]
     assert client.calls[0].received == [b"wait"]
-    client.connection.settled(stream, None)
+    client.connection.calls.settled(stream, None)
     assert client.answers(stream) == ([b"settled", b"after"], None)
 
 
@@ -92,14 +92,14 @@ def test_half_close_waits_for_a_held_answer(client):
     stream = client.open()
     client.say(stream, b"wait", end=True)
     assert client.answers(stream) == ([b"first"], None)
-    client.connection.settled(stream, None)
+    client.connection.calls.settled(stream, None)
     assert client.answers(stream) == ([b"settled"], {"grpc-status": "0"})
 
 
 def test_held_answer_that_fails_ends_the_call(client):
     stream = client.open()
     client.say(stream, b"wait")
-    client.connection.settled(stream, ZeroDivisionError("on purpose"))
+    client.connection.calls.settled(stream, ZeroDivisionError("on purpose"))
     _, trailers = client.answers(stream)
     assert trailers == {"grpc-status": "13", "grpc-message": "ZeroDivisionError in the server"}
     assert client.calls[0].closed == 1
@@ -111,7 +111,7 @@ def test_reset_gives_up_a_held_answer_and_closes_the_call_after_that(client):
     client.send(rst(stream))
     assert client.held[0].cancelled
     assert client.calls[0].closed == 0
-    client.connection.settled(stream, None)
+    client.connection.calls.settled(stream, None)
     assert client.calls[0].closed == 1
     assert client.calls[0].resumed == 0
 
@@ -349,5 +349,5 @@ def test_large_frames_behind_a_held_answer_are_messages_of_bytes(client):
     client.say(stream, b"wait")
     wire = message(b"x" * 20_000)
     client.send(data(stream, wire[:10_000]) + data(stream, wire[10_000:]))
-    client.connection.settled(stream, None)
+    client.connection.calls.settled(stream, None)
     assert client.answers(stream) == ([b"first", b"settled", b"x" * 20_000], None)

@@ -288,7 +288,7 @@ async def test_broken_client_that_stops_reading_near_the_end_is_cut_off_all_the_
             await loop.sock_connect(client, ("127.0.0.1", port))
             await loop.sock_sendall(client, GREETING)
             await until(lambda: service.opened, "the call is open")
-            (protocol,) = server._connections  # noqa: SLF001
+            (protocol,) = server.connections
             transport = protocol._transport  # noqa: SLF001
             assert transport is not None
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
@@ -297,7 +297,7 @@ async def test_broken_client_that_stops_reading_near_the_end_is_cut_off_all_the_
             await service.all_closed.wait()
             while transport.get_write_buffer_size() > 60_000:  # below the level at which writing goes on
                 await loop.sock_recv(client, 4000)
-            await until(lambda: not server._connections, "it is cut off")  # noqa: SLF001
+            await until(lambda: not server.connections, "it is cut off")
 
 
 async def test_client_that_has_stopped_writing_gets_its_answers(service):

@@ -46,7 +46,7 @@ def test_bytes_behind_a_held_answer_are_not_given_back(client):
     client.say(stream, b"wait")
     client.send(CHUNK * 9)
     assert not updates(client)
-    client.connection.settled(stream, None)
+    client.connection.calls.settled(stream, None)
     assert updates(client) == {stream: 90_009}
 
 
