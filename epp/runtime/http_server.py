@@ -4,24 +4,30 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from threading import Thread
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import structlog
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 
 from epp.runtime.addresses import listener
-from epp.runtime.http_connections import Accepting, ConnectionCounts, Contexts, Cut, OpenConnections
-from epp.runtime.supervisor import within_limit
+from epp.runtime.http_connections import ConnectionCounts, Contexts, Cut, OpenConnections
+from epp.runtime.supervisor import NO_DESCRIPTOR, within_limit
 
 _BACKLOG: Final = 1024
 _CLOSE_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 0.5
+"""Time until the next try without a free descriptor."""
+_FULL_SECONDS: Final = 0.001
+"""Pause after each connection while the limit is reached, so that a flood takes little of the processor."""
 _DESCRIPTOR_SHARE: Final = 8
 _MOST_THREADS: Final = 3
 """For slow answers: the metrics page, the state of health and a placement can be made at the same time."""
@@ -34,7 +40,9 @@ _NO_LOG: Final = logging.getLogger("epp.http_server")
 """A logger that is disabled: aiohttp would write a line for each request."""
 _NO_LOG.disabled = True
 
+_log = structlog.get_logger()
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Factory: TypeAlias = Callable[[], asyncio.BaseProtocol]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +76,14 @@ class HttpServer:
         """Listen and serve the application. `name` is for log lines; without `tls`, connections are plaintext."""
         app.middlewares.insert(0, _mark_busy)
         self._app = app
-        self._limits = replace(limits, connections=within_limit(limits.connections, _DESCRIPTOR_SHARE))
+        self.limits = replace(limits, connections=within_limit(limits.connections, _DESCRIPTOR_SHARE))
         self._name = name
-        self._counts = counts or ConnectionCounts()
+        self.counts = counts or ConnectionCounts()
+        self.connections = OpenConnections()
         self._tls = tls
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        """Unfinished TLS handshakes, the oldest first."""
+        self._out_of_descriptors = False
         self._listener = listener(host, port, backlog=_BACKLOG)
         self._listener.settimeout(0)
         self.port: int = self._listener.getsockname()[1]
@@ -92,28 +104,93 @@ class HttpServer:
 
     async def _serve(self) -> None:
         self._loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix=self._name))
-        connections: OpenConnections[_Connection] = OpenConnections()
-        accepting = Accepting(
-            connections,
-            self._counts,
-            most=self._limits.connections,
-            name=self._name,
-            tls=self._tls,
-            handshake_seconds=self._limits.request_seconds,
-        )
         runner = web.AppRunner(self._app, handler_cancellation=True, shutdown_timeout=_CLOSE_SECONDS)
         await runner.setup()
         server = runner.server
         assert server is not None  # noqa: S101  it is set up
-
-        def connection() -> _Connection:
-            return _Connection(server, self._loop, connections, self._limits, self._counts)
-
-        await accepting.run(self._listener, connection, self._stop)
+        await self._accept(lambda: _Connection(server, self))
         await runner.cleanup()
-        for left in connections.all:  # those that did not end in time
+        for left in self.connections.all:  # those that did not end in time
             left.abort()
         await asyncio.sleep(0)  # lets the transports close their sockets
+
+    async def _accept(self, protocol: Factory) -> None:
+        """Accept connections until the end, one at a time, so that the limit on their number is exact.
+
+        By the end, each accepted connection has its protocol.
+        """
+        stopping = self._loop.create_task(self._stop.wait())
+        while not self._stop.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except BlockingIOError:
+                await _readable(self._listener, stopping)
+            except OSError as error:  # usually the client has left
+                out_of_descriptors = error.errno in NO_DESCRIPTOR
+                if out_of_descriptors:
+                    self._make_room(Cut.NO_DESCRIPTOR)
+                    if not self._out_of_descriptors:
+                        _log.warning(f"{self._name} out of file descriptors", error=str(error))
+                    self._out_of_descriptors = True
+                await asyncio.wait({stopping}, timeout=_RETRY_SECONDS if out_of_descriptors else _FULL_SECONDS)
+            else:
+                await self._admit(client, protocol)
+        await stopping
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    async def _admit(self, client: socket.socket, protocol: Factory) -> None:
+        self._out_of_descriptors = False
+        is_full = self.connections.count >= self.limits.connections
+        if is_full:
+            self._make_room(Cut.MADE_ROOM)
+        client.setblocking(False)  # noqa: FBT003  the socket API has it so
+        if self._tls is not None:
+            self._begin_handshake(client, protocol, self._tls)
+            return
+        try:
+            await self._loop.connect_accepted_socket(protocol, client)
+        except OSError:  # the client has left
+            client.close()
+        if is_full:
+            await asyncio.sleep(_FULL_SECONDS)
+
+    def _begin_handshake(self, client: socket.socket, protocol: Factory, tls: Contexts) -> None:
+        """Start a TLS handshake; cancel the oldest one if there are too many."""
+        if len(self._handshakes) >= self.limits.connections:
+            next(iter(self._handshakes)).cancel()
+            self.counts.cut(Cut.MADE_ROOM)
+        task = self._loop.create_task(self._shake_hands(client, protocol, tls))
+        self._handshakes[task] = None
+        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _shake_hands(self, client: socket.socket, protocol: Factory, tls: Contexts) -> None:
+        try:
+            context = await tls()
+        except BaseException:
+            client.close()
+            raise
+        seconds = self.limits.request_seconds
+        try:
+            await self._loop.connect_accepted_socket(protocol, client, ssl=context, ssl_handshake_timeout=seconds)
+        except OSError:  # not TLS, no valid client certificate, or the client has left
+            self.counts.cut(Cut.TLS)
+
+    def _make_room(self, cause: Cut) -> None:
+        if self.connections.close_one():
+            self.counts.cut(cause)
+
+
+async def _readable(listener: socket.socket, stopping: asyncio.Future[Any]) -> None:
+    """Wait until a connection can be accepted, or until the end."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[Any] = loop.create_future()
+    loop.add_reader(listener, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await asyncio.wait({ready, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        with contextlib.suppress(ValueError):  # the listener is closed
+            loop.remove_reader(listener)
 
 
 class _Connection(web.RequestHandler):
@@ -121,27 +198,20 @@ class _Connection(web.RequestHandler):
 
     __slots__ = ("_awaited", "_connections", "_counts", "_socket", "_timer", "busy", "host", "limits", "since")
 
-    def __init__(
-        self,
-        server: web.Server,
-        loop: asyncio.AbstractEventLoop,
-        connections: "OpenConnections[_Connection]",
-        limits: HttpLimits,
-        counts: ConnectionCounts,
-    ) -> None:
+    def __init__(self, server: web.Server, owner: HttpServer) -> None:
         super().__init__(
             server,
-            loop=loop,
+            loop=asyncio.get_running_loop(),
             access_log=_NO_LOG,
             max_headers=_MOST_FIELDS,
             max_line_size=_FIELD_BYTES,
             max_field_size=_FIELD_BYTES,
-            lingering_time=min(1.0, limits.body_seconds),
+            lingering_time=min(1.0, owner.limits.body_seconds),
             auto_decompress=False,
         )
-        self._connections = connections
-        self.limits = limits
-        self._counts = counts
+        self._connections = owner.connections
+        self.limits = owner.limits
+        self._counts = owner.counts
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._awaited = True

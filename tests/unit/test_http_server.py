@@ -193,7 +193,7 @@ class Fake:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "begin", "end", "leave", "close"]), st.integers(0, 5)), max_size=60))
 def test_who_makes_room_is_the_oldest_of_the_host_with_most(steps):
-    connections: OpenConnections[Fake] = OpenConnections()
+    connections = OpenConnections()
     present: list[Fake] = []
     for now, (step, number) in enumerate(steps):
         chosen = present[number % len(present)] if present else None
