@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 import grpc
@@ -28,28 +27,7 @@ _PENDING_STREAMS = 100_000
 """Largest burst of new streams; by default gRPC refuses some above 1,000."""
 
 
-def server_credentials(cert_path: Path | None, *, reload: bool = True) -> grpc.ServerCredentials:
-    """Return credentials from `tls.crt` and `tls.key` in a directory, self-signed ones without a directory.
-
-    With `reload`, every new connection gets the current pair of the files; open connections are not changed.
-    Raises ConfigurationError when the files cannot be read or do not belong together.
-    """
-    if cert_path is None:
-        return grpc.ssl_server_credentials([self_signed()])
-    files = CertificateFiles(cert_path)
-    if not reload:
-        return grpc.ssl_server_credentials([files.pair])
-
-    def current() -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([files.pair])
-
-    return grpc.dynamic_ssl_server_credentials(
-        current(),
-        lambda: current() if files.renew() else None,  # type: ignore[arg-type,return-value]  # None is "no change"
-    )
-
-
-def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
     """Listen on `ip:port` or `unix:/path`, in plaintext without credentials; return the port, 0 for a unix socket.
 
     Raises ConfigurationError when the address is taken, even in part.
@@ -70,7 +48,7 @@ def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredenti
     return 0 if place is None else port
 
 
-class CallHandlers(grpc.GenericRpcHandler):
+class _CallHandlers(grpc.GenericRpcHandler):
     """Carries the calls of these methods."""
 
     def __init__(self, methods: Methods, settings: ServerSettings, budgets: Budgets) -> None:
@@ -116,13 +94,13 @@ class GrpcioCarrier:
             ]
         )
         methods = {**session_methods(self._sessions), **(self._health if settings.health_on_main else {})}
-        server.add_generic_rpc_handlers((CallHandlers(methods, settings, budgets),))
-        self.port = bind(server, settings.address, _credentials(settings) if settings.secure else None)
+        server.add_generic_rpc_handlers((_CallHandlers(methods, settings, budgets),))
+        self.port = _bind(server, settings.address, _credentials(settings) if settings.secure else None)
         await server.start()
         if settings.health_address is not None:
             self._health_server = server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-            server.add_generic_rpc_handlers((CallHandlers(self._health, settings, budgets),))
-            self.health_port = bind(server, settings.health_address, None)
+            server.add_generic_rpc_handlers((_CallHandlers(self._health, settings, budgets),))
+            self.health_port = _bind(server, settings.health_address, None)
             await server.start()
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
@@ -133,12 +111,28 @@ class GrpcioCarrier:
 
 
 def _credentials(settings: ServerSettings) -> grpc.ServerCredentials:
+    """Return credentials; raises ConfigurationError.
+
+    With reloads, every new connection gets the current pair of the files; open connections are not changed.
+    """
     if settings.tls_min_version is not TlsVersion.TLS_1_2 or settings.tls_ciphers:
         raise ConfigurationError(
             "--transport grpcio has no minimum version of TLS but 1.2, and no choice of cipher suites: leave "
             "--tls-min-version and --tls-cipher-suites out, or use --transport asyncio"
         )
-    return server_credentials(settings.cert_path, reload=settings.cert_reload)
+    if settings.cert_path is None:
+        return grpc.ssl_server_credentials([self_signed()])
+    files = CertificateFiles(settings.cert_path)
+    if not settings.cert_reload:
+        return grpc.ssl_server_credentials([files.pair])
+
+    def current() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([files.pair])
+
+    return grpc.dynamic_ssl_server_credentials(
+        current(),
+        lambda: current() if files.renew() else None,  # type: ignore[arg-type,return-value]  # None is "no change"
+    )
 
 
 class _CarriedCall(Outlet):

@@ -16,7 +16,7 @@ from epp.runtime.addresses import listener, parse_host_port, refusal
 _UNIX = "unix:"
 
 
-def bound_socket(address: str) -> socket.socket:
+def _bound(address: str) -> socket.socket:
     """Return a socket that listens on `ip:port` or `unix:/path`; raises ConfigurationError when it is taken."""
     if address.startswith(_UNIX):
         return _unix(address)
@@ -27,8 +27,7 @@ def bound_socket(address: str) -> socket.socket:
         raise ConfigurationError(refusal(place, error)) from error
 
 
-def unlink(address: str) -> None:
-    """Remove the file of a unix socket that was listened on."""
+def _unlink(address: str) -> None:
     if address.startswith(_UNIX):
         Path(address.removeprefix(_UNIX)).unlink(missing_ok=True)
 
@@ -97,7 +96,7 @@ class Http2Carrier:
         health = health_methods(self._health)
         methods = {**session_methods(self._sessions), **(health if settings.health_on_main else {})}
         tls = _contexts(settings) if settings.secure else None
-        sock = bound_socket(settings.address) if settings.address else None
+        sock = _bound(settings.address) if settings.address else None
         self.port = 0 if sock is None else _port(sock)
         limits = Limits(
             max_message_bytes=settings.receive_bytes,
@@ -116,7 +115,7 @@ class Http2Carrier:
             )
             await self.server.start(sock)
         if settings.health_address is not None:
-            sock = bound_socket(settings.health_address)
+            sock = _bound(settings.health_address)
             self._health_server = GrpcServer(health, Limits())
             self.health_port = _port(sock)
             await self._health_server.start(sock)
@@ -124,7 +123,7 @@ class Http2Carrier:
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
         if self._listening is not None:
             await self._listening.stop(grace_seconds)
-            unlink(self._settings.address)
+            _unlink(self._settings.address)
         if self._health_server is not None:
             await self._health_server.stop(health_grace_seconds)
 

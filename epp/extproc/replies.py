@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -43,7 +44,7 @@ from epp.framework.roles import Metadata
 GRPC_STATUS = "grpc-status"
 _CONTENT_TYPE = "application/grpc"
 _INTERNAL = 13
-_HTTP_BY_GRPC = {
+HTTP_BY_GRPC = {
     "1": 499, "2": 500, "3": 400, "4": 504, "5": 404, "6": 409, "7": 403, "8": 429, "9": 400, "10": 409, "11": 400,
     "12": 501, "13": 500, "14": 503, "15": 500, "16": 401,
 }  # fmt: skip
@@ -52,16 +53,6 @@ _GRPC_BY_HTTP = {400: 3, 401: 16, 403: 7, 404: 12, 408: 4, 412: 9, 413: 8, 429: 
 
 def is_grpc(headers: Headers) -> bool:
     return headers.get("content-type", "").startswith(_CONTENT_TYPE)
-
-
-def grpc_status(status: int) -> int:
-    """Return the status of a call that is refused with this HTTP status."""
-    return _GRPC_BY_HTTP.get(status, _INTERNAL)
-
-
-def http_status(grpc: str, otherwise: int) -> int:
-    """Return the HTTP status for the status of a call; `otherwise` for OK and unknown ones."""
-    return _HTTP_BY_GRPC.get(grpc, otherwise)
 
 
 PIECE_BYTES = 62_000
@@ -136,23 +127,19 @@ def _body(kind: str, *within: bytes) -> Nested:
     return Nested(*within, tag(BodyResponse, "response"), tag(ProcessingResponse, kind))
 
 
-def _piece(kind: str, *, end_of_stream: bool) -> Nested:
-    """Return a piece of a full-duplex body, around its bytes."""
-    end = flag(StreamedBodyResponse, "end_of_stream") if end_of_stream else b""
-    return _body(kind, end + tag(StreamedBodyResponse, "body"), tag(BodyMutation, "streamed_response"), _BODY_MUTATION)
+def _piece(kind: str) -> tuple[Nested, Nested]:
+    """Return a piece of a full-duplex body, and the last one, around their bytes."""
+    body, end = tag(StreamedBodyResponse, "body"), flag(StreamedBodyResponse, "end_of_stream")
+    around = tag(BodyMutation, "streamed_response"), _BODY_MUTATION
+    return _body(kind, body, *around), _body(kind, end + body, *around)
 
 
 _SETTINGS = {name: _setting(name) for name in (DESTINATION, CONTENT_LENGTH, REQUEST_ID)}
 _REQUEST_HEADERS_ROUTED = _headers("request_headers", _ROUTED)
 _REQUEST_BODY_ROUTED = _body("request_body", _ROUTED)
 _REQUEST_BODY_REPLACED = _body("request_body")
-_REQUEST_PIECE = _piece("request_body", end_of_stream=False)
-_LAST_REQUEST_PIECE = _piece("request_body", end_of_stream=True)
 _RESPONSE_HEADERS = _headers("response_headers", _HEADER_MUTATION)
 _RESPONSE_BODY_REPLACED = _body("response_body", tag(BodyMutation, "body"), _BODY_MUTATION)
-_RESPONSE_PIECE = _piece("response_body", end_of_stream=False)
-_LAST_RESPONSE_PIECE = _piece("response_body", end_of_stream=True)
-
 _RESPONSE_HEADERS_SEEN = _RESPONSE_HEADERS(_setting(WENT_INTO_RESPONSE_HEADERS)(b"true"))
 
 
@@ -183,11 +170,6 @@ def destination_with_body(forwarding: Forwarding, changed: bytes | None) -> byte
     return _REQUEST_BODY_REPLACED(common) + _destination_metadata(forwarding)
 
 
-def request_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
-    """Return a full-duplex request body in pieces; an empty body is one empty piece."""
-    return _pieces(body, _REQUEST_PIECE, _LAST_REQUEST_PIECE if end_of_stream else _REQUEST_PIECE)
-
-
 def response_headers_pass(added: Mapping[str, str], remove: Sequence[str]) -> bytes:
     """Let the response headers pass, marked as seen, with changes."""
     if not added and not remove:
@@ -214,11 +196,6 @@ def response_body_replaced(changed: bytes) -> bytes:
     return _RESPONSE_BODY_REPLACED(changed) if changed else _RESPONSE_BODY_CLEARED
 
 
-def response_body_pieces(body: bytes, *, end_of_stream: bool) -> list[bytes]:
-    """Return a piece of a full-duplex response body, split if it is too large."""
-    return _pieces(body, _RESPONSE_PIECE, _LAST_RESPONSE_PIECE if end_of_stream else _RESPONSE_PIECE)
-
-
 def metadata_field(metadata: Metadata) -> bytes:
     """Return bytes to append to a reply for dynamic metadata by namespace and key."""
     if not metadata:
@@ -233,21 +210,6 @@ def more_time(seconds: int) -> bytes:
     reply = ProcessingResponse()
     reply.override_message_timeout.seconds = seconds
     return reply.SerializeToString()
-
-
-def immediate(
-    status: int, headers: Mapping[str, str], body: bytes, details: str, grpc: GrpcStatus | None = None
-) -> bytes:
-    """End the exchange with an answer of the picker; `grpc` is the status of a gRPC call."""
-    return ProcessingResponse(
-        immediate_response=ImmediateResponse(
-            status=HttpStatus(code=status),
-            headers=HeaderMutation.FromString(_mutation(headers, ())),
-            body=body,
-            details=details,
-            grpc_status=grpc,
-        )
-    ).SerializeToString()
 
 
 def _request_mutation(forwarding: Forwarding) -> bytes:
@@ -268,14 +230,19 @@ def _destination_metadata(forwarding: Forwarding) -> bytes:
     return reply.SerializeToString()
 
 
-def _pieces(body: bytes, piece: Nested, last: Nested) -> list[bytes]:
-    """Split a body that is too large for one piece; the replies are the only copy."""
+def _pieces(piece: Nested, final: Nested, body: bytes, *, end_of_stream: bool) -> list[bytes]:
+    """Return a full-duplex body in pieces, which are the only copy of it; an empty body is one empty piece."""
+    last = final if end_of_stream else piece
     if len(body) <= PIECE_BYTES:
         return [last(body)]
     view = memoryview(body)
     *parts, rest = [view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES)]
     before = piece.before(PIECE_BYTES)
     return [*(b"".join((before, part)) for part in parts), b"".join((last.before(len(rest)), rest))]
+
+
+request_body_pieces = partial(_pieces, *_piece("request_body"))
+response_body_pieces = partial(_pieces, *_piece("response_body"))
 
 
 def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
@@ -285,7 +252,7 @@ def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
     plain message for other paths. With `plain`, it is always the sentence of llm-d-router. A gRPC call ends with a
     status of gRPC and the message.
     """
-    grpc = GrpcStatus(status=grpc_status(error.status)) if is_grpc(headers) else None
+    grpc = GrpcStatus(status=_GRPC_BY_HTTP.get(error.status, _INTERNAL)) if is_grpc(headers) else None
     content_type, body = (
         (_PLAIN_TEXT, (error.sentence if plain else error.message).encode())
         if plain or grpc is not None
@@ -296,7 +263,15 @@ def refusal(error: RequestError, headers: Headers, *, plain: bool) -> bytes:
         answer[DROPPED_REASON] = error.reason
     if error.retry_after_seconds is not None:
         answer[RETRY_AFTER] = str(error.retry_after_seconds)
-    return immediate(error.status, answer, body, type(error).__name__, grpc)
+    return ProcessingResponse(
+        immediate_response=ImmediateResponse(
+            status=HttpStatus(code=error.status),
+            headers=HeaderMutation.FromString(_mutation(answer, ())),
+            body=body,
+            details=type(error).__name__,
+            grpc_status=grpc,
+        )
+    ).SerializeToString()
 
 
 def _error_body(error: RequestError, headers: Headers) -> tuple[str, bytes]:

@@ -21,7 +21,7 @@ from epp.extproc.exchange import (
     response_mode,
 )
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_headers, read_some
-from epp.extproc.replies import GRPC_STATUS, http_status, is_grpc
+from epp.extproc.replies import GRPC_STATUS, HTTP_BY_GRPC, is_grpc
 from epp.extproc.settings import ResponseUsage
 from epp.extproc.wire import HeaderMap, HttpBody, HttpHeaders
 from epp.framework.clock import Clock
@@ -234,10 +234,6 @@ class ResponseHalf:
         if self._mode is None:
             self._use(mode)
 
-    def end(self) -> None:
-        """Accept no more messages."""
-        self.progress = _ENDED
-
     def check_headers_shown(self) -> None:
         """Log once for each gateway that hides response headers that decision headers have no effect."""
         wanted, self._decision_headers = self._decision_headers, False  # one exchange counts once
@@ -256,7 +252,7 @@ class ResponseHalf:
         read = self._request_mode(routing, restored=bool(client_model), event_stream=event_stream)
         code = int(status) if status.isdecimal() else 0
         if GRPC_STATUS in headers and is_grpc(routing.request.headers):  # of a response without a message
-            code = http_status(headers[GRPC_STATUS], code)
+            code = HTTP_BY_GRPC.get(headers[GRPC_STATUS], code)
         added = routing.response_started(
             code,
             partial(read_headers, message.headers),

@@ -194,7 +194,7 @@ class Session:
             elif cause is Cause.CLIENT_DISCONNECT:
                 request.abandon()
         if response is not None:
-            response.end()
+            response.progress = _ENDED
             self.done = True
         if request is not None:
             if request.trace is not None:

@@ -125,12 +125,11 @@ class TlsContexts:
     """
 
     def __init__(self, cert_path: Path | None, min_version: TlsVersion, ciphers: str = "", *, reload: bool) -> None:
-        self._min_version = _VERSIONS[min_version]
-        self._ciphers = ciphers
+        self._new = partial(server_context, min_version=_VERSIONS[min_version], ciphers=ciphers)
         self._files = None if cert_path is None else CertificateFiles(cert_path)
         self._reload = reload
         self._reloads = RELOADS.count
-        self._context = self._new(self_signed() if self._files is None else self._files.pair)
+        self._context = self._new(*(self_signed() if self._files is None else self._files.pair))
 
     async def __call__(self) -> ssl.SSLContext:
         if self._files is not None and (self._reload or self._reloads != RELOADS.count):
@@ -140,10 +139,7 @@ class TlsContexts:
 
     def _renew(self) -> None:
         if self._files is not None and self._files.renew():
-            self._context = self._new(self._files.pair)
-
-    def _new(self, pair: tuple[bytes, bytes]) -> ssl.SSLContext:
-        return server_context(*pair, self._min_version, self._ciphers)
+            self._context = self._new(*self._files.pair)
 
 
 def server_context(
