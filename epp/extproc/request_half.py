@@ -61,7 +61,6 @@ class RequestHalf:
     def __init__(
         self,
         director: Director,
-        mode: BodyMode | None,
         settings: ExchangeSettings,
         traits: GatewayTraits,
         evict: Callable[[], None],
@@ -71,11 +70,11 @@ class RequestHalf:
     ) -> None:
         self._director = director
         self._metadata = metadata
-        self._began: float | None = director.clock.now()
+        self._began: float | None = None
         self._claim = claim
         self._evict = evict
-        self._mode = mode
-        self._is_envoy = mode is not None  # other gateways do not state their modes
+        self._mode: BodyMode | None = None
+        self._is_envoy = False
         self._settings = settings
         self._traits = traits
         self._progress = _EXPECTED
@@ -90,6 +89,12 @@ class RequestHalf:
         self.subset: Subset | None = None
         self.routing: Routing | None = None
         self.trace: RequestTrace | None = None
+
+    def begin(self, mode: BodyMode | None) -> None:
+        """Note the mode that the first message states."""
+        self._began = self._director.clock.now()
+        self._mode = mode
+        self._is_envoy = mode is not None  # other gateways do not state their modes
 
     @property
     def awaiting_body(self) -> bool:

@@ -63,10 +63,10 @@ _NO_PIECE: tuple[bytes, bytes, bytes, bool] = (b"", b"", b"", False)
 class ResponseHalf:
     """Answers response messages, and reports them to the routing."""
 
-    def __init__(self, modes: Modes, clock: Clock, settings: ExchangeSettings, traits: GatewayTraits) -> None:
-        self._modes = modes
-        self._mode = modes.response
-        self._in_place = modes.response in IN_PLACE
+    def __init__(self, clock: Clock, settings: ExchangeSettings, traits: GatewayTraits) -> None:
+        self._modes = Modes()
+        self._mode: BodyMode | None = None
+        self._in_place = False
         self._requested_mode: BodyMode | None = None
         self._response_usage = settings.response_usage
         self._now = clock.now
@@ -80,6 +80,11 @@ class ResponseHalf:
         self._whole = False
         self._held: PendingRequest | None = None
         self._sliced = _NO_PIECE
+
+    def begin(self, modes: Modes) -> None:
+        """Note the modes that the first message states."""
+        self._modes = modes
+        self._use(modes.response)
 
     @property
     def unseen(self) -> bool:

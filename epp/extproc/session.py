@@ -29,7 +29,7 @@ from epp.extproc.replies import refusal
 from epp.extproc.request_half import RequestHalf, ignore
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
-from epp.framework import Headers, RequestError
+from epp.framework import RequestError
 from epp.framework.errors import InternalError
 from epp.framework.refusals import (
     BodyTimeoutError,
@@ -53,13 +53,11 @@ class Session:
     """`receive` each message, then `close` once after the end of the stream."""
 
     __slots__ = (
-        "_director",
+        "_has_begun",
         "_is_mode_unknown",
-        "_metadata",
         "_request",
         "_response",
         "_settings",
-        "_traits",
         "claim",
         "done",
         "on_eviction",
@@ -77,12 +75,10 @@ class Session:
         """`metadata` is the initial metadata of the stream."""
         self.claim = claim
         """The share of the exchange in the budgets; close it with the stream."""
-        self._director = director
-        self._metadata = metadata
         self._settings = settings
-        self._traits = traits
-        self._request: RequestHalf | None = None
-        self._response: ResponseHalf | None = None
+        self._request = RequestHalf(director, settings, traits, self._evicted, claim=claim, metadata=metadata)
+        self._response = ResponseHalf(director.clock, settings, traits)
+        self._has_begun = False
         self._is_mode_unknown = False
         self.done = False
         """Whether the exchange has ended."""
@@ -94,12 +90,12 @@ class Session:
     @property
     def is_evictable(self) -> bool:
         """Whether `on_eviction` may be called."""
-        return self._request is not None and self._request.routing is not None and self._request.routing.is_evictable
+        return self._request.routing is not None and self._request.routing.is_evictable
 
     @property
     def is_incomplete(self) -> bool:
         """Whether the gateway must send more of the request soon."""
-        return self._request is None or self._request.is_incomplete
+        return self._request.is_incomplete
 
     def receive(self, message: ProcessingRequest | RequestPiece) -> Sequence[Answer]:
         """Return the answers to a message; raises ProtocolError.
@@ -108,8 +104,8 @@ class Session:
         """
         try:
             request, response = self._request, self._response
-            if request is None or response is None:
-                request, response = self._begin(message)
+            if not self._has_begun:
+                self._begin(message)
             if isinstance(message, RequestPiece):
                 self.silence_timeout = None
                 _read_metadata(message.beside, request)
@@ -118,7 +114,7 @@ class Session:
             if kind == "response_body" and response.progress is _BODY:  # the most frequent kind; its metadata is known
                 answers: Sequence[Answer] = response.on_body(message.response_body, request.routing)
             else:
-                answers = self._answer(message, kind, request, response)
+                answers = self._answer(message, kind)
                 if self._is_mode_unknown:
                     self.silence_timeout = SILENCE_TIMEOUT_SECONDS if request.awaiting_body else None
             if response.progress is _ENDED:
@@ -128,12 +124,10 @@ class Session:
         return answers
 
     def resume(self) -> Sequence[Answer]:
-        request, response = self._request, self._response
-        if request is None or response is None:
-            return ()
+        response = self._response
         try:
             if not response.is_held:
-                return request.resume()
+                return self._request.resume()
             answers = response.resume()
             if response.progress is _ENDED:
                 self.close(Cause.NATURAL)
@@ -143,8 +137,6 @@ class Session:
 
     def on_silence(self) -> Sequence[Answer]:
         """Return the answers after a silence of the gateway."""
-        if self._request is None or self._response is None:
-            return ()
         self.silence_timeout = None
         self._response.assume(BodyMode.STREAMED)  # the only streaming mode of gateways that wait
         try:
@@ -157,9 +149,8 @@ class Session:
 
         Empty if the request is complete or has not started.
         """
-        request = self._request
         reason = TooManyPendingError() if self.claim.evicted else error
-        given_up = None if request is None else request.give_up(reason)
+        given_up = self._request.give_up(reason) if self._has_begun else None
         if given_up is None:
             return ()
         if isinstance(reason, BodyTimeoutError):
@@ -172,9 +163,9 @@ class Session:
         A gateway that already sent response headers ends the response instead. Empty if the request has ended, or is
         answered in part and exempt from eviction.
         """
-        routing = None if self._request is None else self._request.routing
+        routing = self._request.routing
         error = None if routing is None else routing.eviction
-        if self._request is None or error is None:
+        if error is None:
             return ()
         if self._request.trace is not None:
             self._request.trace.refused(error)
@@ -184,45 +175,32 @@ class Session:
     def close(self, cause: Cause = Cause.CLIENT_DISCONNECT) -> None:
         """Complete the routed request with `cause` if it is still open; record an unrouted one as abandoned."""
         request, response = self._request, self._response
-        if request is not None:
-            if request.routing is not None:
-                if cause is Cause.CLIENT_DISCONNECT and response is not None and response.unseen:
-                    cause = Cause.UNSEEN
-                request.routing.complete(cause)
-                if response is not None:
-                    response.check_headers_shown()
-            elif cause is Cause.CLIENT_DISCONNECT:
-                request.abandon()
-        if response is not None:
-            response.progress = _ENDED
-            self.done = True
-        if request is not None:
-            if request.trace is not None:
-                request.trace.ended(request.routing, cause)
-            request.release()
+        if request.routing is not None:
+            if cause is Cause.CLIENT_DISCONNECT and response.unseen:
+                cause = Cause.UNSEEN
+            request.routing.complete(cause)
+            response.check_headers_shown()
+        elif cause is Cause.CLIENT_DISCONNECT:
+            request.abandon()
+        response.progress = _ENDED
+        self.done = True
+        if request.trace is not None:
+            request.trace.ended(request.routing, cause)
+        request.release()
         self.on_eviction = ignore  # breaks the reference cycle with the carrier
 
-    def _begin(self, message: ProcessingRequest | RequestPiece) -> tuple[RequestHalf, ResponseHalf]:
+    def _begin(self, message: ProcessingRequest | RequestPiece) -> None:
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)
+        self._has_begun = True
         self._is_mode_unknown = modes.request is None
-        self._request = RequestHalf(
-            self._director,
-            modes.request,
-            self._settings,
-            self._traits,
-            self._evicted,
-            claim=self.claim,
-            metadata=self._metadata,
-        )
-        self._response = ResponseHalf(modes, self._director.clock, self._settings, self._traits)
-        return self._request, self._response
+        self._request.begin(modes.request)
+        self._response.begin(modes)
 
     def _evicted(self) -> None:
         self.on_eviction()
 
-    def _answer(
-        self, message: ProcessingRequest, kind: str | None, request: RequestHalf, response: ResponseHalf
-    ) -> Sequence[Answer]:
+    def _answer(self, message: ProcessingRequest, kind: str | None) -> Sequence[Answer]:
+        request, response = self._request, self._response
         _read_metadata(message, request)
         match kind:
             case "request_headers":
@@ -249,7 +227,7 @@ class Session:
         """
         if isinstance(error, ProtocolError):
             raise error
-        trace = None if self._request is None else self._request.trace
+        request, trace = self._request, self._request.trace
         if trace is not None and isinstance(error, RequestError):
             trace.refused(error)
         if isinstance(error, StartingError):
@@ -258,15 +236,12 @@ class Session:
         if not isinstance(error, RequestError):
             _log.exception("request failed", error=str(error))
             error = InternalError(f"{type(error).__name__} on this request")
-            if self._request is not None:
-                self._request.fail(error)
-                if trace is not None:
-                    trace.refused(error)
-        if self._request is not None:
-            self._request.processed()
+            request.fail(error)
+            if trace is not None:
+                trace.refused(error)
+        request.processed()
         self.close(Cause.ERROR)
-        headers = Headers() if self._request is None else self._request.headers
-        return (refusal(error, headers, plain=self._settings.plain_errors),)
+        return (refusal(error, request.headers, plain=self._settings.plain_errors),)
 
 
 def _read_metadata(message: ProcessingRequest, request: RequestHalf) -> None:
