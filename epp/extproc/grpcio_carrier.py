@@ -69,7 +69,7 @@ class _CallHandlers(grpc.GenericRpcHandler):
 
 
 class GrpcioCarrier:
-    """The ext_proc service and its health service, on grpc.aio."""
+    """The ext_proc service and its health service, on grpc.aio; used like `Http2Carrier`."""
 
     def __init__(self, sessions: SessionSource, health: Health, settings: ServerSettings) -> None:
         self._sessions = sessions

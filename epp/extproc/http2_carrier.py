@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Protocol
 
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.server import Contexts, GrpcServer
+from epp.extproc.http2.server import GrpcServer
 from epp.extproc.open_streams import OpenStreams, SessionSource, session_methods
 from epp.extproc.server import Health, health_methods
 from epp.extproc.settings import ServerSettings
 from epp.framework import ConfigurationError
 from epp.runtime.addresses import listener, parse_host_port, refusal
+from epp.runtime.http_connections import Contexts
 
 _UNIX = "unix:"
 
@@ -89,9 +90,11 @@ class Http2Carrier:
         """The server of ext_proc, once started; None with an acceptor."""
         self._health_server: GrpcServer | None = None
         self.port = 0
+        """The port in use; 0 for a unix socket."""
         self.health_port = 0
 
     async def start(self) -> None:
+        """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
         settings = self._settings
         health = health_methods(self._health)
         methods = {**session_methods(self._sessions), **(health if settings.health_on_main else {})}
@@ -121,6 +124,7 @@ class Http2Carrier:
             await self._health_server.start(sock)
 
     async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
+        """Stop listening; end the streams that are open after the grace period."""
         if self._listening is not None:
             await self._listening.stop(grace_seconds)
             _unlink(self._settings.address)

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -19,8 +19,9 @@ from epp.runtime.addresses import parse_host_port, shown_listening
 from epp.runtime.supervisor import first_of
 
 if TYPE_CHECKING:
+    from epp.extproc.grpcio_carrier import GrpcioCarrier
     from epp.extproc.http2.server import GrpcServer
-    from epp.extproc.http2_carrier import Acceptor
+    from epp.extproc.http2_carrier import Acceptor, Http2Carrier
 
 
 LIVENESS = "liveness"
@@ -168,24 +169,6 @@ _log = structlog.get_logger()
 _FLUSH_SECONDS = 1.0
 
 
-class Carrier(Protocol):
-    """A gRPC server that carries sessions, and its health service."""
-
-    port: int
-    """The port in use; 0 for a unix socket."""
-    health_port: int
-
-    @property
-    def server(self) -> "GrpcServer | None":
-        """The started HTTP/2 server of ext_proc; None if another library or process has it."""
-
-    async def start(self) -> None:
-        """Listen; raises ConfigurationError when an address is taken or a certificate is bad."""
-
-    async def stop(self, grace_seconds: float, health_grace_seconds: float) -> None:
-        """Stop listening; end the streams that are open after the grace period."""
-
-
 class ExtProcServer:
     """Listens, answers health checks, drains and stops.
 
@@ -268,7 +251,9 @@ class ExtProcServer:
             _log.info("streams cut", streams=cut)
 
 
-def _carrier(sessions: SessionSource, health: Health, settings: ServerSettings, acceptor: "Acceptor | None") -> Carrier:
+def _carrier(
+    sessions: SessionSource, health: Health, settings: ServerSettings, acceptor: "Acceptor | None"
+) -> "GrpcioCarrier | Http2Carrier":
     if settings.transport is Transport.GRPCIO:
         from epp.extproc.grpcio_carrier import GrpcioCarrier  # noqa: PLC0415  14 MB that the other does not need
 

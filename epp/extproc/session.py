@@ -88,11 +88,6 @@ class Session:
         """Called when the request must end before its response: call `evict` soon, outside of other calls."""
 
     @property
-    def is_evictable(self) -> bool:
-        """Whether `on_eviction` may be called."""
-        return self._request.routing is not None and self._request.routing.is_evictable
-
-    @property
     def is_incomplete(self) -> bool:
         """Whether the gateway must send more of the request soon."""
         return self._request.is_incomplete

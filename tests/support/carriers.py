@@ -9,7 +9,7 @@ from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.grpcio_carrier import GrpcioCarrier
 from epp.extproc.http2_carrier import Http2Carrier
 from epp.extproc.open_streams import SessionSource, StreamObserver
-from epp.extproc.server import Carrier, ExtProcServer, Health
+from epp.extproc.server import ExtProcServer, Health
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings, ServerSettings, Transport
 from tests.support.exchanges import Bench
@@ -18,7 +18,7 @@ from tests.support.exchanges import Bench
 @contextlib.asynccontextmanager
 async def carrying(
     address: str = "127.0.0.1:0", transport: Transport = Transport.ASYNCIO, **settings
-) -> AsyncIterator[tuple[Carrier, Health]]:
+) -> AsyncIterator[tuple[Http2Carrier | GrpcioCarrier, Health]]:
     """Run a carrier for health checks alone, in plaintext unless `secure` is set."""
     carriers = {Transport.ASYNCIO: Http2Carrier, Transport.GRPCIO: GrpcioCarrier}
     sessions, health = SessionSource(_no_session, Budgets(BudgetSettings())), Health()

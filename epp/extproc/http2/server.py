@@ -5,8 +5,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import structlog
 
@@ -15,6 +14,7 @@ from epp.extproc.http2.limits import BufferedBytes, Capacity, Limits, RateLimite
 from epp.extproc.http2.protocol import GrpcProtocol
 from epp.extproc.http2.service import Methods
 from epp.extproc.http2.tls_session import TlsSession
+from epp.runtime.http_connections import Contexts
 
 _log = structlog.get_logger()
 
@@ -27,9 +27,6 @@ _MOST_HELD_BYTES = 64 * 1024 * 1024
 _SWEEPS = 4
 """Checks for stalled streams within the timeout."""
 _MOST_SWEEP_SECONDS = 10.0
-
-Contexts = Callable[[], Awaitable[ssl.SSLContext]]
-"""Returns the TLS context for one new connection."""
 
 
 async def accepted(sock: socket.socket) -> AsyncIterator[socket.socket]:

@@ -15,10 +15,11 @@ from hpack import Encoder
 from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import Limits
-from epp.extproc.http2.server import Contexts, GrpcServer, accepted
+from epp.extproc.http2.server import GrpcServer, accepted
 from epp.extproc.http2.service import Call, ErrorCode
 from epp.extproc.tls import self_signed, server_context
 from epp.runtime.addresses import listener
+from epp.runtime.http_connections import Contexts
 from tests.support.http2.frame_client import ECHO, HEAD, data, message, parse
 from tests.support.serving import trusting
 from tests.support.waiting import until
