@@ -73,14 +73,6 @@ async def test_new_connections_get_the_certificate_that_is_there_by_then(tmp_pat
             assert await check(after, "liveness") == SERVING
 
 
-async def test_certificate_that_is_no_pair_leaves_the_old_one_in_use(tmp_path):
-    (key, old), (_, new) = new_pair(), new_pair()
-    mount(tmp_path, "1", key, old)
-    async with carrying(secure=True, cert_path=tmp_path) as (carrier, _):
-        mount(tmp_path, "2", key, new)
-        assert await shown(carrier.port) == old
-
-
 async def test_bad_certificate_is_named_at_the_start(tmp_path):
     with pytest.raises(ConfigurationError, match=r"it must hold tls\.crt and tls\.key"):
         async with carrying(secure=True, cert_path=tmp_path):

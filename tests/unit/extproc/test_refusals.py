@@ -145,13 +145,9 @@ def test_error_of_openai_does_not_speak_of_this_program(case):
 
 
 CODES = {
-    400: "BadRequest",
-    404: "NotFound",
-    413: "PayloadTooLarge",
-    429: "ResourceExhausted",
-    500: "Internal",
-    503: "ServiceUnavailable",
-}
+    400: "BadRequest", 404: "NotFound", 413: "PayloadTooLarge",
+    429: "ResourceExhausted", 500: "Internal", 503: "ServiceUnavailable",
+}  # fmt: skip
 LLM_D = {
     NO_MODEL: "model not found in request body",
     NO_ROOM: "no endpoints available for the given request",
@@ -174,12 +170,9 @@ def test_plain_error_is_the_sentence_of_llm_d(case):
 
 
 ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    503: "overloaded_error",
-}
+    400: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",
+    500: "api_error", 503: "overloaded_error",
+}  # fmt: skip
 FOR_ANTHROPIC = ["truncated", "no body", "model is a number", "too large", "shed", "plugin fails", "none in the subset"]
 
 

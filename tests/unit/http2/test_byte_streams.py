@@ -98,22 +98,3 @@ def test_bytes_of_any_kind_end_in_a_goaway_or_in_silence(noise, cuts):
         server.connection.out.clear()
         server.lose()
         server.assert_released()
-
-
-def test_error_of_one_stream_leaves_the_others_alone():
-    for wrong in (
-        h2.window_update(1, 0),
-        h2.headers(1, b"\x88"),
-        h2.priority(1, 1),
-        h2.frame(h2.Kind.PRIORITY, 0, 1, b"123"),
-        h2.window_update(1, h2.MOST_WINDOW),
-    ):
-        server = EchoServer()
-        first, opened = server.peer.call(PATH)
-        second, asked = server.peer.call(PATH)
-        server.feed(opened, asked, wrong)
-        assert first.reset is not None, wrong
-        server.feed(server.peer.send(second, grpc_message(b"e1"), end=True))
-        assert (second.status, second.messages) == (0, [b"1 1"])
-        assert server.peer.goaway is None
-        server.assert_released()

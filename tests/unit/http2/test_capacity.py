@@ -5,19 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from epp.extproc.http2.limits import GRACE_SECONDS, Account, BufferedBytes, Capacity
+from epp.framework import ManualClock
 
 MIB = 1024 * 1024
 LIMIT = 8 * MIB
 LARGE_LIMIT = 7 * MIB
 """What is left of it for large holders."""
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def holding(held: BufferedBytes, size: int) -> tuple[Account, list[str]]:
@@ -37,7 +30,7 @@ def test_things_are_refused_beyond_the_limit_and_have_room_again_once_others_are
 
 
 def test_a_large_holder_is_refused_while_the_others_have_had_no_time():
-    held = BufferedBytes("bytes", LIMIT, clock=Clock())
+    held = BufferedBytes("bytes", LIMIT, clock=ManualClock().now)
     other, told = holding(held, 5 * MIB)
     late = held.account()
     assert late.add(2 * MIB)
@@ -46,12 +39,12 @@ def test_a_large_holder_is_refused_while_the_others_have_had_no_time():
 
 
 def test_the_oldest_holder_gives_way_once_it_has_had_its_time():
-    clock = Clock()
-    held = BufferedBytes("bytes", LIMIT, clock=clock)
+    clock = ManualClock()
+    held = BufferedBytes("bytes", LIMIT, clock=clock.now)
     first, first_told = holding(held, 3 * MIB)
-    clock.now += 1
+    clock.advance(1)
     _, second_told = holding(held, 3 * MIB)
-    clock.now += GRACE_SECONDS
+    clock.advance(GRACE_SECONDS)
     late = held.account()
     assert late.add(4 * MIB)
     assert (first_told, second_told) == (["give way"], [])
@@ -60,16 +53,16 @@ def test_the_oldest_holder_gives_way_once_it_has_had_its_time():
 
 
 def test_a_holder_never_gives_way_to_itself():
-    clock = Clock()
-    held = BufferedBytes("bytes", LIMIT, clock=clock)
+    clock = ManualClock()
+    held = BufferedBytes("bytes", LIMIT, clock=clock.now)
     account, told = holding(held, LARGE_LIMIT)
-    clock.now += 10 * GRACE_SECONDS
+    clock.advance(10 * GRACE_SECONDS)
     assert not account.add(1)
     assert (account.size, told) == (LARGE_LIMIT, [])
 
 
 def test_small_holders_have_room_of_their_own():
-    held = BufferedBytes("bytes", LIMIT, clock=Clock())
+    held = BufferedBytes("bytes", LIMIT, clock=ManualClock().now)
     holding(held, LARGE_LIMIT)
     small = held.account()
     assert small.add(10_000)
@@ -77,7 +70,7 @@ def test_small_holders_have_room_of_their_own():
 
 
 def test_one_of_the_largest_size_fits_beside_nothing_else():
-    held = BufferedBytes("bytes", 2 * 32 * MIB, clock=Clock())
+    held = BufferedBytes("bytes", 2 * 32 * MIB, clock=ManualClock().now)
     account = held.account()
     assert all(account.add(MIB) for _ in range(33))
 
@@ -89,8 +82,8 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
-        self.held = BufferedBytes("bytes", LIMIT, clock=self.clock)
+        self.clock = ManualClock()
+        self.held = BufferedBytes("bytes", LIMIT, clock=self.clock.now)
         self.sizes: dict[Account, int] = {}
 
     @rule(target=accounts)
@@ -135,7 +128,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 2 * GRACE_SECONDS))
     def wait(self, seconds: float) -> None:
-        self.clock.now += seconds
+        self.clock.advance(seconds)
 
     @invariant()
     def every_byte_is_on_an_account(self) -> None:

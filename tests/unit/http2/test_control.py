@@ -144,21 +144,21 @@ def test_connection_with_a_stream_is_not_idle(client):
     assert not client.connection.closed
 
 
-def test_client_that_sends_nothing_is_not_waited_for():
+@pytest.mark.parametrize(
+    ("sent", "seconds", "code"),
+    [
+        (b"", 10, ErrorCode.PROTOCOL_ERROR),
+        (frames.PREFACE + frames.settings_frame({}), 30, ErrorCode.SETTINGS_TIMEOUT),
+    ],
+    ids=["preface and SETTINGS", "acknowledgement of SETTINGS"],
+)
+def test_greeting_of_the_client_has_its_time(sent, seconds, code):
     client = Client(LIMITS, greet=False)
-    wait(client, 9)
+    client.send(sent)
+    wait(client, seconds - 1)
     assert not client.connection.closed
     wait(client, 2)
-    assert goaway(client.sent()).code is ErrorCode.PROTOCOL_ERROR
-
-
-def test_settings_must_be_acknowledged():
-    client = Client(LIMITS, greet=False)
-    client.send(frames.PREFACE, frames.settings_frame({}))
-    wait(client, 29)
-    assert not client.connection.closed
-    wait(client, 2)
-    assert goaway(client.sent()).code is ErrorCode.SETTINGS_TIMEOUT
+    assert goaway(client.sent()).code is code
 
 
 def test_messages_in_the_last_read_before_the_end_are_answered(client):

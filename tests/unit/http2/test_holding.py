@@ -21,29 +21,6 @@ def pour(client: Client, stream_id: int, content: bytes) -> None:
         client.send(data(stream_id, content[at : at + 16_000]))
 
 
-def test_part_of_a_message_is_counted_until_it_is_whole():
-    held = BufferedBytes("bytes", 8 * MIB)
-    client = Client(LIMITS, capacity=held)
-    stream = client.open()
-    pour(client, stream, HALF)
-    assert held.used == len(HALF) - 5  # the prefix is read
-    pour(client, stream, message(b"x" * MIB)[MIB // 2 :])
-    client.sent()
-    assert (len(client.calls[0].received), held.used) == (1, client.connection.open_streams * held.used)
-
-
-def test_part_of_a_message_is_counted_no_more_when_the_client_leaves():
-    held = BufferedBytes("bytes", 8 * MIB)
-    client = Client(LIMITS, capacity=held)
-    pour(client, client.open(), HALF)
-    stream = client.open()
-    pour(client, stream, HALF)
-    client.send(frames.rst_stream_frame(stream, ErrorCode.CANCEL))
-    assert held.used == len(HALF) - 5
-    client.connection.lose()
-    assert held.used == 0
-
-
 def test_call_for_whose_message_there_is_no_room_ends_and_says_so():
     held = BufferedBytes("bytes", 800_000)
     client = Client(LIMITS, capacity=held)

@@ -9,11 +9,8 @@ from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.service import ErrorCode
 from tests.support.http2.frame_client import HEAD, Client, data, goaway, message, rst
 
-PROTOCOL_ERROR, FRAME_SIZE_ERROR, STREAM_CLOSED = (
-    ErrorCode.PROTOCOL_ERROR,
-    ErrorCode.FRAME_SIZE_ERROR,
-    ErrorCode.STREAM_CLOSED,
-)
+PROTOCOL_ERROR, FRAME_SIZE_ERROR = ErrorCode.PROTOCOL_ERROR, ErrorCode.FRAME_SIZE_ERROR
+STREAM_CLOSED = ErrorCode.STREAM_CLOSED
 PING = frame(frames.PING, 0, 0, b"12345678")
 
 
@@ -120,14 +117,17 @@ def test_broken_frame_in_pieces_ends_the_connection_before_it_is_whole(client):
         (frame(frames.PRIORITY, 0, 1, b"\0\0\0\0"), FRAME_SIZE_ERROR),
         (frame(frames.PRIORITY, 0, 1, b"\0\0\0\1\0"), PROTOCOL_ERROR),  # depends on itself
         (frame(frames.WINDOW_UPDATE, 0, 1, b"\0\0\0\0"), PROTOCOL_ERROR),
+        (frames.window_update_frame(1, frames.MAX_WINDOW), ErrorCode.FLOW_CONTROL_ERROR),
         (frame(frames.HEADERS, frames.END_HEADERS, 1, b""), PROTOCOL_ERROR),  # trailers that end nothing
     ],
 )
-def test_broken_frame_of_a_stream_ends_that_stream(client, wire, code):
-    client.open()
+def test_broken_frame_of_a_stream_ends_that_stream_alone(client, wire, code):
+    _, other = client.open(), client.open()
     client.send(wire)
     assert reset(client) == (1, code)
-    assert client.calls[0].closed == 1
+    assert [call.closed for call in client.calls] == [1, 0]
+    client.say(other, b"hello")
+    assert client.answers(other) == ([b"hello"], None)
 
 
 def test_unknown_frames_flags_and_settings_are_ignored(client):
