@@ -10,6 +10,9 @@ from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import BufferedBytes, Limits, RateLimitedLog
 from epp.extproc.http2.service import ErrorCode, RpcError, Status
+from tests.support.http2.echo_service import Hold, Timer
+from tests.support.http2.http2_bytes import grpc_message as message
+from tests.support.http2.http2_bytes import grpc_messages as messages
 
 ECHO = "/test.Echo/Talk"
 HEAD = (
@@ -49,26 +52,11 @@ def parse(data: bytes) -> list[Frame]:
     return found
 
 
-def message(content: bytes, *, compressed: int = 0) -> bytes:
-    return bytes([compressed]) + len(content).to_bytes(4, "big") + content
-
-
 @dataclass
 class Waiting:
     """An answer that a test settles."""
 
     async def settle(self) -> None: ...
-
-
-@dataclass
-class Held:
-    """What a connection was told to settle."""
-
-    stream_id: int
-    cancelled: bool = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
 
 
 class Echo:
@@ -130,16 +118,6 @@ class Echo:
         self.closed += 1
 
 
-@dataclass(eq=False)
-class Timer:
-    due: float
-    act: Callable[[], None]
-    cancelled: bool = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
 @dataclass
 class Client:
     """A client of a server that echoes. `sent` reads what the connection has written since the last time."""
@@ -152,7 +130,7 @@ class Client:
     def __post_init__(self) -> None:
         self.now = 1000.0
         self.calls: list[Echo] = []
-        self.held: list[Held] = []
+        self.held: list[Hold] = []
         self.timers: list[Timer] = []
         self.flushes = 0
         self.encoder, self.decoder = Encoder(), Decoder()
@@ -168,7 +146,7 @@ class Client:
     # the host of the connection
 
     def hold(self, stream_id: int, waiting: Waiting) -> Callable[[], None]:
-        self.held.append(Held(stream_id))
+        self.held.append(Hold(stream_id))
         return self.held[-1].cancel
 
     def after(self, seconds: float, act: Callable[[], None]) -> Timer:
@@ -195,7 +173,7 @@ class Client:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         for timer in list(self.timers):
-            if timer.due <= self.now:
+            if timer.at <= self.now:
                 self.timers.remove(timer)
                 if not timer.cancelled:
                     timer.act()
@@ -234,17 +212,6 @@ class Client:
             elif frame.kind == frames.DATA and frame.stream_id == stream_id:
                 content += frame.payload
         return messages(content), trailers
-
-
-def messages(content: bytes) -> list[bytes]:
-    found = []
-    while content:
-        assert content[0] == 0
-        length = int.from_bytes(content[1:5], "big")
-        assert len(content) >= 5 + length
-        found.append(content[5 : 5 + length])
-        content = content[5 + length :]
-    return found
 
 
 def data(stream_id: int, content: bytes, *, end: bool = False) -> bytes:

@@ -13,22 +13,16 @@ from epp.extproc.http2.limits import GRACE_SECONDS, Account
 from epp.extproc.open_streams import SessionSource
 from epp.extproc.session import Session
 from epp.extproc.settings import BudgetSettings
-from epp.extproc.wire import FULL_DUPLEX_STREAMED, ProcessingRequest
+from epp.framework import ManualClock
 from epp.framework.refusals import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
-from tests.support.exchanges import BODY, Exchange, new_bench, request_body, request_headers, response_headers
+from tests.support.exchanges import BODY, Exchange, new_bench, request_body, response_headers
+from tests.support.serving import first_message
 
 GATHERED, STREAMS, PENDING = 1_000_000, 6, 4
 SETTINGS = BudgetSettings(
     max_streams=STREAMS, max_pending_streams=PENDING, max_gathered_bytes=GATHERED, max_body_bytes=1
 )
-
-
-def headers() -> ProcessingRequest:
-    message = request_headers()
-    message.protocol_config.request_body_mode = FULL_DUPLEX_STREAMED
-    message.protocol_config.response_body_mode = FULL_DUPLEX_STREAMED
-    return message
 
 
 class Opened:
@@ -83,7 +77,7 @@ class Streams(RuleBasedStateMachine):
         if stream is None or stream.has_begun or stream.is_complete:
             return
         stream.has_begun = True
-        answers = stream.exchange.receive(headers())
+        answers = stream.exchange.receive(first_message())
         if stream.is_refused:
             assert answers[0].immediate_response.status.code == 503
             stream.end()
@@ -149,7 +143,7 @@ TestStreams = Streams.TestCase
 def test_body_in_tiny_pieces_takes_little_more_than_its_bytes():
     bench = new_bench()
     exchange = bench.session()
-    exchange.receive(headers())
+    exchange.receive(first_message())
     tracemalloc.start()
     for _ in range(20_000):
         exchange.receive(request_body(b" ", end=False))
@@ -159,14 +153,12 @@ def test_body_in_tiny_pieces_takes_little_more_than_its_bytes():
     assert exchange.receive(request_body(BODY))[0].HasField("request_headers")
 
 
-class Clock:
-    now = 100.0
-
-
-def pending_streams(limit: int) -> tuple[PendingStreams, Callable[..., Claim | None], list[Claim]]:
+def pending_streams(
+    limit: int, clock: ManualClock | None = None
+) -> tuple[PendingStreams, Callable[..., Claim | None], list[Claim]]:
     """The streams, a function that opens one, and those that gave way."""
     budgets = Budgets(BudgetSettings(max_pending_streams=limit))
-    budgets.pending._clock = lambda: Clock.now  # noqa: SLF001  one that is moved by hand
+    budgets.pending._clock = (clock or ManualClock()).now  # noqa: SLF001  one that is moved by hand
     evicted: list[Claim] = []
 
     def open_one(gateway: str = "a") -> Claim | None:
@@ -185,12 +177,13 @@ def test_quick_streams_beyond_the_limit_are_refused():
 
 
 def test_stream_that_stalls_longest_gives_way():
-    pending, open_one, evicted = pending_streams(3)
+    clock = ManualClock()
+    pending, open_one, evicted = pending_streams(3, clock)
     first, second, third = (open_one() for _ in range(3))
-    Clock.now += 0.9
+    clock.advance(0.9)
     first.progressed(20_000)
     second.progressed(1)  # is no progress
-    Clock.now += 0.2
+    clock.advance(0.2)
     assert open_one() is not None
     assert evicted == [second]
     assert open_one() is not None

@@ -82,7 +82,7 @@ def test_messages_wait_for_a_held_answer(client):
     client.say(stream, b"wait")
     client.say(stream, b"after")
     assert client.answers(stream) == ([b"first"], None)
-    assert [held.stream_id for held in client.held] == [stream]
+    assert [held.stream for held in client.held] == [stream]
     assert client.calls[0].received == [b"wait"]
     client.connection.calls.settled(stream, None)
     assert client.answers(stream) == ([b"settled", b"after"], None)
