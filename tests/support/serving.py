@@ -10,10 +10,18 @@ import aiohttp
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.extproc.wire import FULL_DUPLEX_STREAMED, METHOD, SERVICE, ProcessingRequest, ProcessingResponse
+from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
 from epp.lab.sim.server import RunningSim
 from tests.support.commands import Command, command
-from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
+from tests.support.exchanges import (
+    BODY,
+    headers_set,
+    in_modes,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+)
 from tests.support.http2 import http2_bytes as h2
 
 PLAIN, SECURE = "--secure-serving=false", "--secure-serving=true"
@@ -85,10 +93,7 @@ async def health_on(port: int) -> tuple[int, dict]:
 
 def first_message() -> ProcessingRequest:
     """Request headers, as a gateway sends them that streams both bodies in full duplex."""
-    message = request_headers()
-    message.protocol_config.request_body_mode = FULL_DUPLEX_STREAMED
-    message.protocol_config.response_body_mode = FULL_DUPLEX_STREAMED
-    return message
+    return in_modes(request_headers(), "FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED")
 
 
 PATH = f"/{SERVICE}/{METHOD}"
@@ -119,14 +124,10 @@ async def ask(call: Exchange) -> str:
     await call.write(request_body(BODY[:20], end=False))
     await call.write(request_body(BODY[20:], end=True))
     routed = await call.read()
-    setting = {
-        field.header.key: field.header.raw_value
-        for field in routed.request_headers.response.header_mutation.set_headers
-    }
     piece = (await call.read()).request_body.response.body_mutation.streamed_response
     assert piece.body == BODY
     assert piece.end_of_stream
-    return setting["x-gateway-destination-endpoint"].decode()
+    return headers_set(routed)["x-gateway-destination-endpoint"]
 
 
 async def answer(call: Exchange) -> None:

@@ -9,6 +9,8 @@ _TURN_SECONDS = 0.002
 """Time for the input of all connections in one iteration of the event loop."""
 FEW_BYTES = 16_384
 """Reads up to this size bypass the queue."""
+LINGER_SECONDS = 1.0
+"""Time for a client to read the last bytes."""
 _MOST_LATER_BYTES = 65_536
 """Unprocessed bytes above which reading pauses."""
 MOST_ENDINGS = 16
@@ -91,6 +93,14 @@ class PacedProtocol(asyncio.Protocol):
         if len(self._later) > _MOST_LATER_BYTES and self._transport is not None:
             self._transport.pause_reading()
 
+    def resume(self) -> None:
+        """Resume reading, with the kept input first."""
+        self._is_paused = False
+        if self._later:
+            self._continue_later()
+        else:
+            self._read_on()
+
     def abort(self) -> None:
         """Close without writing the rest."""
         if self._transport is not None:
@@ -98,6 +108,16 @@ class PacedProtocol(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         raise NotImplementedError
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        """Close after the client had time to read: with unread input, a reset would make it lose the last bytes."""
+        try:
+            transport.write_eof()
+        except OSError:  # the client has closed
+            transport.close()
+        else:
+            transport.resume_reading()
+            self._loop.call_later(LINGER_SECONDS, transport.close)
 
     def _continue_later(self) -> None:
         if not self._is_queued:

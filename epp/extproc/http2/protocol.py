@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from epp.extproc.http2.connection import Connection
-from epp.extproc.http2.fair_scheduler import MOST_ENDINGS, PacedProtocol
+from epp.extproc.http2.fair_scheduler import LINGER_SECONDS, MOST_ENDINGS, PacedProtocol
 from epp.extproc.http2.limits import Limits
 from epp.extproc.http2.service import Methods, PendingAnswer, Timer, peer_of
 
 if TYPE_CHECKING:
     from epp.extproc.http2.server import GrpcServer
 
-_LINGER_SECONDS = 1.0
 FEW_PIECES = 16
 MANY_BYTES = 524_288
 """Bytes written in one iteration of the loop: the system copies them, and loopback delivers them, synchronously."""
@@ -52,7 +51,7 @@ class GrpcProtocol(PacedProtocol):
             problem = "TLS connection refused: the client must offer the protocol h2 (ALPN)"
             self._server.warnings.warn(problem, self._time(), peer=peer_of(transport))
             transport.close()
-            self._loop.call_later(_LINGER_SECONDS, cast("asyncio.Transport", transport).abort)
+            self._loop.call_later(LINGER_SECONDS, cast("asyncio.Transport", transport).abort)
             return
         if not self._server.connection_opened(self):
             cast("asyncio.Transport", transport).abort()
@@ -111,10 +110,7 @@ class GrpcProtocol(PacedProtocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
-        if self._later:
-            self._continue_later()
-        elif self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self.resume()
 
     # called by the connection
 
@@ -236,14 +232,8 @@ class GrpcProtocol(PacedProtocol):
         self._expect_progress()
         if transport.is_closing() or not transport.can_write_eof():
             transport.close()
-            return
-        try:
-            transport.write_eof()  # closing with unread input would reset the connection and lose the GOAWAY
-        except OSError:  # the client has closed
-            transport.close()
         else:
-            transport.resume_reading()
-            self._loop.call_later(_LINGER_SECONDS, transport.close)
+            self._linger(transport)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -19,7 +19,6 @@ _HEAD_BYTES: Final = 5
 _READ_BYTES: Final = 65_536
 FEW_RECORDS: Final = 16
 """Minimum number of records decrypted in each iteration of the loop."""
-_LINGER_SECONDS: Final = 1.0
 
 
 class TlsRecords:
@@ -130,14 +129,6 @@ class TlsSession(PacedProtocol):
         if self._transport is not None:
             self._transport.pause_reading()
 
-    def resume(self) -> None:
-        """Resume reading, with the kept input first."""
-        self._is_paused = False
-        if self._later:
-            self._continue_later()
-        else:
-            self._read_on()
-
     def close(self) -> None:
         """Send the TLS close alert; close after everything is written and the client had time to read it."""
         if self.is_closing:
@@ -152,14 +143,8 @@ class TlsSession(PacedProtocol):
             return
         if self._is_ending:  # the client has closed its side
             raw.close()
-            return
-        try:
-            raw.write_eof()  # closing with unread input would reset the connection and lose the last bytes
-        except OSError:
-            raw.close()
         else:
-            raw.resume_reading()
-            self._loop.call_later(_LINGER_SECONDS, raw.close)
+            self._linger(raw)
 
     def abort(self) -> None:
         self.is_closing = True

@@ -101,16 +101,25 @@ async def service():
     return Service()
 
 
-def talking(port: int):
-    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART)
-    return channel, channel.stream_stream(ECHO)
+@contextlib.asynccontextmanager
+async def talking(service: Service):
+    """Yield a server, a channel to it, and a function that begins a call."""
+    async with (
+        serving(service) as (server, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART) as channel,
+    ):
+        yield server, channel, channel.stream_stream(ECHO)
+
+
+async def echoed(call, *texts: bytes) -> None:
+    for text in texts:
+        await call.write(text)
+        assert await call.read() == text
 
 
 async def converse(call, *texts: bytes) -> None:
     """Have each text echoed, then end the call."""
-    for text in texts:
-        await call.write(text)
-        assert await call.read() == text
+    await echoed(call, *texts)
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
@@ -118,30 +127,24 @@ async def converse(call, *texts: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_535, 3_000_000])
 async def test_messages_of_any_size_go_both_ways(service, size):
-    async with serving(service) as (_, port):
-        channel, talk = talking(port)
-        async with channel:
-            await converse(talk(), b"a" * size, b"b" * size)
+    async with talking(service) as (_, _, talk):
+        await converse(talk(), b"a" * size, b"b" * size)
     assert service.closed == 1
 
 
 async def test_held_answer_lets_others_pass(service):
-    async with serving(service) as (_, port):
-        channel, talk = talking(port)
-        async with channel:
-            held, other = talk(), talk()
-            await held.write(b"wait")
-            await held.write(b"after")
-            await service.waiting.wait()
-            await other.write(b"hello")
-            assert await other.read() == b"hello"
-            service.ready.set()
-            assert [await held.read(), await held.read()] == [b"settled", b"after"]
+    async with talking(service) as (_, _, talk):
+        held, other = talk(), talk()
+        await held.write(b"wait")
+        await held.write(b"after")
+        await service.waiting.wait()
+        await echoed(other, b"hello")
+        service.ready.set()
+        assert [await held.read(), await held.read()] == [b"settled", b"after"]
 
 
 async def test_lost_connection_gives_a_held_answer_up(service):
-    async with serving(service) as (_, port):
-        channel, talk = talking(port)
+    async with talking(service) as (_, channel, talk):
         held = talk()
         await held.write(b"wait")
         await service.waiting.wait()
@@ -174,40 +177,29 @@ def connections() -> list[Connection]:
 
 
 async def test_deadline_of_the_client_is_kept(service):
-    async with serving(service) as (_, port):
-        channel, talk = talking(port)
-        async with channel:
-            await channel.channel_ready()  # the deadline is for the call alone
-            held = talk(timeout=1.0)
-            await held.write(b"wait")
-            assert await held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            await service.all_closed.wait()
+    async with talking(service) as (_, channel, talk):
+        await channel.channel_ready()  # the deadline is for the call alone
+        held = talk(timeout=1.0)
+        await held.write(b"wait")
+        assert await held.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await service.all_closed.wait()
 
 
 async def test_stop_with_grace_lets_calls_end(service):
-    async with serving(service) as (server, port):
-        channel, talk = talking(port)
-        async with channel:
-            call = talk()
-            await call.write(b"hello")
-            assert await call.read() == b"hello"
-            stopping = asyncio.create_task(server.stop(60))
-            await call.write(b"again")
-            assert await call.read() == b"again"
-            await call.done_writing()
-            assert await call.code() is grpc.StatusCode.OK
-            await stopping
+    async with talking(service) as (server, _, talk):
+        call = talk()
+        await echoed(call, b"hello")
+        stopping = asyncio.create_task(server.stop(60))
+        await converse(call, b"again")
+        await stopping
 
 
 async def test_stop_without_grace_cuts_calls(service):
-    async with serving(service) as (server, port):
-        channel, talk = talking(port)
-        async with channel:
-            call = talk()
-            await call.write(b"hello")
-            assert await call.read() == b"hello"
-            await server.stop(0)
-            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+    async with talking(service) as (server, _, talk):
+        call = talk()
+        await echoed(call, b"hello")
+        await server.stop(0)
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
     assert service.closed == 1
 
 
