@@ -198,6 +198,11 @@ class Client:
         """Send one message."""
         self.send(data(stream_id, message(content), end=end))
 
+    def ask(self, stream_id: int, content: bytes, *, end: bool = False) -> tuple[list[bytes], dict[str, str] | None]:
+        """Send one message; return the messages that came on its stream, and its trailers."""
+        self.say(stream_id, content, end=end)
+        return self.answers(stream_id)
+
     def fields(self, frame: Frame) -> dict[str, str]:
         return dict(self.decoder.decode(frame.payload))
 

@@ -90,8 +90,7 @@ def test_messages_wait_for_a_held_answer(client):
 
 def test_half_close_waits_for_a_held_answer(client):
     stream = client.open()
-    client.say(stream, b"wait", end=True)
-    assert client.answers(stream) == ([b"first"], None)
+    assert client.ask(stream, b"wait", end=True) == ([b"first"], None)
     client.connection.calls.settled(stream, None)
     assert client.answers(stream) == ([b"settled"], {"grpc-status": "0"})
 
@@ -136,8 +135,7 @@ def test_exception_ends_its_stream_and_no_other(client):
 
 def test_status_message_is_percent_encoded(client):
     stream = client.open()
-    client.say(stream, b"refuse")
-    _, trailers = client.answers(stream)
+    _, trailers = client.ask(stream, b"refuse")
     assert trailers == {**GRPC, "grpc-status": "3", "grpc-message": "not: 100 %25, sp%C3%A4ter"}
 
 

@@ -86,8 +86,7 @@ def test_cut_ends_calls_with_unavailable(client):
 def test_client_that_goes_away_is_served_to_the_end(client):
     stream = client.open()
     client.send(frames.goaway_frame(0, ErrorCode.NO_ERROR))
-    client.say(stream, b"hello")
-    assert client.answers(stream) == ([b"hello"], None)
+    assert client.ask(stream, b"hello") == ([b"hello"], None)
     assert not client.connection.finished
     client.say(stream, b"end", end=True)
     assert client.connection.finished

@@ -126,8 +126,7 @@ def test_broken_frame_of_a_stream_ends_that_stream_alone(client, wire, code):
     client.send(wire)
     assert reset(client) == (1, code)
     assert [call.closed for call in client.calls] == [1, 0]
-    client.say(other, b"hello")
-    assert client.answers(other) == ([b"hello"], None)
+    assert client.ask(other, b"hello") == ([b"hello"], None)
 
 
 def test_unknown_frames_flags_and_settings_are_ignored(client):
@@ -147,16 +146,14 @@ def test_priority_is_accepted_and_has_no_effect(client):
     client.send(frame(frames.PRIORITY, 0, 9, b"\0\0\0\0\xff"))
     flags = frames.END_HEADERS | frames.PRIORITISED | frames.PADDED
     client.send(frame(frames.HEADERS, flags, 1, b"\x02" + b"\x80\0\0\3\x10" + client.block() + b"\0\0"))
-    client.say(1, b"hello")
-    assert client.answers(1) == ([b"hello"], None)
+    assert client.ask(1, b"hello") == ([b"hello"], None)
 
 
 def test_header_block_may_be_continued(client):
     block = client.block()
     client.send(frame(frames.HEADERS, 0, 1, block[:10]), frame(frames.CONTINUATION, 0, 1, block[10:12]))
     client.send(frame(frames.CONTINUATION, 0, 1), frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[12:]))
-    client.say(1, b"hello")
-    assert client.answers(1) == ([b"hello"], None)
+    assert client.ask(1, b"hello") == ([b"hello"], None)
 
 
 @pytest.mark.parametrize("between", [PING, data(1, message(b"hello")), frame(frames.CONTINUATION, 0, 3)])
@@ -215,8 +212,7 @@ def test_malformed_list_of_fields_is_reset(client, head):
 def test_malformed_request_leaves_the_header_table_in_step(client):
     client.send(client.headers(1, ("x-first", "one"), ("X-Upper", "1")))
     client.send(client.headers(3, ("x-first", "one")))
-    client.say(3, b"hello")
-    assert client.answers(3) == ([b"hello"], None)
+    assert client.ask(3, b"hello") == ([b"hello"], None)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +280,7 @@ def test_stream_above_the_limit_is_refused_and_may_be_tried_again():
     assert reset(client) == (third, ErrorCode.REFUSED_STREAM)
     client.send(rst(first))
     fourth = client.open()
-    client.say(fourth, b"hello")
-    assert client.answers(fourth) == ([b"hello"], None)
+    assert client.ask(fourth, b"hello") == ([b"hello"], None)
 
 
 def test_smaller_header_table_of_the_client_is_acknowledged_in_the_next_block(client):
@@ -293,8 +288,7 @@ def test_smaller_header_table_of_the_client_is_acknowledged_in_the_next_block(cl
     client.decoder.max_allowed_table_size = 0
     for _ in range(2):
         stream = client.open()
-        client.say(stream, b"hello")
-        assert client.answers(stream) == ([b"hello"], None)
+        assert client.ask(stream, b"hello") == ([b"hello"], None)
 
 
 @pytest.mark.parametrize("size", [2**20, 2**31 - 1])
@@ -302,22 +296,19 @@ def test_larger_header_table_of_the_client_is_not_filled(client, size):
     client.send(frames.settings_frame({Setting.HEADER_TABLE_SIZE: size}))
     for _ in range(200):
         stream = client.open(*((f"x-{number}", str(client.now)) for number in range(20)))
-        client.say(stream, b"hello")
-        assert client.answers(stream) == ([b"hello"], None)
+        assert client.ask(stream, b"hello") == ([b"hello"], None)
     assert client.decoder.header_table_size <= 4096
 
 
 def test_header_values_that_are_no_utf_8_are_accepted(client):
     stream = client.open(("x-bytes", b"\xff\xfe\x80"), ("x-latin", "é".encode("latin-1")))
-    client.say(stream, b"hello")
-    assert client.answers(stream) == ([b"hello"], None)
+    assert client.ask(stream, b"hello") == ([b"hello"], None)
 
 
 @pytest.mark.parametrize("changes", [b"\x20", b"\x20\x3f\xe1\x1f"])
 def test_header_block_may_change_the_size_of_the_table(client, changes):
     client.send(frame(frames.HEADERS, frames.END_HEADERS, 1, changes + client.block()))
-    client.say(1, b"hello")
-    assert client.answers(1) == ([b"hello"], None)
+    assert client.ask(1, b"hello") == ([b"hello"], None)
 
 
 @pytest.mark.parametrize("change", [b"\x20", b"\x3f\xe1\x1f"])
