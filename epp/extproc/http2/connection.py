@@ -100,8 +100,6 @@ class Connection:
             Setting.INITIAL_WINDOW_SIZE: limits.stream_window,
             Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
         }
-        if limits.max_frame_bytes != MIN_MAX_FRAME:
-            values[Setting.MAX_FRAME_SIZE] = limits.max_frame_bytes
         self.out.append(settings_frame(values))
         self.out.append(window_update_frame(0, limits.connection_window - DEFAULT_WINDOW))
 
@@ -194,8 +192,7 @@ class Connection:
         streams = self._streams
         windows = self._windows
         unpack = MESSAGE_HEAD.unpack_from
-        most = self._limits.max_frame_bytes
-        most_fast = min(most, self._limits.max_message_bytes + PREFIX_BYTES)
+        most_fast = min(MIN_MAX_FRAME, self._limits.max_message_bytes + PREFIX_BYTES)
         at, end, now = 0, len(data), self._now
         viewed: dict[int, int] = {}  # stream -> bytes of this read that it keeps views of
         count = 0
@@ -233,7 +230,7 @@ class Connection:
                 high, low, kind, flags, stream_id = HEAD.unpack_from(data, at)
                 length = low | high << 16
                 stop = at + HEAD_BYTES + length
-            if length > most:
+            if length > MIN_MAX_FRAME:
                 raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
             if stop > end:
                 break
@@ -293,7 +290,7 @@ class Connection:
         if missing <= len(data):
             whole, self._rest = self._rest, b""
             self._frames(whole)
-        elif (low | high << 16) > self._limits.max_frame_bytes:
+        elif (low | high << 16) > MIN_MAX_FRAME:
             raise GoawayError(ErrorCode.FRAME_SIZE_ERROR, "a frame that is too large")
         return data[missing:]
 

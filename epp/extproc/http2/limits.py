@@ -36,7 +36,6 @@ class Limits:
     """Unprocessed bytes of one stream."""
     connection_window: int = 16 * 1024 * 1024
     """Unprocessed bytes of all streams of a connection."""
-    max_frame_bytes: int = 16_384
     max_header_list_bytes: int = 16_384
     max_header_block_bytes: int = 32_768
     max_continuations: int = 16
