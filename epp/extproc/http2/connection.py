@@ -46,7 +46,7 @@ def _never() -> bool:
 
 
 class Connection:
-    """`start` once, then `receive` what comes, `check` the time, and `lose` it at the end."""
+    """`receive` what comes, `check` the time, and `lose` it at the end; it begins with our SETTINGS."""
 
     def __init__(
         self,
@@ -80,6 +80,13 @@ class Connection:
         """Bytes to write, in order; the writer clears the list."""
         self.closed = False
         """Whether the transport must be closed after everything is written."""
+        settings = {
+            Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
+            Setting.INITIAL_WINDOW_SIZE: limits.stream_window,
+            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+        }
+        self.out.append(settings_frame(settings))
+        self.out.append(window_update_frame(0, limits.connection_window - DEFAULT_WINDOW))
 
     @property
     def open_streams(self) -> int:
@@ -91,17 +98,6 @@ class Connection:
         """Whether one side sent GOAWAY and no stream is open."""
         incoming = self._incoming
         return (incoming.refusing_above is not None or incoming.peer_going_away) and not self._streams
-
-    def start(self) -> None:
-        """Send our SETTINGS."""
-        limits = self._limits
-        values = {
-            Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
-            Setting.INITIAL_WINDOW_SIZE: limits.stream_window,
-            Setting.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
-        }
-        self.out.append(settings_frame(values))
-        self.out.append(window_update_frame(0, limits.connection_window - DEFAULT_WINDOW))
 
     def receive(self, data: bytes, now: float, is_over: Callable[[], bool] = _never) -> bytes:
         """Handle bytes of the peer until `is_over`; return the rest, for a later iteration."""

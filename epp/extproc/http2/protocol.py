@@ -68,7 +68,6 @@ class GrpcProtocol(PacedProtocol):
             warnings=self._server.warnings,
             held=self._server.held,
         )
-        self._connection.start()
         self._check()
 
     def eof_received(self) -> bool:

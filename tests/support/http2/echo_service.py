@@ -143,7 +143,6 @@ class EchoServer:
         self.timers: list[Timer] = []
         shared = {"warnings": RateLimitedLog(), "held": BufferedBytes("bytes", 2**62)}
         self.connection = Connection({PATH: self._open}, limits, self, "ipv4:10.0.0.9:1", self.now, **shared)
-        self.connection.start()
         if greet:
             self.feed(self.peer.greeting())
 

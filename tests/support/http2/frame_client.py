@@ -138,7 +138,6 @@ class Client:
         methods = {ECHO: self._open} if self.methods is None else self.methods
         shared = {"warnings": RateLimitedLog(), "held": self.capacity}
         self.connection = Connection(methods, self.limits, self, "ipv4:192.0.2.1:1234", self.now, **shared)
-        self.connection.start()
         if self.greet:
             self.send(frames.PREFACE, frames.settings_frame({}), frames.frame(frames.SETTINGS, frames.ACK, 0))
             self.sent()
