@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However documents are spelled and wherever they are cut, the same bytes come out and the same counts are read."""
+"""The output and the token counts do not depend on how documents are spelled or cut."""
 
 import itertools
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token counts in responses of gRPC methods, however they are cut."""
+"""Token counts in responses of gRPC methods, cut anywhere."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of more members than are read one by one: given up, so that no response holds others up."""
+"""Objects with too many members are given up, so that no response blocks others."""
 
 import pytest
 

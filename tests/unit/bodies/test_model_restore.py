@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A response keeps every byte but the name of its model, however it was cut."""
+"""Responses get the name of the requested model back, cut anywhere; all other bytes stay."""
 
 from pathlib import Path
 

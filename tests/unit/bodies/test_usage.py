@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The token counts of every API are found, and nothing else in a response matters."""
+"""Token counts in the responses of each API."""
 
 import json
 from pathlib import Path

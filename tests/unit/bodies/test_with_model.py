@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request gets another model, and every other byte stays."""
+"""Requests get another model; all other bytes stay."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An address is had whole, or the picker says that it is not; on both carriers alike."""
+"""Each carrier listens on the whole address, or reports that it is taken."""
 
 import socket
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However streams end, all that they took of the budgets is given back, and what they hold is counted to the byte."""
+"""Budgets: streams release all that they used, however they end, and buffered bytes are counted exactly."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both carriers are to a gateway what the session is: the same answers, byte for byte, and the same end."""
+"""Both carriers return the answers and the status of the session; protocol errors are counted and logged."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients may say in headers: endpoints never see control names, and an operator can have groups ignored."""
+"""Headers of clients: control headers never reach endpoints, and operators can have groups of headers ignored."""
 
 import pytest
 from hypothesis import given

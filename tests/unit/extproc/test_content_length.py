@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content-length that goes with a request body, that of the body sent or none; and the one of a response."""
+"""The content-length of forwarded request bodies and of responses."""
 
 import pytest
 

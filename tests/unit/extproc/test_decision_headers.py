@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses tell the endpoint that served and why, where the operator wants that; nobody else's word counts."""
+"""Response headers with the endpoint that served and the reason; values of others are removed."""
 
 import pytest
 import structlog

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages out of their bytes: whatever way is taken, they say the same."""
+"""Both ways to decode a message give the same result."""
 
 import pytest
 from google.protobuf.message import DecodeError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Header messages of a gateway as the rest of the program sees them."""
+"""Header messages of a gateway: reading, and limits on their size."""
 
 import json
 

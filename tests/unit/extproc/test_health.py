@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What probes and gateways hear, by name and over time."""
+"""Health checks by name, before readiness, while the picker serves, and while it drains."""
 
 import grpc
 import pytest

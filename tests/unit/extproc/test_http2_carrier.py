@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The carrier of our own, with clients of grpcio: health, status, TLS, addresses and the end."""
+"""The HTTP/2 carrier with clients of grpcio: health, TLS, sockets and stop."""
 
 import asyncio
 import contextlib

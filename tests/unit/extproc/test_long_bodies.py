@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long request bodies: read, changed and handed back in pieces that fit a message."""
+"""Long request bodies are read, changed and returned in pieces that fit a message."""
 
 from itertools import pairwise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses that end too early, or that a gateway makes itself: what they say about the endpoint."""
+"""Responses that end early, or that the gateway makes itself, and their effect on the endpoint."""
 
 import pytest
 

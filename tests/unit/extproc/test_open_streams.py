@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a picker that wants to leave may leave."""
+"""Waiting until no stream was open for a while."""
 
 import asyncio
 from collections.abc import Iterator

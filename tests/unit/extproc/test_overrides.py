@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which responses the picker asks the gateway to show, and what it makes of the end of those that it does not see."""
+"""Body modes of responses that the picker requests, and the causes of responses that end unseen."""
 
 from random import Random
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501  one row for each error
-"""Every error that a client can get, as OpenAI, Anthropic and SGLang publish theirs, in the words of HTTP and JSON."""
+"""All errors that a client can get, in the formats of OpenAI, Anthropic and SGLang, and as plain text."""
 
 import gzip
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies that are encoded by hand are those that protobuf's own runtime would encode."""
+"""Replies that are encoded by hand equal those of protobuf."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever comes over the wire, in whatever order: books hold what is open, and nothing once all has ended."""
+"""Requests in flight are counted exactly under random events, and are zero after the last one."""
 
 import random
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every rule of the exchange, without a socket."""
+"""Rules of an exchange, without a socket."""
 
 import pytest
 from google.protobuf.json_format import MessageToDict

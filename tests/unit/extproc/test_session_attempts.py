@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts of a gateway at one request, as they come over the wire: a later one takes the place of an earlier one."""
+"""Retries of a gateway: a later attempt supersedes an earlier one."""
 
 import pytest
 

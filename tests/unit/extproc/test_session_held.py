@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request that an admitter holds, in each body mode: no destination before its release, and all of it afterwards."""
+"""Requests that an admitter holds, in each body mode: the destination follows their release."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each body mode is answered."""
+"""Answers in each body mode."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever arrives in whatever order: an answer or a clean protocol error, balanced books, nobody else's data."""
+"""Messages in any order get an answer or a protocol error, and leave no request in flight."""
 
 import struct
 from random import Random

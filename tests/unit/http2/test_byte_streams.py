@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection makes of a stream of bytes depends on the bytes alone: not on cuts, and not on other streams."""
+"""The effect of received bytes does not depend on how they are cut or interleaved."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that wait are counted exactly, and who has made them wait for long gives way."""
+"""Buffered bytes are counted exactly; the oldest large holder is evicted."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule

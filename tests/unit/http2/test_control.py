@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection itself: pings, the end of a connection from both sides, and what is due by when."""
+"""Pings, GOAWAY from both sides, and timeouts of a connection."""
 
 import pytest
 

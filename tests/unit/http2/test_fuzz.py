@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twelve thousand frames, right and wrong: no crash, no call left open, nothing kept; `make fuzz` sends two million."""
+"""Twelve thousand frames, valid and invalid: no crash, no open call, no leak; `make fuzz` sends two million."""
 
 from random import Random
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of requests, and when a header block that was decoded before means the same again."""
+"""Heads of requests, and the cache of decoded header blocks."""
 
 import contextlib
 from urllib.parse import unquote

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection holds is counted, has its time, and is handled in turns."""
+"""Buffered bytes of a connection, timeouts of its calls, and fair scheduling of its input."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages in bytes, however these are cut, and what waiting bytes cost."""
+"""gRPC messages in bytes that are cut anywhere, and the memory of waiting bytes."""
 
 import sys
 import tracemalloc

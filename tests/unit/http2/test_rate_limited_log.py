@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about clients are few, those left out are counted, and no client keeps those about others out."""
+"""Warnings about clients are limited for each host and in total; omitted ones are counted."""
 
 from structlog.testing import capture_logs
 

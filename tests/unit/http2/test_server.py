@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server on real sockets, with grpcio as the client, or bytes where no honest client would do."""
+"""The server on real sockets, with clients of grpcio and with raw bytes."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of the server, against a client without a socket that renews its keys as often as it likes."""
+"""TLS of the server, against a client without a socket that can renew its keys."""
 
 import asyncio
 import ssl

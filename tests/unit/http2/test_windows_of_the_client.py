@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows that the client opens: what they do not allow waits, and nothing piles up behind it."""
+"""Windows of the client: answers beyond them wait, and further messages are not processed."""
 
 from collections import OrderedDict
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows that the server opens: given back as messages are consumed, and not before."""
+"""Windows of the server are returned as messages are consumed."""
 
 import tracemalloc
 
