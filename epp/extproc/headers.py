@@ -24,7 +24,7 @@ ALL = "all"
 HEADER = "header:"
 DECISION_RECORD_GROUP = "decision-record"
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-_MOST_GATEWAYS = 1024
+MOST_GATEWAYS = 1024
 
 
 def read_headers(headers: HeaderMap) -> Headers:
@@ -163,7 +163,7 @@ class IgnoredHeaders:
 
     def __init__(self, spellings: known.Spellings, trusted: Sequence[Network] = ()) -> None:
         self._spellings = spellings
-        self.trusts = lru_cache(_MOST_GATEWAYS)(partial(_is_within, networks=trusted))
+        self.trusts = lru_cache(MOST_GATEWAYS)(partial(_is_within, networks=trusted))
         """Whether the gateway of a host is trusted; the host is in gRPC's format: `ipv4:10.0.0.1`."""
 
     @classmethod

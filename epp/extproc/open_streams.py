@@ -11,6 +11,7 @@ from typing import TypeAlias
 from epp.extproc.budgets import Budgets, Claim
 from epp.extproc.codec import decode
 from epp.extproc.exchange import Fault, Faults, GatewayTraits, NotReadyError, ProtocolError
+from epp.extproc.headers import MOST_GATEWAYS
 from epp.extproc.http2.limits import Account
 from epp.extproc.http2.service import Answers, Call, Methods, Outlet, RpcError, Status
 from epp.extproc.session import Session
@@ -18,7 +19,6 @@ from epp.extproc.wire import METHOD, SERVICE
 from epp.framework.refusals import BodyTimeoutError, TooManyBytesError
 from epp.routing.director import Cause
 
-_MOST_GATEWAYS = 1024
 _OK, _CANCELED, _INVALID_ARGUMENT, _UNAVAILABLE = "OK", "Canceled", "InvalidArgument", "Unavailable"
 """Statuses of streams in the spelling of Go's gRPC library."""
 SessionMaker: TypeAlias = Callable[[GatewayTraits, Claim, Mapping[str, str]], Session]
@@ -90,7 +90,7 @@ class SessionSource:
         self._observer = observer
         self._since: dict[Session, float] = {}
         self.budgets = budgets
-        self._traits_of = lru_cache(_MOST_GATEWAYS)(GatewayTraits)
+        self._traits_of = lru_cache(MOST_GATEWAYS)(GatewayTraits)
         self.faults = Faults()
         self.streams = OpenStreams()
 

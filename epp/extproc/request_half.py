@@ -19,6 +19,7 @@ from epp.extproc.exchange import (
     expect,
 )
 from epp.extproc.headers import MOST_BYTES, MOST_FIELDS, are_too_large, read_first, read_headers, read_some
+from epp.extproc.http2.limits import nothing
 from epp.extproc.http2.streams import append_piece
 from epp.extproc.replies import Forwarding, MetadataValue
 from epp.extproc.wire import HttpBody, HttpHeaders
@@ -124,7 +125,7 @@ class RequestHalf:
         """Release the body after the end of the exchange; it cannot be evicted any more."""
         self._pieces.clear()
         self._count(0)
-        self._evict = ignore
+        self._evict = nothing
 
     def answered_by_gateway(self, response: HttpHeaders) -> None:
         """Record a request that the gateway refused because its buffer is too small for the body."""
@@ -371,7 +372,3 @@ def _set_length(forwarding: Forwarding, size: int, *, is_changed: bool, whole: b
         forwarding.setting[CONTENT_LENGTH] = str(size)
     elif is_changed:
         forwarding.remove.append(CONTENT_LENGTH)
-
-
-def ignore() -> None:
-    """Do nothing."""

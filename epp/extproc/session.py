@@ -25,8 +25,9 @@ from epp.extproc.exchange import (
     read_modes,
 )
 from epp.extproc.headers import read_served, read_subset
+from epp.extproc.http2.limits import nothing
 from epp.extproc.replies import refusal
-from epp.extproc.request_half import RequestHalf, ignore
+from epp.extproc.request_half import RequestHalf
 from epp.extproc.response_half import ResponseHalf
 from epp.extproc.wire import ProcessingRequest
 from epp.framework import RequestError
@@ -84,7 +85,7 @@ class Session:
         """Whether the exchange has ended."""
         self.silence_timeout: float | None = None
         """Time to wait for the next message before calling `on_silence`; None for no limit."""
-        self.on_eviction: Callable[[], None] = ignore
+        self.on_eviction: Callable[[], None] = nothing
         """Called when the request must end before its response: call `evict` soon, outside of other calls."""
 
     @property
@@ -182,7 +183,7 @@ class Session:
         if request.trace is not None:
             request.trace.ended(request.routing, cause)
         request.release()
-        self.on_eviction = ignore  # breaks the reference cycle with the carrier
+        self.on_eviction = nothing  # breaks the reference cycle with the carrier
 
     def _begin(self, message: ProcessingRequest | RequestPiece) -> None:
         modes = read_modes(message.beside if isinstance(message, RequestPiece) else message)

@@ -12,16 +12,7 @@ from epp.extproc.http2.streams import PREFIX, PREFIX_BYTES, Stream
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-DATA: Final = 0
-HEADERS: Final = 1
-PRIORITY: Final = 2
-RST_STREAM: Final = 3
-SETTINGS: Final = 4
-PUSH_PROMISE: Final = 5
-PING: Final = 6
-GOAWAY: Final = 7
-WINDOW_UPDATE: Final = 8
-CONTINUATION: Final = 9
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
 END_STREAM: Final = 0x1
 ACK: Final = 0x1

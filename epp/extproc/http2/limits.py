@@ -240,7 +240,7 @@ class Account:
         self.size = 0
         self.closed = False
         """Whether everything is released; more bytes are not counted."""
-        self.on_evict: Callable[[], None] = _nothing
+        self.on_evict: Callable[[], None] = nothing
         """Called once on eviction: the holder must release its bytes soon."""
 
     def add(self, size: int) -> bool:
@@ -275,8 +275,8 @@ class Account:
             if self.size:
                 self.put(-self.size)
             self.closed = True
-            self.on_evict = _nothing
+            self.on_evict = nothing
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Do nothing."""

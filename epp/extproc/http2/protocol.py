@@ -34,7 +34,6 @@ class GrpcProtocol(PacedProtocol):
         self._checking: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._is_counted = False
         self._is_ending = False
         self._read_at = 0.0
         self._turn_ends = 0.0  # 0 before a read needs it
@@ -56,7 +55,6 @@ class GrpcProtocol(PacedProtocol):
         if not self._server.connection_opened(self):
             cast("asyncio.Transport", transport).abort()
             return
-        self._is_counted = True
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         self._connection = Connection(
@@ -85,8 +83,7 @@ class GrpcProtocol(PacedProtocol):
         self._transport = None
         self._later = b""
         self._unwritten.close()
-        if self._is_counted:
-            self._server.connection_closed(self)
+        self._server.connection_closed(self)
         if self._connection is not None:
             self._server.pace.do(self._lose, MOST_ENDINGS)
 

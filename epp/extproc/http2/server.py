@@ -195,6 +195,7 @@ class GrpcServer:
         return spare
 
     def connection_closed(self, protocol: GrpcProtocol) -> None:
+        """Forget a connection, if it is registered."""
         if protocol in self.connections:
             del self.connections[protocol]
             self._room.give_back()

@@ -183,6 +183,14 @@ async def test_close_says_so_and_lets_the_client_read_it(scene):
     assert not scene.text
 
 
+async def test_close_and_abort_of_a_lost_connection_do_nothing(scene):
+    scene.wire.abort()
+    scene.upper.transport.close()
+    scene.session.connection_lost(None)
+    scene.session.abort()
+    assert scene.wire.calls == ["abort"]
+
+
 async def test_bytes_that_are_no_tls_end_the_connection():
     scene = Scene()
     scene.session.data_received(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n" * 100)
