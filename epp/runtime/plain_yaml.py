@@ -17,7 +17,11 @@ class PlainLoader(_Loader):
     """Leaves dates as strings, as Kubernetes does."""
 
 
-PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", PlainLoader.construct_scalar)
+def _as_string(loader: PlainLoader, node: yaml.ScalarNode) -> object:
+    return loader.construct_scalar(node)
+
+
+PlainLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_string)
 
 _DEPTH_LIMIT = 16
 _MOST_ALIASED = 1_000_000
