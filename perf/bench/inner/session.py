@@ -159,7 +159,7 @@ def player() -> Callable[[Exchange], None]:
 
     def play(exchange: Exchange) -> None:
         claim = Claim(budgets, budgets.gathered.account())
-        session = Session(director, settings, traits, claim)  # type: ignore[arg-type]  # all that it needs of one
+        session = Session(director, settings, traits, claim)
         for message in exchange:
             session.receive(decode(message))
         session.close()
