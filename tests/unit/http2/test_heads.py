@@ -8,7 +8,7 @@ from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.extproc.http2.service import RpcError, Status, field, trailers_block
+from epp.extproc.http2.service import Status, field, trailers_block
 from epp.extproc.http2.streams import HeadReader, MalformedError, leaves_table, read_head
 
 PSEUDO = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C")]
@@ -114,7 +114,3 @@ def test_field_is_decoded_and_leaves_the_table_as_it_is(name, value):
     decoder = Decoder()
     assert decoder.decode(field(name.encode(), value.encode())) == [(name, value)]
     assert not decoder.header_table.dynamic_entries
-
-
-def test_rpc_error_has_its_status():
-    assert RpcError(Status.NOT_FOUND, "no").status is Status.NOT_FOUND
