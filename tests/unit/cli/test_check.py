@@ -424,10 +424,7 @@ def test_what_is_wrong_with_an_object_is_said_once_by_the_plugin_that_reads_it(c
     ("endpoints", "said"),
     [
         ("endpoints: [{address: 127.0.0.1, port: 8000}]", "endpoints[0] (line 1): name is missing; add it"),
-        (
-            "{cluster_nme: far, endpoints: [{lb_endpoints: []}]}",
-            "cluster_nme is unknown: did you mean 'cluster_name'?",
-        ),
+        ("{cluster_nme: far, endpoints: [{lb_endpoints: []}]}", "cluster_nme is unknown: did you mean 'cluster_name'?"),
     ],
 )
 def test_ocm_14_endpoints_file_that_is_there_is_read(tmp_path, endpoints, said):

@@ -200,10 +200,7 @@ def test_several_pools_have_names_or_labels():
         ({"pool_selector": "a=b", "objects": "files"}, "--objects is for one pool"),
         ({"pool_selector": "a=b", "endpoints": ["a:1"]}, "--endpoints is for one pool"),
         ({"pool_selector": "a=b", **PODS}, "--endpoint-selector is for one pool"),
-        (
-            {"pool_selector": "a=b", "pool_config_dir": Path("pools")},
-            "--pool-config-dir needs --config-file",
-        ),
+        ({"pool_selector": "a=b", "pool_config_dir": Path("pools")}, "--pool-config-dir needs --config-file"),
         ({"pool_name": "a", "pool_config_dir": Path("pools")}, "--pool-config-dir is for several pools: give"),
     ],
 )

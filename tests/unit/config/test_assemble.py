@@ -3,148 +3,76 @@
 
 import pytest
 
-from epp.config import Assembly, Builder, assemble, load_text
-from epp.framework import ConfigurationError, ManualClock, Producer, ProfilePicker, Request
+from epp.config import load_text
+from epp.framework import ConfigurationError, Producer, ProfilePicker, Request
 from epp.framework.errors import InternalError
 from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 
-HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
-
-def build(text: str) -> Assembly:
-    return assemble(load_text(HEAD + text), Builder(Registry(), ManualClock()))
-
-
-def names(assembly: Assembly) -> list[str]:
-    return [plugin.name for plugin in assembly.plugins]
-
-
-def only_profile(assembly: Assembly):
+def only_profile(assembly):
     (profile,) = assembly.pipeline.scheduler.profiles.values()
     return profile
 
 
-def test_without_profiles_every_scorer_and_filter_is_in_one_called_default():
+def test_without_profiles_every_scorer_and_filter_is_in_one_called_default(build):
     profile = only_profile(build("plugins: [{type: queue-scorer}, {type: label-selector-filter, parameters: {}}]"))
     assert profile.name == "default"
-    assert [s.scorer.name for s in profile.scorers] == ["queue-scorer"]
-    assert [s.weight for s in profile.scorers] == [1.0]
+    assert [(s.scorer.name, s.weight) for s in profile.scorers] == [("queue-scorer", 1.0)]
     assert [f.filter.name for f in profile.filters] == ["label-selector-filter"]
     assert profile.picker.name == "max-score-picker"
 
 
-def test_implied_picker_is_the_first_declared():
-    profile = only_profile(
-        build(
-            "plugins: [{type: queue-scorer}, {type: random-picker}, {type: max-score-picker}]\n"
-            "schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer}]}]"
-        )
-    )
+def test_profile_takes_instances_by_name_with_weights_and_the_first_picker_that_is_declared(build):
+    text = """\
+plugins: [{type: queue-scorer, name: q1}, {type: queue-scorer, name: q2}, {type: random-picker},
+          {type: max-score-picker}]
+schedulingProfiles: [{name: p, plugins: [{pluginRef: q1, weight: 2}, {pluginRef: q2, weight: 0.5}]}]
+"""
+    profile = only_profile(build(text))
+    assert [(s.scorer.name, s.weight) for s in profile.scorers] == [("q1", 2.0), ("q2", 0.5)]
     assert profile.picker.name == "random-picker"
 
 
-def test_several_instances_of_one_type_have_names_and_weights():
-    profile = only_profile(
-        build(
-            "plugins: [{type: queue-scorer, name: q1}, {type: queue-scorer, name: q2}]\n"
-            "schedulingProfiles: [{name: p, plugins: [{pluginRef: q1, weight: 2}, {pluginRef: q2, weight: 0.5}]}]"
-        )
-    )
-    assert [(s.scorer.name, s.weight) for s in profile.scorers] == [("q1", 2.0), ("q2", 0.5)]
-
-
-def test_producer_that_a_scorer_needs_is_implied_once():
-    assembly = build("plugins: [{type: prefix-cache-scorer}, {type: prefix-cache-scorer, name: again}]")
-    assert names(assembly).count("approx-prefix-cache-producer") == 1
-    assert [p.name for p in assembly.pipeline.of(Producer)] == ["approx-prefix-cache-producer"]
-
-
-def test_declared_producer_is_used_with_its_parameters():
-    assembly = build(
-        "plugins: [{type: prefix-cache-scorer},"
-        " {type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 128}}]"
-    )
-    (producer,) = assembly.pipeline.of(Producer)
+def test_producer_that_scorers_need_is_added_once_unless_it_is_declared(build):
+    scorers = "plugins: [{type: prefix-cache-scorer}, {type: prefix-cache-scorer, name: again}"
+    (added,) = build(f"{scorers}]").pipeline.of(Producer)
+    assert added.name == "approx-prefix-cache-producer"
+    declared = "{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 128}}"
+    (producer,) = build(f"{scorers}, {declared}]").pipeline.of(Producer)
     assert producer.parameters.block_size_tokens == 128
 
 
-def test_producer_named_otherwise_must_be_named_by_its_reader():
-    declared = "{type: approx-prefix-cache-producer, name: mine}"
+def test_producer_of_another_name_is_read_by_what_names_it(build, refused):
     reader = "{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: mine}}"
-    assert names(build(f"plugins: [{reader}, {declared}]")).count("approx-prefix-cache-producer") == 0
-    with pytest.raises(ConfigurationError, match="reads 'prefix-match' from producer 'mine', which is not declared"):
-        build(f"plugins: [{reader}]")
+    assembly = build(f"plugins: [{reader}, {{type: approx-prefix-cache-producer, name: mine}}]")
+    assert [producer.name for producer in assembly.pipeline.of(Producer)] == ["mine"]
+    assert not [warning for warning in assembly.warnings if "mine" in str(warning)]
+    (problem,) = refused(f"plugins: [{reader}]")
+    assert "reads 'prefix-match' from producer 'mine', which is not declared" in str(problem)
 
 
-def test_metrics_are_scraped_unless_told_otherwise():
+def test_metrics_are_scraped_from_the_usual_source_unless_the_file_says_otherwise(build):
     (feed,) = build("plugins: [{type: queue-scorer}]").feeds
     assert feed.source.plugin_type == "metrics-data-source"
     assert [e.plugin_type for e in feed.extractors] == ["core-metrics-extractor"]
     assert build("plugins: [{type: queue-scorer}]\ndataLayer: {injectDefaults: false}").feeds == ()
-
-
-def test_declared_metrics_source_is_not_doubled():
-    (feed,) = build(
-        "plugins: [{type: metrics-data-source, name: m, parameters: {path: /m}}, {type: core-metrics-extractor}]\n"
-        "dataLayer: {sources: [{pluginRef: m, extractors: [{pluginRef: core-metrics-extractor}]}]}"
-    ).feeds
+    (feed,) = build("""\
+plugins: [{type: metrics-data-source, name: m, parameters: {path: /m}}, {type: core-metrics-extractor}]
+dataLayer: {sources: [{pluginRef: m, extractors: [{pluginRef: core-metrics-extractor}]}]}
+""").feeds
     assert feed.source.name == "m"
 
 
-def test_legacy_api_version_is_read():
-    text = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n"
-    (warning,) = assemble(load_text(text, "c.yaml"), Builder(Registry(), ManualClock())).warnings
-    assert str(warning) == (
+def test_legacy_api_version_is_read(warned):
+    assert warned("", head="apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n") == [
         "c.yaml:1:1: apiVersion: inference.networking.x-k8s.io/v1alpha1 is deprecated: write llm-d.ai/v1alpha1"
-    )
+    ]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("plugins: [{type: queue-scorrer}]", "'queue-scorrer' is not registered; did you mean 'queue-scorer'"),
-        ("plugins: [{type: queue-scorer}, {type: queue-scorer}]", "two plugins are named 'queue-scorer'"),
-        ("plugins: [{name: x}]", r"--config-text:3:11: plugins\[0\].type: is missing"),
-        ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoint: 3}}]", "maxNumOfEndpoint"),
-        ("plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: none}}]", "max-score-picker"),
-        ("scheduler: {}", "--config-text:3:1: scheduler: unknown key; known are "),
-        (
-            "schedulingProfiles: [{name: p, plugins: [{pluginRef: nope}]}]",
-            r"schedulingProfiles\[0\].plugins\[0\].pluginRef: no plugin is named 'nope'",
-        ),
-        (
-            (
-                "plugins: [{type: random-picker}, {type: max-score-picker}]\n"
-                "schedulingProfiles: [{name: p, plugins: [{pluginRef: random-picker}, {pluginRef: max-score-picker}]}]"
-            ),
-            "two pickers",
-        ),
-        (
-            (
-                "plugins: [{type: queue-scorer}]\n"
-                "schedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer, weight: .nan}]}]"
-            ),
-            "weight nan is not a finite number",
-        ),
-        ("schedulingProfiles: [{name: p, plugins: []}, {name: p, plugins: []}]", "two profiles are named 'p'"),
-        ("schedulingProfiles: [{name: p, plugins: []}, {name: q, plugins: []}]", "2 profiles and no profile picker"),
-        ("plugins: [{type: openai-parser}]\nrequestHandler: {parsers: [{pluginRef: openai}]}", "parsers"),
-        ("plugins: [{type: queue-scorer}]\ndataLayer: {discovery: {pluginRef: queue-scorer}}", "is no Discovery"),
-        ("featureGates: [flowcontrol]", "feature gate 'flowcontrol' is not known"),
-        ("plugins: [{type: queue-scorer}]\nplugins: []", "key 'plugins' stands twice"),
-        ("plugins: {", "is not YAML"),
-    ],
-)
-def test_mistake_is_named(text, problem):
-    with pytest.raises(ConfigurationError, match=problem):
-        build(text)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "kind: Pod", "42"])
-def test_document_of_another_kind_is_refused(text):
+def test_mistake_in_a_text_of_the_command_line_is_said_to_be_there():
     with pytest.raises(ConfigurationError, match="--config-text"):
-        assemble(load_text(text), Builder(Registry(), ManualClock()))
+        load_text("kind: Pod")
 
 
 class OneAfterTheOther(ProfilePicker):
@@ -186,19 +114,22 @@ def test_gie_21_limit_of_iterations_is_at_least_1(refused):
     assert "scheduling.maxIterations" in str(problem)
 
 
-def test_profile_picker_that_is_no_aggregator_gets_one_whose_destination_is_the_first_result():
+def test_profile_picker_that_is_no_aggregator_gets_one_whose_destination_is_the_first_result(build):
     registry = Registry()
     registry.register(OneAfterTheOther)
-    text = (
-        "plugins:\n- type: one-after-the-other\n- type: queue-scorer\n- type: running-requests-size-scorer\n"
-        "- {type: utilization-filter, parameters: {conditions: [{metric: waiting-queue, maxValue: %d}]}}\n"
-        "schedulingProfiles:\n"
-        "- {name: a, plugins: [{pluginRef: utilization-filter}, {pluginRef: queue-scorer}]}\n"
-        "- {name: b, plugins: [{pluginRef: running-requests-size-scorer}]}"
-    )
+    text = """\
+plugins:
+- type: one-after-the-other
+- type: queue-scorer
+- type: running-requests-size-scorer
+- {type: utilization-filter, parameters: {conditions: [{metric: waiting-queue, maxValue: %d}]}}
+schedulingProfiles:
+- {name: a, plugins: [{pluginRef: utilization-filter}, {pluginRef: queue-scorer}]}
+- {name: b, plugins: [{pluginRef: running-requests-size-scorer}]}
+"""
     pool = candidates(waiting=[1, 9], running=[9, 1])
     for limit, target in ((1, "e0"), (0, "e1")):  # with 0 all are dropped, and only the second profile has a result
-        assembly = assemble(load_text(HEAD + text % limit), Builder(registry, ManualClock()))
-        scheduler = assembly.pipeline.scheduler
+        assembly = build(text % limit, registry=registry)
         assert assembly.instances.implied["first-result-aggregator"] == "one-after-the-other is no aggregator"
-        assert [target.name for target in scheduler.schedule(Request("r"), pool).targets] == [target]
+        result = assembly.pipeline.scheduler.schedule(Request("r"), pool)
+        assert [target.name for target in result.targets] == [target]

@@ -7,12 +7,12 @@ from epp.plugins.flow_policies import PriorityThenTimeEviction, SheddableEvictio
 GATE = "featureGates: [flowControl]\n"
 
 
-def test_nothing_is_evicted_unless_the_file_says_so(build):
-    assert build(GATE).pipeline.flow_control.eviction is None
+ON = f"{GATE}flowControl: {{enableEviction: true}}\n"
 
 
 def test_usual_policies_are_added_where_eviction_is_on(build):
-    found = build(GATE + "flowControl: {enableEviction: true}\n", experimental=True).pipeline.flow_control.eviction
+    assert build(GATE).pipeline.flow_control.eviction is None
+    found = build(ON, experimental=True).pipeline.flow_control.eviction
     assert isinstance(found.filter, SheddableEviction)
     assert isinstance(found.order, PriorityThenTimeEviction)
     assert not found.filter.after_first_token
@@ -33,11 +33,8 @@ flowControl: {enableEviction: true, saturationDetector: {pluginRef: concurrency-
 
 
 def test_two_filters_are_refused(refused):
-    text = """
-plugins: [{type: sheddable-eviction-filter, name: one}, {type: sheddable-eviction-filter, name: two}]
-flowControl: {enableEviction: true}
-"""
-    (problem,) = refused(GATE + text, experimental=True)
+    text = "plugins: [{type: sheddable-eviction-filter, name: one}, {type: sheddable-eviction-filter, name: two}]\n"
+    (problem,) = refused(ON + text, experimental=True)
     assert problem.message == "needs one EvictionFilter, not 'one', 'two'"
 
 
@@ -48,7 +45,7 @@ def test_policy_without_eviction_is_warned_of(warned):
 
 
 def test_experimental_policies_are_not_taken_by_themselves(refused):
-    problems = refused(GATE + "flowControl: {enableEviction: true}\n")
+    problems = refused(ON)
     assert [problem.message for problem in problems] == [
         "type sheddable-eviction-filter is experimental",
         "type priority-then-time-eviction-order-policy is experimental",

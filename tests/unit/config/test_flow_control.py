@@ -24,24 +24,18 @@ def test_gate_alone_lets_requests_wait_as_llm_d_router_does_by_default(build):
     assert assembly.warnings == ()
 
 
-def test_zero_is_the_default_for_one_priority_and_no_limit_for_all(build):
+def test_zero_is_the_default_limit_of_one_priority_no_limit_for_all_and_no_end_of_waiting(build):
     flow = build(f"""\
 {ON}flowControl:
   maxRequests: 0
   maxBytes: 0
-  priorityBands: [{{priority: 1, maxRequests: 0, maxBytes: 0}}]
-""").pipeline.flow_control
-    assert flow.limits == Limits(0, 0)
-    assert flow.of(1).limits == Limits(5000, 10**9)
-
-
-def test_ttl_of_a_priority_counts_before_that_for_all_and_zero_is_as_long_as_it_takes(build):
-    flow = build(f"""\
-{ON}flowControl:
   defaultRequestTTL: 30s
   noEndpointRequestTTL: 0s
-  priorityBands: [{{priority: 2, defaultRequestTTL: 0s}}, {{priority: 1, defaultRequestTTL: 5s}}]
+  priorityBands:
+  - {{priority: 2, defaultRequestTTL: 0s}}
+  - {{priority: 1, defaultRequestTTL: 5s, maxRequests: 0, maxBytes: 0}}
 """).pipeline.flow_control
+    assert (flow.limits, flow.of(1).limits) == (Limits(0, 0), Limits(5000, 10**9))
     assert [flow.of(priority).ttl_seconds for priority in (2, 1, 0)] == [inf, 5.0, 30.0]
     assert flow.no_endpoint_ttl_seconds == inf
 
@@ -76,22 +70,20 @@ saturationDetector: {pluginRef: concurrency-detector}
 
 def test_policy_that_nothing_names_is_warned_of(warned):
     policies = "plugins: [{type: edf-ordering-policy}, {type: round-robin-fairness-policy, name: turns}]\n"
-    assert warned(f"{ON}{policies}flowControl: {{defaultPriorityBand: {{fairnessPolicyRef: turns}}}}") == [
-        (
-            "c.yaml:4:11: plugins[0]: plugin 'edf-ordering-policy' (type edf-ordering-policy) has no effect: "
-            "flowControl does not name it"
-        )
-    ]
+    (warning,) = warned(f"{ON}{policies}flowControl: {{defaultPriorityBand: {{fairnessPolicyRef: turns}}}}")
+    assert warning == (
+        "c.yaml:4:11: plugins[0]: plugin 'edf-ordering-policy' (type edf-ordering-policy) has no effect: "
+        "flowControl does not name it"
+    )
 
 
 def test_limit_of_a_priority_above_that_for_all_is_warned_of_only_where_the_file_sets_it(warned):
     bands = "[{priority: 1, maxRequests: 500, maxBytes: 1k}, {priority: 0}]"
-    assert warned(f"{ON}flowControl: {{maxRequests: 100, maxBytes: 1M, priorityBands: {bands}}}") == [
-        (
-            "c.yaml:4:77: flowControl.priorityBands[0].maxRequests: is 500, and never reached: flowControl.maxRequests "
-            "is 100"
-        )
-    ]
+    (warning,) = warned(f"{ON}flowControl: {{maxRequests: 100, maxBytes: 1M, priorityBands: {bands}}}")
+    assert warning == (
+        "c.yaml:4:77: flowControl.priorityBands[0].maxRequests: is 500, and never reached: "
+        "flowControl.maxRequests is 100"
+    )
 
 
 def test_detector_of_metrics_that_nothing_collects_is_warned_of(warned):
@@ -107,49 +99,32 @@ def test_detector_of_metrics_that_nothing_collects_is_warned_of(warned):
     assert warned(blind.replace("X", "concurrency-detector")) == []
 
 
-class Closed(UsageLimitPolicy):
-    """Lets priority 0 and more through."""
-
-    plugin_type = "closed"
-
-    def ceilings(self, priorities, saturation):
-        return [1.0 if priority >= 0 else 0.0 for priority in priorities]
-
-
-class Short(UsageLimitPolicy):
-    """Has no ceiling for the lower one of two priorities."""
-
-    plugin_type = "short"
-
-    def ceilings(self, priorities, saturation):
-        return [1.0] * (1 if len(priorities) == 2 else len(priorities))
-
-
 @pytest.mark.parametrize(
-    ("policy", "warning"),
+    ("ceilings", "warning"),
     [
         (
-            Closed,
-            (
-                "usage limits 'closed' let no request of priority -5 through, even to an idle endpoint: they wait "
-                "until they are refused"
-            ),
+            lambda priorities: [1.0 if priority >= 0 else 0.0 for priority in priorities],
+            "let no request of priority -5 through, even to an idle endpoint: they wait until they are refused",
         ),
-        (Short, "usage limits 'short' failed on the priorities of this file: 1 ceilings for 2 priorities"),
+        (
+            lambda priorities: [1.0] * (1 if len(priorities) == 2 else len(priorities)),
+            "failed on the priorities of this file: 1 ceilings for 2 priorities",
+        ),
     ],
+    ids=["closed", "short"],
 )
-def test_ceiling_that_lets_nothing_through_is_warned_of(warned, policy, warning):
+def test_ceiling_that_lets_nothing_through_is_warned_of(warned, ceilings, warning):
+    class Mine(UsageLimitPolicy):
+        plugin_type = "mine"
+
+        def ceilings(self, priorities, saturation):
+            return ceilings(priorities)
+
     registry = Registry()
-    registry.register(policy)
-    kind = policy.plugin_type
-    flow = f"flowControl: {{usageLimitPolicyPluginRef: {kind}, priorityBands: [{{priority: -5}}]}}"
-    text = f"plugins: [{{type: {kind}}}]\n{flow}"
-    assert warned(ON + text, registry=registry) == [f"c.yaml:5:1: flowControl: {warning}"]
-
-
-def test_mistake_of_the_default_band_is_told_once(refused):
-    problems = refused(f"{ON}flowControl: {{defaultPriorityBand: {{orderingPolicyRef: nope}}}}")
-    assert [problem.path for problem in problems] == [("flowControl", "defaultPriorityBand", "orderingPolicyRef")]
+    registry.register(Mine)
+    flow = "flowControl: {usageLimitPolicyPluginRef: mine, priorityBands: [{priority: -5}]}"
+    found = warned(f"{ON}plugins: [{{type: mine}}]\n{flow}", registry=registry)
+    assert found == [f"c.yaml:5:1: flowControl: usage limits 'mine' {warning}"]
 
 
 def test_all_mistakes_are_told_at_once(refused):
@@ -181,54 +156,41 @@ def test_name_of_a_default_policy_that_is_taken_by_another_plugin_is_refused(ref
         ("defaultRequestTTL: -1s", "defaultRequestTTL: '-1s' is not a duration"),
         ("priorityBands: [{priority: 1, maxRequests: '-5'}]", "priorityBands[0].maxRequests: '-5' is not a quantity"),
         ("priorityBands: [{maxRequests: 5}]", "priorityBands[0].priority: is missing"),
-        (
-            "priorityBands: [{priority: 1, fairnessPolicyRef: nope}]",
-            "priorityBands[0].fairnessPolicyRef: no plugin is named 'nope'",
-        ),
-        (
-            "priorityBands: [{priority: 1, fairnessPolicyRef: edf-ordering-policy}]",
-            (
-                "priorityBands[0].fairnessPolicyRef: plugin 'edf-ordering-policy' (type edf-ordering-policy) is no "
-                "FairnessPolicy"
-            ),
-        ),
-        (
-            "defaultPriorityBand: {orderingPolicyRef: queue-scorer}",
-            "defaultPriorityBand.orderingPolicyRef: plugin 'queue-scorer' (type queue-scorer) is no OrderingPolicy",
-        ),
-        (
-            "defaultNegativePriorityBand: {fairnessPolicyRef: disagg-headers-handler}",
-            (
-                "defaultNegativePriorityBand.fairnessPolicyRef: plugin type 'disagg-headers-handler' is known, not "
-                "supported yet: it cannot be used here"
-            ),
-        ),
-        (
-            "usageLimitPolicyPluginRef: static-usage-limit",
-            (
-                "usageLimitPolicyPluginRef: no plugin is named 'static-usage-limit'; did you mean the type "
-                "'static-usage-limit-policy'? Then add `- type: static-usage-limit-policy` under plugins"
-            ),
-        ),
         ("saturationDetector: {pluginRef: nope}", "saturationDetector.pluginRef: no plugin is named 'nope'"),
-        (
-            "saturationDetector: {pluginRef: mine}",
-            ("saturationDetector.pluginRef: plugin 'mine' (type round-robin-fairness-policy) is no SaturationDetector"),
-        ),
+        ("defaultPriorityBand: {orderingPolicyRef: q}", "defaultPriorityBand.orderingPolicyRef: no plugin is na"),
+        ("priorityBands: [{priority: 1, fairnessPolicyRef: q}]", "priorityBands[0].fairnessPolicyRef: no plugin is"),
     ],
 )
-def test_mistake_in_flow_control_is_named_with_its_place(refused, flow, problem):
-    text = f"""\
-featureGates: [flowControl]
-flowControl: {{{flow}}}
-plugins:
-- {{type: queue-scorer}}
-- {{type: disagg-headers-handler}}
-- {{type: edf-ordering-policy}}
-- {{type: round-robin-fairness-policy, name: mine}}
-"""
-    (found,) = refused(text)
+def test_mistake_in_flow_control_is_named_once_with_its_place(refused, flow, problem):
+    (found,) = refused(f"{ON}flowControl: {{{flow}}}")
     assert f": flowControl.{problem}" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("reference", "role"),
+    [
+        ("priorityBands: [{priority: 1, fairnessPolicyRef: edf}]", "FairnessPolicy"),
+        ("defaultPriorityBand: {orderingPolicyRef: turns}", "OrderingPolicy"),
+        ("saturationDetector: {pluginRef: edf}", "SaturationDetector"),
+    ],
+)
+def test_policy_of_another_role_is_refused(refused, reference, role):
+    plugins = "[{type: edf-ordering-policy, name: edf}, {type: round-robin-fairness-policy, name: turns}]"
+    (found,) = refused(f"{ON}flowControl: {{{reference}}}\nplugins: {plugins}")
+    assert str(found).startswith("c.yaml:4:")
+    assert str(found).endswith(f" is no {role}")
+
+
+def test_policy_that_is_a_type_without_an_entry_or_is_not_supported_is_refused(refused):
+    (found,) = refused(f"{ON}flowControl: {{usageLimitPolicyPluginRef: static-usage-limit}}")
+    assert str(found).endswith(
+        "usageLimitPolicyPluginRef: no plugin is named 'static-usage-limit'; did you mean the type "
+        "'static-usage-limit-policy'? Then add `- type: static-usage-limit-policy` under plugins"
+    )
+    plugins = "plugins: [{type: disagg-headers-handler}]\n"
+    band = "flowControl: {defaultNegativePriorityBand: {fairnessPolicyRef: disagg-headers-handler}}"
+    (found,) = refused(ON + plugins + band)
+    assert str(found).endswith("type 'disagg-headers-handler' is known, not supported yet: it cannot be used here")
 
 
 def test_two_bands_of_one_priority_are_both_named(refused):

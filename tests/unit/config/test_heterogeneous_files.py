@@ -3,8 +3,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from epp.config import Builder, assemble, load_file
 from epp.framework import Endpoint, ManualClock, Producer, Request, RequestBody, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorDeclaration
@@ -74,10 +72,9 @@ def test_packing_profile_leaves_whole_devices_free_while_a_slice_is_in_time():
     assert target(schedule("mig-packing.yaml", tokens=8000)) == "h100"
 
 
-@pytest.mark.parametrize("tokens", [2000])
-def test_mixed_profile_prefills_on_the_fast_class_and_decodes_on_the_cheap_one(tokens):
+def test_mixed_profile_prefills_on_the_fast_class_and_decodes_on_the_cheap_one():
     roles = [{"llm-d.ai/role": role} for role in ("prefill", "both", "decode")]
-    result = schedule("mixed-prefill-decode.yaml", tokens=tokens, labels=roles)
+    result = schedule("mixed-prefill-decode.yaml", tokens=2000, labels=roles)
     assert target(result) == "t4"
     assert NAMES[result.profiles["prefill"].targets[0].name] == "h100"
     assert result.destination.headers["x-prefiller-host-port"] == result.profiles["prefill"].targets[0].hostport

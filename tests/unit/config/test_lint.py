@@ -10,23 +10,13 @@ def profile(*refs: str) -> str:
     return f"schedulingProfiles: [{{name: p, plugins: [{', '.join(f'{{{ref}}}' for ref in refs)}]}}]\n"
 
 
-BALANCED = """\
-plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}, {type: decode-filter, parameters: {fallbackOnEmpty: no}}]
-"""
-
-
-def test_a_sound_configuration_is_not_warned_of(warned):
-    assert warned(BALANCED) == []
-
-
 def test_plugin_that_no_profile_refers_to_is_warned_of(warned):
     text = "plugins: [{type: queue-scorer}, {type: decode-filter, name: mine}, {type: token-producer}]\n"
-    assert warned(text + profile("pluginRef: queue-scorer")) == [
-        (
-            "c.yaml:3:33: plugins[1]: plugin 'mine' has no effect: no profile and no other plugin refers to it; add a "
-            "pluginRef to a profile, or remove it"
-        )
-    ]
+    (warning,) = warned(text + profile("pluginRef: queue-scorer"))
+    assert warning == (
+        "c.yaml:3:33: plugins[1]: plugin 'mine' has no effect: no profile and no other plugin refers to it; add a "
+        "pluginRef to a profile, or remove it"
+    )
     assert warned("plugins: [{type: queue-scorer}]") == []  # one profile is implied, of all that is there
 
 
@@ -37,92 +27,93 @@ def test_token_producer_that_names_a_model_alone_is_warned_of(warned):
     assert warned(alone % ", estimate: {}") == []
 
 
-def test_gie_20_affinity_scorers_alone_are_warned_of(warned):
-    affine = "plugins: [{type: prefix-cache-scorer}, {type: lora-affinity-scorer}]\n"
-    lonely = affine.replace("]\n", ", {type: queue-scorer}]\n")
+def test_gie_20_affinity_scorers_without_one_that_balances_are_warned_of(warned):
+    text = "plugins: [{type: prefix-cache-scorer}, {type: lora-affinity-scorer}%s]\n"
     affinity = ("pluginRef: prefix-cache-scorer", "pluginRef: lora-affinity-scorer")
-    assert warned(affine + profile(*affinity)) == [
-        (
-            "c.yaml:4:22: schedulingProfiles[0]: profile 'p' has affinity scorers only (prefix-cache-scorer, "
-            "lora-affinity-scorer): nothing limits the load of a popular endpoint"
-        )
-    ]
-    assert warned(lonely + profile(*affinity, "pluginRef: queue-scorer, weight: 0.1")) == []
+    problem = (
+        "c.yaml:4:22: schedulingProfiles[0]: profile 'p' has affinity scorers only (prefix-cache-scorer, "
+        "lora-affinity-scorer): nothing limits the load of a popular endpoint"
+    )
+    assert warned(text % "" + profile(*affinity)) == [problem]
+    balanced = text % ", {type: queue-scorer}"
+    assert warned(balanced + profile(*affinity, "pluginRef: queue-scorer, weight: 0.1")) == []
+    first, second = warned(balanced + profile(*affinity, "pluginRef: queue-scorer, weight: 0"))
+    assert first == problem
+    assert second.endswith("scorer 'queue-scorer' has weight 0 and no effect: remove it, or set a weight")
 
 
-def test_gie_20_scorer_without_weight_does_not_balance(warned):
-    text = "plugins: [{type: prefix-cache-scorer}, {type: queue-scorer}]\n"
-    found = warned(text + profile("pluginRef: prefix-cache-scorer", "pluginRef: queue-scorer, weight: 0"))
-    assert [one.partition(": schedulingProfiles[0]: ")[2] for one in found] == [
-        ("profile 'p' has affinity scorers only (prefix-cache-scorer): nothing limits the load of a popular endpoint"),
-        "profile 'p': scorer 'queue-scorer' has weight 0 and no effect: remove it, or set a weight",
-    ]
+@pytest.mark.parametrize(
+    "plugins",
+    [
+        "{type: queue-scorer}, {type: prefix-cache-scorer}, {type: decode-filter, parameters: {fallbackOnEmpty: no}}",
+        "{type: random-picker}",
+    ],
+    ids=["balanced", "without scorers"],
+)
+def test_sound_configuration_is_not_warned_of(warned, plugins):
+    assert warned(f"plugins: [{plugins}]") == []
 
 
-def test_profile_without_scorers_has_no_scorers_to_warn_of(warned):
-    assert warned("plugins: [{type: random-picker}]") == []
-
-
-@pytest.mark.parametrize("fallback", ["true", "false"])
-def test_filter_that_may_leave_nobody_is_warned_of_until_the_file_says_what_then(warned, fallback):
-    assert warned("plugins: [{type: decode-filter}]\n" + profile("pluginRef: decode-filter")) == [
-        (
-            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': filter 'decode-filter' may drop all candidates, and "
-            "then the request is refused with 429: set fallbackOnEmpty to true to use any endpoint instead, or to "
-            "false to confirm"
-        )
-    ]
-    said = f"plugins: [{{type: decode-filter, parameters: {{fallbackOnEmpty: {fallback}}}}}]\n"
-    assert warned(said + profile("pluginRef: decode-filter")) == []
+def test_filter_that_may_leave_nobody_is_warned_of_until_the_file_says_what_then(warned):
+    text = "plugins: [{type: decode-filter%s}]\n" + profile("pluginRef: decode-filter")
+    (warning,) = warned(text % "")
+    assert warning == (
+        "c.yaml:4:22: schedulingProfiles[0]: profile 'p': filter 'decode-filter' may drop all candidates, and then the "
+        "request is refused with 429: set fallbackOnEmpty to true to use any endpoint instead, or to false to confirm"
+    )
+    for fallback in ("true", "false"):
+        assert warned(text % f", parameters: {{fallbackOnEmpty: {fallback}}}") == []
 
 
 def test_scorers_that_measure_the_same_are_warned_of(warned):
-    two = "plugins: [{type: queue-scorer, name: a}, {type: queue-scorer, name: b}]\n"
-    other = "plugins: [{type: queue-scorer, name: a}, {type: kv-cache-utilization-scorer}]\n"
-    assert warned(two + profile("pluginRef: a", "pluginRef: b")) == [
+    text = "plugins: [{type: queue-scorer, name: a}, {type: queue-scorer, name: b}]\n"
+    (warning,) = warned(text + profile("pluginRef: a", "pluginRef: b"))
+    assert warning == (
+        "c.yaml:4:22: schedulingProfiles[0]: profile 'p': 'a' and 'b' measure the same thing (waiting), "
+        "which counts twice"
+    )
+    assert not [one for one in warned(text + profile("pluginRef: a", "pluginRef: b, weight: 0")) if "measure" in one]
+
+
+@pytest.mark.parametrize(
+    ("plugins", "scorers"),
+    [
+        ("{type: queue-scorer}, {type: kv-cache-utilization-scorer}", "queue-scorer kv-cache-utilization-scorer"),
+        ("{type: prefix-cache-scorer}, {type: no-hit-lru-scorer}", "prefix-cache-scorer no-hit-lru-scorer"),
         (
-            "c.yaml:4:22: schedulingProfiles[0]: profile 'p': 'a' and 'b' measure the same thing "
-            "(waiting), which counts "
-            "twice"
-        )
-    ]
-    assert warned(other + profile("pluginRef: a", "pluginRef: kv-cache-utilization-scorer")) == []
-    assert not [one for one in warned(two + profile("pluginRef: a", "pluginRef: b, weight: 0")) if "measure" in one]
+            """\
 
-
-def test_scorers_of_the_same_data_from_different_producers_are_not(warned):
-    text = """\
-plugins:
 - {type: approx-prefix-cache-producer, name: fine}
 - {type: approx-prefix-cache-producer, name: coarse, parameters: {blockSizeTokens: 256}}
 - {type: prefix-cache-scorer, name: a, parameters: {prefixMatchInfoProducerName: fine}}
 - {type: prefix-cache-scorer, name: b, parameters: {prefixMatchInfoProducerName: coarse}}
 - {type: queue-scorer}
-"""
-    assert warned(text + profile("pluginRef: a", "pluginRef: b", "pluginRef: queue-scorer")) == []
-
-
-def test_scorers_of_one_datum_and_two_minds_are_not(warned):
-    text = "plugins: [{type: prefix-cache-scorer}, {type: no-hit-lru-scorer}]\n"
-    assert warned(text + profile("pluginRef: prefix-cache-scorer", "pluginRef: no-hit-lru-scorer")) == []
+""",
+            "a b queue-scorer",
+        ),
+    ],
+    ids=["other data", "the same data otherwise", "data of different producers"],
+)
+def test_scorers_that_do_not_measure_the_same_are_not(warned, plugins, scorers):
+    plugins = plugins if plugins.startswith("\n") else f"[{plugins}]\n"
+    assert warned(f"plugins: {plugins}" + profile(*(f"pluginRef: {name}" for name in scorers.split()))) == []
 
 
 def test_scorer_that_stands_twice_in_a_profile_is_warned_of(warned):
     text = "plugins: [{type: queue-scorer}]\n" + profile("pluginRef: queue-scorer", "pluginRef: queue-scorer")
     assert warned(text) == [
-        ("c.yaml:4:22: schedulingProfiles[0]: profile 'p': scorer 'queue-scorer' is listed 2 times: add the weights up")
+        "c.yaml:4:22: schedulingProfiles[0]: profile 'p': scorer 'queue-scorer' is listed 2 times: add the weights up"
     ]
 
 
 def test_gie_12_scorer_whose_data_nobody_collects_is_warned_of(warned):
-    silent = "dataLayer: {injectDefaults: false}\nplugins: [{type: queue-scorer}, {type: active-request-scorer}]\n"
-    assert warned(silent) == [
-        (
-            "c.yaml:4:11: plugins[0]: plugin 'queue-scorer' reads 'waiting', and no data source of this configuration "
-            "collects it: its values are unknown"
-        )
-    ]
-    assert warned("plugins: [{type: queue-scorer}, {type: active-request-scorer}]") == []
+    text = "dataLayer: {injectDefaults: %s}\nplugins: [{type: queue-scorer}, {type: active-request-scorer}]\n"
+    (warning,) = warned(text % "false")
+    assert warning == (
+        "c.yaml:4:11: plugins[0]: plugin 'queue-scorer' reads 'waiting', and no data source of this configuration "
+        "collects it: its values are unknown"
+    )
+    assert warned(text % "true") == []
 
 
 LESS = "algorithm: {type: linear_lower_is_better}"
@@ -139,31 +130,25 @@ dataLayer: {{sources: [{{pluginRef: dcgm-data-source, extractors: [{{pluginRef: 
     assert warned(with_source) == []
 
 
-def test_deprecated_types_and_parameters_are_warned_of(warned):
+def test_deprecated_types_parameters_and_places_are_warned_of(warned):
     assert warned("""\
 plugins:
-- type: tokenizer
+- {type: tokenizer}
 - type: approx-prefix-cache-producer
   parameters: {blockSize: 64}
 - {type: prefix-cache-scorer}
 - {type: queue-scorer}
+- {type: openai-parser}
+parser: {pluginRef: openai-parser}
+saturationDetector: {pluginRef: utilization-detector}
 """) == [
         "c.yaml:4:3: plugins[0]: plugin type 'tokenizer' is deprecated",
         (
             "c.yaml:6:3: plugins[1].parameters: plugin 'approx-prefix-cache-producer': blockSize is deprecated: "
             "write blockSizeTokens"
         ),
-    ]
-
-
-def test_deprecated_places_are_warned_of(warned):
-    assert warned("""\
-parser: {pluginRef: openai-parser}
-saturationDetector: {pluginRef: utilization-detector}
-plugins: [{type: openai-parser}, {type: queue-scorer}]
-""") == [
-        "c.yaml:3:1: parser: is deprecated: write it into requestHandler.parsers",
-        "c.yaml:4:1: saturationDetector: is deprecated: write it into flowControl",
+        "c.yaml:10:1: parser: is deprecated: write it into requestHandler.parsers",
+        "c.yaml:11:1: saturationDetector: is deprecated: write it into flowControl",
     ]
 
 
@@ -213,20 +198,6 @@ def test_admitter_that_nothing_feeds_is_warned_of(warned):
     ]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        "plugins: [{type: probabilistic-admitter}]",
-        (
-            "plugins: [{type: preference-order-scorer, parameters: {preferenceOrder: [{class: h100, conditions: "
-            "[{priority: '>0'}]}]}}]"
-        ),
-    ],
-)
-def test_plugin_that_goes_by_priorities_is_not_warned_of(warned, config):
-    assert not any("priority" in one for one in warned(config))
-
-
 def test_producer_whose_own_name_nobody_says_is_warned_of(warned):
     assert warned("plugins: [{type: token-producer, name: counter}, {type: token-load-scorer}]") == [
         (
@@ -247,7 +218,7 @@ def test_producer_whose_own_name_nobody_says_is_warned_of(warned):
         ("type: first-available-scorer, parameters: {classes: [h-hundred, h100]}", "3:42"),
         ("type: preference-order-scorer, parameters: {preferenceOrder: [{class: h-hundred}]}", "3:43"),
         (
-            ("type: accelerator-selection-producer, parameters: {components: {p: {acceleratorClasses: [h-hundred]}}}"),
+            "type: accelerator-selection-producer, parameters: {components: {p: {acceleratorClasses: [h-hundred]}}}",
             "3:50",
         ),
     ],
@@ -303,45 +274,40 @@ schedulingProfiles:
     assert warning.endswith("the name has no effect; did you mean 'packed'?")
 
 
-SERVICE = """
+@pytest.fixture
+def service(tmp_path):
+    path = tmp_path / "service.yaml"
+    path.write_text("""
 apiVersion: ome.io/v1beta1
 kind: InferenceService
 metadata: {name: chat, namespace: team-a}
 spec: {model: {name: m}, acceleratorSelector: {strategy: cost, requiredCapabilities: {memoryGB: 40Gi}}}
-"""
-
-
-@pytest.fixture
-def service(tmp_path):
-    path = tmp_path / "service.yaml"
-    path.write_text(SERVICE)
+""")
     return f"{{paths: [{path}]}}"
 
 
+READERS = "{type: accelerator-filter, parameters: {fallbackOnEmpty: no}}, {type: accelerator-policy-scorer}"
+
+
 def test_ome_17_selections_that_no_filter_or_scorer_reads_are_warned_of(warned, service):
-    producer = f"{{type: accelerator-selection-producer, parameters: {service}}}"
-    bounds, preferences = [
-        found.split(": ", 2)[2] for found in warned(f"plugins: [{{type: queue-scorer}}, {producer}]\n")
-    ]
-    whose = "plugin 'accelerator-selection-producer' has "
-    assert bounds == f"{whose}bounds that no filter reads: add accelerator-filter to the profiles"
+    producer = f"{{type: queue-scorer}}, {{type: accelerator-selection-producer, parameters: {service}}}"
+    bounds, preferences = (found.split(" has ", 2)[1] for found in warned(f"plugins: [{producer}]"))
+    assert bounds == "bounds that no filter reads: add accelerator-filter to the profiles"
     assert preferences == (
-        f"{whose}policies or preferred classes that no scorer reads: add accelerator-policy-scorer to the profiles"
+        "policies or preferred classes that no scorer reads: add accelerator-policy-scorer to the profiles"
     )
-    both = "{type: accelerator-filter, parameters: {fallbackOnEmpty: no}}, {type: accelerator-policy-scorer}"
-    assert warned(f"plugins: [{{type: queue-scorer}}, {producer}, {both}, {{type: accelerator-data-source}}]\n") == []
-    assert warned("plugins: [{type: queue-scorer}, {type: accelerator-selection-producer}]\n") == []
+    assert warned(f"plugins: [{producer}, {READERS}, {{type: accelerator-data-source}}]") == []
+    assert warned("plugins: [{type: queue-scorer}, {type: accelerator-selection-producer}]") == []
 
 
 def test_ome_17_services_that_nothing_makes_selections_of_are_warned_of(warned, service):
-    source = f"{{type: accelerator-data-source, parameters: {service}}}"
-    (found,) = warned(f"plugins: [{{type: queue-scorer}}, {source}]\n")
+    source = f"{{type: queue-scorer}}, {{type: accelerator-data-source, parameters: {service}}}"
+    (found,) = warned(f"plugins: [{source}]")
     assert found.endswith(
         "reads InferenceService team-a/chat, which selects accelerators without effect: add "
         "accelerator-selection-producer with the same paths"
     )
-    others = "{type: accelerator-filter, parameters: {fallbackOnEmpty: no}}, {type: accelerator-policy-scorer}"
     producer = f"{{type: accelerator-selection-producer, parameters: {service}}}"
-    assert warned(f"plugins: [{{type: queue-scorer}}, {source}, {producer}, {others}]\n") == []
-    (found,) = warned(f"plugins: [{{type: queue-scorer}}, {source}, {others}]\n")  # an added producer has no paths
+    assert warned(f"plugins: [{source}, {producer}, {READERS}]") == []
+    (found,) = warned(f"plugins: [{source}, {READERS}]")  # an added producer has no paths
     assert "selects accelerators without effect" in found

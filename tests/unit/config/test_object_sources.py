@@ -55,12 +55,6 @@ def test_kind_that_an_extractor_cannot_use_is_refused(refused, reader):
     assert f"plugin {reader!r} (type {reader}) reads no objects of kind Deployment.apps" in str(problem)
 
 
-def test_second_extractor_of_one_type_is_refused(refused):
-    extractors = "{type: topology-extractor, name: one}, {type: topology-extractor, name: two}"
-    (problem,) = refused(f"plugins: [{NODES}, {extractors}]\n{sources('one', 'two')}")
-    assert "a second extractor of type 'topology-extractor' on one source" in str(problem)
-
-
 def test_source_without_extractors_is_warned_of(warned):
     (warning,) = warned(f"plugins: [{NODES}]\n{sources()}")
     assert "has no effect without extractors" in warning

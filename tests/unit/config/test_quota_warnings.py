@@ -3,7 +3,6 @@
 
 import pytest
 
-ON = "featureGates: [flowControl]\n"
 HARDWARE = "- type: accelerator-data-source\n"
 
 
@@ -42,26 +41,23 @@ def test_limit_of_what_no_data_source_tells_is_warned_of(warned, limits, what):
 
 
 def test_limits_of_requests_and_tokens_need_no_data_source(warned):
-    assert (
-        warned(quotas(default("{single: {promptTokens: 5}, total: {concurrentRequests: 5, tokensPerMinute: 9}}"))) == []
-    )
-    assert warned(quotas("{}")) == []
+    limits = "{single: {promptTokens: 5}, total: {concurrentRequests: 5, tokensPerMinute: 9}}"
+    assert warned(quotas(default(limits))) == warned(quotas("{}")) == []
 
 
 def test_requests_that_are_to_wait_where_nothing_waits_are_warned_of(warned):
-    waiting = quotas(default("{total: {concurrentRequests: 5}, whenExceeded: Wait}"))
-    assert warned(waiting) == [
-        (
-            "c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' makes requests above a quota wait, but the "
-            "feature gate flowControl is off: they are refused with 429; add flowControl to featureGates, or write "
-            "whenExceeded: Refuse"
-        )
-    ]
-    assert warned(ON + waiting) == []
-    assert warned(quotas(default("{total: {concurrentRequests: 5}}"))) == []
-    assert warned(quotas(default("{total: {concurrentRequests: 5}, whenExceeded: Refuse}"))) == []
-
-
-def test_quota_of_one_tenant_that_is_to_wait_is_warned_of_too(warned):
+    text = quotas(default("{total: {concurrentRequests: 5}, whenExceeded: Wait}"))
+    (warning,) = warned(text)
+    assert warning == (
+        "c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' makes requests above a quota wait, but the feature "
+        "gate flowControl is off: they are refused with 429; add flowControl to featureGates, or write "
+        "whenExceeded: Refuse"
+    )
     (warning,) = warned(quotas("{quotas: [{tenant: a}, {tenant: b, whenExceeded: Wait}]}"))
     assert "flowControl is off" in warning
+    for fine in (
+        f"featureGates: [flowControl]\n{text}",
+        text.replace("Wait", "Refuse"),
+        text.replace(", whenExceeded: Wait", ""),
+    ):
+        assert warned(fine) == []

@@ -27,7 +27,7 @@ from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
-from tests.support.config_files import replace
+from tests.support.config_files import ConfigMap, replace
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 FIRST = HEAD + "plugins: [{type: queue-scorer}]\n"
@@ -68,20 +68,16 @@ DECODE = "schedulingProfiles: [{name: decode, plugins: [{pluginRef: queue-scorer
     ("before", "after", "kept", "gone"),
     [
         (
-            f"{{type: queue-scorer}}, {PREFIX}",
-            f"{PREFIX}, {{type: active-request-scorer}}",
-            {"prefix-cache-scorer", "approx-prefix-cache-producer", "metrics-data-source"},
-            {"queue-scorer"},
+            *(f"{{type: queue-scorer}}, {PREFIX}", f"{PREFIX}, {{type: active-request-scorer}}"),
+            *({"prefix-cache-scorer", "approx-prefix-cache-producer", "metrics-data-source"}, {"queue-scorer"}),
         ),
         (MINE, DEFAULTS, {"mine"}, set()),
         (MINE, MINE.replace("}", ", parameters: {blockSizeTokens: 128}}"), set(), {"mine"}),
         (MINE, MINE.replace("mine", "other"), set(), {"mine"}),
         (MINE, "{type: token-producer, name: mine}", set(), {"mine"}),
         (
-            DECIDED.replace("TOKENS", "16"),
-            DECIDED.replace("TOKENS", "32"),
-            {"queue-scorer"},
-            {"disagg-profile-handler", "decider"},
+            *(DECIDED.replace("TOKENS", "16"), DECIDED.replace("TOKENS", "32")),
+            *({"queue-scorer"}, {"disagg-profile-handler", "decider"}),
         ),
     ],
     ids=["unchanged", "default written out", "parameters", "name", "type", "refers to a changed one"],
@@ -249,7 +245,14 @@ async def test_another_bad_version_is_refused_for_its_own_reason(following):
     first = await following.look(NOT_YAML)
     second = await following.look(NO_PLUGIN)
     assert following.heard.so_far() == [1, first.refused, second.refused]
-    assert await following.look(SECOND) == ConfigState(2)
+
+
+async def test_version_may_be_wrapped_in_a_config_map(following):
+    wrapped = "kind: ConfigMap\ndata:\n  epp.yaml: |\n" + "".join(f"    {line}\n" for line in SECOND.splitlines())
+    assert await following.look(wrapped) == ConfigState(2)
+    assert await following.look(wrapped) == ConfigState(2)
+    assert await following.look(f"\N{BYTE ORDER MARK}{FIRST}") == ConfigState(3)
+    assert following.taken[0] == wrapped
 
 
 async def test_file_that_is_gone_or_unreadable_changes_nothing(following):
@@ -330,15 +333,10 @@ async def test_wait_of_long_ago_does_not_count_for_another_version(following):
 
 
 async def test_following_sees_the_links_of_a_config_map_swapped(tmp_path):
-    for version, text in (("..2024_1", FIRST), ("..2024_2", SECOND)):
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "c.yaml").write_text(text)
-    (tmp_path / "..data").symlink_to("..2024_1")
-    (tmp_path / "c.yaml").symlink_to(Path("..data") / "c.yaml")
+    mounted = ConfigMap(tmp_path, c=FIRST)
     following = Following(tmp_path / "c.yaml")
     task = asyncio.create_task(following.follow())
-    (tmp_path / "..data_tmp").symlink_to("..2024_2")
-    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    mounted.update(c=SECOND)
     await until_told(following, generation=2)
     task.cancel()
     assert following.taken == [SECOND]
@@ -411,11 +409,3 @@ class AnyVersions(RuleBasedStateMachine):
 
 
 TestAnyVersions = AnyVersions.TestCase
-
-
-async def test_version_may_be_wrapped_in_a_config_map(following):
-    wrapped = "kind: ConfigMap\ndata:\n  epp.yaml: |\n" + "".join(f"    {line}\n" for line in SECOND.splitlines())
-    assert await following.look(wrapped) == ConfigState(2)
-    assert following.taken == [wrapped]
-    assert await following.look(wrapped) == ConfigState(2)
-    assert await following.look(f"\N{BYTE ORDER MARK}{FIRST}") == ConfigState(3)

@@ -9,11 +9,6 @@ from epp.framework.snapshot import WAITING
 
 TWO_PROFILES = "schedulingProfiles: [{name: a, plugins: []}, {name: b, plugins: []}]\n"
 
-NO_PICKER = (
-    "2 profiles and no profile picker to choose among them; add a profile picker to plugins, such as "
-    "disagg-profile-handler, or keep one profile"
-)
-
 
 def profile(*refs: str) -> str:
     return f"schedulingProfiles: [{{name: p, plugins: [{', '.join(f'{{{ref}}}' for ref in refs)}]}}]\n"
@@ -25,18 +20,15 @@ def only(problems) -> str:
 
 
 @pytest.mark.parametrize(
-    ("gates", "problem"),
+    ("gate", "problem"),
     [
-        ("[flow]", "3:16: featureGates[0]: feature gate 'flow' is not known; did you mean 'flowControl'?"),
-        (
-            "[flowControl=maybe]",
-            "3:16: featureGates[0]: feature gate 'flowControl' is 'maybe', which is neither true nor false",
-        ),
-        ("[flowControl=]", "3:16: featureGates[0]: feature gate 'flowControl' is '', which is neither true nor false"),
+        ("flow", "'flow' is not known; did you mean 'flowControl'?"),
+        ("flowControl=maybe", "'flowControl' is 'maybe', which is neither true nor false"),
+        ("flowControl=", "'flowControl' is '', which is neither true nor false"),
     ],
 )
-def test_feature_gate_must_be_known_and_true_or_false(refused, gates, problem):
-    assert only(refused(f"featureGates: {gates}")) == problem
+def test_feature_gate_must_be_known_and_true_or_false(refused, gate, problem):
+    assert only(refused(f"featureGates: [{gate}]")) == f"3:16: featureGates[0]: feature gate {problem}"
 
 
 @pytest.mark.parametrize(
@@ -54,59 +46,33 @@ def test_known_feature_gates_are_taken(build, gate, requests_wait):
     assert (assembly.pipeline.flow_control is not None) is requests_wait
 
 
+def test_plugin_has_a_type_and_the_parameters_that_it_needs(refused):
+    assert only(refused('plugins: [{type: ""}]')) == (
+        "3:12: plugins[0].type: plugin type '' is not registered; `epp plugins` lists all types"
+    )
+    assert only(refused("plugins: [{type: header-label-affinity-scorer, parameters: {headerName: x}}]")) == (
+        "3:48: plugins[0].parameters.labelKey: plugin 'header-label-affinity-scorer': labelKey is missing; add it"
+    )
+
+
+@pytest.mark.parametrize("taken", ["queue-scorer", "round-robin-fairness-policy"])
+def test_two_plugins_of_one_name_are_refused(refused, taken):
+    problem = only(refused(f"plugins: [{{type: {taken}}}, {{type: prefix-cache-scorer, name: {taken}}}]"))
+    assert problem.endswith(f": plugins[1]: two plugins are named '{taken}'; give one of them another name")
+
+
 @pytest.mark.parametrize(
-    ("plugins", "problem"),
+    ("kind", "place", "reason"),
     [
-        ('[{type: ""}]', "3:12: plugins[0].type: plugin type '' is not registered; `epp plugins` lists all types"),
-        (
-            "[{type: queue-scorer}, {type: prefix-cache-scorer, name: queue-scorer}]",
-            "3:33: plugins[1]: two plugins are named 'queue-scorer'; give one of them another name",
-        ),
-        (
-            "[{type: round-robin-fairness-policy}, {type: queue-scorer, name: round-robin-fairness-policy}]",
-            "3:48: plugins[1]: two plugins are named 'round-robin-fairness-policy'; give one of them another name",
-        ),
-        (
-            "[{type: weighted-random-pickr}]",
-            (
-                "3:12: plugins[0].type: plugin type 'weighted-random-pickr' is not registered; "
-                "did you mean 'weighted-random-picker'?"
-            ),
-        ),
-        (
-            "[{type: header-label-affinity-scorer, parameters: {headerName: x}}]",
-            (
-                "3:48: plugins[0].parameters.labelKey: plugin 'header-label-affinity-scorer': "
-                "labelKey is missing; add it"
-            ),
-        ),
-        (
-            "[{type: queue-scorer, name: openai-parser}]",
-            (
-                "1:1: requestHandler: a plugin of type 'openai-parser' is needed (the file names no "
-                "parser), and the name "
-                "is taken by one of another type"
-            ),
-        ),
-        (
-            "[{type: queue-scorer, name: max-score-picker}]",
-            (
-                "1:1: schedulingProfiles: a plugin of type 'max-score-picker' is needed (profile 'default' names no "
-                "picker), and the name is taken by one of another type"
-            ),
-        ),
-        (
-            "[{type: queue-scorer, name: metrics-data-source}]",
-            (
-                "1:1: dataLayer: a plugin of type 'metrics-data-source' is needed "
-                "(dataLayer.injectDefaults), and the name "
-                "is taken by one of another type"
-            ),
-        ),
+        ("openai-parser", "requestHandler", "the file names no parser"),
+        ("max-score-picker", "schedulingProfiles", "profile 'default' names no picker"),
+        ("metrics-data-source", "dataLayer", "dataLayer.injectDefaults"),
     ],
 )
-def test_plugins_have_a_type_a_name_of_their_own_and_parameters_that_fit(refused, plugins, problem):
-    assert only(refused(f"plugins: {plugins}")) == problem
+def test_name_of_an_added_plugin_must_not_be_taken(refused, kind, place, reason):
+    assert only(refused(f"plugins: [{{type: queue-scorer, name: {kind}}}]")) == (
+        f"1:1: {place}: a plugin of type '{kind}' is needed ({reason}), and the name is taken by one of another type"
+    )
 
 
 def test_experimental_plugin_is_refused_unless_allowed(build, refused):
@@ -119,72 +85,60 @@ def test_experimental_plugin_is_refused_unless_allowed(build, refused):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("weight", "problem"),
     [
-        (
-            f"plugins: [{{type: queue-scorer}}]\n{profile('pluginRef: queue')}",
-            (
-                "4:43: schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'queue'; did you "
-                "mean 'queue-scorer'?"
-            ),
-        ),
-        (
-            f"plugins: [{{type: queue-scorer}}]\n{profile('pluginRef: queue-scorer, weight: -1')}",
-            (
-                "4:68: schedulingProfiles[0].plugins[0].weight: weight -1 is negative, but "
-                "scorers rate the better endpoints higher"
-            ),
-        ),
-        (
-            f"plugins: [{{type: queue-scorer}}]\n{profile('pluginRef: queue-scorer, weight: .inf')}",
-            "4:68: schedulingProfiles[0].plugins[0].weight: scorer 'queue-scorer': weight inf is not a finite number",
-        ),
-        (
-            f"plugins: [{{type: random-picker}}]\n{profile('pluginRef: random-picker, onError: Skip')}",
-            (
-                "4:69: schedulingProfiles[0].plugins[0].onError: 'random-picker' is the picker: without it nothing is "
-                "picked"
-            ),
-        ),
-        (
-            "plugins: [{type: random-picker}, {type: max-score-picker}]\n"
-            + profile("pluginRef: random-picker", "pluginRef: max-score-picker"),
-            "4:70: schedulingProfiles[0].plugins[1]: two pickers, 'random-picker' and 'max-score-picker'; keep one",
-        ),
-        (
-            "schedulingProfiles: [{name: p}, {name: p}]",
-            "3:33: schedulingProfiles[1]: two profiles are named 'p'; give one of them another name",
-        ),
+        ("-1", "weight -1 is negative, but scorers rate the better endpoints higher"),
+        (".inf", "scorer 'queue-scorer': weight inf is not a finite number"),
     ],
 )
-def test_profile_refers_to_filters_scorers_and_one_picker(refused, text, problem):
-    assert only(refused(text)) == problem
+def test_weight_is_a_finite_number_of_0_or_more(refused, weight, problem):
+    text = "plugins: [{type: queue-scorer}]\n" + profile(f"pluginRef: queue-scorer, weight: {weight}")
+    assert only(refused(text)) == f"4:68: schedulingProfiles[0].plugins[0].weight: {problem}"
+
+
+def test_profile_has_one_picker_that_may_not_fail_and_a_name_of_its_own(refused):
+    pickers = "plugins: [{type: random-picker}, {type: max-score-picker}]\n"
+    assert only(refused(pickers + profile("pluginRef: random-picker, onError: Skip"))) == (
+        "4:69: schedulingProfiles[0].plugins[0].onError: 'random-picker' is the picker: without it nothing is picked"
+    )
+    assert only(refused(pickers + profile("pluginRef: random-picker", "pluginRef: max-score-picker"))) == (
+        "4:70: schedulingProfiles[0].plugins[1]: two pickers, 'random-picker' and 'max-score-picker'; keep one"
+    )
+    assert only(refused("schedulingProfiles: [{name: p}, {name: p}]")) == (
+        "3:33: schedulingProfiles[1]: two profiles are named 'p'; give one of them another name"
+    )
 
 
 @pytest.mark.parametrize(
     ("plugins", "problem"),
     [
-        ("[]", NO_PICKER),
         (
-            "[{type: single-profile-handler}]",
+            "",
+            (
+                "2 profiles and no profile picker to choose among them; add a profile picker to plugins, such as "
+                "disagg-profile-handler, or keep one profile"
+            ),
+        ),
+        (
+            "{type: single-profile-handler}",
             "plugin 'single-profile-handler': single-profile-handler takes one profile, not 2: a, b",
         ),
         (
-            "[{type: data-parallel-profile-handler, name: dp}]",
+            "{type: data-parallel-profile-handler, name: dp}",
             "plugin 'dp': data-parallel-profile-handler takes one profile, not 2: a, b",
         ),
         (
-            "[{type: disagg-profile-handler}]",
-            ("plugin 'disagg-profile-handler': the decode stage: profile 'decode' does not exist; profiles are a, b"),
+            "{type: disagg-profile-handler, name: d}",
+            "plugin 'd': the decode stage: profile 'decode' does not exist; profiles are a, b",
         ),
         (
-            "[{type: disagg-profile-handler}, {type: header-profile-handler}]",
-            "two profile pickers, 'disagg-profile-handler' and 'header-profile-handler'; keep one",
+            "{type: disagg-profile-handler, name: d}, {type: header-profile-handler, name: h}",
+            "two profile pickers, 'd' and 'h'; keep one",
         ),
     ],
 )
 def test_one_profile_picker_chooses_among_several_profiles(refused, plugins, problem):
-    assert only(refused(f"{TWO_PROFILES}plugins: {plugins}")) == f"3:1: schedulingProfiles: {problem}"
+    assert only(refused(f"{TWO_PROFILES}plugins: [{plugins}]")) == f"3:1: schedulingProfiles: {problem}"
 
 
 def test_a_mistake_in_the_profile_picker_is_not_said_to_be_its_absence(refused):
@@ -205,31 +159,16 @@ def test_two_aggregators_are_one_too_many(refused):
 @pytest.mark.parametrize(
     ("decider", "problem"),
     [
-        (
-            "nobody",
-            (
-                "5:27: plugins[0].parameters.deciders.prefill: no plugin is named 'nobody'; "
-                "known are disagg-profile-handler, queue-scorer"
-            ),
-        ),
-        (
-            "queue-scorer",
-            (
-                "5:3: plugins[0].parameters: plugin 'disagg-profile-handler': deciders.prefill: plugin 'queue-scorer' "
-                "(type queue-scorer) is no Decider"
-            ),
-        ),
+        ("nobody", ": no plugin is named 'nobody'; known are disagg-profile-handler, queue-scorer"),
+        ("queue-scorer", ": plugin 'queue-scorer' (type queue-scorer) is no Decider"),
     ],
 )
 def test_decider_referred_to_must_be_there_and_be_one(refused, decider, problem):
-    text = f"""\
-plugins:
-- type: disagg-profile-handler
-  parameters: {{deciders: {{prefill: {decider}}}}}
-- type: queue-scorer
-schedulingProfiles: [{{name: decode}}]
-"""
-    assert only(refused(text)).startswith(problem)
+    handler = f"{{type: disagg-profile-handler, parameters: {{deciders: {{prefill: {decider}}}}}}}"
+    text = f"plugins: [{handler}, {{type: queue-scorer}}]\nschedulingProfiles: [{{name: decode}}]\n"
+    found = only(refused(text))
+    assert found.startswith("3:")
+    assert f"deciders.prefill{problem}" in found
 
 
 @pytest.mark.parametrize("key", ["parser", "requestHandler"])
@@ -251,46 +190,39 @@ def test_parser_referred_to_must_be_there_and_be_one(refused, key, name, problem
     ("layer", "problem"),
     [
         ("sources: [{pluginRef: nope}]", "sources[0].pluginRef: no plugin is named 'nope'"),
-        (
-            "sources: [{pluginRef: queue-scorer}]",
-            "sources[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no DataSource",
-        ),
-        (
-            "sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: nope}]}]",
-            "sources[0].extractors[0].pluginRef: no plugin is named 'nope'",
-        ),
-        (
-            "sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: queue-scorer}]}]",
-            "sources[0].extractors[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no Extractor",
-        ),
-        (
-            "sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: one}, {pluginRef: two}]}]",
-            "sources[0].extractors[1]: a second extractor of type 'core-metrics-extractor' on one source",
-        ),
-        (
-            "sources: [{pluginRef: endpoint-notification-source, extractors: [{pluginRef: one}]}]",
-            "sources[0].extractors[0].pluginRef: plugin 'one' (type core-metrics-extractor) is no Tagger",
-        ),
+        ("sources: [{pluginRef: q}]", "sources[0].pluginRef: plugin 'q' (type queue-scorer) is no DataSource"),
         ("discovery: {pluginRef: nope}", "discovery.pluginRef: no plugin is named 'nope'"),
-        (
-            "discovery: {pluginRef: one}",
-            "discovery.pluginRef: plugin 'one' (type core-metrics-extractor) is no Discovery",
-        ),
+        ("discovery: {pluginRef: q}", "discovery.pluginRef: plugin 'q' (type queue-scorer) is no Discovery"),
         ("discovery: {endpoints: {pluginRef: nope}}", "discovery.endpoints.pluginRef: no plugin is named 'nope'"),
         ("discovery: {}", "discovery: names no source: write endpoints: {pluginRef: ...}, or leave it out"),
     ],
 )
-def test_data_layer_refers_to_sources_extractors_and_a_discovery(refused, layer, problem):
+def test_data_layer_refers_to_sources_and_a_discovery(refused, layer, problem):
+    assert f": dataLayer.{problem}" in only(
+        refused(f"dataLayer: {{{layer}}}\nplugins: [{{type: queue-scorer, name: q}}]")
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "extractors", "problem"),
+    [
+        ("metrics-data-source", "nope", "[0].pluginRef: no plugin is named 'nope'"),
+        ("metrics-data-source", "q", "[0].pluginRef: plugin 'q' (type queue-scorer) is no Extractor"),
+        ("metrics-data-source", "a b", "[1]: a second extractor of type 'core-metrics-extractor' on one source"),
+        ("endpoint-notification-source", "a", "[0].pluginRef: plugin 'a' (type core-metrics-extractor) is no Tagger"),
+    ],
+)
+def test_extractors_of_a_source_are_those_it_can_have(refused, source, extractors, problem):
+    refs = ", ".join(f"{{pluginRef: {name}}}" for name in extractors.split())
     text = f"""\
-dataLayer: {{{layer}}}
+dataLayer: {{sources: [{{pluginRef: {source}, extractors: [{refs}]}}]}}
 plugins:
-- {{type: queue-scorer}}
-- {{type: metrics-data-source}}
-- {{type: endpoint-notification-source}}
-- {{type: core-metrics-extractor, name: one}}
-- {{type: core-metrics-extractor, name: two}}
+- {{type: {source}}}
+- {{type: queue-scorer, name: q}}
+- {{type: core-metrics-extractor, name: a}}
+- {{type: core-metrics-extractor, name: b}}
 """
-    assert f": dataLayer.{problem}" in only(refused(text))
+    assert f": dataLayer.sources[0].extractors{problem}" in only(refused(text))
 
 
 class Everything(Filter, Scorer, Picker):

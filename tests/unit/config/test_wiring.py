@@ -171,24 +171,6 @@ def test_added_producer_whose_own_data_nobody_writes_is_refused(refused, registr
     assert problem.message == "plugin 'lamp' reads 'heat', which no plugin here writes"
 
 
-def test_declared_producers_are_not_doubled(build):
-    text = "plugins: [{type: token-load-scorer}, {type: approx-prefix-cache-producer}, {type: inflight-load-producer}]"
-    assembly = build(text)
-    assert names(assembly.plugins).count("approx-prefix-cache-producer") == 1
-    assert names(assembly.plugins).count("inflight-load-producer") == 1
-    assert not {"approx-prefix-cache-producer", "inflight-load-producer"} & set(assembly.instances.implied)
-
-
-def test_reader_that_names_a_producer_reads_that_one(build):
-    assembly = build("""\
-plugins:
-- {type: approx-prefix-cache-producer, name: mine}
-- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: mine}}
-""")
-    assert names(assembly.pipeline.of(Producer)) == ["mine"]
-    assert not [warning for warning in assembly.warnings if "mine" in str(warning)]
-
-
 def test_reader_that_names_none_gets_the_default_one_and_a_warning_of_the_other(build):
     assembly = build("""\
 plugins:
@@ -199,9 +181,8 @@ plugins:
     assert [str(warning) for warning in assembly.warnings if "mine" in str(warning)] == [
         (
             "c.yaml:5:3: plugins[1]: plugin 'prefix-cache-scorer' reads 'prefix-match' from an instance of "
-            "approx-prefix-cache-producer that is added for it, not from 'mine': name that one in "
-            "its parameters, or give "
-            "it no own name"
+            "approx-prefix-cache-producer that is added for it, not from 'mine': name that one in its parameters, or "
+            "give it no own name"
         )
     ]
 

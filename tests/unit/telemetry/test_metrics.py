@@ -177,9 +177,7 @@ def test_failures_of_plugins_and_pages_are_counted(page):
     assert page.value("datalayer_poll_errors_total", source_type="metrics-data-source") == 1
     assert (
         page.value(
-            "datalayer_extract_errors_total",
-            source_type="metrics-data-source",
-            extractor_type="core-metrics-extractor",
+            "datalayer_extract_errors_total", source_type="metrics-data-source", extractor_type="core-metrics-extractor"
         )
         == 1
     )

@@ -53,11 +53,7 @@ def test_ocm_11_page_explains_one_placement_with_the_keys_of_the_hubs_debugger(p
             {"name": "Predicate,TaintToleration", "filteredClusters": ["cluster-east"]},
         ],
         "prioritizeResults": [
-            {
-                "name": "AddOn/resource-usage-score/gpuClusterAvailable",
-                "weight": 3.0,
-                "scores": {"cluster-east": 60.0},
-            },
+            {"name": "AddOn/resource-usage-score/gpuClusterAvailable", "weight": 3.0, "scores": {"cluster-east": 60.0}},
             {"name": "Steady", "weight": 1.0, "scores": {"cluster-east": 100.0}},
         ],
         "aggregatedScores": [{"clusterName": "cluster-east", "score": 280.0}],

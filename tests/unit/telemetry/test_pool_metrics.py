@@ -6,14 +6,7 @@ from math import nan
 import numpy as np
 import pytest
 
-from epp.framework import (
-    Destination,
-    Headers,
-    ManualClock,
-    ProfileResult,
-    Request,
-    SchedulingResult,
-)
+from epp.framework import Destination, Headers, ManualClock, ProfileResult, Request, SchedulingResult
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
 from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report

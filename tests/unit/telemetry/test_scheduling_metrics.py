@@ -4,10 +4,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from epp.framework import (
-    Request,
-    RequestBody,
-)
+from epp.framework import Request, RequestBody
 from epp.framework.plugin import Guard
 from epp.framework.roles import Producer
 from epp.framework.testing import candidates
