@@ -88,13 +88,6 @@ def epp(*arguments):
     return CliRunner().invoke(application(), arguments)
 
 
-def check(tmp_path, *types):
-    path = tmp_path / "config.yaml"
-    plugins = "".join(f"\n- type: {kind}" for kind in types)
-    path.write_text(f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:{plugins}\n")
-    return epp("check", str(path))
-
-
 def test_all_others_are_listed_and_the_broken_ones_with_their_reasons():
     result = epp("plugins")
     assert result.exit_code == 0
@@ -128,15 +121,20 @@ def test_broken_type_that_is_asked_for_is_an_error_with_its_reason():
     assert REASONS["broken-scorer"] in result.stderr
 
 
-def test_configuration_that_names_none_of_them_is_not_concerned(tmp_path):
-    result = check(tmp_path, "queue-scorer", "good-scorer")
-    assert result.exit_code == 0, result.output
+def naming(*types):
+    plugins = "".join(f"\n- type: {kind}" for kind in types)
+    return f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:{plugins}\n"
+
+
+def test_configuration_that_names_none_of_them_is_not_concerned(check):
+    code, said = check(a=naming("queue-scorer", "good-scorer"))
+    assert code == 0, said
     assert Registry().find("queue-scorer").__module__ == "epp_scorers.load"
 
 
 @pytest.mark.parametrize("kind", sorted(REASONS.keys() - {"queue-scorer"}))
-def test_configuration_that_names_one_is_refused_with_its_reason(tmp_path, kind):
-    result = check(tmp_path, "queue-scorer", kind)
-    assert result.exit_code == 1
-    assert "1 error" in result.stdout
-    assert REASONS[kind] in result.stdout
+def test_configuration_that_names_one_is_refused_with_its_reason(check, kind):
+    code, said = check(a=naming("queue-scorer", kind))
+    assert code == 1
+    assert "1 error" in said
+    assert REASONS[kind] in said

@@ -31,7 +31,7 @@ def test_flags_set_the_fields_of_a_component():
         (["--outlier-base-ejection-time=0"], "--outlier-base-ejection-time: must be greater than 0"),
         (
             ["--outlier-max-ejection-time=1s"],
-            "--outlier-max-ejection-time: 1s is shorter than --outlier-base-ejection-time, 10s",
+            "--outlier-max-ejection-time: 1s is shorter than --outlier-base-ejection-",
         ),
         (
             ["--max-request-body=1Mi", "--max-gathered-bytes=1Mi"],

@@ -31,46 +31,36 @@ def test_nothing_is_recorded_that_nobody_could_read():
 
 def test_flags_are_settings():
     path = Path("decisions.jsonl")
-    flags = filled(
-        Serve,
-        {name: each.default for name, each in parameters(Serve).parameters.items()}
-        | {
-            "decision_file": path,
-            "decision_file_size": 10,
-            "decision_file_count": 2,
-            "decision_file_prefixes": True,
-            "decision_sample_rate": 0.5,
-            "decision_buffer": 7,
-            "decision_buffer_size": 1000,
-            "trusted_gateways": "10.0.0.0/8",
-        },
-    )
-    assert decisions(flags) == DecisionSettings(
-        sample_rate=0.5,
-        asked_by_header=True,
-        buffer=7,
-        buffer_bytes=1000,
-        file=path,
-        file_bytes=10,
-        file_count=2,
+    given = {
+        "decision_file": path, "decision_file_size": 10, "decision_file_count": 2, "decision_file_prefixes": True,
+        "decision_sample_rate": 0.5, "decision_buffer": 7, "decision_buffer_size": 1000,
+        "trusted_gateways": "10.0.0.0/8",
+    }  # fmt: skip
+    defaults = {name: each.default for name, each in parameters(Serve).parameters.items()}
+    assert decisions(filled(Serve, defaults | given)) == DecisionSettings(
+        sample_rate=0.5, asked_by_header=True, buffer=7, buffer_bytes=1000, file=path, file_bytes=10, file_count=2,
         prefixes=True,
-    )
-
-
-def test_prefixes_without_a_file_are_refused():
-    with pytest.raises(ConfigurationError, match=r"^--decision-file-prefixes has no effect without --decision-file"):
-        decisions(Serve(decisions=DecisionSettings(prefixes=True), admin=ADMIN))
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "problem"),
     [
-        Serve(decisions=DecisionSettings(sample_rate=1.0)),
-        Serve(decisions=DecisionSettings(sample_rate=1.0, buffer=0), admin=ADMIN),
+        (
+            Serve(decisions=DecisionSettings(prefixes=True), admin=ADMIN),
+            "-file-prefixes has no effect without --decision-f",
+        ),
+        (
+            Serve(decisions=DecisionSettings(sample_rate=1.0)),
+            "-sample-rate has no effect without --admin-port, .*: add",
+        ),
+        (
+            Serve(decisions=DecisionSettings(sample_rate=1.0, buffer=0), admin=ADMIN),
+            "-sample-rate has no effect without --admin-port, .*: add",
+        ),
     ],
+    ids=["prefixes without a file", "no port", "no buffer"],
 )
-def test_sample_that_nobody_could_read_is_refused_with_the_remedy(flags):
-    with pytest.raises(
-        ConfigurationError, match=r"^--decision-sample-rate has no effect without --admin-port, .*: add"
-    ):
+def test_flag_without_effect_is_refused_with_the_remedy(flags, problem):
+    with pytest.raises(ConfigurationError, match=f"^--decision{problem}"):
         decisions(flags)

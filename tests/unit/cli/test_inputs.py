@@ -24,12 +24,8 @@ def test_other_bind_address_is_refused_with_the_remedy(text):
 
 
 def test_endpoints_may_be_named_several_times():
-    assert [target.name for target in read_endpoints(["a:1,b:2", "c:3 d:4"]).resolver.targets] == [
-        "a:1",
-        "b:2",
-        "c:3",
-        "d:4",
-    ]
+    targets = read_endpoints(["a:1,b:2", "c:3 d:4"]).resolver.targets
+    assert [target.name for target in targets] == ["a:1", "b:2", "c:3", "d:4"]
     assert read_endpoints(None) is None
     with pytest.raises(ConfigurationError, match=r"^--endpoints: endpoint 3: 'c' has no port"):
         read_endpoints(["a:1,b:2", "c"])
@@ -52,7 +48,6 @@ def test_no_header_is_ignored_unless_one_is_named():
 
 def test_records_are_asked_for_by_trusted_gateways_alone():
     ignored = read_ignored_headers("", "10.0.0.0/8")
-    assert ignored is not None
     assert ignored.trusts("ipv4:10.1.2.3")
     assert not ignored.trusts("ipv4:11.1.2.3")
     headers = Headers([("x-gateway-decision-record", "true"), ("x-llm-d-inference-objective", "o")])

@@ -37,9 +37,7 @@ def service_account(monkeypatch, tmp_path):
 
 
 def read(**flags) -> KubernetesSettings:
-    found = read_kubernetes(Serve(**flags), None)
-    assert found is not None
-    return found
+    return read_kubernetes(Serve(**flags), None)
 
 
 def problem(**flags) -> str:
@@ -57,14 +55,12 @@ def test_pool_has_a_name_a_namespace_and_a_group():
 def test_pods_have_labels_and_ports():
     flags = {"endpoint_selector": " app=vllm, a.b/tier = gold ,empty=", "endpoint_target_ports": "8000, 8001"}
     source = read(**flags).source
-    assert isinstance(source, PodTarget)
     assert (str(source.labels), source.ports) == ("app=vllm,a.b/tier=gold,empty=", (8000, 8001))
 
 
 def test_pods_may_be_selected_by_all_terms_of_kubernetes():
     text = "app==vllm,tier!=b,env in (x, y),zone notin (z),gpu,!old"
     source = read(endpoint_selector=text, endpoint_target_ports="8000").source
-    assert isinstance(source, PodTarget)
     assert source.selector == {"labelSelector": "app==vllm,tier!=b,env in (x,y),zone notin (z),gpu,!old"}
 
 
@@ -73,17 +69,12 @@ def test_namespace_is_that_of_the_flag_the_variable_the_pod_or_default(monkeypat
     service_account.write_text("of-the-pod\n")
     assert read(pool_name="p").namespace == "of-the-pod"
     monkeypatch.setenv("NAMESPACE", "of-the-variable")
-    assert read(pool_name="p").namespace == "of-the-variable"
+    assert read(pool_name="p").namespace == read(**PODS).namespace == "of-the-variable"
     assert read(pool_name="p", pool_namespace="").namespace == "of-the-variable"
     assert read(pool_name="p", pool_namespace="of-the-flag").namespace == "of-the-flag"
     service_account.write_bytes(b"\xff")
     monkeypatch.delenv("NAMESPACE")
     assert read(pool_name="p").namespace == "default"
-
-
-def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
-    monkeypatch.setenv("NAMESPACE", "ours")
-    assert read(**PODS).namespace == "ours"
 
 
 @pytest.mark.parametrize(
@@ -96,16 +87,13 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
         ({"pool_name": "p", "pool_group": "a/b"}, "--pool-group: 'a/b' is not an API group: leave it out for "),
         ({"pool_name": "p", "pool_namespace": "a/b"}, "--pool-namespace: 'a/b' is not the name of a namespace"),
         ({"pool_name": "p", **PODS}, "--pool-name and --endpoint-selector exclude each other: "),
-        (
-            {"pool_name": "p", "objects": "x.yaml", "kubeconfig": Path("k")},
-            "--objects has no effect with a pool in a cluster: ",
-        ),
+        ({"pool_name": "p", "objects": "x", "kubeconfig": Path("k")}, "--objects has no effect with a pool in a cl"),
         ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
         ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),
         ({**PODS, "endpoint_selector": " "}, "--endpoint-selector is empty, and would select everything: w"),
         (
-            {**PODS, "endpoint_selector": "app=x,a b=c"},
-            "--endpoint-selector: 'app=x,a b=c' is not a label selector, because of 'a b=c': write key=value, ",
+            {**PODS, "endpoint_selector": "x,a b=c"},
+            "--endpoint-selector: 'x,a b=c' is not a label selector, because of",
         ),
         ({**PODS, "endpoint_selector": "a in b"}, "--endpoint-selector: 'a in b' is not a label selector, because "),
         ({**PODS, "endpoint_selector": "a=b=c"}, "--endpoint-selector: 'a=b=c' is not a label selector, because "),
@@ -114,10 +102,7 @@ def test_namespace_of_pods_is_found_in_the_same_way(monkeypatch):
         ({**PODS, "endpoint_target_ports": "65536"}, "--endpoint-target-ports: '65536': write ports from 1 to 65535"),
         ({**PODS, "endpoint_target_ports": "1,1"}, "--endpoint-target-ports: '1,1': write one to eight ports, each "),
         ({**PODS, "endpoint_target_ports": ","}, "--endpoint-target-ports: ',': write one to eight ports, each once"),
-        (
-            {**PODS, "endpoint_target_ports": "1,2,3,4,5,6,7,8,9"},
-            "--endpoint-target-ports: '1,2,3,4,5,6,7,8,9': write one to eight ports, each once",
-        ),
+        ({**PODS, "endpoint_target_ports": "1,2,3,4,5,6,7,8,9"}, "--endpoint-target-ports: '1,2,3,4,5,6,7,8,9': write"),
     ],
 )
 def test_mistake_is_one_sentence(flags, said):

@@ -35,12 +35,9 @@ def test_size_is_its_number_times_its_unit(number, unit):
     assert measured("--size", f"{number}{unit}") == f"{number * SIZE_UNITS[unit]} 0.05\n"
 
 
-def test_duration_is_seconds():
+def test_duration_is_seconds_and_defaults_are_taken_as_they_are():
     assert measured("--wait", "1m30s") == "64 90.0\n"
     assert measured("--wait=250ms") == "64 0.25\n"
-
-
-def test_defaults_are_taken_as_they_are():
     assert measured() == "64 0.05\n"
 
 

@@ -61,32 +61,16 @@ def test_one_type_is_shown_in_full_with_nested_parameters(plugins):
     assert "queue-scorer" not in said
 
 
-def test_texts_are_shown_as_they_are_written(plugins):
-    _, said, _ = plugins("tokenizer")
+def test_texts_of_all_types_asked_for_are_shown_as_they_are_written(plugins):
+    _, said, _ = plugins("tokenizer", "work-seconds-scorer")
     assert "needs the extra `tokenizers`" in said
+    assert "work-seconds-scorer (Scorer" in said
+    assert sum(line.startswith("- `") for line in said.splitlines()) >= 8  # items of a list begin lines
 
 
-def test_items_of_a_list_begin_on_lines_of_their_own(plugins):
-    _, text, _ = plugins("work-seconds-scorer")
-    assert sum(line.startswith("- `") for line in text.splitlines()) >= 8
-
-
-def test_types_asked_for_are_all_shown(plugins):
-    _, said, _ = plugins("queue-scorer", "random-picker")
-    assert "queue-scorer (Scorer" in said
-    assert "random-picker (Picker" in said
-
-
-def test_unknown_type_is_refused_with_the_nearest_one(plugins):
-    code, said, complaint = plugins("queue-scorrer")
-    assert (code, said) == (1, "")
-    assert (
-        complaint
-        == "error: no plugin type 'queue-scorrer'; did you mean 'queue-scorer'?; `epp plugins` lists all types\n"
-    )
-
-
-def test_unknown_type_like_none_is_refused_with_the_nearest_three(plugins):
+def test_unknown_type_is_refused_with_the_nearest_one_or_three(plugins):
+    nearest = "did you mean 'queue-scorer'?; `epp plugins` lists all types"
+    assert plugins("queue-scorrer") == (1, "", f"error: no plugin type 'queue-scorrer'; {nearest}\n")
     code, said, complaint = plugins("nope")
     assert (code, said) == (1, "")
     assert re.search(r"the nearest of \d+ are [\w-]+, [\w-]+, [\w-]+; `epp plugins` lists all types\n$", complaint)
@@ -97,12 +81,8 @@ def test_json_is_for_programs(plugins):
     assert code == 0
     (entry,) = json.loads(said)
     assert (entry["type"], entry["roles"], entry["stability"]) == ("random-picker", ["Picker"], "Beta")
-    parameter = entry["parameters"][0]
-    assert (parameter["name"], parameter["type"], parameter["default"]) == (
-        "maxNumOfEndpoints",
-        "int, at least 1, the default otherwise",
-        "1",
-    )
+    parameter = [entry["parameters"][0][key] for key in ("name", "type", "default")]
+    assert parameter == ["maxNumOfEndpoints", "int, at least 1, the default otherwise", "1"]
     assert [entry["type"] for entry in json.loads(plugins("--output", "json")[1])].count("queue-scorer") == 1
 
 

@@ -61,7 +61,6 @@ class World:
 
 def lines_of(world: World, path: Path) -> list[DecisionRecord]:
     """What is in the file, which is closed."""
-    assert world.recorder.file is not None
     world.recorder.file.close()
     return [msgspec.json.decode(line, type=DecisionRecord) for line in path.read_bytes().splitlines()]
 
@@ -74,7 +73,6 @@ def test_tf_5_sampled_request_is_recorded_at_its_pick_and_completed_at_its_end()
     assert record.config_generation == 7
     assert record.at == "1970-01-01T00:16:40.000Z"
     assert record.ending is None
-    assert record.pick is not None
     assert record.pick.endpoint == routing.served.name
 
     world.clock.advance(0.5)
@@ -84,7 +82,6 @@ def test_tf_5_sampled_request_is_recorded_at_its_pick_and_completed_at_its_end()
     routing.complete(Cause.NATURAL)
     (after,) = world.records()
     assert after.id == record.id
-    assert after.ending is not None
     assert (after.ending.cause, after.ending.status, after.ending.response_bytes) == ("natural", 200, 2)
     assert (after.ending.served_endpoint, after.ending.is_fallback) == (routing.served.name, False)
     assert (after.timings.first_byte, after.timings.total, after.timings.decision) == (0.5, 0.75, 0)
@@ -95,7 +92,6 @@ def test_request_that_ends_before_its_record_is_made_has_one_record():
     world = World(sample_rate=1)
     world.route().complete(Cause.CLIENT_DISCONNECT)
     (record,) = world.records()
-    assert record.ending is not None
     assert record.ending.cause == "client-disconnect"
 
 
@@ -138,7 +134,6 @@ def test_routed_request_that_fails_is_recorded(cause: Cause, status: int):
     routing.complete(cause)
     (record,) = world.records()
     assert (record.kind, record.recorded_for) == ("routed", "failed")
-    assert record.ending is not None
     assert (record.ending.cause, record.ending.status) == (cause.value, status)
     assert record.profiles[0].candidates
 
@@ -148,7 +143,6 @@ def test_tf_5_refused_request_is_recorded_with_the_filters_that_left_none():
     world.fail()
     (record,) = world.records()
     assert (record.kind, record.recorded_for, record.request_id) == ("refused", "failed", "f0")
-    assert record.failure is not None
     assert (record.failure.status, record.failure.reason) == (429, "rejected-constraint")
     assert [(step.before, step.after) for step in record.profiles[0].filters] == [(4, 0)]
     assert record.pick is None
@@ -159,11 +153,9 @@ def test_request_that_is_refused_after_its_scheduling_has_the_scores_in_its_reco
     with pytest.raises(RequestError):
         world.route(prefer="if-available")  # nothing is cached anywhere
     (record,) = world.records()
-    assert record.failure is not None
     assert record.failure.status == 412
     assert record.pick is None
     assert len(record.profiles[0].candidates) == 4
-    assert record.seen is not None
     assert record.seen.screened == 4
 
 
@@ -173,9 +165,7 @@ def test_request_that_could_not_be_read_is_recorded():
         world.director.route(headers(), b"{", None)
     (record,) = world.records()
     assert (record.request_id, record.asked.path) == ("r1", "/v1/completions")
-    assert record.seen is not None
     assert (record.seen.endpoints, record.seen.available, record.seen.screened) == (4, 4, 0)
-    assert record.failure is not None
     assert record.failure.status == 400
 
 
