@@ -2,11 +2,8 @@
 """Room for requests in each cluster, as objects that a hub understands."""
 
 import json
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from epp.framework import Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorTag
@@ -16,8 +13,8 @@ from epp.framework.snapshot import ACCELERATOR, KV_USAGE, REACHABLE, REFUSES, WA
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.ocm import AddOnPlacementScore
 from epp.routing.datastore import Datastore
-from epp.telemetry.page import OperatorPage
 from epp.telemetry.pool_series import SCORES_PATH, cluster_scores
+from tests.support.operator_page import asked, opened
 
 NOW = 1767225600.0
 """2026-01-01."""
@@ -110,25 +107,13 @@ def test_ocm_12_objects_are_those_that_we_read_ourselves(store):
     assert found.scores["kvCacheHeadroom"] == 50.0
 
 
-def get(page: OperatorPage, path: str) -> tuple[int, str]:
-    try:
-        with urlopen(f"http://127.0.0.1:{page.port}{path}", timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def test_ocm_12_page_has_them_at_the_path_of_an_api_server(store):
     add(store, unnamed=[(0, 0.0)])
     snapshot = store.snapshot()
-    page = OperatorPage(CollectorRegistry(), dict, scores=lambda local: cluster_scores(snapshot, "p", NOW, local=local))
-    page.open("127.0.0.1", 0)
-    try:
-        status, text = get(page, f"{SCORES_PATH}?cluster=here")
+    with opened(scores=lambda local: cluster_scores(snapshot, "p", NOW, local=local)) as page:
+        status, _, text = asked(page, f"{SCORES_PATH}?cluster=here")
         assert (status, json.loads(text)["items"][0]["metadata"]) == (200, {"name": "routing-p", "namespace": "here"})
-        assert json.loads(get(page, SCORES_PATH)[1])["items"][0]["metadata"]["namespace"] == "local-cluster"
-        assert get(page, f"{SCORES_PATH}?cluster={'x' * 254}")[0] == 400
-        assert get(page, "/apis") == (404, f"not found: use /metrics or /healthz or {SCORES_PATH}\n")
-    finally:
-        page.close()
+        text = asked(page, SCORES_PATH).body
+        assert json.loads(text)["items"][0]["metadata"]["namespace"] == "local-cluster"
+        assert asked(page, f"{SCORES_PATH}?cluster={'x' * 254}").status == 400
+        assert SCORES_PATH.encode() in asked(page, "/apis").body

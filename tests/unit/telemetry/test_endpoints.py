@@ -101,12 +101,9 @@ def test_log_line_has_counts_and_what_needs_attention(conditions):
     assert (line["event"], line["log_level"], line["total"], line["used"]) == ("endpoints", "warning", 4, 2)
     assert [entry["endpoint"] for entry in line["attention"]] == ["dead", "b", "lost"]
     assert line["attention"][0] == {
-        "endpoint": "dead",
-        "address": "10.0.0.2:8000",
-        "used": False,
-        "why": "nothing listens at 10.0.0.2:8000: connection refused",
-        "remedy": "start the server",
-    }
+        "endpoint": "dead", "address": "10.0.0.2:8000", "used": False,
+        "why": "nothing listens at 10.0.0.2:8000: connection refused", "remedy": "start the server",
+    }  # fmt: skip
 
 
 def test_it_is_told_again_only_when_a_kind_changes(conditions):

@@ -82,7 +82,7 @@ def test_created_series_can_be_left_out_as_with_the_reference(monkeypatch):
     registry = CollectorRegistry()
     Counters("c_total", "A counter.", (), registry)
     Histograms("h", "A histogram.", (), BOUNDS, registry)
-    assert "_created" not in generate_latest(registry).decode()
+    assert "_created" not in page(registry)
 
 
 def test_wrong_number_of_labels_is_refused():

@@ -54,21 +54,15 @@ def test_each_file_of_each_plugin_has_its_numbers(shown):
     assert shown("second", "a") == (0, 0, 0)
 
 
-def test_plugin_that_is_no_longer_in_use_is_not_shown(shown):
-    plugin = Follower(name="first")
-    plugin.state = InputState((), {"a": 0})
-    shown.plugins = [plugin]
-    assert shown("first", "a") == (0, 0, 0)
-    shown.plugins = []
-    assert shown("first", "a") == (None, None, None)
-
-
-def test_metrics_can_be_asked_for_by_name(shown):
+def test_plugin_that_is_no_longer_in_use_is_not_shown_and_metrics_can_be_asked_for_by_name(shown):
     plugin = Follower(name="first")
     plugin.state = InputState((), {"a": 0})
     shown.plugins = [plugin]
     families = list(shown.registry.restricted_registry(["llm_d_epp_input_problems"]).collect())
     assert [family.name for family in families] == ["llm_d_epp_input_problems"]
+    assert shown("first", "a") == (0, 0, 0)
+    shown.plugins = []
+    assert shown("first", "a") == (None, None, None)
 
 
 def test_ignored_values_are_counted_by_kind_of_object(shown):

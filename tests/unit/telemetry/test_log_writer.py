@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A log line that cannot be written costs a number in a counter, and nothing else."""
 
+import contextlib
 import json
 import os
 import threading
@@ -15,9 +16,20 @@ from epp.telemetry.logs import LogWriter
 
 @pytest.fixture
 def pipe():
+    """Where a test reads, and the stream that writes there."""
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as stream:
         yield reader, stream
+    with contextlib.suppress(OSError):  # closed by the test
+        os.close(reader)
+
+
+@pytest.fixture
+def configured(pipe, monkeypatch):
+    """The writer of all log lines."""
+    monkeypatch.setattr("sys.stderr", pipe[1])
+    yield logs.configure(5)
+    structlog.reset_defaults()
 
 
 def test_lines_arrive_in_order(pipe):
@@ -28,7 +40,6 @@ def test_lines_arrive_in_order(pipe):
     assert writer.settle(10)
     assert os.read(reader, 65536).split() == [str(number).encode() for number in range(100)]
     assert writer.lost == 0
-    os.close(reader)
 
 
 def test_pipe_without_a_reader_loses_lines_and_raises_nothing(pipe):
@@ -70,20 +81,12 @@ def test_reader_that_does_not_read_does_not_hold_up_the_writer(pipe):
     drained.set()
     writer.write("last\n")
     thread.join(10)
-    os.close(reader)
 
 
-def test_event_that_is_no_valid_text_is_logged_all_the_same(pipe, monkeypatch):
-    reader, stream = pipe
-    monkeypatch.setattr("sys.stderr", stream)
-    writer = logs.configure(5)
-    try:
-        structlog.get_logger().warning("odd", value="\udcff", thing=object)
-        assert writer.settle(10)
-        assert b"udcff" in os.read(reader, 65536)
-    finally:
-        structlog.reset_defaults()
-        os.close(reader)
+def test_event_that_is_no_valid_text_is_logged_all_the_same(pipe, configured):
+    structlog.get_logger().warning("odd", value="\udcff", thing=object)
+    assert configured.settle(10)
+    assert b"udcff" in os.read(pipe[0], 65536)
 
 
 def test_lines_of_many_threads_are_all_written(pipe):
@@ -96,7 +99,6 @@ def test_lines_of_many_threads_are_all_written(pipe):
         thread.join()
     assert writer.settle(10)
     assert os.read(reader, 65536) == b"x\n" * 2000
-    os.close(reader)
 
 
 def test_line_after_a_pause_wakes_the_writer(pipe):
@@ -105,26 +107,16 @@ def test_line_after_a_pause_wakes_the_writer(pipe):
     for _ in range(3):
         writer.write("x\n")
         assert os.read(reader, 65536) == b"x\n"  # without `settle`: it comes by itself
-    os.close(reader)
 
 
-def test_lines_have_the_time_in_utc_with_microseconds(pipe, monkeypatch):
-    reader, stream = pipe
-    monkeypatch.setattr("sys.stderr", stream)
-    writer = logs.configure(5)
+def test_lines_have_the_time_in_utc_with_microseconds(pipe, configured, monkeypatch):
     times = iter((1_700_000_000_000_001_999, 1_700_000_000_999_999_999, 1_700_000_001_000_000_000))
     monkeypatch.setattr("epp.telemetry.logs.time.time_ns", lambda: next(times))
-    try:
-        for _ in range(3):
-            structlog.get_logger().warning("odd")
-        assert writer.settle(10)
-        lines = [json.loads(line) for line in os.read(reader, 65536).splitlines()]
-        assert [line["ts"] for line in lines] == [
-            "2023-11-14T22:13:20.000001Z",
-            "2023-11-14T22:13:20.999999Z",
-            "2023-11-14T22:13:21.000000Z",
-        ]
-        assert {line["level"] for line in lines} == {"warn"}
-    finally:
-        structlog.reset_defaults()
-        os.close(reader)
+    for _ in range(3):
+        structlog.get_logger().warning("odd")
+    assert configured.settle(10)
+    lines = [json.loads(line) for line in os.read(pipe[0], 65536).splitlines()]
+    seconds = ["20.000001", "20.999999", "21.000000"]
+    assert [(line["ts"], line["level"]) for line in lines] == [
+        (f"2023-11-14T22:13:{each}Z", "warn") for each in seconds
+    ]

@@ -32,9 +32,7 @@ class Lag:
         self.task = asyncio.create_task(self.lag.follow(log_seconds))
 
     def value(self, suffix: str) -> float:
-        value = self.metrics.registry.get_sample_value(f"llm_d_epp_event_loop_lag_seconds_{suffix}")
-        assert value is not None
-        return value
+        return self.metrics.registry.get_sample_value(f"llm_d_epp_event_loop_lag_seconds_{suffix}")
 
     async def block(self, seconds: float, in_plugin: float = 0.0) -> None:
         """Block the event loop, for a part of the time in a call of a plugin; wait for the measurement after it."""
@@ -63,16 +61,11 @@ async def lag() -> AsyncIterator[Lag]:
 
 async def test_blocked_loop_shows_in_the_metric(lag):
     lag.follow(0.0)
+    await lag.next()
     before = lag.value("sum")
+    assert before >= 0
     await lag.block(0.5)
     assert lag.value("sum") - before > 0.3  # the timer was due within the first 0.1 s of them
-
-
-async def test_delay_is_never_negative(lag):
-    lag.follow(0.0)
-    for _ in range(3):
-        await lag.next()
-    assert lag.value("sum") >= 0
 
 
 async def test_long_delay_is_logged_with_the_plugin_that_took_most_of_it(lag):

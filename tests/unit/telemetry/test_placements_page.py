@@ -3,16 +3,13 @@
 
 import json
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from epp.framework import ManualClock
 from epp.framework.registry import Registry
-from epp.pool.clusters.tagger import ClusterTagger
-from epp.telemetry.page import PLACEMENTS_PATH, OperatorPage
+from epp.telemetry.page import PLACEMENTS_PATH
+from tests.support.operator_page import asked, opened
 
 HUB = Path(__file__).parents[2] / "data" / "clusters" / "hub.yaml"
 NAME = "kueue-system/llm-gpu"
@@ -23,24 +20,12 @@ def page():
     """The page of a picker whose cluster tagger evaluates the placement of the sample."""
     parameters = {"paths": [str(HUB)], "evaluate": "always"}
     tagger = Registry().build("cluster-data-source", parameters, name="hub", clock=ManualClock())
-    assert isinstance(tagger, ClusterTagger)
-    page = OperatorPage(CollectorRegistry(), dict, explanations=lambda: tagger.explanations)
-    page.open("127.0.0.1", 0)
-    yield page
-    page.close()
-
-
-def get(page: OperatorPage, path: str) -> tuple[int, str]:
-    try:
-        with urlopen(f"http://127.0.0.1:{page.port}{path}", timeout=30) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    with opened(explanations=lambda: tagger.explanations) as page:
+        yield page
 
 
 def test_ocm_11_page_explains_one_placement_with_the_keys_of_the_hubs_debugger(page):
-    status, text = get(page, f"{PLACEMENTS_PATH}/{NAME}")
+    status, _, text = asked(page, f"{PLACEMENTS_PATH}/{NAME}")
     assert status == 200
     shown = json.loads(text)
     placement = shown.pop("placement")
@@ -61,11 +46,14 @@ def test_ocm_11_page_explains_one_placement_with_the_keys_of_the_hubs_debugger(p
 
 
 def test_ocm_11_page_has_all_placements_by_name(page):
-    status, text = get(page, PLACEMENTS_PATH)
+    status, _, text = asked(page, PLACEMENTS_PATH)
     assert (status, list(json.loads(text))) == (200, [NAME])
 
 
 def test_ocm_11_unknown_placement_is_told_where_all_are(page):
-    said = f"no such placement is evaluated here: see {PLACEMENTS_PATH} for all\n"
-    assert get(page, f"{PLACEMENTS_PATH}/llm/absent") == (404, said)
-    assert get(page, "/debug") == (404, f"not found: use /metrics or /healthz or {PLACEMENTS_PATH}\n")
+    for path, said in (
+        (f"{PLACEMENTS_PATH}/llm/absent", f"no such placement is evaluated here: see {PLACEMENTS_PATH} for all\n"),
+        ("/debug", f"not found: use /metrics or /healthz or {PLACEMENTS_PATH}\n"),
+    ):
+        answer = asked(page, path)
+        assert (answer.status, answer.body.decode()) == (404, said)

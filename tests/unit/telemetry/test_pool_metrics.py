@@ -36,6 +36,8 @@ def test_pool_gauges_average_what_is_known(page):
 
 
 def test_load_that_is_too_old_does_not_count_in_the_averages_while_any_is_newer(page):
+    page.metrics.refresh_pool(page.store.snapshot())
+    assert (page.value("ready_endpoints", name="pool"), page.value("average_queue_size", name="pool")) == (3, 0)
     page.store.report(ONE, Report(columns={WAITING: 9}))
     page.clock.advance(1.5)
     page.store.report(TWO, Report(columns={WAITING: 1}))
@@ -60,11 +62,7 @@ def test_endpoint_is_up_while_it_can_be_reached(page):
     assert page.value("endpoint_up", name="pool", model_server_endpoint="one") == 0
     assert page.value("endpoint_up", name="pool", model_server_endpoint="two") == 1
     assert page.value("ready_endpoints", name="pool") == 1
-
-
-def test_pool_of_silent_endpoints_has_none_that_is_ready(page):
-    for endpoint in (ONE, TWO, SILENT):
-        page.store.mark(endpoint, NO_ANSWER)
+    page.store.mark(TWO, NO_ANSWER)
     page.metrics.refresh_pool(page.store.snapshot())
     assert page.value("ready_endpoints", name="pool") == 0
 
@@ -75,29 +73,16 @@ def test_endpoint_that_left_has_no_series(page):
     routing.complete(Cause.NATURAL)
     e0 = routing.served
     page.store.replace([e0, TWO])
+    page.store.report(e0, Report(columns={WAITING: 4}))
     page.metrics.refresh_pool(page.store.snapshot())
+    assert page.label_values("per_endpoint_queue_size", "model_server_endpoint") == {"e0"}
     assert page.label_values("endpoint_up", "model_server_endpoint") == {"e0", "two"}
     assert page.label_values("endpoint_responses_total", "model_server_endpoint") == {"e0"}
     page.store.replace([TWO])
     page.metrics.refresh_pool(page.store.snapshot())
     assert page.label_values("endpoint_up", "model_server_endpoint") == {"two"}
-    assert page.label_values("endpoint_responses_total", "model_server_endpoint") == set()
-
-
-def test_pool_without_reports_averages_zero(page):
-    page.metrics.refresh_pool(page.store.snapshot())
-    assert page.value("ready_endpoints", name="pool") == 3
-    assert page.value("average_queue_size", name="pool") == 0
-    assert page.value("average_kv_cache_utilization", name="pool") == 0
-
-
-def test_endpoint_that_left_has_no_gauge(page):
-    page.store.report(ONE, Report(columns={WAITING: 4}))
-    page.metrics.refresh_pool(page.store.snapshot())
-    page.store.replace([TWO])
-    page.metrics.refresh_pool(page.store.snapshot())
-    assert page.value("ready_endpoints", name="pool") == 1
-    assert page.label_values("per_endpoint_queue_size", "model_server_endpoint") == set()
+    for name in ("endpoint_responses_total", "per_endpoint_queue_size"):
+        assert page.label_values(name, "model_server_endpoint") == set()
 
 
 def test_ome_15_picks_and_ready_endpoints_are_counted_by_hardware():

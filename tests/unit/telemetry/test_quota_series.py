@@ -61,7 +61,7 @@ def refuse(metrics: Metrics, tenant: str, key: str = WORKERS) -> None:
 
 def test_limit_use_and_alert_of_each_tenant_are_shown(quotas, metrics, value):
     of = quotas(default={"total": {"concurrentRequests": 4}, "alertThresholdPercent": 75})
-    held = [take(of, "a"), take(of, "a"), take(of, "a"), take(of, "b")]
+    held = [take(of, tenant) for tenant in "aaab"]
     metrics.refresh_quotas(of)
     assert [value(name, "a") for name in ("limit", "used", "alert")] == [4, 3, 1]  # 3 is 75 % of 4
     assert [value(name, "b") for name in ("limit", "used", "alert")] == [4, 1, 0]
@@ -69,37 +69,20 @@ def test_limit_use_and_alert_of_each_tenant_are_shown(quotas, metrics, value):
         each.release()
     metrics.refresh_quotas(of)
     assert value("used", "a") in (None, 0)
-
-
-def test_tenants_with_series_are_bounded_however_many_clients_name(quotas, metrics):
-    of = quotas(default={"total": {"concurrentRequests": 4}})
-    for number in range(500):
-        take(of, f"tenant {number}")
+    of.use([])
     metrics.refresh_quotas(of)
-    (family,) = [each for each in metrics.registry.collect() if each.name == "llm_d_epp_quota_used"]
-    assert len(family.samples) == 100
+    assert value("limit", "a") is None
 
 
-def test_tenants_of_the_configuration_are_shown_whomever_clients_name(quotas, metrics, value):
-    of = quotas(
-        quotas=[{"tenant": "team-a", "total": {"concurrentRequests": 9}}], default={"total": {"concurrentRequests": 4}}
-    )
+def test_tenants_with_series_are_bounded_and_those_of_the_configuration_are_shown(quotas, metrics, value):
+    team = {"tenant": "team-a", "total": {"concurrentRequests": 9}}
+    of = quotas(quotas=[team], default={"total": {"concurrentRequests": 4}})
     for number in range(500):
         take(of, f"tenant {number}")
     metrics.refresh_quotas(of, ["team-a"])
     assert (value("limit", "team-a"), value("used", "team-a")) == (9, 0)
     (family,) = [each for each in metrics.registry.collect() if each.name == "llm_d_epp_quota_used"]
     assert len(family.samples) == 100
-
-
-def test_quotas_that_are_gone_are_not_shown(quotas, metrics, value):
-    of = quotas(default={"total": {"concurrentRequests": 4}})
-    take(of, "a")
-    metrics.refresh_quotas(of)
-    assert value("limit", "a") == 4
-    of.use([])
-    metrics.refresh_quotas(of)
-    assert value("limit", "a") is None
 
 
 def test_refused_requests_are_counted_by_tenant_and_limit(metrics, value):
@@ -134,16 +117,9 @@ def test_alert_is_logged_as_it_begins_and_shown_until_it_ends(quotas, metrics, c
     of = quotas(default={"total": {"concurrentRequests": 2}})
     with capture_logs() as logs:
         held = [take(of, "a"), take(of, "a")]
-    (log,) = logs
-    assert log == {
-        "event": "quota almost used up",
-        "log_level": "warning",
-        "tenant": "a",
-        "limit": WORKERS,
-        "used": 2,
-        "most": 2,
-    }
-    assert metrics.quotas.alerts == [{"tenant": "a", "limit": WORKERS, "used": 2, "most": 2}]
+    alert = {"tenant": "a", "limit": WORKERS, "used": 2, "most": 2}
+    assert logs == [{"event": "quota almost used up", "log_level": "warning", **alert}]
+    assert metrics.quotas.alerts == [alert]
     for each in held:
         each.release()
     clock.advance(100)
