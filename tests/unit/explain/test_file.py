@@ -32,26 +32,20 @@ def _at_once(monkeypatch):
     monkeypatch.setattr(decision_file, "_GATHER_SECONDS", 0.0)
 
 
-def test_lines_are_appended_in_order(tmp_path):
+def test_lines_are_appended_in_order_to_a_file_that_is_not_for_everybody(tmp_path):
     path = tmp_path / "decisions.jsonl"
     write(path, b"1", b"2")
     file = write(path, b"3")
     assert path.read_bytes() == b"1\n2\n3\n"
+    assert path.stat().st_mode & 0o007 == 0
     assert (file.lost, file.problem) == (0, "")
 
 
-def test_file_is_not_for_everybody(tmp_path):
-    write(tmp_path / "a", b"1")
-    assert (tmp_path / "a").stat().st_mode & 0o007 == 0
-
-
-def test_full_file_is_moved_and_the_oldest_removed(tmp_path):
-    path = tmp_path / "d"
+@pytest.mark.parametrize(("count", "left"), [(3, {"d": b"4", "d.1": b"3", "d.2": b"2"}), (1, {"d": b"4"})])
+def test_full_file_is_moved_and_the_oldest_removed(tmp_path, count, left):
     for number in range(5):
-        write(path, f"{number}".encode() * 9, most_bytes=10, count=3)
-    names = sorted(each.name for each in tmp_path.iterdir())
-    assert names == ["d", "d.1", "d.2"]
-    assert [(tmp_path / name).read_bytes()[:1] for name in names] == [b"4", b"3", b"2"]
+        write(tmp_path / "d", b"%d" % number * 9, most_bytes=10, count=count)
+    assert {each.name: each.read_bytes()[:1] for each in tmp_path.iterdir()} == left
 
 
 def test_files_stay_within_their_size_however_much_is_written_at_once(tmp_path):
@@ -62,14 +56,6 @@ def test_files_stay_within_their_size_however_much_is_written_at_once(tmp_path):
     assert max(sizes.values()) <= 35
     assert path.read_bytes().endswith(b"000000099\n")
     assert file.lost == 0
-
-
-def test_single_file_begins_anew(tmp_path):
-    path = tmp_path / "d"
-    write(path, b"1" * 9, most_bytes=10, count=1)
-    write(path, b"2" * 9, most_bytes=10, count=1)
-    assert [each.name for each in tmp_path.iterdir()] == ["d"]
-    assert path.read_bytes() == b"222222222\n"
 
 
 def test_line_that_a_crash_has_cut_stays_alone(tmp_path):

@@ -12,7 +12,7 @@ from epp.config import Builder, assemble, load_text
 from epp.explain import building as recording_module
 from epp.explain import recorder as recorder_module
 from epp.explain.record import DecisionRecord, ShadowRun
-from epp.explain.recorder import Keep, Recorder, SamplingRecorder, Setup, recorder_of
+from epp.explain.recorder import Keep, Recorder, Recording, SamplingRecorder, Setup, recorder_of
 from epp.framework import Endpoint, Headers, ManualClock
 from epp.framework.errors import RequestError
 from epp.framework.registry import Registry
@@ -43,9 +43,7 @@ class World:
         self.director = Director(Runtime(store, self.clock, Observers(self.recorder)), pipeline, seeds=Seeds(b"test"))
 
     def route(self, request_id: str = "r1", *, body: bytes = BODY, **more: str) -> Routing:
-        routing = self.director.route(headers(request_id, **more), body, None)
-        assert isinstance(routing, Routing)
-        return routing
+        return self.director.route(headers(request_id, **more), body, None)
 
     def fail(self, count: int = 1) -> None:
         for number in range(count):
@@ -153,10 +151,8 @@ def test_request_that_is_refused_after_its_scheduling_has_the_scores_in_its_reco
     with pytest.raises(RequestError):
         world.route(prefer="if-available")  # nothing is cached anywhere
     (record,) = world.records()
-    assert record.failure.status == 412
-    assert record.pick is None
-    assert len(record.profiles[0].candidates) == 4
-    assert record.seen.screened == 4
+    assert (record.failure.status, record.pick) == (412, None)
+    assert len(record.profiles[0].candidates) == record.seen.screened == 4
 
 
 def test_request_that_could_not_be_read_is_recorded():
@@ -270,7 +266,7 @@ async def test_gie_9_line_that_waits_for_shadows_as_the_picker_ends_is_written_w
     world.recorder.expect_shadows(routing.request)
     routing.complete(Cause.NATURAL)
     await world.recorder.close()
-    (line,) = (msgspec.json.decode(line, type=DecisionRecord) for line in path.read_bytes().splitlines())
+    (line,) = lines_of(world, path)
     assert line.shadows == ()
     assert line.ending is not None
 
@@ -283,20 +279,9 @@ async def test_records_are_made_by_the_task_and_the_rest_at_the_end(tmp_path):
     assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_fault_in_a_record_stops_no_other(monkeypatch):
-    world = World(EMPTY)
-    made = recorder_module.Recording.made
-    monkeypatch.setattr(
-        recorder_module.Recording, "made", lambda self: 1 / 0 if self.request_id == "f0" else made(self)
-    )
-    world.fail(2)
-    assert [record.request_id for record in world.records()] == ["f1"]
-    assert world.recorder.lost["error"] == 1
-
-
 def test_routed_request_whose_record_fails_is_lost_once(monkeypatch):
     world = World(sample_rate=1)
-    monkeypatch.setattr(recorder_module.Recording, "made", lambda self: 1 / 0)
+    monkeypatch.setattr(Recording, "made", lambda self: 1 / 0)
     routing = world.route()
     world.records()
     routing.complete(Cause.NATURAL)
@@ -304,12 +289,17 @@ def test_routed_request_whose_record_fails_is_lost_once(monkeypatch):
     assert world.recorder.lost["error"] == 1
 
 
-def test_too_large_record_is_lost(monkeypatch):
-    monkeypatch.setattr(recording_module, "_MOST_BYTES", 10)
+def test_record_that_fails_or_is_too_large_is_lost_and_stops_no_other(monkeypatch):
     world = World(EMPTY)
+    made = Recording.made
+    monkeypatch.setattr(Recording, "made", lambda self: 1 / 0 if self.request_id == "f0" else made(self))
     world.fail(2)
-    assert world.records() == []
-    assert world.recorder.lost["error"] == 2
+    assert [record.request_id for record in world.records()] == ["f1"]
+    assert world.recorder.lost["error"] == 1
+    monkeypatch.setattr(recording_module, "_MOST_BYTES", 10)
+    world.fail(2)
+    assert [record.request_id for record in world.records()] == ["f1"]
+    assert world.recorder.lost["error"] == 3
 
 
 @pytest.mark.parametrize("awaits_shadows", [False, True])

@@ -185,11 +185,8 @@ def test_command_says_how_many_picks_differ(files):
 
 
 def test_command_prints_json_and_takes_the_last_decisions(files):
-    found = run(
-        files / "decisions.jsonl", "--config", files / "a.yaml", "--config", "random",
-        "--limit", 20, "--output", "json",
-    )  # fmt: skip
-    shown = msgspec.json.decode(found.stdout)
+    configs = ("--config", files / "a.yaml", "--config", "random")
+    shown = msgspec.json.decode(run(files / "decisions.jsonl", *configs, "--limit", 20, "--output", "json").stdout)
     assert (shown["replayed"], shown["unreadLines"]) == (20, 2)
     assert msgspec.convert({k: v for k, v in shown.items() if k != "unreadLines"}, Comparison).replayed == 20
 
@@ -202,11 +199,7 @@ def test_command_reads_an_answer_of_the_admin_port(files):
 @pytest.mark.parametrize(
     ("config", "decisions", "message"),
     [
-        (
-            "no-such",
-            "decisions.jsonl",
-            "there is no file 'no-such', nor a ready-made configuration; known are adaptive",
-        ),
+        ("no-such", "decisions.jsonl", "there is no file 'no-such', nor a ready-made configuration; known are adapt"),
         ("adaptive", "a.yaml", "has no decisions, but"),
         ("adaptive", "missing.jsonl", "missing.jsonl cannot be read: No such file or directory"),
         ("adaptive", ".", "cannot be read: Is a directory"),
