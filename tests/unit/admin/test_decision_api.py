@@ -49,11 +49,8 @@ def test_tf_5_latest_decisions_newest_first(port, query, ids):
     assert found.body["lost"].keys() == {"busy", "rate", "error"}
 
 
-def test_one_decision_by_its_id(port):
+def test_one_decision_is_found_by_its_id_and_one_that_is_gone_is_not(port):
     assert asked(port, path="/api/decisions/d-2").body == {"id": "d-2", "requestId": "r2"}
-
-
-def test_decision_that_is_gone_is_not_found(port):
     found = asked(port, path="/api/decisions/d-9")
     assert (found.status, found.error) == (404, "NotFound")
     assert "'d-9'" in found.body["error"]["message"]
