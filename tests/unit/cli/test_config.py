@@ -21,14 +21,11 @@ def run(*arguments: str):
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_list_names_every_file_with_its_first_sentence():
+def test_list_names_every_file_with_its_first_sentence_and_cuts_nothing_on_a_narrow_terminal(monkeypatch):
     code, said, _ = run("list")
     assert code == 0
     assert [line.split()[0] for line in said.splitlines()] == [path.stem for path in FILES]
     assert "random                 No opinion: every endpoint is as likely as any other." in said
-
-
-def test_list_cuts_nothing_on_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert "heterogeneous-latency" in run("list")[1]
 
@@ -38,12 +35,9 @@ def test_show_prints_the_file(path):
     assert run("show", path.stem) == run("show", path.name) == (0, path.read_text(), "")
 
 
-def test_unknown_name_is_refused_with_the_nearest():
+def test_unknown_name_is_refused_with_the_nearest_and_a_path_is_none():
     error = "error: no ready-made configuration 'prefix-heavi'; did you mean 'prefix-heavy'?\n"
     assert run("show", "prefix-heavi") == (1, "", error)
-
-
-def test_name_is_not_a_path():
     code, said, complaint = run("show", "../../pyproject")
     assert (code, said) == (1, "")
     assert "no ready-made configuration" in complaint

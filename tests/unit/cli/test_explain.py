@@ -4,7 +4,6 @@
 import io
 import re
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,8 @@ from aiohttp import web
 from rich.console import Console
 from typer.testing import CliRunner
 
-from epp.admin.answers import AdminError, as_json
+from epp.admin.answers import as_json
+from epp.admin.simulate import decision_routes
 from epp.cli.app import application
 from epp.cli.decision_tree import show
 from epp.explain.record import (
@@ -31,21 +31,18 @@ from epp.explain.record import (
     ShadowRun,
     Timings,
 )
-from tests.support.admin_client import opened
+from epp.explain.recorder import Setup, recorder_of
+from epp.explain.storage import Kept
+from epp.framework import ManualClock, Snapshot
+from epp.telemetry.settings import DecisionSettings
+from tests.support.admin_client import TOKEN, loop_calls, opened
 
+DROPPED = Drop(endpoint="c", reason="too dear")
 RUN = ProfileRun(
     name="default",
     primary=True,
     considered=3,
-    filters=(
-        FilterStep(
-            plugin="accelerator-filter",
-            before=3,
-            after=2,
-            kept=("a", "b"),
-            dropped=(Drop(endpoint="c", reason="too dear"),),
-        ),
-    ),
+    filters=(FilterStep(plugin="accelerator-filter", before=3, after=2, kept=("a", "b"), dropped=(DROPPED,)),),
     scorers=(
         ScorerStep(plugin="queue-scorer", weight=2.0, zero_means="has the longest queue"),
         ScorerStep(plugin="kv-scorer", weight=1.0, problem="ValueError: no"),
@@ -95,35 +92,18 @@ def explained(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def admin() -> Iterator[str]:
-    """The address of an admin port with both decisions, which wants a token under `/guarded`."""
-    records = {record.id: record for record in (ROUTED, REFUSED)}
+def routes() -> Iterator[list[web.RouteDef]]:
+    """Those of an admin port that knows both decisions."""
+    recorder = recorder_of(DecisionSettings(), ManualClock(), Setup(dict, int, Snapshot))
+    for number, record in enumerate((ROUTED, REFUSED)):
+        recorder.ring.add(Kept(record.id, record.request_id, float(number), msgspec.json.encode(record)))
+    with loop_calls() as loop:
+        yield decision_routes(loop, recorder)
 
-    async def latest(request):
-        wanted = request.query.get("request")
-        fitting = [each for each in reversed(records.values()) if not wanted or each.request_id == wanted]
-        return as_json({"decisions": fitting[: int(request.query["limit"])]})
 
-    async def one(request):
-        record_id = request.match_info["id"]
-        if record_id not in records:
-            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", "no")
-        return as_json(records[record_id])
-
-    async def guarded(request):
-        if request.headers.get("authorization") != "Bearer secret":
-            raise AdminError(HTTPStatus.UNAUTHORIZED, "Unauthorized", "no")
-        return await latest(request)
-
-    async def odd(_request):
-        return as_json({"decisions": 1})
-
-    routes = (
-        web.get("/api/decisions", latest),
-        web.get("/api/decisions/{id}", one),
-        web.get("/guarded/api/decisions", guarded),
-        web.get("/odd/api/decisions", odd),
-    )
+@pytest.fixture
+def admin(routes) -> Iterator[str]:
+    """The address of such a port."""
     with opened(routes) as port:
         yield f"http://127.0.0.1:{port.port}"
 
@@ -204,13 +184,15 @@ def test_json_is_the_record_as_it_came(admin, file):
         assert msgspec.json.decode(output, type=DecisionRecord) == ROUTED
 
 
-def test_token_is_sent(admin, tmp_path):
+def test_token_is_sent(routes, tmp_path):
     token = tmp_path / "token"
-    token.write_text("secret\n")
-    code, output = explained(f"--admin={admin}/guarded", f"--token-file={token}")
-    assert (code, output.partition("  ")[0]) == (0, "decision d-2")
-    code, output = explained(f"--admin={admin}/guarded")
-    assert (code, "give the file with it as --token-file" in output) == (1, True)
+    token.write_text(f"{TOKEN}\n")
+    with opened(routes, token_file=token) as port:
+        address = f"--admin=http://127.0.0.1:{port.port}"
+        code, output = explained(address, f"--token-file={token}")
+        assert (code, output.partition("  ")[0]) == (0, "decision d-2")
+        code, output = explained(address)
+        assert (code, "give the file with it as --token-file" in output) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +236,10 @@ def test_record_of_a_later_version_is_refused_as_a_tree_alone(tmp_path):
     assert explained(f"--file={path}", "--output=json")[0] == 0
 
 
-def test_answer_that_is_none_of_a_picker_is_said(admin):
-    code, output = explained(f"--admin={admin}/odd")
+def test_answer_that_is_none_of_a_picker_is_said():
+    async def odd(_request):
+        return as_json({"decisions": 1})
+
+    with opened((web.get("/api/decisions", odd),)) as port:
+        code, output = explained(f"--admin=http://127.0.0.1:{port.port}")
     assert (code, "does not answer like a picker" in output) == (1, True)

@@ -19,12 +19,12 @@ from epp.framework import (
     Mask,
     Parameters,
     Picker,
+    Plugin,
     PreRequest,
     Producer,
     Request,
     RequestBody,
     RequestHeaders,
-    SchedulingResult,
     Scorer,
 )
 from epp.framework.accelerators.tag import AcceleratorTag
@@ -37,62 +37,41 @@ HEAT: DataKey[float] = DataKey("heat")
 LIGHT: DataKey[float] = DataKey("light", "lamp")
 
 
-class Fire(Producer):
-    plugin_type = "fire"
-    writes = (HEAT,)
-
-    def produce(self, request: Request, candidates: Candidates) -> None:
-        request.put(HEAT, 1.0)
+def made(kind: str, role: type[Plugin], **attributes) -> type[Plugin]:
+    """Return a plugin class with these attributes and methods."""
+    return type(kind.title(), (role,), {"plugin_type": kind, "__module__": __name__, **attributes})
 
 
-class Lamp(Producer):
-    plugin_type = "lamp"
-    writes = (LIGHT,)
-    reads = (HEAT,)
-
-    def produce(self, request: Request, candidates: Candidates) -> None:
-        request.put(LIGHT, 2.0)
+def put(key: DataKey[float]):
+    """A method that writes this for a request."""
+    return lambda self, request, *_: request.put(key, 1.0)
 
 
-class Stove(Fire):
-    """Reads what the lamp writes, which reads what the stove writes."""
-
-    plugin_type = "stove"
-    may_read = (LIGHT,)
+def read(key: DataKey[float]):
+    """A method that scores by this."""
+    return lambda self, request, candidates: np.full(len(candidates), request.get(key) or 0.0)
 
 
-class Ash(PreRequest):
-    """Writes when the request leaves, which is too late for scorers."""
-
-    plugin_type = "ash"
-    writes = (HEAT,)
-
-    def pre_request(self, request: Request, result: SchedulingResult) -> None:
-        request.put(HEAT, 0.0)
+def nothing(self, request: Request, candidates: Candidates) -> Floats:
+    return np.zeros(len(candidates))
 
 
-class Spark(RequestHeaders):
-    plugin_type = "spark"
-    writes = (HEAT,)
-
-    def request_headers(self, request: Request) -> None:
-        request.put(HEAT, 3.0)
+def waiting_is_0(self, request: Request, candidates: Candidates) -> Mask:
+    return candidates.values(WAITING) == 0
 
 
-class Warm(Scorer):
-    plugin_type = "warm"
-    reads = (HEAT,)
-
-    def score(self, request: Request, candidates: Candidates) -> Floats:
-        return np.full(len(candidates), request.get(HEAT) or 0.0)
-
-
-class Bright(Scorer):
-    plugin_type = "bright"
-    reads = (LIGHT,)
-
-    def score(self, request: Request, candidates: Candidates) -> Floats:
-        return np.full(len(candidates), request.get(LIGHT) or 0.0)
+PLUGINS = (
+    made("fire", Producer, writes=(HEAT,), produce=put(HEAT)),
+    made("lamp", Producer, writes=(LIGHT,), reads=(HEAT,), produce=put(LIGHT)),
+    # reads what the lamp writes, which reads what the stove writes
+    made("stove", Producer, writes=(HEAT,), may_read=(LIGHT,), produce=put(HEAT)),
+    # writes when the request leaves, which is too late for scorers
+    made("ash", PreRequest, writes=(HEAT,), pre_request=put(HEAT)),
+    made("spark", RequestHeaders, writes=(HEAT,), request_headers=put(HEAT)),
+    made("warm", Scorer, reads=(HEAT,), score=read(HEAT)),
+    made("bright", Scorer, reads=(LIGHT,), score=read(LIGHT)),
+    made("peeking-filter", Filter, filter=waiting_is_0),
+)
 
 
 class PeekParameters(Parameters, frozen=True):
@@ -121,17 +100,10 @@ class Peek(Scorer[PeekParameters]):
         return np.zeros(len(candidates))
 
 
-class PeekingFilter(Filter):
-    plugin_type = "peeking-filter"
-
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
-        return candidates.values(WAITING) == 0
-
-
 @pytest.fixture
 def registry():
     registry = Registry()
-    for cls in (Fire, Lamp, Stove, Ash, Spark, Warm, Bright, Peek, PeekingFilter):
+    for cls in (*PLUGINS, Peek):
         registry.register(cls)
     return registry
 
@@ -178,13 +150,12 @@ plugins:
 - {type: prefix-cache-scorer}
 """)
     assert names(assembly.pipeline.of(Producer)) == ["mine", "approx-prefix-cache-producer"]
-    assert [str(warning) for warning in assembly.warnings if "mine" in str(warning)] == [
-        (
-            "c.yaml:5:3: plugins[1]: plugin 'prefix-cache-scorer' reads 'prefix-match' from an instance of "
-            "approx-prefix-cache-producer that is added for it, not from 'mine': name that one in its parameters, or "
-            "give it no own name"
-        )
-    ]
+    (warning,) = [str(warning) for warning in assembly.warnings if "mine" in str(warning)]
+    assert warning == (
+        "c.yaml:5:3: plugins[1]: plugin 'prefix-cache-scorer' reads 'prefix-match' from an instance of "
+        "approx-prefix-cache-producer that is added for it, not from 'mine': name that one in its parameters, or "
+        "give it no own name"
+    )
 
 
 def test_attribute_that_is_read_brings_its_tagger(build):
@@ -196,15 +167,13 @@ def test_attribute_that_is_read_brings_its_tagger(build):
 
 
 def test_producers_run_after_those_they_read_and_else_as_declared(build, registry):
-    def order(*types):
-        entries = ", ".join(f"{{type: {kind}}}" for kind in types)
-        return names(build(f"plugins: [{entries}]", registry=registry).pipeline.of(Producer))
+    def order(first, second):
+        text = f"plugins: [{{type: {first}}}, {{type: {second}}}]"
+        return names(build(text, registry=registry).pipeline.of(Producer))
 
     assert order("lamp", "fire") == ["fire", "lamp"]
-    assert order("session-id-producer", "approx-prefix-cache-producer") == [
-        "session-id-producer",
-        "approx-prefix-cache-producer",
-    ]
+    unrelated = ["session-id-producer", "approx-prefix-cache-producer"]
+    assert order(*unrelated) == unrelated
 
 
 def test_producers_that_read_each_other_are_refused(refused, registry):
@@ -236,22 +205,11 @@ def test_filters_are_held_to_what_they_declare_too(refused, registry):
     assert "plugin 'peeking-filter' reads 'waiting' without declaring it" in problem.message
 
 
-class Heading(Scorer):
-    plugin_type = "heading"
-    sets_headers = ("x-one", "x-two")
-
-    def score(self, request: Request, candidates: Candidates) -> Floats:
-        return np.zeros(len(candidates))
-
-
 def test_clients_own_of_a_header_that_a_plugin_sets_does_not_reach_the_endpoint(build, registry):
     sent = Headers([("x-one", "1"), ("X-Two", "2"), ("x-three", "3"), ("x-prefiller-host-port", "4")])
-    registry.register(Heading)
-    assert build("plugins: [{type: heading}]", registry=registry).pipeline.control_names(sent) == [
-        "x-one",
-        "x-two",
-        "x-prefiller-host-port",
-    ]
+    registry.register(made("heading", Scorer, sets_headers=("x-one", "x-two"), score=nothing))
+    names = build("plugins: [{type: heading}]", registry=registry).pipeline.control_names(sent)
+    assert names == ["x-one", "x-two", "x-prefiller-host-port"]
     assert build("plugins: []").pipeline.control_names(sent) == ["x-prefiller-host-port"]
 
 
@@ -266,10 +224,10 @@ def test_clients_own_of_a_header_that_a_plugin_sets_does_not_reach_the_endpoint(
     ],
 )
 def test_header_that_no_plugin_can_set_is_refused(refused, registry, name, problem):
-    registry.register(type("Bad", (Heading,), {"plugin_type": "bad", "sets_headers": (name,)}))
-    assert [str(each) for each in refused("plugins: [{type: bad}]", registry=registry)] == [
-        f"c.yaml:3:11: plugins[0]: plugin 'bad' sets header {name!r}, {problem}: change `sets_headers` of Bad"
-    ]
+    registry.register(made("bad", Scorer, sets_headers=(name,), score=nothing))
+    (found,) = refused("plugins: [{type: bad}]", registry=registry)
+    said = f"plugin 'bad' sets header {name!r}, {problem}: change `sets_headers` of Bad"
+    assert str(found) == f"c.yaml:3:11: plugins[0]: {said}"
 
 
 WORKABLE = {
