@@ -161,15 +161,12 @@ def test_refusal_without_scheduling_has_what_was_asked():
     assert record.why == "no model server is available for this request: retry later"
 
 
-def test_reason_that_cannot_be_had_is_left_out():
-    (step,) = recorded(ZONES.replace("pluginRef: zone-a", "pluginRef: silly"), zones("a", "b")).profiles[0].filters
-    assert [(drop.endpoint, drop.reason) for drop in step.dropped] == [("e0", "")]
-
-
-def test_scorer_says_what_0_means():
+def test_scorer_says_what_0_means_and_a_reason_that_cannot_be_had_is_left_out():
     config = ZONES.replace("pluginRef: queue-scorer", "pluginRef: constant")
     first, _ = recorded(config, zones("a", "b")).profiles[0].scorers
     assert (first.plugin, first.zero_means) == ("constant", "is worth nothing")
+    (step,) = recorded(ZONES.replace("pluginRef: zone-a", "pluginRef: silly"), zones("a", "b")).profiles[0].filters
+    assert [(drop.endpoint, drop.reason) for drop in step.dropped] == [("e0", "")]
 
 
 def test_lists_are_bounded_and_say_how_many_more():

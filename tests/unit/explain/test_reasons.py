@@ -110,14 +110,11 @@ def test_tf_5_dropped_endpoint_has_its_reason(name: str, parameters: dict, pool:
     assert "; ".join(reason for _, reason in dropped_by(name, parameters, pool, Request("r"))) == reasons
 
 
-def test_endpoint_without_the_prefix_says_how_much_it_holds():
+def test_endpoint_without_the_prefix_or_that_misses_the_target_says_how_much():
     request = Request("r")
     request.put(PREFIX_MATCH, PrefixMatch(np.array([9, 2], dtype=np.int32), 10, 16))
     pool = candidates(waiting=[0, 0], in_flight_tokens=[0, 0])
     assert dropped_by("prefix-cache-affinity-filter", {}, pool, request) == [("e1", "holds 20% of the prompt")]
-
-
-def test_endpoint_that_misses_the_target_says_by_how_much():
     request = Request("r", headers=Headers([("x-llm-d-slo-tpot-ms", "10")]))
     # Between two tokens pass 8 ms at the first endpoint, and 25 ms, 2.5 times the target, at the second one.
     request.put(ENDPOINT_RATES, endpoint_rates([1000, 1000], itl_base=[0.008, 0.025]))

@@ -101,27 +101,21 @@ def test_share_of_requests_is_sampled():
     assert 70 < len(world.records()) < 130  # of 400, 100 on average, with a deviation of 9; the seeds are fixed
 
 
-def test_nothing_is_told_of_picks_where_none_is_recorded():
-    assert type(World().recorder) is Recorder
-    assert Observers(World().recorder).routed.__func__ is DirectorObserver.routed
-    assert type(World(asked_by_header=True).recorder) is SamplingRecorder
-
-
-def test_successful_request_is_not_recorded_unless_sampled_or_asked_for():
-    world = World()
-    routing = world.route(**{"x-gateway-decision-record": "true"})
-    routing.response_started(200, Headers, event_stream=False)
-    routing.complete(Cause.NATURAL)
-    assert world.records() == []
-
-
-def test_request_can_ask_where_that_is_allowed():
+def test_request_is_recorded_where_it_can_ask_for_that_and_asks():
     world = World(asked_by_header=True)
     world.route("asks", **{"x-gateway-decision-record": "true"})
     world.route("does not")
     world.route("declines", **{"x-gateway-decision-record": "false"})
     (record,) = world.records()
     assert (record.request_id, record.recorded_for) == ("asks", "asked")
+    world = World()
+    routing = world.route(**{"x-gateway-decision-record": "true"})
+    routing.response_started(200, Headers, event_stream=False)
+    routing.complete(Cause.NATURAL)
+    assert world.records() == []
+    assert type(World().recorder) is Recorder
+    assert Observers(World().recorder).routed.__func__ is DirectorObserver.routed
+    assert type(World(asked_by_header=True).recorder) is SamplingRecorder
 
 
 @pytest.mark.parametrize(("cause", "status"), [(Cause.NATURAL, 500), (Cause.ERROR, 0), (Cause.SERVER_LOST, 200)])

@@ -150,15 +150,12 @@ def test_records_that_say_nothing_of_endpoints_are_left_out(records):
     assert sum(found.skipped.values()) == 2
 
 
-def test_lists_that_were_cut_are_said():
+def test_nothing_to_compare_is_no_error_and_lists_that_were_cut_are_said():
+    found = compare([], built(A), built(A))
+    assert (found.replayed, found.config.busiest, found.config.cost_per_hour) == (0, "", None)
     found = compare(recorded(A, count=5, endpoints=80), built(A), built(A))
     assert found.cut == 5
     assert found.reproduced == 5
-
-
-def test_nothing_to_compare_is_no_error():
-    found = compare([], built(A), built(A))
-    assert (found.replayed, found.config.busiest, found.config.cost_per_hour) == (0, "", None)
 
 
 @pytest.fixture
@@ -184,16 +181,12 @@ def test_command_says_how_many_picks_differ(files):
     assert "cheapest-scorer is asked again" in found.output
 
 
-def test_command_prints_json_and_takes_the_last_decisions(files):
+def test_command_reads_an_answer_of_the_admin_port_prints_json_and_takes_the_last_decisions(files):
     configs = ("--config", files / "a.yaml", "--config", "random")
+    assert "of 10 picks differ" in run(files / "answer.json", *configs).output
     shown = msgspec.json.decode(run(files / "decisions.jsonl", *configs, "--limit", 20, "--output", "json").stdout)
     assert (shown["replayed"], shown["unreadLines"]) == (20, 2)
     assert msgspec.convert({k: v for k, v in shown.items() if k != "unreadLines"}, Comparison).replayed == 20
-
-
-def test_command_reads_an_answer_of_the_admin_port(files):
-    found = run(files / "answer.json", "--config", files / "a.yaml", "--config", "random")
-    assert "of 10 picks differ" in found.output
 
 
 @pytest.mark.parametrize(
@@ -210,9 +203,6 @@ def test_command_names_what_is_wrong(files, config, decisions, message):
     found = run(files / decisions, "--config", config.format(files=files), "--config", "random")
     assert found.exit_code == 1
     assert message in found.output.replace("\n", " ")
-
-
-def test_one_configuration_is_too_few_to_compare(files):
-    found = run(files / "decisions.jsonl", "--config", files / "a.yaml")
+    found = run(files / decisions, "--config", config.format(files=files))
     assert found.exit_code == 1
     assert "--decisions compares two configurations, not 1" in " ".join(found.output.split())

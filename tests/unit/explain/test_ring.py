@@ -47,7 +47,7 @@ class RingMachine(RuleBasedStateMachine):
 TestRing = RingMachine.TestCase
 
 
-def test_only_those_after_a_time_or_a_record_and_of_one_request():
+def test_only_those_after_a_time_or_a_record_and_of_one_request_and_so_many_bytes():
     ring = Ring(100, 10_000)
     for number in range(6):
         ring.add(kept(number, request="even" if number % 2 == 0 else "odd"))
@@ -62,24 +62,15 @@ def test_only_those_after_a_time_or_a_record_and_of_one_request():
     assert numbers(after="gone") == [5, 4, 3, 2, 1, 0]
     assert numbers(request_id="odd") == [5, 3, 1]
     assert numbers(1, request_id="even") == [4]
-
-
-def test_answer_is_bounded_in_bytes_and_never_empty_for_that():
-    ring = Ring(100, 10_000)
-    for number in range(5):
-        ring.add(kept(number, size=10))
     assert len(ring.latest(100, most_bytes=35)) == 3
     assert len(ring.latest(100, most_bytes=1)) == 1
 
 
-def test_ring_without_room_keeps_nothing():
-    ring = Ring(0, MOST_BYTES)
-    ring.add(kept(1))
-    assert (len(ring), ring.size_bytes, ring.latest(9)) == (0, 0, [])
-
-
-def test_large_record_that_cannot_be_kept_pushes_none_out():
+def test_record_that_is_too_large_for_the_ring_is_not_kept_and_pushes_none_out():
     ring = Ring(MOST, MOST_BYTES)
     ring.add(kept(1))
     ring.add(kept(2, MOST_BYTES + 1))
     assert ring.latest(9) == [kept(1).data]
+    ring = Ring(0, MOST_BYTES)
+    ring.add(kept(1))
+    assert (len(ring), ring.size_bytes, ring.latest(9)) == (0, 0, [])

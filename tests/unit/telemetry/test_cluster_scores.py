@@ -65,16 +65,13 @@ def test_ocm_12_room_is_100_for_an_idle_cluster_and_minus_100_for_a_full_one(sto
     assert (half["queueHeadroom"], half["kvCacheHeadroom"], half["routingHeadroom"]) == (0, 50, 0)
 
 
-def test_ocm_12_endpoints_that_do_not_answer_have_no_room(store):
+def test_ocm_12_what_no_endpoint_reports_is_left_out_and_those_that_do_not_answer_have_no_room(store):
+    store.replace([Endpoint("a", "10.0.0.1", 8000, cluster="east")])
+    assert shown(store.snapshot()) == {"east": {"endpointsAvailable": 100}}
     add(store, east=[(0, 0.0), (0, 0.0)])
     store.report(endpoint_of(store, "east-0"), Report(columns={REACHABLE: REFUSES}))
     east = shown(store.snapshot())["east"]
     assert (east["routingHeadroom"], east["endpointsAvailable"]) == (0, 0)
-
-
-def test_ocm_12_what_no_endpoint_reports_is_left_out(store):
-    store.replace([Endpoint("a", "10.0.0.1", 8000, cluster="east")])
-    assert shown(store.snapshot()) == {"east": {"endpointsAvailable": 100}}
 
 
 def test_ocm_12_local_cluster_is_named_by_its_standing_or_the_request(store):

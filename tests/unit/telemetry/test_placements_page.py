@@ -45,12 +45,9 @@ def test_ocm_11_page_explains_one_placement_with_the_keys_of_the_hubs_debugger(p
     }
 
 
-def test_ocm_11_page_has_all_placements_by_name(page):
+def test_ocm_11_page_has_all_placements_by_name_and_an_unknown_one_is_told_where(page):
     status, _, text = asked(page, PLACEMENTS_PATH)
     assert (status, list(json.loads(text))) == (200, [NAME])
-
-
-def test_ocm_11_unknown_placement_is_told_where_all_are(page):
     for path, said in (
         (f"{PLACEMENTS_PATH}/llm/absent", f"no such placement is evaluated here: see {PLACEMENTS_PATH} for all\n"),
         ("/debug", f"not found: use /metrics or /healthz or {PLACEMENTS_PATH}\n"),

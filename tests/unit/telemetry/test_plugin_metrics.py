@@ -47,13 +47,10 @@ def value(plugins: list[Scorer], name: str, **labels: str) -> float | None:
     return registry.get_sample_value(f"llm_d_epp_{name}", {"plugin_type": "counting", **labels})
 
 
-def test_samples_have_type_and_name_of_the_plugin(plugins):
+def test_samples_have_type_and_name_of_the_plugin_and_plugins_of_one_type_share_a_metric(plugins):
     assert value(plugins, "seen_total", plugin_name="one", kind="a") == 3
     assert value(plugins, "seen_total", plugin_name="one", kind="b") == 1
     assert value(plugins, "level", plugin_name="one") == 0.5
-
-
-def test_plugins_of_one_type_share_a_metric(plugins):
     other = Counting(name="other")
     other.found = (Sample(LEVEL, 0.25),)
     plugins.append(other)
@@ -92,18 +89,15 @@ class Measuring(Counting):
         return Sample(TIMES, found, ("a",)), Sample(TIMES, found, ("b",)), Sample(ALSO, 2, ("a",))
 
 
-def test_histogram_of_a_plugin_has_buckets_and_its_older_name_their_sums():
-    registry = CollectorRegistry()
-    registry.register(PluginMetrics(lambda: [Measuring(name="one"), Measuring(name="two")]))
+def test_histogram_of_a_plugin_has_buckets_and_its_older_name_which_may_be_left_out_their_sums():
+    plugins = [Measuring(name="one"), Measuring(name="two")]
+    registry, without = CollectorRegistry(), CollectorRegistry()
+    registry.register(PluginMetrics(lambda: plugins))
+    without.register(PluginMetrics(lambda: plugins, legacy=False))
     shown = registry.get_sample_value
     labels = {"plugin_type": "counting", "plugin_name": "one", "kind": "a"}
     assert [shown("llm_d_epp_times_bucket", {**labels, "le": le}) for le in ("1.0", "2.0", "+Inf")] == [1, 2, 3]
     assert shown("llm_d_epp_times_sum", labels) == 11.0
     assert [shown("older_times_bucket", {"le": le}) for le in ("1.0", "2.0", "+Inf")] == [4, 8, 12]
     assert shown("older_also_total", {"kind": "a"}) == 4
-
-
-def test_older_names_of_plugins_can_be_left_out():
-    registry = CollectorRegistry()
-    registry.register(PluginMetrics(lambda: [Measuring(name="one")], legacy=False))
-    assert registry.get_sample_value("older_also_total", {"kind": "a"}) is None
+    assert without.get_sample_value("older_also_total", {"kind": "a"}) is None

@@ -14,6 +14,7 @@ from epp.telemetry.endpoints import PriceWatch, prices_of
 
 PRICED = AcceleratorTag(kind=AcceleratorKind.GPU, count=1, cost=Cost(per_hour=2.0))
 UNPRICED = AcceleratorTag(kind=AcceleratorKind.GPU, count=1)
+PRICED_PROFILE = {"gpu": "A10", "cost": 1.01, "tputs": [[4.2]], "indexes": [[64], [128]]}
 
 
 @pytest.fixture
@@ -68,15 +69,12 @@ def test_ome_7_endpoints_without_a_price_are_named_where_others_have_one(put):
     assert line["event"] == "all endpoints have a price"
 
 
-def test_ome_7_last_endpoint_with_a_price_is_missed(put):
+def test_ome_7_last_endpoint_with_a_price_is_missed_where_a_plugin_needs_prices(put):
     watch, user = PriceWatch(), plugin("cheapest-scorer")
     assert lines(watch, put(a=PRICED), user) == []
     assert lines(watch, put(), user) == []
     (line,) = lines(watch, put(b=UNPRICED), user)
     assert (line["event"], line["log_level"]) == ("no endpoint has a price", "warning")
-
-
-def test_ome_7_nothing_is_said_where_no_plugin_needs_prices(put):
     assert lines(PriceWatch(), put(a=UNPRICED), plugin("queue-scorer")) == []
 
 
@@ -102,12 +100,8 @@ def test_endpoints_on_cpus_need_no_price(put):
         ("accelerator-policy-scorer", {"defaultPolicy": "cheapest"}, True),
         ("accelerator-policy-scorer", {}, False),
         ("mig-profile-filter", {"allow": ["3g.20gb"]}, False),
+        ("cost-per-request-scorer", {"profiles": [PRICED_PROFILE]}, False),
     ],
 )
 def test_ome_7_plugins_say_whether_they_need_prices(kind, parameters, needs):
     assert bool(plugin(kind, **parameters).without_prices) is needs
-
-
-def test_ome_7_profiles_with_a_price_are_enough():
-    priced = {"gpu": "A10", "cost": 1.01, "tputs": [[4.2]], "indexes": [[64], [128]]}
-    assert not plugin("cost-per-request-scorer", profiles=[priced]).without_prices

@@ -254,18 +254,15 @@ def test_long_names_are_cut_and_stay_two(length):
     assert len(traffic.models) == 2
 
 
-def test_name_of_128_characters_is_whole():
-    traffic = Traffic()
-    traffic.whole("é" * 128)
-    assert traffic.models == {"é" * 128}
-
-
-def test_long_name_that_an_endpoint_reports_counts_as_reported():
+def test_long_name_that_an_endpoint_reports_counts_as_reported_and_one_of_128_characters_is_whole():
     traffic = Traffic(most=1)
     traffic.refuse("invented")
     traffic.reports("x" * 200)
     traffic.whole("x" * 200)
     assert len(next(iter(traffic.models))) == 128
+    traffic = Traffic()
+    traffic.whole("é" * 128)
+    assert traffic.models == {"é" * 128}
 
 
 MODELS_ASKED = st.sampled_from(["a", "b", "c", "d", "e", "", "other", "x" * 200])

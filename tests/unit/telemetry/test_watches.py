@@ -78,14 +78,11 @@ async def test_watch_that_is_lost_grows_stale(api, clock, cluster, registry):
     assert shown(registry)["watch_stale_seconds"] == 0
 
 
-async def test_two_watches_of_one_resource_are_one_series(api, cluster, registry):
+async def test_two_watches_of_one_resource_are_one_series_and_none_has_none(api, cluster, registry):
     for app in ("a", "b"):
         cluster.watch(PODS, decode_object, namespace="llm", selector={"labelSelector": f"app={app}"})
     page = [sample for metric in registry.collect() for sample in metric.samples]
     assert len({(sample.name, tuple(sample.labels.items())) for sample in page}) == len(page) == 6
-
-
-def test_metrics_are_described_without_a_watch():
     registry = CollectorRegistry()
     show_watches(registry, tuple)
     assert [metric for metric in registry.collect() if metric.samples] == []
