@@ -26,11 +26,17 @@ def raw(port: AdminPort, *pieces: bytes) -> bytes:
     return received
 
 
-def test_routes_are_found_by_method_and_path(port):
+def test_routes_are_found_by_method_and_path_and_answers_are_json_kept_by_nobody(port):
     assert asked(port).body == {"rest": "", "body": None}
     assert asked(port, path="/api/echo/team-a%2Fx%20y").body["rest"] == "team-a/x y"
     assert asked(port, "POST", body={"a": [1]}).body == {"rest": "", "body": {"a": [1]}}
     assert asked(port, "HEAD").body == {}
+    headers = asked(port).headers
+    assert (headers["Content-Type"], headers["Cache-Control"]) == ("application/json", "no-store")
+    assert "Access-Control-Allow-Origin" not in headers
+    answer = asked(port, "DELETE")
+    assert (answer.status, answer.error, answer.headers["Allow"]) == (405, "MethodNotAllowed", "GET, POST")
+    assert asked(port, "POST", "/api/echo/x", body={}).headers["Allow"] == "GET"
 
 
 @pytest.mark.parametrize("path", ["/", "/api", "/api/echos", "/metrics", "/api/broken/x"])
@@ -38,18 +44,6 @@ def test_other_paths_are_404_and_all_routes_are_named(port, path):
     answer = asked(port, path=path)
     assert (answer.status, answer.error) == (404, "NotFound")
     assert "POST /api/echo, GET /api/echo/" in answer.body["error"]["message"]
-
-
-def test_other_methods_are_405(port):
-    answer = asked(port, "DELETE")
-    assert (answer.status, answer.error, answer.headers["Allow"]) == (405, "MethodNotAllowed", "GET, POST")
-    assert asked(port, "POST", "/api/echo/x", body={}).headers["Allow"] == "GET"
-
-
-def test_answers_are_json_and_kept_by_nobody(port):
-    headers = asked(port).headers
-    assert (headers["Content-Type"], headers["Cache-Control"]) == ("application/json", "no-store")
-    assert "Access-Control-Allow-Origin" not in headers
 
 
 def test_failure_is_500_without_its_details_and_the_next_request_is_answered(port):

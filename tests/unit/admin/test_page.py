@@ -38,11 +38,8 @@ def test_files_of_the_page_need_no_token_and_nothing_from_elsewhere(paged, path,
     assert re.search(r"https?:|url\(|@import", body) is None
 
 
-def test_what_it_shows_needs_one(paged):
+def test_what_it_shows_needs_a_token_and_is_for_no_page_of_another_site(paged):
     assert asked(paged).error == "Unauthorized"
     assert asked(paged, path="/api/echo/x").error == "Unauthorized"
     assert asked(paged, path="/other").error == "Unauthorized"
-
-
-def test_page_of_another_site_gets_none_of_it(paged):
     assert got(paged, "/page.js", **{"Sec-Fetch-Site": "cross-site"})[0] == 403

@@ -83,13 +83,19 @@ def test_tf_16_all_quotas_are_shown_those_of_tenants_without_requests_too(office
     assert found["idle"]["use"] == []
 
 
-def test_tf_16_quotas_shown_at_once_are_bounded(office):
+def test_tf_16_number_of_quotas_shown_at_once_and_of_changes_is_bounded(office, monkeypatch):
     of = office(**CONFIG, default={"total": {"concurrentRequests": 5}})
     for number in range(300):
         of.take(f"t{number}")
     found = [each["tenant"] for each in asked(of.port, path="/api/quota").body["quotas"]]
     assert (len(found), found[:2]) == (200, ["team-a", "idle"])
     assert of.shown("t299")["use"][0]["used"] == 1
+    monkeypatch.setattr(engine_limits, "MOST_SET", 2)
+    of = office()
+    assert [of.adjust(f"t{number}", {}).status for number in range(3)] == [200, 200, 409]
+    for query in ("", "?dryRun=true"):
+        assert of.adjust("t9", {}, query=query).error == "TooManyQuotas"
+    assert of.adjust("t0", {"total": {"concurrentRequests": 1}}).status == 200
 
 
 def test_tf_16_name_of_a_tenant_may_have_any_characters_and_one_without_a_quota_is_404(office):
@@ -206,12 +212,3 @@ def test_tf_16_dry_run_that_is_misspelt_changes_nothing(office, query):
     answer = of.adjust("team-a", {}, query=query)
     assert (answer.status, answer.error) == (400, "BadRequest")
     assert of.shown("team-a")["override"] is False
-
-
-def test_tf_16_number_of_changes_is_bounded(office, monkeypatch):
-    monkeypatch.setattr(engine_limits, "MOST_SET", 2)
-    of = office()
-    assert [of.adjust(f"t{number}", {}).status for number in range(3)] == [200, 200, 409]
-    for query in ("", "?dryRun=true"):
-        assert of.adjust("t9", {}, query=query).error == "TooManyQuotas"
-    assert of.adjust("t0", {"total": {"concurrentRequests": 1}}).status == 200

@@ -125,14 +125,11 @@ def test_warnings_end_it_only_where_that_is_asked_for(check):
     assert check("--strict", a=WARNED, b=BAD)[0] == 1
 
 
-def test_each_of_several_files_is_judged(check):
+def test_each_of_several_files_is_judged_and_one_that_cannot_be_read_is_refused(check):
     code, said = check(a=GOOD, b=BAD, c=WARNED)
     assert code == 1
     heads = [line for line in said.splitlines() if line.startswith(("a.yaml", "b.yaml", "c.yaml"))]
     assert heads == ["a.yaml: ok", "b.yaml: refused, 2 errors", "c.yaml: ok, 1 warning"]
-
-
-def test_file_that_cannot_be_read_is_refused_beside_the_others(check):
     code, said = check("missing.yaml", a=GOOD)
     assert code == 1
     assert "missing.yaml: refused, 1 error\n  error   missing.yaml: cannot be read: No such file or directory\n" in said
@@ -251,7 +248,7 @@ def test_directory_without_any_configuration_is_an_error(check, tmp_path):
     assert "  error   empty: holds no EndpointPickerConfig in its .json, .yaml, .yml files\n" in said
 
 
-def test_config_map_with_several_configurations_is_checked_in_full(check):
+def test_config_map_or_documents_with_several_configurations_are_checked_in_full(check):
     code, said = check(a=config_map(first=GOOD, second=BAD))
     assert code == 1
     assert "a.yaml, data[first] of ConfigMap epp: ok\n" in said
@@ -260,9 +257,6 @@ def test_config_map_with_several_configurations_is_checked_in_full(check):
     reports = json.loads(check("--output=json", a=config_map(first=GOOD, second=BAD))[1])
     assert [report["inside"] for report in reports] == [f"data[{key}] of ConfigMap epp" for key in ("first", "second")]
     assert reports[1]["errors"][0]["line"] > 1
-
-
-def test_two_documents_are_checked_and_the_second_is_refused(check):
     code, said = check(a=f"{GOOD}---\n{GOOD}")
     assert code == 1
     assert "a.yaml: ok\n" in said

@@ -110,15 +110,12 @@ async def test_role_is_printed_where_a_right_is_missing(check, cluster):
     assert said.endswith("\nThe picker would become ready, and see no change of pods.\n")
 
 
-async def test_right_that_the_picker_does_not_use_may_be_missing(check, cluster):
+async def test_warnings_count_where_they_are_asked_for_and_rights_that_are_not_used_may_be_missing(check, cluster):
     cluster.rights.remove(("get", "pods"))
     exit_code, said = await check("--pool-name=pool", "--strict")
     assert exit_code == 0
     assert " pods " in said
     assert "allowed, without get" in said
-
-
-async def test_warnings_count_where_they_are_asked_for(check, cluster):
     cluster.objects["/api/v1/pods"] = []
     exit_code, said = await check("--pool-name=pool")
     assert exit_code == 0

@@ -45,16 +45,13 @@ def test_with_labels_of_pools_each_file_of_the_directory_is_checked(configuratio
     assert f"pool old: {configurations}/own/old.yaml: refused, 2 errors" in said
 
 
-def test_endpoints_in_the_configuration_of_one_of_several_pools_are_refused(configurations):
+def test_only_pods_of_a_pool_may_be_endpoints_in_the_configuration_of_one_of_several_pools_ocm_14(configurations):
     text = "plugins: [{type: file-discovery, parameters: {path: endpoints.yaml}}]\n"
     text += "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
     (configurations / "own" / "code.yaml").write_text(HEAD + text)
     code, said = check_pools(configurations, "--pool-name=chat,code")
     assert code == 1
     assert "dataLayer.discovery is for one pool: leave it out" in said
-
-
-def test_ocm_14_pods_of_each_of_several_pools_may_be_one_of_its_sources(configurations):
     text = "plugins: [{type: pool-discovery}, {type: file-discovery, parameters: {path: endpoints.yaml}}]\n"
     text += "dataLayer: {discovery: {endpoints: [{pluginRef: pool-discovery}, {pluginRef: file-discovery}]}}\n"
     (configurations / "own" / "code.yaml").write_text(HEAD + text)

@@ -54,15 +54,12 @@ def check(tmp_path, monkeypatch):
     return run
 
 
-def test_ome_7_prices_that_may_be_in_the_cluster_are_a_note(check):
+def test_ome_7_prices_that_may_be_in_the_cluster_are_a_note_and_those_that_can_be_nowhere_a_warning(check):
     code, warnings, notes = check()
     assert (code, warnings) == (0, [])
     (note,) = notes
     assert note.startswith("plugin 'cheapest-scorer' uses prices, but this configuration has none")
     assert "all endpoints get 0, which is no preference" in note
-
-
-def test_ome_7_configuration_that_can_have_no_prices_is_warned_of(check):
     code, warnings, notes = check(source="readCluster: false")
     assert (code, len(warnings), notes) == (2, 1, [])
 
@@ -87,7 +84,7 @@ def test_ome_7_any_source_of_prices_is_enough(check, source):
     assert check(source=source, files=files) == (0, [], [])
 
 
-def test_ome_7_endpoints_that_the_configuration_names_are_looked_at(check):
+def test_ome_7_endpoints_that_the_configuration_names_and_pods_in_files_are_looked_at(check):
     discovery = "file-discovery, parameters: {path: endpoints.yaml}"
     code, warnings, notes = check(discovery=discovery, files={"endpoints.yaml": ENDPOINTS})
     assert (code, warnings, notes) == (2, ["1 of 2 endpoints have no price: default/other"], [])
@@ -96,9 +93,6 @@ def test_ome_7_endpoints_that_the_configuration_names_are_looked_at(check):
     assert "uses prices, but no endpoint has one" in warning
     files["prices.yaml"] = "prices: [{accelerator: h100, perHour: 1}, {accelerator: t4, perHour: 1}]"
     assert check(discovery=discovery, files=files, source="prices: prices.yaml") == (0, [], [])
-
-
-def test_ome_7_pods_in_files_are_looked_at(check):
     discovery = "pod-file-discovery, parameters: {paths: [pods.yaml]}"
     _, (warning,), _ = check(discovery=discovery, files={"pods.yaml": POD})
     assert "no endpoint has one" in warning

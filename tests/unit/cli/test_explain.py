@@ -130,13 +130,16 @@ def test_tree_has_the_dropped_with_their_reason_and_the_scores_with_their_sum():
     assert "max-score-picker: a" in text
 
 
-def test_tree_has_the_pick_and_how_it_ended():
+def test_tree_has_the_pick_and_how_it_ended_or_the_status_and_cause_of_a_refusal():
     text = shown(ROUTED)
     assert "a at 10.0.0.1:8000, then b, h100, $2.50/h" in text
     assert "served by b, a fallback" in text
     assert "scheduling 0.4 ms, all 1.500 s" in text
     assert "cheap: b, another, scores +0.250" in text
     assert "5 endpoints, 4 available, 3 considered, snapshot 4, 20 ms old" in text
+    text = shown(REFUSED)
+    assert "429 AllBusyError, rejected-saturated, default: full 3>0" in text
+    assert "picked" not in text
 
 
 @pytest.mark.parametrize(
@@ -145,12 +148,6 @@ def test_tree_has_the_pick_and_how_it_ended():
 def test_tree_has_predicted_and_reported_cached_tokens(reported, words):
     ending = Ending(cause="natural", status=200, cached_tokens=reported, predicted_cached_tokens=320)
     assert f"cached tokens: {words}" in shown(msgspec.structs.replace(ROUTED, ending=ending))
-
-
-def test_refusal_has_its_status_and_cause():
-    text = shown(REFUSED)
-    assert "429 AllBusyError, rejected-saturated, default: full 3>0" in text
-    assert "picked" not in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -213,13 +210,10 @@ def test_what_cannot_be_is_an_error_of_one_line(arguments, problem):
     assert len(output.splitlines()) == 1
 
 
-def test_id_of_a_request_finds_its_decision_as_well(admin, file):
+def test_decision_is_found_by_the_id_of_its_request_and_one_that_is_not_there_is_said(admin, file):
     assert explained("r1", f"--admin={admin}") == explained("--request=r1", f"--admin={admin}")
     assert explained("r1", f"--file={file}") == explained("--request=r1", f"--file={file}")
     assert explained("r1", f"--file={file}")[0] == 0
-
-
-def test_decision_that_is_not_there_says_which_are(admin, file):
     code, output = explained("d-9", f"--admin={admin}")
     assert (code, "has no decision or request 'd-9': later decisions replaced it" in output) == (1, True)
     code, output = explained("--request=r9", f"--admin={admin}")

@@ -41,12 +41,9 @@ def test_objects_are_those_of_all_paths_for_the_pool_if_it_has_a_name(tmp_path):
     assert read_policies("", None) is None
 
 
-def test_no_header_is_ignored_unless_one_is_named():
+def test_no_header_is_ignored_unless_one_is_named_and_records_are_for_trusted_gateways_alone():
     assert read_ignored_headers("", "") is None
     assert read_ignored_headers("objective, header:x-mine", "10.0.0.0/8,::1") is not None
-
-
-def test_records_are_asked_for_by_trusted_gateways_alone():
     ignored = read_ignored_headers("", "10.0.0.0/8")
     assert ignored.trusts("ipv4:10.1.2.3")
     assert not ignored.trusts("ipv4:11.1.2.3")

@@ -46,19 +46,13 @@ def problem(**flags) -> str:
     return str(refused.value)
 
 
-def test_pool_has_a_name_a_namespace_and_a_group():
+def test_pool_has_a_name_a_namespace_and_a_group_or_labels_and_ports():
     flags = {"pool_name": "p", "pool_namespace": "ns", "pool_group": "example.com"}
     assert read(**flags).source == PoolName("p", "ns", "example.com")
     assert read(pool_name="p", pool_group="").source == PoolName("p", "default", "inference.networking.k8s.io")
-
-
-def test_pods_have_labels_and_ports():
     flags = {"endpoint_selector": " app=vllm, a.b/tier = gold ,empty=", "endpoint_target_ports": "8000, 8001"}
     source = read(**flags).source
     assert (str(source.labels), source.ports) == ("app=vllm,a.b/tier=gold,empty=", (8000, 8001))
-
-
-def test_pods_may_be_selected_by_all_terms_of_kubernetes():
     text = "app==vllm,tier!=b,env in (x, y),zone notin (z),gpu,!old"
     source = read(endpoint_selector=text, endpoint_target_ports="8000").source
     assert source.selector == {"labelSelector": "app==vllm,tier!=b,env in (x,y),zone notin (z),gpu,!old"}
@@ -109,12 +103,9 @@ def test_mistake_is_one_sentence(flags, said):
     assert problem(**flags).startswith(said)
 
 
-def test_endpoints_of_other_sources_make_the_pool_a_name_alone():
+def test_beside_endpoints_of_other_sources_the_pool_is_a_name_alone_and_a_selector_is_refused():
     assert read_kubernetes(Serve(endpoints="127.0.0.1:1", pool_name="p"), None) is None
     assert read_kubernetes(Serve(pool_name="p"), DISCOVERY) is None
-
-
-def test_selector_beside_endpoints_of_other_sources_is_refused():
     assert problem(endpoints="127.0.0.1:1", **PODS) == (
         "--endpoint-selector has no effect with --endpoints: leave one of them out"
     )
@@ -122,12 +113,15 @@ def test_selector_beside_endpoints_of_other_sources_is_refused():
         read_kubernetes(Serve(**PODS), DISCOVERY)
 
 
-def test_flags_of_a_pool_in_a_cluster_beside_endpoints_of_other_sources_are_a_warning(tmp_path):
+def test_flags_of_a_pool_in_a_cluster_are_a_warning_where_they_have_no_effect(tmp_path):
     flags = Serve(endpoints="127.0.0.1:1", pool_namespace="x", pool_group="y", kubeconfig=tmp_path)
     with capture_logs() as logs:
         read_kubernetes(flags, None)
     assert [each["flag"] for each in logs] == ["--pool-namespace", "--pool-group", "--kubeconfig"]
     assert {each["event"] for each in logs} == {"flag has no effect"}
+    with capture_logs() as logs:
+        read_kubernetes(Serve(objects="x.yaml", pool_group="y", pool_namespace="z"), None)
+    assert [each["flag"] for each in logs] == ["--pool-group"]
 
 
 @pytest.mark.parametrize(
@@ -158,12 +152,6 @@ def test_flags_select_among_the_pods_in_files(tmp_path):
     assert (labelled.parameters.labels, labelled.parameters.target_ports) == (labels, (8000,))
     with pytest.raises(ConfigurationError, match=r"--objects: there is neither file nor directory 'nowhere'"):
         read_file_pool(Serve(objects="nowhere"))
-
-
-def test_group_of_the_pool_is_of_no_use_in_files():
-    with capture_logs() as logs:
-        read_kubernetes(Serve(objects="x.yaml", pool_group="y", pool_namespace="z"), None)
-    assert [each["flag"] for each in logs] == ["--pool-group"]
 
 
 def test_several_pools_have_names_or_labels():

@@ -21,9 +21,12 @@ def settings(**flags):
     return read_kubernetes(Serve(ha_enable_leader_election=True, **flags), None)
 
 
-def test_replicas_of_a_pool_share_the_lease_that_llm_d_router_has():
+def test_replicas_share_the_lease_of_their_pool_or_deployment_if_the_flag_is_there(monkeypatch):
     expected = LeaseSettings(name="epp-llm-vllm-qwen.llm-d.ai", namespace="llm", seconds=15.0, retry_seconds=2.0)
     assert settings(pool_name="vllm-qwen").lease == expected
+    monkeypatch.setenv("POD_NAME", "epp-7d4b9c6f5-x2x4z")
+    assert settings(**SELECTOR).lease == LeaseSettings(name="epp-llm-epp.llm-d.ai", namespace="llm")
+    assert read_kubernetes(Serve(pool_name="pool"), None).lease is None
 
 
 def test_replica_is_named_for_its_pod_and_anew_at_each_start(monkeypatch):
@@ -31,11 +34,6 @@ def test_replica_is_named_for_its_pod_and_anew_at_each_start(monkeypatch):
     names = {settings(pool_name="pool").replica for _ in range(2)}
     assert len(names) == 2
     assert all(name.startswith("epp-7d4b9c6f5-x2x4z_") for name in names)
-
-
-def test_replicas_without_a_pool_share_the_lease_of_their_deployment(monkeypatch):
-    monkeypatch.setenv("POD_NAME", "epp-7d4b9c6f5-x2x4z")
-    assert settings(**SELECTOR).lease == LeaseSettings(name="epp-llm-epp.llm-d.ai", namespace="llm")
 
 
 @pytest.mark.parametrize("pod", ["", "epp-0", "../../pods"])
@@ -57,7 +55,3 @@ def test_pool_or_deployment_with_a_name_that_no_lease_can_have_is_refused(monkey
 def test_without_a_pool_in_kubernetes_it_is_refused_with_the_remedy(flags):
     with pytest.raises(ConfigurationError, match=r"needs a pool in Kubernetes.*leave it out, or give --pool-name"):
         settings(**flags)
-
-
-def test_without_the_flag_there_is_no_lease():
-    assert read_kubernetes(Serve(pool_name="pool"), None).lease is None

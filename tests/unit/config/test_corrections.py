@@ -53,10 +53,14 @@ def test_corrected_value_counts_and_is_warned_of_with_its_place(build, kind, giv
     assert found.path[:3] == ("plugins", 0, "parameters")
 
 
-def test_key_in_other_capitals_counts_and_is_warned_of(build):
+def test_key_in_other_capitals_counts_and_a_mistake_under_it_is_found_where_it_stands(build, refused):
     parameters, warnings = built(build, "prefix-cache-affinity-filter", "maxTtftPenaltyMs: 5")
     assert parameters.max_ttft_penalty_ms == 5.0
     assert "maxTtftPenaltyMs is taken for maxTTFTPenaltyMs: write it in these capitals" in warnings[0].message
+    parameters = "{SessionIDConfig: {EvictionTTLSeconds: -1}}"
+    (problem,) = refused(f"plugins: [{{type: session-affinity-filter, parameters: {parameters}}}]", experimental=True)
+    assert str(problem).startswith("c.yaml:3:74: plugins[0].parameters.SessionIDConfig.EvictionTTLSeconds: ")
+    assert "evictionTtlSeconds is -1" in str(problem)
 
 
 def built(build, kind, given):
@@ -99,10 +103,3 @@ def test_whole_number_may_have_a_point_and_an_empty_value_is_left_out(build):
 def test_value_that_the_reference_refuses_too_is_an_error(refused, kind, given, sentence):
     (problem,) = refused(f"plugins:\n- type: {kind}\n  parameters:\n    {given}\n", experimental=True)
     assert sentence in str(problem)
-
-
-def test_mistake_under_a_key_in_other_capitals_is_found_where_it_stands(refused):
-    parameters = "{SessionIDConfig: {EvictionTTLSeconds: -1}}"
-    (problem,) = refused(f"plugins: [{{type: session-affinity-filter, parameters: {parameters}}}]", experimental=True)
-    assert str(problem).startswith("c.yaml:3:74: plugins[0].parameters.SessionIDConfig.EvictionTTLSeconds: ")
-    assert "evictionTtlSeconds is -1" in str(problem)

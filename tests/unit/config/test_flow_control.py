@@ -139,14 +139,6 @@ def test_all_mistakes_are_told_at_once(refused):
     assert [problem.position.line for problem in problems] == [5, 6, 8, 8, 9, 9]
 
 
-def test_name_of_a_default_policy_that_is_taken_by_another_plugin_is_refused(refused):
-    text = "plugins: [{type: queue-scorer, name: fcfs-ordering-policy}]"
-    problems = refused(ON + text)
-    assert {problem.message for problem in problems} == {
-        "plugin 'fcfs-ordering-policy' (type queue-scorer) is no OrderingPolicy"
-    }
-
-
 @pytest.mark.parametrize(
     ("flow", "problem"),
     [
@@ -179,6 +171,12 @@ def test_policy_of_another_role_is_refused(refused, reference, role):
     (found,) = refused(f"{ON}flowControl: {{{reference}}}\nplugins: {plugins}")
     assert str(found).startswith("c.yaml:4:")
     assert str(found).endswith(f" is no {role}")
+
+
+def test_name_of_a_default_policy_that_is_taken_by_another_plugin_is_refused(refused):
+    problems = refused(f"{ON}plugins: [{{type: queue-scorer, name: fcfs-ordering-policy}}]")
+    (message,) = {problem.message for problem in problems}
+    assert message == "plugin 'fcfs-ordering-policy' (type queue-scorer) is no OrderingPolicy"
 
 
 def test_policy_that_is_a_type_without_an_entry_or_is_not_supported_is_refused(refused):

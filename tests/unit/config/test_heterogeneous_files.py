@@ -41,25 +41,19 @@ def target(result: SchedulingResult) -> str:
     return NAMES[result.targets[0].name]
 
 
-def test_het_3_cost_profile_keeps_a_cheap_server_busy_while_it_is_in_time():
+def test_het_3_cost_profile_keeps_a_cheap_server_busy_while_it_is_in_time_and_without_a_queue():
     relaxed = [("x-llm-d-slo-ttft-ms", "10000"), ("x-llm-d-slo-tpot-ms", "500")]
     working = {"running": [0, 8, 0], "in_flight": [0, 8, 0]}
     assert target(schedule("heterogeneous-cost.yaml", tokens=300, headers=relaxed, **working)) == "slice"
     assert target(schedule("heterogeneous-cost.yaml", headers=[("x-llm-d-slo-ttft-ms", "400")], **working)) == "h100"
-
-
-def test_het_3_cost_profile_leaves_cheap_hardware_before_a_queue_there_costs_the_target():
     queues = {"waiting": [0, 9, 9], "running": [0, 9, 9], "in_flight": [0, 18, 18]}
     assert target(schedule("heterogeneous-cost.yaml", **queues)) == "h100"
 
 
-def test_latency_profile_takes_the_fastest_until_its_queue_costs_more_than_slower_hardware():
+def test_het_3_latency_profile_takes_the_fastest_and_the_cheapest_that_meets_an_slo():
     assert target(schedule("heterogeneous-latency.yaml")) == "h100"
     busy = {"in_flight": [40, 0, 0], "in_flight_tokens": [400_000, 0, 0]}
     assert target(schedule("heterogeneous-latency.yaml", **busy)) == "slice"
-
-
-def test_het_3_request_with_an_slo_goes_to_the_cheapest_that_meets_it():
     relaxed = [("x-llm-d-slo-ttft-ms", "60000"), ("x-llm-d-slo-tpot-ms", "1000")]
     strict = [("x-llm-d-slo-ttft-ms", "100"), ("x-llm-d-slo-tpot-ms", "50")]
     assert target(schedule("heterogeneous-latency.yaml", headers=relaxed)) == "t4"

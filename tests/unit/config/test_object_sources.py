@@ -18,20 +18,14 @@ def kinds(assembly) -> dict[str, tuple[ObjectKind, ...]]:
     return {reading.reader.name: reading.kinds for reading in assembly.readings}
 
 
-def test_extractor_reads_the_kind_of_its_source(build):
+def test_extractor_reads_the_kind_of_its_source_and_its_own_ones_without_a_source(build):
     found = build(f"plugins: [{NODES}, {{type: topology-extractor}}]\n{sources('topology-extractor')}")
     assert kinds(found) == {"topology-extractor": (NODE,)}
     assert [tagger.name for tagger in found.taggers] == ["topology-extractor"]
     assert [feed.source.plugin_type for feed in found.feeds] == ["metrics-data-source"]
-
-
-def test_plugin_that_is_no_extractor_reads_its_own_kinds(build):
     found = build("plugins: [{type: accelerator-data-source}, {type: topology-extractor}]")
     assert kinds(found)["topology-extractor"] == (ObjectKind("", "Node"),)
     assert ObjectKind("ome.io", "AcceleratorClass") in kinds(found)["accelerator-data-source"]
-
-
-def test_kinds_of_sources_are_read_besides_the_own_ones(build):
     source = "{type: accelerator-data-source, parameters: {readCluster: false}}"
     found = build(f"plugins: [{NODES}, {source}]\n{sources('accelerator-data-source')}")
     assert kinds(found) == {"accelerator-data-source": (NODE,)}
@@ -55,12 +49,9 @@ def test_kind_that_an_extractor_cannot_use_is_refused(refused, reader):
     assert f"plugin {reader!r} (type {reader}) reads no objects of kind Deployment.apps" in str(problem)
 
 
-def test_source_without_extractors_is_warned_of(warned):
+def test_source_without_extractors_is_warned_of_and_one_that_cannot_be_built_is_the_only_problem(warned, refused):
     (warning,) = warned(f"plugins: [{NODES}]\n{sources()}")
     assert "has no effect without extractors" in warning
-
-
-def test_source_that_cannot_be_built_is_the_only_problem(refused):
     source = "{type: k8s-notification-source, parameters: {kind: Node}}"
     (problem,) = refused(f"plugins: [{source}, {{type: topology-extractor}}]\n{sources('topology-extractor')}")
     assert "version" in str(problem)

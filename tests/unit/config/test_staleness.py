@@ -39,17 +39,11 @@ def scored(profile: str, layer: str = "{}", **options) -> list[float]:
 QUEUE = "name: p, plugins: [{pluginRef: queue-scorer}]"
 
 
-def test_gie_6_without_an_age_nothing_is_stale():
+def test_gie_6_the_load_of_a_stale_endpoint_is_unknown_unless_its_last_report_counts_or_it_is_left_out():
     assert scored(f"{{{QUEUE}}}") == [1.0, 0.0]
-
-
-def test_gie_6_the_load_of_a_stale_endpoint_is_unknown_to_all_plugins_of_the_pool():
     # No own requests are in flight at either: unknown load counts as the least per request of those that report.
     assert scored(f"{{{QUEUE}}}", "{staleAfter: 30s}") == [1.0, 1.0]
     assert scored(f"{{{QUEUE}}}", "{staleAfter: 61s}") == [1.0, 0.0]
-
-
-def test_gie_6_on_stale_ignore_goes_by_the_last_report_and_drop_leaves_the_endpoint_out():
     assert scored(f"{{{QUEUE}}}", "{staleAfter: 30s, onStale: Ignore}") == [1.0, 0.0]
     assert scored(f"{{{QUEUE}}}", "{staleAfter: 30s, onStale: Drop}") == [1.0]
 
@@ -70,16 +64,8 @@ def test_gie_6_a_plugin_has_its_own_age_and_its_own_rule():
         (f"{{{QUEUE}}}", "{staleAfter: 0s}", "write a duration above 0, such as 5s"),
         (f"{{{QUEUE}}}", "{staleAfter: 5}", "write a duration such as 60s or 1m30s"),
         (f"{{{QUEUE}}}", "{staleAfter: 5s, onStale: Forget}", "'Ignore', 'Neutral' or 'Drop'"),
-        (
-            "{name: p, plugins: [{pluginRef: queue-scorer, onStale: Neutral}]}",
-            "{}",
-            "set staleAfter here, or in dataLayer",
-        ),
-        (
-            "{name: p, plugins: [{pluginRef: queue-scorer, onStale: Drop}]}",
-            "{staleAfter: 5s}",
-            "'queue-scorer' drops no endpoints; use Neutral here",
-        ),
+        (f"{{{QUEUE.replace('}', ', onStale: Neutral}')}}}", "{}", "set staleAfter here, or in dataLayer"),
+        (f"{{{QUEUE.replace('}', ', onStale: Drop}')}}}", "{staleAfter: 5s}", "'queue-scorer' drops no endpoints; use"),
         (f"{{{QUEUE}, constraintStatus: 418}}", "{}", "400, 404, 429 or 503"),
         (f"{{{QUEUE}, failOpen: [busy]}}", "{}", "'constraint', 'availability', 'stale', 'saturation' or 'unstated'"),
     ],

@@ -132,13 +132,10 @@ def test_added_count_of_tokens_in_flight_reads_the_prefix_matches_that_there_are
     assert source("{type: approx-prefix-cache-producer, name: other}, ", named) == ""
 
 
-def test_producers_are_added_transitively(build, registry):
+def test_producers_are_added_transitively_unless_nobody_writes_what_they_read(build, registry, refused):
     assembly = build("plugins: [{type: bright}, {type: fire}]", registry=registry)
     assert assembly.instances.implied["lamp"] == "bright reads light"
     assert names(assembly.pipeline.of(Producer)) == ["fire", "lamp"]  # the lamp reads what the fire writes
-
-
-def test_added_producer_whose_own_data_nobody_writes_is_refused(refused, registry):
     (problem,) = refused("plugins: [{type: bright}]", registry=registry)
     assert problem.message == "plugin 'lamp' reads 'heat', which no plugin here writes"
 
