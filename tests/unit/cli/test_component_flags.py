@@ -28,19 +28,16 @@ def test_flags_set_the_fields_of_a_component():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--outlier-base-ejection-time=0"], "--outlier-base-ejection-time: must be greater than 0"),
+        ("--outlier-base-ejection-time=0", "--outlier-base-ejection-time: must be greater than 0"),
+        ("--outlier-max-ejection-time=1s", "--outlier-max-ejection-time: 1s is shorter than --outlier-base-ejection"),
         (
-            ["--outlier-max-ejection-time=1s"],
-            "--outlier-max-ejection-time: 1s is shorter than --outlier-base-ejection-",
-        ),
-        (
-            ["--max-request-body=1Mi", "--max-gathered-bytes=1Mi"],
+            "--max-request-body=1Mi --max-gathered-bytes=1Mi",
             "--max-gathered-bytes 1048576 is too little for bodies of --max-request-body 1048576: give it 2097152 or",
         ),
     ],
 )
 def test_contradiction_is_an_error_in_one_line(arguments, error):
-    ended = CliRunner().invoke(application(), ["serve", *arguments])
+    ended = CliRunner().invoke(application(), ["serve", *arguments.split()])
     assert ended.exit_code == 1
     assert ended.output.startswith(f"error: {error}")
     assert ended.output.count("\n") == 1

@@ -11,18 +11,7 @@ import numpy as np
 import pytest
 
 from epp.config.probe import in_time
-from epp.framework import (
-    Admitter,
-    Aggregator,
-    Candidates,
-    Destination,
-    Filter,
-    Picker,
-    Producer,
-    ProfilePicker,
-    Request,
-    Scorer,
-)
+from epp.framework import Admitter, Aggregator, Destination, Filter, Picker, Producer, ProfilePicker, Scorer
 from epp.framework.refusals import SaturatedError
 from epp.framework.registry import Registry
 
@@ -33,7 +22,7 @@ class Slow(Scorer):
     plugin_type = "slow"
     takes: ClassVar[list[int]]
 
-    def score(self, request: Request, candidates: Candidates):
+    def score(self, request, candidates):
         self.clock.advance(self.takes.pop(0) / 1000)
         return np.ones(len(candidates))
 
@@ -41,7 +30,7 @@ class Slow(Scorer):
 class Holds(Admitter):
     plugin_type = "holds"
 
-    async def admit(self, request: Request, candidates: Candidates):
+    async def admit(self, request, candidates):
         raise AssertionError("a trial does not wait")
 
 

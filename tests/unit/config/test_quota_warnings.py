@@ -28,15 +28,13 @@ def default(limits: str) -> str:
     ],
 )
 def test_limit_of_what_no_data_source_tells_is_warned_of(warned, limits, what):
-    expected = [
-        (
-            f"c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' limits {what}, but no data source of this "
-            "configuration reports accelerators: these limits have no effect; add `- type: "
-            "accelerator-data-source` under plugins"
-        )
-    ]
-    assert warned(quotas(default(limits))) == expected
-    assert warned(quotas(f"{{quotas: [{{tenant: a, {limits[1:-1]}}}]}}")) == expected
+    expected = (
+        f"c.yaml:5:3: plugins[0].parameters: plugin 'tenant-quotas' limits {what}, but no data source of this "
+        "configuration reports accelerators: these limits have no effect; add `- type: accelerator-data-source` "
+        "under plugins"
+    )
+    for parameters in (default(limits), f"{{quotas: [{{tenant: a, {limits[1:-1]}}}]}}"):
+        assert warned(quotas(parameters)) == [expected]
     assert warned(quotas(default(limits), also=HARDWARE)) == []
 
 

@@ -70,16 +70,13 @@ def test_text_that_the_file_does_not_show_line_by_line_is_placed_by_its_key_and_
     assert "epp.yaml" in line
 
 
-def test_list_of_objects_is_searched():
+def test_list_of_objects_and_other_documents_are_searched():
     config_map = yaml.safe_load(CONFIG_MAP.format(style="|", text=indented(CONFIG, 4)))
     others = [{"kind": "Service", "metadata": {"name": "s"}}, {"kind": "ConfigMap", "data": {"x": "1"}}, "text"]
     text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [*others, config_map]})
     (loaded,) = load_all(text, "c.yaml")
     assert loaded.inside == "data[epp.yaml] of ConfigMap llm/epp"
     assert loaded.readable_plugins == {}  # its only plugin has a misspelt key
-
-
-def test_configuration_among_other_documents_is_the_one():
     text = f"kind: Service\n---\n{CONFIG}---\n# nothing\n---\nkind: Deployment\n"
     assert problems(text) == ["c.yaml:7:3: plugins[0].nmae: unknown key; did you mean 'name'?"]
 
@@ -89,11 +86,8 @@ def test_configuration_among_other_documents_is_the_one():
     [
         (f"{CONFIG}---\n{CONFIG}", "c.yaml:7:1: a second configuration, beside the one in the first document; write"),
         (
-            yaml.safe_dump({"kind": "ConfigMap", "data": {"a.yaml": CONFIG, "b.yaml": CONFIG}}),
-            (
-                "c.yaml:4:11: line 1 of data[b.yaml]: a second configuration, beside the one in data[a.yaml] of "
-                "ConfigMap; write the one to use into a file of its own"
-            ),
+            yaml.safe_dump({"kind": "ConfigMap", "data": {"a": CONFIG, "b": CONFIG}}),
+            "c.yaml:4:6: line 1 of data[b]: a second configuration, beside the one in data[a] of ConfigMap; write the",
         ),
         ("kind: ConfigMap\ndata: {a: x}\n", "c.yaml: holds no EndpointPickerConfig, but ConfigMap with the keys a;"),
         ("kind: ConfigMap\n", "c.yaml: holds no EndpointPickerConfig, but ConfigMap with no data; begin"),
@@ -122,15 +116,12 @@ def test_kind_with_a_mistake_is_told_as_one():
     assert found.startswith("c.yaml:2:1: kind: is 'EndpointPickrConfig', but takes 'EndpointPickerConfig'")
 
 
-def test_all_tabs_are_told():
+def test_all_tabs_in_indentations_are_told_and_those_between_tokens_are_read():
     text = "kind: EndpointPickerConfig\nplugins:\n- type: a\n\tname: b\n- type:\tc\n\tname: d\n"
     assert problems(text) == [
         "c.yaml:4:1: is not YAML: a tab in the indentation; write spaces",
         "c.yaml:6:1: is not YAML: a tab in the indentation; write spaces",
     ]
-
-
-def test_tabs_between_tokens_are_read():
     text = CONFIG.replace("type: queue-scorer", "type:\tqueue-scorer\t# a remark").replace("  nmae: q\n", "")
     assert load_text(text).model.plugins[0].type == "queue-scorer"
 

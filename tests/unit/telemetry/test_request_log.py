@@ -10,15 +10,7 @@ from epp.framework.datalayer import Report
 from epp.framework.snapshot import WAITING
 from epp.routing.director import Observers, PoolPolicies, Rewrite
 from epp.telemetry.request_log import RequestLog, request_as_text, request_log
-from tests.support.exchanges import (
-    Bench,
-    Exchange,
-    new_bench,
-    request_body,
-    request_headers,
-    response_body,
-    response_headers,
-)
+from tests.support.exchanges import new_bench, request_body, request_headers, response_body, response_headers
 
 SECRET = "tell nobody"  # noqa: S105  a prompt
 ANSWER = (
@@ -37,19 +29,19 @@ def body(model: str = "m", text: str = SECRET * 30) -> bytes:
 
 
 @pytest.fixture
-def bench() -> Bench:
+def bench():
     """A bench whose requests are logged, timed by the bench's own clock."""
     return new_bench(observe=RequestLog)
 
 
-def routed(bench: Bench, sent: bytes | None = None, **headers: str) -> Exchange:
+def routed(bench, sent: bytes | None = None, **headers: str):
     session = bench.session()
     session.receive(request_headers(**headers))
     session.receive(request_body(body() if sent is None else sent))
     return session
 
 
-def answered(bench: Bench, *pieces: bytes, whole: bool = True) -> None:
+def answered(bench, *pieces: bytes, whole: bool = True) -> None:
     """Route a request and show these pieces of its response; a client that does not see the end leaves."""
     session = routed(bench)
     session.receive(response_headers())
