@@ -289,7 +289,7 @@ ALIASES = "plugins:\n- &a0 {type: x}\n" + "".join(f"- &a{n} [{', '.join([f'*a{n 
         ("kind: !!bool perhaps\n", "c.yaml:1:7: is not YAML: 'perhaps' is no bool"),
         ("kind: 0b_\n", "c.yaml:1:7: is not YAML: '0b_' is no int"),
         ("kind: {<<: 5}\n", "c.yaml:1:12: is not YAML: while constructing a mapping, expected a mapping"),
-        ("[" * 5000, "c.yaml: is not YAML: nested too deeply"),
+        ("[" * 1500, "c.yaml: is not YAML: nested too deeply"),
         ("- a\n", "c.yaml: holds no EndpointPickerConfig, but a list; begin with "),
     ],
 )

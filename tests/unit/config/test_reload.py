@@ -292,7 +292,8 @@ async def until_told(following, *, generation: int) -> None:
             pass
 
 
-async def test_following_sees_a_file_written_in_place_and_one_renamed_over_it(following):
+async def test_following_sees_a_file_written_in_place_and_one_renamed_over_it(following, monkeypatch):
+    monkeypatch.setattr("epp.framework.files.UNCHANGED_SECONDS", 0.1)
     following.start()  # by the real clock
     task = asyncio.create_task(following.follow())
     following.path.write_text(SECOND)

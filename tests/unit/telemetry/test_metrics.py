@@ -99,8 +99,8 @@ def test_usage_is_observed_as_the_response_tells_it(page, cached):
     assert (page.value("request_cached_tokens_sum", model="m") or 0) == (cached or 0)
 
 
-def test_5_000_invented_models_are_few_series(page):
-    for number in range(5_000):
+def test_1_000_invented_models_are_few_series(page):
+    for number in range(1_000):
         page.route(f"invented-{number}").complete(Cause.NATURAL)
         page.metrics.scheduled(Request("r", RequestBody(model=f"invented-{number}")), 0.0, None)
     page.route("m").complete(Cause.NATURAL)
