@@ -44,23 +44,14 @@ def test_flags_are_settings():
 
 
 @pytest.mark.parametrize(
-    ("flags", "problem"),
+    ("given", "admin", "problem"),
     [
-        (
-            Serve(decisions=DecisionSettings(prefixes=True), admin=ADMIN),
-            "-file-prefixes has no effect without --decision-f",
-        ),
-        (
-            Serve(decisions=DecisionSettings(sample_rate=1.0)),
-            "-sample-rate has no effect without --admin-port, .*: add",
-        ),
-        (
-            Serve(decisions=DecisionSettings(sample_rate=1.0, buffer=0), admin=ADMIN),
-            "-sample-rate has no effect without --admin-port, .*: add",
-        ),
+        ({"prefixes": True}, ADMIN, "-file-prefixes has no effect without --decision-file"),
+        ({"sample_rate": 1.0}, AdminSettings(), "-sample-rate has no effect without --admin-port, .*: add"),
+        ({"sample_rate": 1.0, "buffer": 0}, ADMIN, "-sample-rate has no effect without --admin-port, .*: add"),
     ],
     ids=["prefixes without a file", "no port", "no buffer"],
 )
-def test_flag_without_effect_is_refused_with_the_remedy(flags, problem):
+def test_flag_without_effect_is_refused_with_the_remedy(given, admin, problem):
     with pytest.raises(ConfigurationError, match=f"^--decision{problem}"):
-        decisions(flags)
+        decisions(Serve(decisions=DecisionSettings(**given), admin=admin))

@@ -199,12 +199,11 @@ def test_admitter_that_nothing_feeds_is_warned_of(warned):
 
 
 def test_producer_whose_own_name_nobody_says_is_warned_of(warned):
-    assert warned("plugins: [{type: token-producer, name: counter}, {type: token-load-scorer}]") == [
-        (
-            "c.yaml:3:11: plugins[0]: plugin 'counter' writes 'prompt-tokens' under its own name, and no plugin reads "
-            "it: name it in the parameters of its readers, or give it no own name"
-        )
-    ]
+    (warning,) = warned("plugins: [{type: token-producer, name: counter}, {type: token-load-scorer}]")
+    assert warning == (
+        "c.yaml:3:11: plugins[0]: plugin 'counter' writes 'prompt-tokens' under its own name, and no plugin reads it: "
+        "name it in the parameters of its readers, or give it no own name"
+    )
     assert warned("plugins: [{type: token-producer}, {type: token-load-scorer}]") == []
     named = "{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: index}}, {type: queue-scorer}"
     assert warned(f"plugins: [{{type: approx-prefix-cache-producer, name: index}}, {named}]") == []

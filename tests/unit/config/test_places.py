@@ -61,37 +61,24 @@ requestHandler:
 def test_unknown_keys_inside_parameters_are_placed_whether_nested_or_in_a_list(places):
     assert places("""\
 plugins:
-- type: max-score-picker
-  parameters: {maxNumOfEndpoint: 3}
+- type: session-affinity-filter
+  name: a
+  parameters:
+    sessionIdConfig:
+      sources: [{header: x-a}, {hader: x-b}]
+- {type: max-score-picker, name: b, parameters: {maxNumOfEndpoint: 3}}
 - type: topology-affinity-scorer
+  name: c
   parameters:
     weights:
       host: 1
       zoen: 0.5
-- type: session-affinity-filter
-  parameters:
-    strategy: session_id
-    sessionIdConfig:
-      sources:
-      - header: x-a
-      - haeder: x-b
-- type: passthrough-parser
-  parameters:
-    any: thing
+- {type: passthrough-parser, parameters: {any: thing}}
 """) == [
-        (
-            "5:16: plugins[0].parameters.maxNumOfEndpoint: plugin 'max-score-picker': unknown key; "
-            "did you mean 'maxNumOfEndpoints'?"
-        ),
-        (
-            "10:7: plugins[1].parameters.weights.zoen: plugin 'topology-affinity-scorer': unknown key; "
-            "did you mean 'zone'?"
-        ),
-        (
-            "17:9: plugins[2].parameters.sessionIdConfig.sources[1].haeder: plugin 'session-affinity-filter': unknown "
-            "key; did you mean 'header'?"
-        ),
-        "20:5: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; no names are known here",
+        "8:33: plugins[0].parameters.sessionIdConfig.sources[1].hader: plugin 'a': unknown key; did you mean 'header'?",
+        "9:50: plugins[1].parameters.maxNumOfEndpoint: plugin 'b': unknown key; did you mean 'maxNumOfEndpoints'?",
+        "15:7: plugins[2].parameters.weights.zoen: plugin 'c': unknown key; did you mean 'zone'?",
+        "16:43: plugins[3].parameters.any: plugin 'passthrough-parser': unknown key; no names are known here",
     ]
 
 
@@ -154,29 +141,19 @@ flowControl:
 def test_values_of_the_wrong_type_inside_parameters_are_placed(places):
     assert places("""\
 plugins:
-- type: max-score-picker
-  parameters:
-    maxNumOfEndpoints: many
+- {type: prefix-cache-scorer, name: a, parameters: {matchLengthWeight: 2}}
+- {type: max-score-picker, name: b, parameters: {maxNumOfEndpoints: many}}
 - type: label-selector-filter
   parameters:
     matchLabels:
       zone: 5
 - type: prefix-cache-scorer
   parameters: []  # wrong by itself
-- type: prefix-cache-scorer
-  name: other
-  parameters: {matchLengthWeight: 2}
 """) == [
-        (
-            "6:5: plugins[0].parameters.maxNumOfEndpoints: plugin 'max-score-picker': maxNumOfEndpoints is 'many'; "
-            "write a whole number"
-        ),
-        "10:7: plugins[1].parameters.matchLabels.zone: plugin 'label-selector-filter': zone is 5; write it in quotes",
-        "12:3: plugins[2].parameters: is a list; write a mapping",
-        (
-            "15:16: plugins[3].parameters.matchLengthWeight: plugin 'other': matchLengthWeight is 2; "
-            "it must be between 0 and 1"
-        ),
+        "4:53: plugins[0].parameters.matchLengthWeight: plugin 'a': matchLengthWeight is 2; it must be between 0 and 1",
+        "5:50: plugins[1].parameters.maxNumOfEndpoints: plugin 'b': maxNumOfEndpoints is 'many'; write a whole number",
+        "9:7: plugins[2].parameters.matchLabels.zone: plugin 'label-selector-filter': zone is 5; write it in quotes",
+        "11:3: plugins[3].parameters: is a list; write a mapping",
     ]
 
 
