@@ -45,7 +45,7 @@ def test_with_labels_of_pools_each_file_of_the_directory_is_checked(configuratio
     assert f"pool old: {configurations}/own/old.yaml: refused, 2 errors" in said
 
 
-def test_only_pods_of_a_pool_may_be_endpoints_in_the_configuration_of_one_of_several_pools_ocm_14(configurations):
+def test_ocm_14_only_pods_of_a_pool_may_be_endpoints_in_the_configuration_of_one_of_several_pools(configurations):
     text = "plugins: [{type: file-discovery, parameters: {path: endpoints.yaml}}]\n"
     text += "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
     (configurations / "own" / "code.yaml").write_text(HEAD + text)

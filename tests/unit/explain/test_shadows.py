@@ -218,7 +218,7 @@ async def test_gie_9_shadow_that_takes_memory_is_disabled_at_once(monkeypatch):
     assert (len(world.recorded.told), world.recorded.expected) == (2, [])
 
 
-async def test_gie_9_requests_beyond_the_queue_have_no_shadows():
+async def test_gie_9_requests_beyond_the_queue_or_of_an_earlier_configuration_have_no_shadows():
     world = World(most=3)
     for _ in range(5):
         world.route()
@@ -227,9 +227,6 @@ async def test_gie_9_requests_beyond_the_queue_have_no_shadows():
     await world.run_all()
     assert len(world.recorded.told) == len(world.runs) == 3
     assert world.value("queue_size") == 0
-
-
-async def test_new_configuration_without_shadows_lets_go_of_those_that_wait():
     world = World()
     world.route()
     world.shadows.use({}, None)

@@ -75,20 +75,17 @@ def test_large_pool_is_counted_and_only_what_needs_attention_is_shown():
     assert "and 980 more, of which 10 need attention" in text
 
 
-def test_reason_from_a_server_cannot_control_the_terminal(conditions):
-    conditions.put(BARE, Condition(Contact.NO_PAGE, "answered 404 \x1b]0;owned\x07[red]x[/red]"))
-    text = as_text(endpoint_states(conditions.all, []), width=120)
-    assert "\x1b]" not in text
-    assert "answered 404 ?]0;owned?[red]x[/red]" in text
-
-
-def test_address_is_as_people_write_it():
+def test_address_is_as_people_write_it_and_a_reason_from_a_server_cannot_control_the_terminal(conditions):
     conditions = Conditions()
     conditions.put(Endpoint("named", "10.0.0.1", 8443, host="gpu.example", tls=True), ANSWERING)
     conditions.put(Endpoint("six", "::1", 8000, namespace="other"), ANSWERING)
     states = endpoint_states(conditions.all, [])
     found = {state.name: state.address for state in states}
     assert found == {"named": "https://gpu.example:8443", "other/six": "[::1]:8000"}
+    conditions.put(BARE, Condition(Contact.NO_PAGE, "answered 404 \x1b]0;owned\x07[red]x[/red]"))
+    text = as_text(endpoint_states(conditions.all, []), width=120)
+    assert "\x1b]" not in text
+    assert "answered 404 ?]0;owned?[red]x[/red]" in text
 
 
 def test_log_line_has_counts_and_what_needs_attention(conditions):
