@@ -39,15 +39,19 @@ def imported(*commands: list[str], modules: tuple[str, ...] = HEAVY, **environme
     return ended.stderr.split()
 
 
+def completing(words: str) -> dict[str, str]:
+    """The environment in which bash asks for what can follow these words."""
+    count = len(words.split()) - (not words.endswith(" "))
+    return {"_EPP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+
+
 def test_help_and_version_import_nothing_heavy():
     assert imported(*ASKED) == []
 
 
 @pytest.mark.parametrize("words", ["epp ", "epp serve --", "epp gateway --cluster-type "])
 def test_completion_imports_nothing_heavy(words):
-    count = str(len(words.split()) - (not words.endswith(" ")))
-    environment = {"_EPP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": count}
-    assert imported([], **environment) == []
+    assert imported([], **completing(words)) == []
 
 
 def test_check_and_plugins_import_nothing_that_talks_to_a_network():
@@ -106,7 +110,5 @@ def test_every_command_is_summed_up_in_full():
     ],
 )
 def test_completion_offers_commands_flags_and_values(words, offered):
-    count = str(len(words.split()) - (not words.endswith(" ")))
-    environment = {"_EPP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": count}
-    shown = CliRunner().invoke(application(), [], env=environment, prog_name="epp")
+    shown = CliRunner().invoke(application(), [], env=completing(words), prog_name="epp")
     assert set(shown.output.split()) == offered

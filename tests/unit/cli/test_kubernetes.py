@@ -85,10 +85,7 @@ def test_namespace_is_that_of_the_flag_the_variable_the_pod_or_default(monkeypat
         ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
         ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),
         ({**PODS, "endpoint_selector": " "}, "--endpoint-selector is empty, and would select everything: w"),
-        (
-            {**PODS, "endpoint_selector": "x,a b=c"},
-            "--endpoint-selector: 'x,a b=c' is not a label selector, because of",
-        ),
+        ({**PODS, "endpoint_selector": "x,a b=c"}, "--endpoint-selector: 'x,a b=c' is not a label selector, because"),
         ({**PODS, "endpoint_selector": "a in b"}, "--endpoint-selector: 'a in b' is not a label selector, because "),
         ({**PODS, "endpoint_selector": "a=b=c"}, "--endpoint-selector: 'a=b=c' is not a label selector, because "),
         ({**PODS, "endpoint_target_ports": "x"}, "--endpoint-target-ports: 'x': write ports from 1 to 65535, with "),

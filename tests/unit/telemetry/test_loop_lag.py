@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from epp.framework import Candidates, Floats, ManualClock, Request, Scorer
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.plugin_metrics import LoopLag
+from tests.support.waiting import until
 
 
 class Slow(Scorer):
@@ -44,11 +45,7 @@ class Lag:
     async def next(self) -> None:
         """Wait for the next measurement."""
         count = self.value("count")
-        for _ in range(1000):
-            if self.value("count") > count:
-                return
-            await asyncio.sleep(0.01)
-        pytest.fail("nothing is measured")
+        await until(lambda: self.value("count") > count, "the delay is measured")
 
 
 @pytest.fixture

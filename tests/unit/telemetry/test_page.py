@@ -8,45 +8,36 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.telemetry.page import OperatorPage
-from tests.support.operator_page import asked, opened
+from tests.support.operator_page import asked, opened, ready
 
 
-class Health:
+@pytest.fixture
+def said():
     """What the picker says of itself."""
-
-    def __init__(self) -> None:
-        self.said = {"ready": True, "endpoints": 3}
-
-    def __call__(self):
-        return self.said
+    return {"ready": True, "endpoints": 3}
 
 
 @pytest.fixture
-def health():
-    return Health()
-
-
-@pytest.fixture
-def page(health):
-    with opened(health=health) as page:
+def page(said):
+    with opened(health=lambda: said) as page:
         yield page
 
 
-def test_health_is_json_asked_anew_each_time_and_503_while_not_ready(page, health):
+def test_health_is_json_asked_anew_each_time_and_503_while_not_ready(page, said):
     status, headers, text = asked(page, "/healthz")
     assert (status, headers["Content-Type"]) == (200, "application/json")
     assert json.loads(text) == {"ready": True, "endpoints": 3}
-    health.said = {"ready": False, "endpoints": 0}
+    said |= {"ready": False, "endpoints": 0}
     status, _, text = asked(page, "/healthz")
     assert (status, json.loads(text)) == (503, {"ready": False, "endpoints": 0})
-    health.said = {"ready": True}
+    said["ready"] = True
     assert asked(page, "/healthz?verbose").status == 200
-    health.said = {}
+    said.clear()
     assert asked(page, "/healthz").status == 503
 
 
-def test_port_is_0_while_closed_and_free_again_after(health):
-    page = OperatorPage(CollectorRegistry(), health)
+def test_port_is_0_while_closed_and_free_again_after():
+    page = OperatorPage(CollectorRegistry(), ready)
     assert page.port == 0
     page.close()
     page.open("127.0.0.1", 0)
@@ -59,8 +50,8 @@ def test_port_is_0_while_closed_and_free_again_after(health):
     page.close()
 
 
-def test_page_on_all_addresses_is_reached_over_ipv4_and_ipv6(health):
-    page = OperatorPage(CollectorRegistry(), health)
+def test_page_on_all_addresses_is_reached_over_ipv4_and_ipv6():
+    page = OperatorPage(CollectorRegistry(), ready)
     page.open("::", 0)
     for host in ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]:
         with socket.create_connection((host, page.port), timeout=10) as connection:
@@ -69,8 +60,8 @@ def test_page_on_all_addresses_is_reached_over_ipv4_and_ipv6(health):
     page.close()
 
 
-def test_port_in_use_is_an_error(page, health):
-    other = OperatorPage(CollectorRegistry(), health)
+def test_port_in_use_is_an_error(page):
+    other = OperatorPage(CollectorRegistry(), ready)
     with pytest.raises(OSError, match="in use"):
         other.open("127.0.0.1", page.port)
     assert other.port == 0
