@@ -83,13 +83,16 @@ def test_tf_16_all_quotas_are_shown_those_of_tenants_without_requests_too(office
     assert found["idle"]["use"] == []
 
 
-def test_tf_16_number_of_quotas_shown_at_once_and_of_changes_is_bounded(office, monkeypatch):
+def test_tf_16_quotas_shown_at_once_are_bounded(office):
     of = office(**CONFIG, default={"total": {"concurrentRequests": 5}})
     for number in range(300):
         of.take(f"t{number}")
     found = [each["tenant"] for each in asked(of.port, path="/api/quota").body["quotas"]]
     assert (len(found), found[:2]) == (200, ["team-a", "idle"])
     assert of.shown("t299")["use"][0]["used"] == 1
+
+
+def test_tf_16_number_of_changes_is_bounded(office, monkeypatch):
     monkeypatch.setattr(engine_limits, "MOST_SET", 2)
     of = office()
     assert [of.adjust(f"t{number}", {}).status for number in range(3)] == [200, 200, 409]

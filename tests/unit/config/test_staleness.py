@@ -37,6 +37,7 @@ def scored(profile: str, layer: str = "{}", **options) -> list[float]:
 
 
 QUEUE = "name: p, plugins: [{pluginRef: queue-scorer}]"
+ON_STALE = "{name: p, plugins: [{pluginRef: queue-scorer, onStale: %s}]}"
 
 
 def test_gie_6_the_load_of_a_stale_endpoint_is_unknown_unless_its_last_report_counts_or_it_is_left_out():
@@ -51,8 +52,7 @@ def test_gie_6_the_load_of_a_stale_endpoint_is_unknown_unless_its_last_report_co
 def test_gie_6_a_plugin_has_its_own_age_and_its_own_rule():
     own = "{name: p, plugins: [{pluginRef: queue-scorer, staleAfter: 30s}]}"
     assert scored(own) == [1.0, 1.0]
-    ignoring = "{name: p, plugins: [{pluginRef: queue-scorer, onStale: Ignore}]}"
-    assert scored(ignoring, "{staleAfter: 30s}") == [1.0, 0.0]
+    assert scored(ON_STALE % "Ignore", "{staleAfter: 30s}") == [1.0, 0.0]
     utilization = "[{type: utilization-filter, parameters: {conditions: [{metric: waiting-queue, maxValue: 9}]}}]"
     dropping = "{name: p, plugins: [{pluginRef: utilization-filter, staleAfter: 30s, onStale: Drop}]}"
     assert scored(dropping, plugins=utilization) == [0.0]
@@ -64,8 +64,8 @@ def test_gie_6_a_plugin_has_its_own_age_and_its_own_rule():
         (f"{{{QUEUE}}}", "{staleAfter: 0s}", "write a duration above 0, such as 5s"),
         (f"{{{QUEUE}}}", "{staleAfter: 5}", "write a duration such as 60s or 1m30s"),
         (f"{{{QUEUE}}}", "{staleAfter: 5s, onStale: Forget}", "'Ignore', 'Neutral' or 'Drop'"),
-        (f"{{{QUEUE.replace('}', ', onStale: Neutral}')}}}", "{}", "set staleAfter here, or in dataLayer"),
-        (f"{{{QUEUE.replace('}', ', onStale: Drop}')}}}", "{staleAfter: 5s}", "'queue-scorer' drops no endpoints; use"),
+        (ON_STALE % "Neutral", "{}", "set staleAfter here, or in dataLayer"),
+        (ON_STALE % "Drop", "{staleAfter: 5s}", "'queue-scorer' drops no endpoints; use Neutral here"),
         (f"{{{QUEUE}, constraintStatus: 418}}", "{}", "400, 404, 429 or 503"),
         (f"{{{QUEUE}, failOpen: [busy]}}", "{}", "'constraint', 'availability', 'stale', 'saturation' or 'unstated'"),
     ],

@@ -104,13 +104,16 @@ def test_share_of_requests_is_sampled():
     assert 70 < len(world.records()) < 130  # of 400, 100 on average, with a deviation of 9; the seeds are fixed
 
 
-def test_request_is_recorded_where_it_can_ask_for_that_and_asks():
+def test_request_can_ask_where_that_is_allowed():
     world = World(asked_by_header=True)
     world.route("asks", **{"x-gateway-decision-record": "true"})
     world.route("does not")
     world.route("declines", **{"x-gateway-decision-record": "false"})
     (record,) = world.records()
     assert (record.request_id, record.recorded_for) == ("asks", "asked")
+
+
+def test_nothing_of_a_successful_request_is_recorded_or_told_where_it_cannot_ask_for_that():
     world = World()
     routing = world.route(**{"x-gateway-decision-record": "true"})
     routing.response_started(200, Headers, event_stream=False)

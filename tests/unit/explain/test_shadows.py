@@ -163,13 +163,16 @@ async def test_gie_9_shadow_runs_after_the_request_is_routed_and_says_how_it_dif
     assert world.value("score_gap_sum", profile="tryout") == 0.5
 
 
-async def test_gie_9_agreement_is_counted_and_a_task_runs_shadows_by_itself():
+async def test_gie_9_agreement_is_counted():
     world = World("FirstScorer")
     for _ in range(3):
         world.route()
     await world.run_all()
     assert all(run.agrees for _, (run,) in world.runs)
     assert world.value("runs_total", profile="tryout", outcome="agrees") == 3
+
+
+async def test_task_runs_shadows_by_itself():
     world = World()
     task = asyncio.create_task(world.shadows.run())
     world.route()
