@@ -268,6 +268,7 @@ ALIASES = "plugins:\n- &a0 {type: x}\n" + "".join(f"- &a{n} [{', '.join([f'*a{n 
         ("kind: {<<: 5}\n", "c.yaml:1:12: is not YAML: while constructing a mapping, expected a mapping"),
         ("[" * 1500, "c.yaml: is not YAML: nested too deeply"),
         ("- a\n", "c.yaml: holds no EndpointPickerConfig, but a list; begin with "),
+        ("42\n", "c.yaml: holds no EndpointPickerConfig, but a value; begin with "),
     ],
 )
 def test_text_that_cannot_be_read_says_from_where_on(text, problem):
