@@ -135,7 +135,6 @@ class UnsettledVersion(NamedTuple):
 
 
 def next_wait(before: UnsettledVersion | None, digest: bytes, now: float) -> UnsettledVersion:
-    """Return the wait of another version than the one that waited before, if one did."""
     return UnsettledVersion(digest, now, now if before is None else before.began)
 
 
@@ -152,32 +151,35 @@ def doubt(*, in_place: bool, entries: int = 0, entries_before: int = 0) -> str:
     return ""
 
 
-def read_mapping(path: Path, most_bytes: int, writer: str) -> dict[str, object]:
-    """Return the mapping in a YAML file that the command `writer` writes; raises ValueError that says what is wrong."""
-    try:
-        content = read_regular(path, most_bytes).data
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror or error}") from error
-    if len(content) > most_bytes:
-        raise ValueError(f"has more than {most_bytes} bytes: name a file of `{writer}`")
+def read_mapping(path: Path, most_bytes: int) -> dict[str, object]:
+    """Return the mapping in a YAML file of `epp calibrate`; raises ValueError with the problem."""
+    content = _content(path, most_bytes, "name a file of `epp calibrate`")
     try:
         found = msgspec.yaml.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"is not YAML: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise ValueError(f"is no mapping: name a file of `{writer}`, or write `field: value` lines")
+        raise ValueError("is no mapping: name a file of `epp calibrate`, or write `field: value` lines")
     return found
+
+
+def _content(path: Path, most_bytes: int, remedy: str) -> bytes:
+    try:
+        content = read_regular(path, most_bytes).data
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from error
+    if len(content) > most_bytes:
+        raise ValueError(f"has more than {most_bytes} bytes: {remedy}")
+    return content
 
 
 def read_list(parameter: str, path: str, entry: type[S]) -> tuple[S, ...]:
     """Return the entries of the list in a file; raises ValueError that names the parameter, the file and the place."""
     what = f"{parameter} {path!r}"
     try:
-        content = read_regular(Path(path), _MOST_BYTES).data
-    except OSError as error:
-        raise ValueError(f"{what} cannot be read: {error.strerror or error}") from error
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"{what} has more than {_MOST_BYTES} bytes: leave entries out")
+        content = _content(Path(path), _MOST_BYTES, "leave entries out")
+    except ValueError as error:
+        raise ValueError(f"{what} {error}") from error
     try:
         found = msgspec.yaml.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -277,7 +277,7 @@ def load_server_profile(path: Path) -> SimProfile:
     """Return the profile in a YAML file; raises ConfigurationError that names file, field and remedy."""
     where = f"server profile {str(path)!r}"
     try:
-        fields = read_mapping(path, _MOST_BYTES, "epp calibrate")
+        fields = read_mapping(path, _MOST_BYTES)
     except ValueError as error:
         raise ConfigurationError(f"{where} {error}") from error
     source = fields.pop("source", None)

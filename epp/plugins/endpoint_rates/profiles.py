@@ -344,7 +344,7 @@ class ServerProfile(Parameters, frozen=True):
         """Return the rates in the file; raises ValueError that names the file and the field."""
         where = f"serverProfiles: {self.path!r}"
         try:
-            found = read_mapping(Path(self.path), _MOST_BYTES, "epp calibrate")
+            found = read_mapping(Path(self.path), _MOST_BYTES)
         except ValueError as error:
             raise ValueError(f"{where} {error}") from error
         try:
