@@ -25,7 +25,6 @@ class HubAccess(NamedTuple):
     """Key in the Secret; empty for `kubeconfig` or `value`."""
 
     def __str__(self) -> str:
-        """Return where the access comes from."""
         return f"Secret {self.secret}" if self.secret else self.kubeconfig
 
 

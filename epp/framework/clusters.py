@@ -49,16 +49,12 @@ CLUSTER_LABELS = ("multicluster.kubernetes.io/source-cluster", "topology.istio.i
 
 
 class TaintEffect(StrEnum):
-    """Effect of a taint of a cluster."""
-
     NO_SELECT = "NoSelect"
     PREFER_NO_SELECT = "PreferNoSelect"
     NO_SELECT_IF_NEW = "NoSelectIfNew"
 
 
 class ClusterTaint(msgspec.Struct, frozen=True, kw_only=True):
-    """A taint of a cluster."""
-
     key: str
     value: str = ""
     effect: TaintEffect
@@ -134,8 +130,6 @@ def status_mask(candidates: Candidates, test: Callable[[ClusterStatus, *A], bool
 
 
 class Clusters(NamedTuple):
-    """The clusters of a pool."""
-
     names: tuple[str, ...]
     """In order of their numbers; empty for endpoints whose cluster is not said: those of the local one."""
     numbers: Positions

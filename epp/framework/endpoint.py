@@ -107,7 +107,7 @@ class Endpoint:
         object.__setattr__(self, "identity", Identity(self.id, hostport, self.uid, self.boot_id))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how to build it again: a mapping proxy cannot be pickled."""
+        # a mapping proxy cannot be pickled
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         return partial(Endpoint, **{**given, "labels": dict(self.labels)}), ()
 
@@ -127,8 +127,6 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on one label."""
-
     key: str
     operator: str
     values: tuple[str, ...] = ()

@@ -314,13 +314,14 @@ class HeadOrder(FlowOrder):
         self._numbers: dict[str, int] = {}
 
     def head(self, flow: str, key: float, queued: Queued) -> None:
-        self._forget(flow)
+        self.empty(flow)
         self._numbers[flow] = queued.number
         self._heads.push(key, queued.number, flow)
 
     def empty(self, flow: str) -> None:
-        self._forget(flow)
-        self._numbers.pop(flow, None)
+        number = self._numbers.pop(flow, None)
+        if number is not None:
+            self._heads.discard(number)
 
     def first(self) -> str:
         found = self._heads.first()
@@ -330,11 +331,6 @@ class HeadOrder(FlowOrder):
 
     def dispatched(self, flow: str) -> None:
         """Do nothing: turns do not count."""
-
-    def _forget(self, flow: str) -> None:
-        number = self._numbers.get(flow)
-        if number is not None:
-            self._heads.discard(number)
 
 
 class Saturation(NamedTuple):

@@ -40,7 +40,6 @@ class Spellings:
         return [name for name in names if has(name)]
 
     def beside(self, names: Iterable[str]) -> "Spellings":
-        """Return these and some more."""
         return Spellings(self.names.union(names), self.beginnings)
 
 

@@ -2,11 +2,11 @@
 """Parts of messages: text of clients, suggestions for misspelt names, errors of plugins, and install commands."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path, PurePath
-from types import FrameType
+from traceback import walk_tb
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -30,7 +30,7 @@ _MOST_EDITS = 3
 _FEWEST_LETTERS = 3
 _MOST_LISTED = 20
 _NEAREST = 3
-_AROUND = ("epp.framework", "epp.routing.scheduling", "epp.routing.director", "epp.config", "importlib")
+_AROUND = ("epp.framework.", "epp.routing.scheduling.", "epp.routing.director.", "epp.config.", "importlib.")
 """Code that plugins call, and that calls them: a line in it tells little of the plugin's mistake."""
 _PROJECT = "inference-epp"
 
@@ -152,7 +152,8 @@ def described(error: BaseException, owner: type | None = None) -> str:
 def _place(error: BaseException, owner: type | None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return ""  # its message has the place
-    frames = [entry for entry in _frames(error) if not _is_around(entry[0])]
+    calls = [(str(frame.f_globals.get("__name__", "")), frame, line) for frame, line in walk_tb(error.__traceback__)]
+    frames = [call for call in calls if not f"{call[0]}.".startswith(_AROUND)]
     package = "" if owner is None else owner.__module__.partition(".")[0]
     own = [entry for entry in frames if entry[0].partition(".")[0] == package]
     for name, frame, line in (own or frames)[-1:]:
@@ -160,18 +161,6 @@ def _place(error: BaseException, owner: type | None) -> str:
         depth = name.count(".") + (2 if path.stem == "__init__" else 1)
         return f"{'/'.join(path.parts[-depth:])}:{line}"
     return ""
-
-
-def _frames(error: BaseException) -> Iterator[tuple[str, FrameType, int]]:
-    """Yield the module, the frame and the line of each call, the outermost first."""
-    trace = error.__traceback__
-    while trace is not None:
-        yield str(trace.tb_frame.f_globals.get("__name__", "")), trace.tb_frame, trace.tb_lineno
-        trace = trace.tb_next
-
-
-def _is_around(name: str) -> bool:
-    return any(name == other or name.startswith(f"{other}.") for other in _AROUND)
 
 
 class _Origin(msgspec.Struct):

@@ -215,7 +215,7 @@ def roles_of(cls: type[Plugin[Any]]) -> tuple[type[Plugin[Any]], ...]:
     return tuple(role for role in all_roles() if issubclass(cls, role))
 
 
-_HOMES = tuple(f"epp.framework.{name}" for name in ("roles", "quotas", "datalayer", "cluster", "flow_control"))
+_HOMES = tuple(f"epp.framework.{name}" for name in ("roles", "quotas", "datalayer", "flow_control"))
 """The modules of roles, in the order of the plugin reference."""
 
 

@@ -64,8 +64,6 @@ class InputState:
 
 
 class HasInputs(Protocol):
-    """A plugin, or a flag that names files."""
-
     @property
     def name(self) -> str:
         """Name in log lines, metrics and `/healthz`."""

@@ -52,10 +52,6 @@ class TotalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The price of these."""
 
 
-NO_SINGLE_LIMITS = SingleLimits()
-NO_TOTAL_LIMITS = TotalLimits()
-
-
 class SharedLimit(NamedTuple):
     """A limit on the accelerator memory of the requests of several tenants together."""
 
@@ -66,8 +62,8 @@ class SharedLimit(NamedTuple):
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a tenant."""
 
-    single: SingleLimits = NO_SINGLE_LIMITS
-    total: TotalLimits = NO_TOTAL_LIMITS
+    single: SingleLimits = SingleLimits()
+    total: TotalLimits = TotalLimits()
     shared: tuple[SharedLimit, ...] = ()
     """Limits that it shares with other tenants, of at least `total.accelerator_bytes`."""
     waits: bool = True

@@ -2,7 +2,7 @@
 """Prefill and generation rates of endpoints, by slot; expected times, and the latency targets of requests."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf, isnan, nan
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -22,16 +22,6 @@ DEFAULT_OUTPUT_TOKENS = 200.0
 """Tokens of an answer, before any was seen."""
 DEFAULT_SOURCE = "default"
 """Source of rates that neither a profile nor any response supports."""
-_ARRAYS = (
-    "prefill_tokens_per_second",
-    "itl_base_seconds",
-    "itl_seconds_per_request",
-    "ttft_base_seconds",
-    "ttft_seconds_per_token",
-    "kinds",
-    "prefill_samples",
-    "itl_samples",
-)
 TARGET_IN_REACH: DataKey[bool] = DataKey("target-in-reach")
 """Whether any endpoint is expected to meet the latency limits of the request; missing without an estimate."""
 _MS = 1e-3
@@ -213,10 +203,9 @@ class EndpointRates:
 
     def __post_init__(self) -> None:
         assign = object.__setattr__
-        for name in _ARRAYS:
-            assign(self, name, read_only(getattr(self, name).view()))
-        if self.places is not None:
-            assign(self, "places", read_only(self.places.view()))
+        for each in fields(self):
+            if each.init and isinstance(array := getattr(self, each.name), np.ndarray):
+                assign(self, each.name, read_only(array.view()))
         assign(self, "_reported", Reported(RUNNING, WAITING))
         assign(self, "_ages", Reported(RUNNING, WAITING, LOAD_AT))
 

@@ -184,7 +184,6 @@ class DataKey(Generic[T]):
         object.__setattr__(self, "id", self.name + "@" + self.producer)
 
     def produced_by(self, producer: str) -> "DataKey[T]":
-        """Return the same key as written by the producer instance of that name."""
         return replace(self, producer="" if producer == self.default_producer else producer)
 
 
@@ -371,7 +370,6 @@ class Request(msgspec.Struct, eq=False):
         return msgspec.structs.replace(self, dry_run=True, seed=seed, _data=dict(self._data))
 
     def put(self, key: DataKey[T], value: T) -> None:
-        """Publish a producer's result."""
         self._data[key.id] = value
 
     def drop(self, key: DataKey[T]) -> None:

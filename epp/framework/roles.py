@@ -136,12 +136,11 @@ class Picker(Plugin[P], role=Role(title="Pickers", stage=Stage.CYCLE, on_error=O
 
     def _rehearse(self, request: Request, candidates: Candidates) -> None:
         for totals in (np.zeros(len(candidates)), np.linspace(0.0, 1.0, len(candidates))):
-            as_positions(self.pick(request, candidates, totals, _made_up_draw), len(candidates))
+            as_positions(self.pick(request, candidates, totals, np.random.default_rng), len(candidates))
 
 
 class ProfilePicker(
-    Plugin[P],
-    role=Role(title="Profile pickers", stage=Stage.PROFILE_CHOICE, on_error=OnError.FAIL, may_refuse=True),
+    Plugin[P], role=Role(title="Profile pickers", stage=Stage.PROFILE_CHOICE, on_error=OnError.FAIL, may_refuse=True)
 ):
     """Chooses which profiles run next."""
 
@@ -173,11 +172,7 @@ class Decider(Plugin[P], role=Role(title="Deciders", stage=Stage.CYCLE)):
 class Aggregator(
     Plugin[P],
     role=Role(
-        title="Aggregators",
-        name="ProcessProfilesResults",
-        stage=Stage.CYCLE,
-        on_error=OnError.FAIL,
-        may_refuse=True,
+        title="Aggregators", name="ProcessProfilesResults", stage=Stage.CYCLE, on_error=OnError.FAIL, may_refuse=True
     ),
 ):
     """Turns the results of all profiles into one destination.
@@ -375,10 +370,6 @@ class Parser(Plugin[P], role=Role(title="Parsers")):
         `suffix` is the claim that matched, empty for an unclaimed path. All other requests wait for a parser: refuse a
         body that would take more than 25 ms.
         """
-
-
-def _made_up_draw() -> "np.random.Generator":
-    return np.random.default_rng()
 
 
 @dataclass(frozen=True, slots=True)

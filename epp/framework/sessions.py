@@ -147,7 +147,6 @@ class Conversations:
         return -1, 0
 
     def note(self, hashes: Sequence[int], endpoint: int) -> None:
-        """Remember that an endpoint computes a prompt."""
         if len(hashes) > 1:
             self._recent[hashes[-2]] = endpoint
             if len(self._recent) >= self._half:
@@ -311,7 +310,6 @@ class SessionAffinity(PreRequest[SP], ResponseHeaders[SP]):
 
 
 def encode_endpoint(endpoint: str) -> str:
-    """Return the token of an endpoint's id: its base64."""
     return b64encode(endpoint.encode()).decode("ascii")
 
 

@@ -109,7 +109,6 @@ def family_of(compute_capability: tuple[int, ...]) -> str:
 
 
 def features_of(compute_capability: tuple[int, ...]) -> frozenset[str]:
-    """Return the features of a generation: `cuda`, `tensor-cores`, `bf16`, `fp8` and `fp4`."""
     return frozenset(feature for since, feature in _FEATURES if compute_capability >= since)
 
 

@@ -52,7 +52,6 @@ class Allocated:
         return None if self.device is None else self.device.attributes.get(f"{self.driver}/{name}")
 
     def text(self, name: str) -> str:
-        """Return a text attribute; empty if missing."""
         value = self.attribute(name)
         return value if isinstance(value, str) else ""
 
@@ -193,13 +192,11 @@ def device_memory(each: Allocated) -> int | None:
 
 
 def _is_part(each: Allocated) -> bool:
-    """Return whether the driver describes the device as a part of another one."""
     kind = each.text("type").lower()
     return any(word in kind for word in _PARTITION_TYPES) or any(each.text(name) for name in _PARENTS)
 
 
 def _parent(each: Allocated) -> Mapping[str, Fraction]:
-    """Return the capacities of the parent device; empty if unknown."""
     ids = {each.text(name) for name in _PARENTS} - {""}
     for device in each.pool.devices.values() if each.pool is not None and ids else ():
         if ids & {device.attributes.get(f"{each.driver}/{name}") for name in ("uuid", "uid")} or device.name in ids:

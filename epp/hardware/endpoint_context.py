@@ -153,7 +153,6 @@ class EndpointContext:
 
     @property
     def pod_id(self) -> str:
-        """`namespace/name`."""
         return self.endpoint.id if self.pod is None else self.pod.id
 
     @property
@@ -167,7 +166,6 @@ class EndpointContext:
 
     @property
     def boot_id(self) -> str:
-        """Boot id of the node; empty if unknown."""
         return "" if self.node is None else self.node.boot_id
 
 

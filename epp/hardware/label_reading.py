@@ -88,7 +88,6 @@ class LabelReader:
         self.warnings.append(f"label {key}: {text or self.text(key)!r} {problem}: ignored")
 
     def text(self, key: str) -> str:
-        """Return the value; empty without the label."""
         return self.labels.get(key, "").strip()
 
     def number(self, key: str, most: int = MOST_DEVICES) -> int | None:
@@ -109,7 +108,6 @@ class LabelReader:
         return (self.number(key, MOST_MEMORY // MIB) or 0) * MIB or None
 
     def truth(self, key: str) -> bool | None:
-        """Return the value as a boolean, in any case; None for anything else."""
         return TRUTHS.get(self.text(key).lower())
 
     def sharing(self, strategy: str, sharers: str) -> tuple[Sharing | None, int]:

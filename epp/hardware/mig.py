@@ -73,7 +73,6 @@ class MigGpu(msgspec.Struct, frozen=True, kw_only=True):
     """By canonical profile."""
 
     def layout_of(self, compute_slices: int, memory_gb: int) -> SliceLayout | None:
-        """Return the layout of slices of this size; None if unsupported."""
         size = compute_slices, memory_gb
         return next((each for each in self.layouts.values() if (each.compute_slices, each.memory_gb) == size), None)
 
@@ -214,7 +213,6 @@ def partition_of(
 
 
 def equal_share(kind: Sharing, sharers: int) -> Partition:
-    """Return the share of one of several endpoints that share a device."""
     return Partition(kind=kind, compute_fraction=1 / sharers, memory_fraction=1 / sharers, sharers=sharers)
 
 

@@ -70,7 +70,6 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return not _LEAVING.isdisjoint(self.state.split("+"))
 
     def routability(self, *, pod_ready: bool) -> Routability:
-        """Return whether an endpoint with this slice can serve requests."""
         if self.state in {"inUse", "ungated+created"} or (self.state in _BEFORE_USE and pod_ready):
             return Routability.ROUTABLE
         return Routability.DRAINING if self.is_leaving else Routability.BLOCKED

@@ -118,9 +118,7 @@ def _added(inventory: Inventory, nodes: Mapping[str, Mapping[str, tuple[int, int
 _MOST_ACCELERATORS = 256
 _LABELS = ("accelerator",)
 _DEVICES = PluginMetric(
-    "accelerator_idle_devices",
-    "Accelerators that no pod requests, on nodes without an endpoint of the pool.",
-    _LABELS,
+    "accelerator_idle_devices", "Accelerators that no pod requests, on nodes without an endpoint of the pool.", _LABELS
 )
 _DOLLARS = PluginMetric(
     "accelerator_idle_dollars_per_hour",
@@ -235,7 +233,6 @@ def _idle(
 
 
 def idle_samples(nodes: Iterable[IdleNode]) -> list[Sample]:
-    """Return the metrics of at most 256 accelerators."""
     totals: dict[str, tuple[int, float]] = {}
     for each in nodes:
         if each.free:

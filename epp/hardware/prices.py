@@ -152,7 +152,6 @@ class PriceList:
 
     @staticmethod
     def _share(price: Price, query: PriceQuery) -> int | None:
-        """Return the number of accelerators that share a price; None if unknown."""
         return 1 if price.per == "device" else price.devices or query.devices
 
     def _remark(self, here: list[_Terms], anywhere: list[_Terms], query: PriceQuery) -> str:
@@ -172,7 +171,6 @@ class PriceList:
 
 
 def _keys(terms: _Terms) -> Iterator[tuple[str, str]]:
-    """Yield the index keys of an entry, by one of its conditions."""
     price = terms.price
     if price.instance_type:
         yield "machine", price.instance_type.lower()
@@ -250,7 +248,6 @@ def _csv_rows(text: str) -> Rows:
 
 
 def _entry(row: Row) -> Price:
-    """Return the entry; raises ValueError with field, value and remedy."""
     fields = row.fields
     for name in fields:
         if name not in _FIELDS:

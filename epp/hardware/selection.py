@@ -255,7 +255,6 @@ class AcceleratorSelectionProducer(
             raise BadRequestError("; ".join(problems[:_MOST_PROBLEMS]))
 
     def _log_ignored(self, request: Request, problems: Sequence[str]) -> None:
-        """Log ignored headers, of one request in ten seconds."""
         now = self.clock.now()
         if self.parameters.request_overrides == "strict" or request.dry_run or now < self._next_logged_at:
             return
@@ -285,7 +284,6 @@ class AcceleratorSelectionProducer(
         return found
 
     def _pattern(self, model: str) -> str:
-        """Return the entry of `models` for a model; empty for none."""
         if model in self.parameters.models:
             return model
         return next((name for pattern, name in self._patterns if pattern.match(model)), "")

@@ -64,7 +64,6 @@ def read_gpu_catalogue(content: bytes, path: Path) -> ParsedFile[tuple[GpuCatalo
 
 
 def _impossible(name: str, value: object) -> str:
-    """Return the error in a figure; empty if valid."""
     try:
         number = _number(value) if isinstance(value, str | int | float) else None
     except ValueError:

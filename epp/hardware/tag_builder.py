@@ -150,7 +150,6 @@ class TagBuilder:
         return found
 
     def _cluster_warnings(self, context: EndpointContext) -> Iterator[str]:
-        """Yield a warning if the endpoint has a cluster, but the objects have none."""
         elsewhere = context.inventory is self._elsewhere and not self._options.cluster
         if elsewhere and (self._inventory.pods or self._inventory.nodes):
             cluster = context.endpoint.cluster
@@ -160,7 +159,6 @@ class TagBuilder:
             )
 
     def _merged(self, known: list[Facts], by_machine: list[Facts], context: EndpointContext, node: NodeFacts) -> Merged:
-        """Return the tag with prices and catalogue facts about its product."""
         draft = merge(known).tag
         whole = None if draft.memory_bytes is None else int(draft.memory_bytes / (draft.partition.memory_fraction or 1))
         texts = (text for text in (draft.product, draft.model) if text)
@@ -208,7 +206,6 @@ class TagBuilder:
             yield from declared_facts(declaration, source, self._inventory.classes, self._catalogue, rank)
 
     def _facts_of_node(self, context: EndpointContext) -> NodeFacts:
-        """Return the facts of labels, cached by node."""
         name = "" if context.node is None else context.node.name
         if (found := self._node_facts.get(name)) is None:
             machines = self._options.instance_types

@@ -16,7 +16,7 @@ from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
 from epp.framework.datalayer import AffectedEndpoints, FollowingTagger, KnowsAccelerators, Report, every_endpoint
 from epp.framework.endpoint import Endpoint
 from epp.framework.plugin_status import InputState, PluginMetric, Sample
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.classes import object_faults
 from epp.hardware.endpoint_context import TaggerOptions, affected_endpoints
@@ -87,10 +87,7 @@ class AcceleratorTaggerParameters(TaggerOptions, frozen=True):
     pods of at most 100 such nodes a minute. This requires the right to list pods in all namespaces."""
 
     def __post_init__(self) -> None:
-        try:
-            parse_duration(self.missing_file_grace_period)
-        except ValueError as error:
-            raise ValueError(f"missingFileGracePeriod: {error}") from None
+        duration_setting("missingFileGracePeriod", self.missing_file_grace_period, positive=False)
         declared = [(f"overrides[{index}].accelerator", each.accelerator) for index, each in enumerate(self.overrides)]
         for place, each in (*declared, ("defaults", self.defaults)):
             if each is not None and each.profile and (fault := profile_fault(each.profile, each.accelerator_class)):

@@ -31,8 +31,6 @@ T = TypeVar("T")
 
 
 class Computed(NamedTuple, Generic[T]):
-    """What was computed of some objects."""
-
     of: tuple[object, ...]
     value: T
 

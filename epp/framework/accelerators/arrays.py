@@ -98,8 +98,6 @@ def _cost(tag: AcceleratorTag, memory: float, disk: float) -> float:
 
 
 class PlacementMode(StrEnum):
-    """Order of GPUs."""
-
     COMPACT_FIRST = "CompactFirst"
     LOW_LOAD_FIRST = "LowLoadFirst"
     NODE_COMPACT = "NodeCompactGPULowLoad"

@@ -244,7 +244,6 @@ def cost_facts(tag: AcceleratorTag, context: EndpointContext) -> Iterator[Facts]
 
 
 def cost_warnings(context: EndpointContext) -> Iterator[str]:
-    """Yield a warning for a variant with the default price."""
     variant = variant_of(context.pod, context.inventory)
     if variant is not None and variant.cost == DEFAULT_VARIANT_COST:
         yield (
@@ -255,7 +254,6 @@ def cost_warnings(context: EndpointContext) -> Iterator[str]:
 
 
 def variant_of(pod: Pod | None, inventory: Inventory) -> VariantAutoscaling | None:
-    """Return the variant whose workload owns the pod."""
     if pod is None:
         return None
     generation = pod.metadata.labels.get("pod-template-hash", "")

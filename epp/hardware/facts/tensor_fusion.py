@@ -79,7 +79,6 @@ def amounts_of(gpu: Gpu, resource: Resource, inventory: Inventory) -> Amounts | 
 
 
 def physical_capacity(gpu: Gpu, resource: Resource, inventory: Inventory) -> Fraction | None:
-    """Return the physical capacity of a GPU; None if unknown."""
     amounts = amounts_of(gpu, resource, inventory)
     return None if amounts is None else amounts.physical
 
