@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from epp.kube.access import KubeApi
-from tests.support.kube.manifests import manifest
+from tests.support import hardware_objects
 from tests.support.kube.scripted_api import scripted_api
 
 DATA = Path(__file__).parents[1] / "data" / "accelerators"
@@ -25,48 +25,17 @@ def documents():
 
 @pytest.fixture
 def pod():
-    """Make a pod `llm/vllm-a` that asks for resources."""
-
-    def make(resources=None, *, node="gpu-node-1", name="vllm-a", uid="uid-a", ready=True, **more):
-        document = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": "llm", "uid": uid, **more.pop("metadata", {})},
-            "spec": {
-                "nodeName": node,
-                "containers": [{"name": "vllm", "resources": {"limits": resources or {}}}],
-                **more.pop("spec", {}),
-            },
-            "status": {
-                "podIP": "10.0.0.11",
-                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-                **more.pop("status", {}),
-            },
-        }
-        assert not more
-        return document
-
-    return make
+    return hardware_objects.pod
 
 
 @pytest.fixture
 def node():
-    """Make a node."""
-
-    def make(labels=None, *, name="gpu-node-1", **status):
-        return manifest("v1", "Node", name, metadata={"labels": labels or {}}, status=status)
-
-    return make
+    return hardware_objects.node
 
 
 @pytest.fixture
 def accelerator_class():
-    """Make an AcceleratorClass."""
-
-    def make(name, **spec):
-        return {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": spec}
-
-    return make
+    return hardware_objects.accelerator_class
 
 
 @pytest.fixture

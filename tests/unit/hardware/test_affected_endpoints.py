@@ -15,6 +15,8 @@ from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
 from epp.kube.objects.decode import decode_object
 from epp.kube.objects.followed import ClusterObjects
+from tests.support import hardware_objects as objects
+from tests.support.kube.manifests import manifest
 
 PODS = {"a": "n1", "b": "n1", "c": "n2"}
 """Pods and their nodes, which never change."""
@@ -24,108 +26,69 @@ ENDPOINTS = [
     Endpoint(f"{pod}-rank-0", f"10.0.0.{number}", 8000, "llm", node=node, uid=f"uid-{pod}")
     for number, (pod, node) in enumerate(PODS.items(), 1)
 ]
-KINDS = {
-    "Pod": "v1", "Node": "v1", "AcceleratorClass": "ome.io/v1beta1", "Instaslice": "inference.redhat.com/v1alpha1",
-    "NodeAccelerator": "inference.redhat.com/v1alpha1", "AllocationClaim": "inference.redhat.com/v1alpha1",
-    "GPU": "tensor-fusion.ai/v1", "GPUNode": "tensor-fusion.ai/v1", "ResourceSlice": "resource.k8s.io/v1",
-    "ResourceClaim": "resource.k8s.io/v1", "DeviceClass": "resource.k8s.io/v1",
-    "DeviceTaintRule": "resource.k8s.io/v1beta2", "ResourceFlavor": "kueue.x-k8s.io/v1beta1",
-    "VariantAutoscaling": "llmd.ai/v1alpha1",
-}  # fmt: skip
+GROUPS = {
+    **dict.fromkeys(("Pod", "Node"), ""),
+    **dict.fromkeys(("AllocationClaim", "NodeAccelerator", "Instaslice"), "inference.redhat.com"),
+    **dict.fromkeys(("GPU", "GPUNode"), "tensor-fusion.ai"),
+    **dict.fromkeys(("ResourceSlice", "ResourceClaim"), "resource.k8s.io"),
+    "AcceleratorClass": "ome.io",
+}
 
 
 def pod(name: str, request: str, claim: str) -> dict:
-    resources = {"limits": {request: "1"}} if request else {}
     claims = [{"name": "gpu", "resourceClaimName": claim}] if claim else []
-    return {
-        "metadata": {"name": name, "namespace": "llm", "uid": f"uid-{name}"},
-        "spec": {
-            "nodeName": PODS[name],
-            "containers": [{"name": "v", "resources": resources}],
-            "resourceClaims": claims,
-        },
-        "status": {
-            "podIP": f"10.0.0.{1 + list(PODS).index(name)}",
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
+    address = f"10.0.0.{1 + list(PODS).index(name)}"
+    return objects.pod(
+        {request: "1"} if request else {}, name=name, uid=f"uid-{name}", node=PODS[name],
+        spec={"resourceClaims": claims}, status={"podIP": address},
+    )  # fmt: skip
 
 
 def claim(name: str, users: list[str], node: str, device: str) -> dict:
-    results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": device}]
-    return {
-        "metadata": {"name": name, "namespace": "llm"},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}},
-        "status": {
-            "allocation": {"devices": {"results": results if device else []}},
-            "reservedFor": [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users],
-        },
-    }
+    pods = [(user, f"uid-{user}") for user in users]
+    return objects.resource_claim("gpu.nvidia.com", device, name=name, pool=node, users=pods)
 
 
 def resource_slice(node: str, product: str, generation: int) -> dict:
-    devices = [
-        {"name": name, "attributes": {"productName": {"string": product}}, "capacity": {"memory": {"value": "80Gi"}}}
-        for name in ("d1", "d2")
-    ]
-    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
-    return {
-        "metadata": {"name": f"slice-{node}"},
-        "spec": {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices},
-    }
+    devices = [objects.device(name, {"memory": "80Gi"}, productName=product) for name in ("d1", "d2")]
+    return objects.resource_slice("gpu.nvidia.com", *devices, name=f"slice-{node}", node=node, generation=generation)
 
 
 def allocation(name: str, user: str, node: str, profile: str, state: str) -> dict:
-    return {
-        "metadata": {"name": name, "namespace": "das"},
-        "spec": {
-            "profile": profile,
-            "podRef": {"namespace": "llm", "name": user, "uid": f"uid-{user}"},
-            "gpuUUID": f"GPU-{node}",
-            "nodename": node,
-            "migPlacement": {"start": 0, "size": 4},
-        },
-        "status": {"state": state},
-    }
+    place = {"pod": user, "uid": f"uid-{user}", "node": node, "gpu": f"GPU-{node}"}
+    return objects.allocation_claim(profile, name=name, state=state, **place)
 
 
 def node_accelerator(node: str, ready: str) -> dict:
-    gpus = [{"gpuUuid": f"GPU-{node}", "gpuName": "NVIDIA A100-SXM4-40GB", "gpuMemory": "40Gi"}]
-    return {
-        "metadata": {"name": node, "namespace": "das"},
-        "status": {"conditions": [{"type": "Ready", "status": ready}], "nodeResources": {"nodeGpus": gpus}},
-    }
+    return objects.node_accelerator(node, uuids=[f"GPU-{node}"], ready=ready)
 
 
 def instaslice(node: str, user: str, profile: str) -> dict:
-    reference = {"namespace": "llm", "name": user, "uid": f"uid-{user}"}
-    status = {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"}
-    result = {"nodename": node, "gpuUUID": "G", "allocationStatus": status, "migPlacement": {"start": 0, "size": 4}}
-    return {
-        "metadata": {"name": node, "namespace": "das"},
-        "spec": {"podAllocationRequests": {f"uid-{user}": {"profile": profile, "podRef": reference}}},
-        "status": {"podAllocationResults": {f"uid-{user}": result}},
-    }
+    return objects.instaslice(profile, name=node, pod=user, uid=f"uid-{user}", gpu="G")
 
 
 def gpu(name: str, node: str, user: str, phase: str) -> dict:
-    capacity = {"tflops": "65", "vram": "16Gi"}
     status = {
-        "phase": phase, "vendor": "NVIDIA", "gpuModel": "T4", "uuid": name, "capacity": capacity,
+        "phase": phase, "vendor": "NVIDIA", "gpuModel": "T4", "uuid": name,
+        "capacity": {"tflops": "65", "vram": "16Gi"},
         "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
-        "runningApps": [{"pods": [{"namespace": "llm", "name": user, "uid": f"uid-{user}"}]}] if user else [],
+        "runningApps": [{"pods": [objects.user(user, f"uid-{user}")]}] if user else [],
     }  # fmt: skip
-    return {"metadata": {"name": name}, "status": status}
+    return manifest(objects.TENSOR_FUSION, "GPU", name, status=status)
 
 
 def accelerator_class(name: str, product: str, price: str) -> dict:
-    spec = {"discovery": {"nodeSelector": {"nvidia.com/gpu.product": product}}, "cost": {"perHour": price}}
-    return {"metadata": {"name": name}, "spec": spec}
+    selector = {"nvidia.com/gpu.product": product}
+    return objects.accelerator_class(name, discovery={"nodeSelector": selector}, cost={"perHour": price})
 
 
 def node(name: str, product: str, boot: str) -> dict:
     labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "2"}
-    return {"metadata": {"name": name, "labels": labels}, "status": {"nodeInfo": {"bootID": boot}}}
+    return objects.node(labels, name=name, nodeInfo={"bootID": boot})
+
+
+def gpu_node(name: str, cost: str) -> dict:
+    return manifest(objects.TENSOR_FUSION, "GPUNode", name, spec={"costPerHour": cost})
 
 
 def one_of(*values: str) -> st.SearchStrategy[str]:
@@ -143,9 +106,7 @@ OBJECTS: Mapping[str, st.SearchStrategy[dict]] = {
     "NodeAccelerator": st.builds(node_accelerator, one_of(*NODES), one_of("True", "False")),
     "Instaslice": st.builds(instaslice, one_of(*NODES), one_of(*PODS), one_of("3g.20gb", "1g.5gb")),
     "GPU": st.builds(gpu, one_of("G1", "G2"), one_of("", *NODES), one_of("", *PODS), one_of("Running", "Pending")),
-    "GPUNode": st.builds(
-        lambda name, cost: {"metadata": {"name": name}, "spec": {"costPerHour": cost}}, one_of(*NODES), one_of("1", "3")
-    ),
+    "GPUNode": st.builds(gpu_node, one_of(*NODES), one_of("1", "3")),
     "ResourceSlice": st.builds(resource_slice, one_of(*NODES), one_of(*PRODUCTS), st.integers(1, 3)),
     "ResourceClaim": st.builds(
         claim, one_of("c1", "c2"), st.lists(one_of(*PODS), max_size=2), one_of(*NODES), one_of("", "d1", "d2")
@@ -157,16 +118,12 @@ def state_of(documents: Mapping[str, list[dict]], before: ClusterObjects) -> tup
     """Return the state after the documents became all that there is, and the changes that led to it."""
     changes = []
     for kind, found in documents.items():
-        group = KINDS[kind].rpartition("/")[0]
-        of = ObjectKind(group, kind)
-        objects = {}
-        for document in found:
-            decoded = decode_object({"apiVersion": KINDS[kind], "kind": kind, **document})
-            objects[decoded.id] = decoded
+        of = ObjectKind(GROUPS[kind], kind)
+        now = {each.id: each for each in map(decode_object, found)}
         known = before.kinds[of].held if of in before.kinds else {}
-        differ = {name for name in {*objects, *known} if objects.get(name) != before.find(of, name)}
+        differ = {name for name in {*now, *known} if now.get(name) != before.find(of, name)}
         if differ or not before:
-            changes.append(ObjectsOfKind(of, objects, frozenset(differ)))
+            changes.append(ObjectsOfKind(of, now, frozenset(differ)))
     return before.take(changes), changes
 
 
@@ -222,22 +179,23 @@ def test_change_concerns(kind, document, pods):
     assert concerned(kind, document) == pods
 
 
-def test_claim_concerns_the_pod_that_names_it():
-    pods = {"Pod": [pod("a", "", "c1"), pod("b", "", "")]}
-    affected = affected_by(pods, {**pods, "ResourceClaim": [claim("c1", [], "n1", "")]})
-    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, False, False]
+PODS_BEFORE = {"Pod": [pod("a", "", "c1"), pod("b", "", "")]}
+ELSEWHERE = {"ResourceClaim": [claim("c1", ["a"], "n2", "d1")]}
+SHARED = [claim("c1", ["a"], "n1", "d1"), claim("c2", ["b"], "n1", "d1")]
 
 
-def test_claim_concerns_those_that_share_its_device():
-    shared = [claim("c1", ["a"], "n1", "d1"), claim("c2", ["b"], "n1", "d1")]
-    affected = affected_by({"ResourceClaim": shared}, {"ResourceClaim": shared[:1]})
-    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, True, False]
-
-
-def test_slice_concerns_pods_on_other_nodes_that_use_its_devices():
-    claims = {"ResourceClaim": [claim("c1", ["a"], "n2", "d1")]}
-    affected = affected_by(claims, {**claims, "ResourceSlice": [resource_slice("n2", "Tesla-T4", 1)]})
-    assert [affected(endpoint) for endpoint in ENDPOINTS] == [True, False, True]  # c is on that node
+@pytest.mark.parametrize(
+    ("first", "second", "pods"),
+    [
+        (PODS_BEFORE, PODS_BEFORE | {"ResourceClaim": [claim("c1", [], "n1", "")]}, "a"),
+        ({"ResourceClaim": SHARED}, {"ResourceClaim": SHARED[:1]}, "ab"),
+        (ELSEWHERE, ELSEWHERE | {"ResourceSlice": [resource_slice("n2", "Tesla-T4", 1)]}, "ac"),  # c is on that node
+    ],
+    ids=["claim that a pod names", "claim that shares a device", "slice with devices of pods elsewhere"],
+)
+def test_change_concerns_pods_by_way_of_other_objects(first, second, pods):
+    affected = affected_by(first, second)
+    assert "".join(endpoint.name[0] for endpoint in ENDPOINTS if affected(endpoint)) == pods
 
 
 def test_where_all_are_concerned_those_of_pods_that_changed_are_the_first():

@@ -10,16 +10,42 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
 from tests.support.decoded_objects import decode
+from tests.support.hardware_objects import GPU_A, MIB, device, resource_claim, resource_slice
+from tests.support.kube.manifests import manifest
 
-MIB = 2**20
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
-GPU_A = "GPU-00000000-0000-0000-0000-00000000000a"
 
 
 @pytest.fixture
 def dra(documents):
     """The sample by kind; of the two slices, the one with devices is `ResourceSlice`."""
     return {each["kind"]: each for each in documents("dra")} | {"counters": documents("dra")[0]}
+
+
+@pytest.fixture
+def with_claim(dra, tag):
+    """Tag by the slices of the sample, a claim and more."""
+    return lambda claim, *more, slices=dra["ResourceSlice"]: tag([slices, dra["counters"], claim, *more])
+
+
+def tainted(slices, **taint):
+    changed = copy.deepcopy(slices)
+    changed["spec"]["devices"][0]["taints"] = [{"key": "k", **taint}]
+    return changed
+
+
+def shared(claim, *users):
+    changed = copy.deepcopy(claim)
+    changed["status"]["reservedFor"] += users
+    return changed
+
+
+VLLM_B = {"resource": "pods", "name": "vllm-b", "uid": "uid-b"}
+
+
+def taint_rule(selector, version="v1"):
+    spec = {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoExecute"}}
+    return manifest(f"resource.k8s.io/{version}", "DeviceTaintRule", "r", spec=spec)
 
 
 def with_result(claim, **result):
@@ -65,9 +91,9 @@ def test_dra_1_pods_join_their_claims(dra, tag, pod, way):
     assert [device.id for device in found.devices] == [GPU_A]
 
 
-def test_dra_2_partition_is_a_slice_of_its_parent(dra, tag):
+def test_dra_2_partition_is_a_slice_of_its_parent(dra, with_claim):
     claim = with_result(dra["ResourceClaim"], device="gpu-1-mig-3g40gb-9-0")
-    found = tag([dra["ResourceSlice"], dra["counters"], claim])
+    found = with_claim(claim)
     assert found.memory_bytes == 40448 * MIB
     part = found.partition
     assert (part.kind, part.profile, part.start) == (Sharing.MIG, "3g.40gb", 0)
@@ -76,36 +102,32 @@ def test_dra_2_partition_is_a_slice_of_its_parent(dra, tag):
     assert found.devices[0].id == "MIG-00000000-0000-0000-0000-000000000001"
 
 
-def test_dra_2_partition_that_is_not_made_yet_is_known_by_its_place(dra, tag):
-    slices = copy.deepcopy(dra["ResourceSlice"])
+def test_dra_2_partition_that_is_not_made_yet_is_known_by_its_place(dra, with_claim):
+    slices = dra["ResourceSlice"]
     del slices["spec"]["devices"][1]["attributes"]["uuid"]
-    claim = with_result(dra["ResourceClaim"], device="gpu-1-mig-3g40gb-9-0")
-    (device,) = tag([slices, dra["counters"], claim]).devices
+    (device,) = with_claim(with_result(dra["ResourceClaim"], device="gpu-1-mig-3g40gb-9-0"), slices=slices).devices
     assert device.id == "gpu.nvidia.com/gpu-node-1/gpu-1-mig-3g40gb-9-0"
     assert device.parent_id.endswith("0b")
 
 
-def test_dra_2_result_of_an_alternative_and_names_with_domains(dra, tag):
-    slices = copy.deepcopy(dra["ResourceSlice"])
-    attributes = slices["spec"]["devices"][0]["attributes"]
-    slices["spec"]["devices"][0]["attributes"] = {
-        name if "/" in name else f"gpu.nvidia.com/{name}": value for name, value in attributes.items()
+def test_dra_2_result_of_an_alternative_and_names_with_domains(dra, with_claim):
+    device = dra["ResourceSlice"]["spec"]["devices"][0]
+    device["attributes"] = {
+        name if "/" in name else f"gpu.nvidia.com/{name}": value for name, value in device["attributes"].items()
     }
-    claim = with_result(dra["ResourceClaim"], request="gpu/big")
-    found = tag([slices, dra["counters"], claim])
+    found = with_claim(with_result(dra["ResourceClaim"], request="gpu/big"))
     assert (found.model, found.compute_capability) == ("h100", (9, 0))
 
 
-def test_dra_2_device_counts_once_however_many_claims_have_it(dra, tag, pod):
+def test_dra_2_device_counts_once_however_many_claims_have_it(dra, with_claim, pod):
     again = copy.deepcopy(dra["ResourceClaim"])
     again["metadata"]["name"] = "again"
-    found = tag([dra["ResourceSlice"], dra["counters"], dra["ResourceClaim"], again, bare_pod(pod)])
+    found = with_claim(dra["ResourceClaim"], again, bare_pod(pod))
     assert (found.count, len(found.devices)) == (1, 1)
 
 
-def test_dra_2_observers_have_no_device(dra, tag):
-    found = tag([dra["ResourceSlice"], dra["counters"], with_result(dra["ResourceClaim"], adminAccess=True)])
-    assert found.devices == ()
+def test_dra_2_observers_have_no_device(dra, with_claim):
+    assert with_claim(with_result(dra["ResourceClaim"], adminAccess=True)).devices == ()
 
 
 def test_dra_2_network_cards_are_no_accelerators(dra, tag, pod):
@@ -114,11 +136,9 @@ def test_dra_2_network_cards_are_no_accelerators(dra, tag, pod):
     assert (found.count, found.kind) == (0, AcceleratorKind.UNKNOWN)
 
 
-def test_dra_4_taints(dra, tag):
+def test_dra_4_taints(dra, with_claim):
     def state(effect):
-        slices = copy.deepcopy(dra["ResourceSlice"])
-        slices["spec"]["devices"][0]["taints"] = [{"key": "k", "effect": effect}]
-        found = tag([slices, dra["counters"], dra["ResourceClaim"]])
+        found = with_claim(dra["ResourceClaim"], slices=tainted(dra["ResourceSlice"], effect=effect))
         return found.state, found.devices[0].taints
 
     assert state("NoExecute") == (Routability.DRAINING, ("NoExecute",))
@@ -127,26 +147,17 @@ def test_dra_4_taints(dra, tag):
 
 
 @pytest.mark.parametrize(("device", "drains"), [("gpu-0", True), ("gpu-7", False)])
-def test_dra_4_rules_taint_devices_too(dra, tag, device, drains):
-    rule = {
-        "apiVersion": "resource.k8s.io/v1alpha3",
-        "kind": "DeviceTaintRule",
-        "metadata": {"name": "r"},
-        "spec": {
-            "deviceSelector": {"driver": "gpu.nvidia.com", "device": device},
-            "taint": {"key": "k", "effect": "NoExecute"},
-        },
-    }
-    found = tag([dra["ResourceSlice"], dra["counters"], dra["ResourceClaim"], rule])
+def test_dra_4_rules_taint_devices_too(dra, with_claim, device, drains):
+    rule = taint_rule({"driver": "gpu.nvidia.com", "device": device}, version="v1alpha3")
+    found = with_claim(dra["ResourceClaim"], rule)
     assert (found.state is Routability.DRAINING) is drains
 
 
 @pytest.mark.parametrize(("option", "expected"), [("Drain", Routability.DRAINING), ("Ignore", Routability.ROUTABLE)])
 def test_dra_4_unhealthy_device_drains(dra, tag, pod, option, expected):
     health = {"resourceID": "gpu.nvidia.com/gpu-node-1/gpu-0", "health": "Unhealthy", "message": "ECC"}
-    status = {
-        "containerStatuses": [{"name": "vllm", "allocatedResourcesStatus": [{"name": "c", "resources": [health]}]}]
-    }
+    allocated = [{"name": "c", "resources": [health]}]
+    status = {"containerStatuses": [{"name": "vllm", "allocatedResourcesStatus": allocated}]}
     documents = [dra["ResourceSlice"], dra["counters"], dra["ResourceClaim"], bare_pod(pod, status=status)]
     found = tag(documents, options={"on_unhealthy_device": option})
     assert (found.state, found.devices[0].health) == (expected, "Unhealthy")
@@ -197,57 +208,25 @@ def test_dra_6_without_any_slice_the_device_is_counted_still(dra, tag):
     assert found.devices[0].id == "gpu.nvidia.com/gpu-node-1/gpu-0"
 
 
-def test_dra_7_claim_of_two_pods_has_half_of_the_device_for_each(dra, tag, pod):
-    claim = copy.deepcopy(dra["ResourceClaim"])
-    claim["status"]["reservedFor"].append({"resource": "pods", "name": "vllm-b", "uid": "uid-b"})
-    found = tag([dra["ResourceSlice"], dra["counters"], claim, bare_pod(pod)])
+def test_dra_7_claim_of_two_pods_has_half_of_the_device_for_each(dra, with_claim, pod):
+    found = with_claim(shared(dra["ResourceClaim"], VLLM_B), bare_pod(pod))
     assert (found.count, found.partition.kind, found.partition.sharers) == (1, Sharing.TIME_SLICING, 2)
     assert (found.memory_bytes, found.tflops()) == (81559 * MIB // 2, 989 / 2)
 
 
-def test_dra_7_consumed_capacity_is_the_share(dra, tag):
-    claim = with_result(dra["ResourceClaim"], shareID="s", consumedCapacity={"memory": f"{81559 // 4}Mi"})
-    found = tag([dra["ResourceSlice"], dra["counters"], claim])
+def test_dra_7_consumed_capacity_is_the_share(dra, with_claim):
+    consumed = {"memory": f"{81559 // 4}Mi"}
+    found = with_claim(with_result(dra["ResourceClaim"], shareID="s", consumedCapacity=consumed))
     assert found.memory_bytes == 81559 // 4 * MIB
     assert found.partition.memory_fraction == pytest.approx(1 / 4, rel=1e-3)
 
 
 def test_is_15_partitions_of_amd(tag, pod):
-    text = {"type": "amdgpu-partition", "productName": "AMD Instinct MI300X", "partitionProfile": "cpx_nps1"}
-    uses = {"counterSet": "gpu-0", "counters": {"computeUnits": {"value": "38"}}}
-    documents = [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "s"},
-            "spec": {
-                "driver": "gpu.amd.com",
-                "nodeName": "n",
-                "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
-                "sharedCounters": [{"name": "gpu-0", "counters": {"computeUnits": {"value": "304"}}}],
-                "devices": [
-                    {
-                        "name": "gpu-0-part-0",
-                        "attributes": {name: {"string": value} for name, value in text.items()},
-                        "capacity": {"memory": {"value": "24Gi"}},
-                        "consumesCounters": [uses],
-                    }
-                ],
-            },
-        },
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "c", "namespace": "llm"},
-            "status": {
-                "allocation": {
-                    "devices": {"results": [{"driver": "gpu.amd.com", "pool": "n", "device": "gpu-0-part-0"}]}
-                },
-                "reservedFor": [{"resource": "pods", "name": "vllm-a", "uid": "uid-a"}],
-            },
-        },
-        pod(),
-    ]
+    uses, totals = ({"computeUnits": {"value": units}} for units in ("38", "304"))
+    texts = {"type": "amdgpu-partition", "productName": "AMD Instinct MI300X", "partitionProfile": "cpx_nps1"}
+    part = device("gpu-0-part-0", {"memory": "24Gi"}, uses, **texts)
+    slices = resource_slice("gpu.amd.com", part, counters=totals)
+    documents = [slices, resource_claim("gpu.amd.com", "gpu-0-part-0"), pod()]
     found = tag(documents)
     assert (found.vendor, found.model, found.memory_bytes) == ("amd", "mi300x", 24 * 2**30)
     assert (found.partition.kind, found.partition.compute_fraction) == (Sharing.AMD, 38 / 304)
@@ -292,55 +271,45 @@ EXISTS, EQUAL = {"operator": "Exists"}, {"key": "k", "value": "v"}
         (EXISTS | {"tolerationSeconds": 300}, ("NoSchedule",)),  # its pods are evicted later
     ],
 )
-def test_dra_8_tolerated_taint_has_no_effect_on_the_endpoint(dra, tag, toleration, effects):
-    slices = copy.deepcopy(dra["ResourceSlice"])
-    slices["spec"]["devices"][0]["taints"] = [{"key": "k", "value": "v", "effect": "NoExecute"}]
-    found = tag([slices, dra["counters"], with_result(dra["ResourceClaim"], tolerations=[toleration])])
+def test_dra_8_tolerated_taint_has_no_effect_on_the_endpoint(dra, with_claim, toleration, effects):
+    slices = tainted(dra["ResourceSlice"], value="v", effect="NoExecute")
+    found = with_claim(with_result(dra["ResourceClaim"], tolerations=[toleration]), slices=slices)
     assert found.devices[0].taints == effects
     assert (found.state is Routability.DRAINING) is (effects == ("NoExecute",))
 
 
 @pytest.mark.parametrize(("selector", "drains"), [({}, True), (None, False)])
-def test_dra_8_rule_without_a_selector_matches_no_device_and_an_empty_one_all(dra, tag, selector, drains):
-    rule = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceTaintRule",
-        "metadata": {"name": "r"},
-        "spec": {"deviceSelector": selector, "taint": {"key": "k", "effect": "NoExecute"}},
-    }
-    found = tag([dra["ResourceSlice"], dra["counters"], dra["ResourceClaim"], rule])
+def test_dra_8_rule_without_a_selector_matches_no_device_and_an_empty_one_all(dra, with_claim, selector, drains):
+    found = with_claim(dra["ResourceClaim"], taint_rule(selector))
     assert (found.state is Routability.DRAINING) is drains
 
 
-def test_dra_9_shares_of_one_device_add_up(dra, tag):
+def test_dra_9_shares_of_one_device_add_up(dra, with_claim):
     quarter = {"memory": f"{81560 // 4}Mi"}
     claim = with_result(dra["ResourceClaim"], shareID="a", consumedCapacity=quarter)
     (first,) = claim["status"]["allocation"]["devices"]["results"]
     claim["status"]["allocation"]["devices"]["results"].append(first | {"shareID": "b", "request": "more"})
-    found = tag([dra["ResourceSlice"], dra["counters"], claim])
+    found = with_claim(claim)
     assert (found.count, found.memory_bytes) == (1, 81560 // 4 * 2 * MIB)
     assert found.partition.memory_fraction == pytest.approx(1 / 2, rel=1e-3)
 
 
-def test_dra_10_claim_of_a_group_of_pods_is_shared_by_the_pods_that_name_it(dra, tag, pod):
+def test_dra_10_claim_of_a_group_of_pods_is_shared_by_the_pods_that_name_it(dra, with_claim, pod):
     claim = copy.deepcopy(dra["ResourceClaim"])
-    claim["status"]["reservedFor"] = [
-        {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}
-    ]
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g"}
+    claim["status"]["reservedFor"] = [group]
     status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}]}
-    pods = [bare_pod(pod, status=status), pod(name="vllm-b", uid="b", status=status)]
-    found = tag([dra["ResourceSlice"], dra["counters"], claim, *pods])
+    found = with_claim(claim, bare_pod(pod, status=status), pod(name="vllm-b", uid="b", status=status))
     assert (found.partition.sharers, found.memory_bytes) == (2, 81559 * MIB // 2)
 
 
 @pytest.mark.parametrize(("requests", "kind"), [(["gpu/small"], Sharing.MPS), (["gpu/big"], Sharing.TIME_SLICING)])
-def test_dra_11_configuration_of_the_alternative_that_was_allocated_counts(dra, tag, requests, kind):
-    claim = with_result(dra["ResourceClaim"], request="gpu/small")
-    claim["status"]["reservedFor"].append({"resource": "pods", "name": "vllm-b", "uid": "b"})
+def test_dra_11_configuration_of_the_alternative_that_was_allocated_counts(dra, with_claim, requests, kind):
+    claim = shared(with_result(dra["ResourceClaim"], request="gpu/small"), VLLM_B)
     parameters = {"sharing": {"strategy": "MPS"}}
     config = {"requests": requests, "opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}
     claim["status"]["allocation"]["devices"]["config"] = [config]
-    assert tag([dra["ResourceSlice"], dra["counters"], claim]).partition.kind is kind
+    assert with_claim(claim).partition.kind is kind
 
 
 @pytest.mark.parametrize(

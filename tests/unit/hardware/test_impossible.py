@@ -13,6 +13,7 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.mig import UNKNOWN_SLICE, profile_fault
 from epp.hardware.tag_builder import TagBuilder
+from tests.support import hardware_objects as objects
 from tests.support.decoded_objects import decode
 from tests.support.kube.manifests import manifest
 
@@ -26,66 +27,24 @@ ENDPOINT_BY_NAME = Endpoint("vllm-a", "10.0.0.11", 8000, "llm")
 
 
 def node(labels: dict[str, str], name: str = "n1") -> dict:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    return objects.node(labels, name=name)
 
 
-def pod(resource: str = "nvidia.com/gpu", *, name: str = "vllm-a", uid: str = "uid-a", on: str = "n1") -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "llm", "uid": uid},
-        "spec": {"nodeName": on, "containers": [{"name": "v", "resources": {"limits": {resource: "1"}}}]},
-        "status": {"podIP": "10.0.0.11", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
-    }
+def pod(resource: str = "nvidia.com/gpu", *, annotations: dict[str, str] | None = None, **more) -> dict:
+    return objects.pod({resource: "1"}, metadata={"annotations": annotations or {}}, **{"node": "n1", **more})
 
 
-def slicer(product: str = "NVIDIA A100-SXM4-40GB", memory: str = "40Gi", **resources: object) -> dict:
-    gpus = [{"gpuUuid": GPU, "gpuName": product, "gpuMemory": memory}]
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "NodeAccelerator",
-        "metadata": {"name": "n1", "namespace": "das-operator"},
-        "status": {"nodeResources": {"nodeGpus": gpus, **resources}},
-    }
+def slicer(**more) -> dict:
+    return objects.node_accelerator("n1", uuids=[GPU], **more)
 
 
-def claim(
-    profile: str, *, name: str = "c", uid: str = "uid-a", start: int = 0, size: int = 4, state: str = "inUse"
-) -> dict:
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "AllocationClaim",
-        "metadata": {"name": name, "namespace": "das-operator"},
-        "spec": {
-            "profile": profile,
-            "podRef": {"kind": "Pod", "namespace": "llm", "name": uid.replace("uid", "vllm"), "uid": uid},
-            "migPlacement": {"size": size, "start": start},
-            "gpuUUID": GPU,
-            "nodename": "n1",
-        },
-        "status": {"state": state},
-    }
+def claim(profile: str, *, uid: str = "uid-a", **more) -> dict:
+    return objects.allocation_claim(profile, pod=uid.replace("uid", "vllm"), uid=uid, node="n1", gpu=GPU, **more)
 
 
 def instaslice(profile: str) -> dict:
     """The same slice as that of `claim`, as generation 1 has it."""
-    reference = {"kind": "Pod", "namespace": "llm", "name": "vllm-a", "uid": "uid-a"}
-    result = {
-        "allocationStatus": {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
-        "gpuUUID": GPU,
-        "migPlacement": {"size": 4, "start": 0},
-        "nodename": "n1",
-    }
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "Instaslice",
-        "metadata": {"name": "n1", "namespace": "instaslice-system"},
-        "spec": {"podAllocationRequests": {"uid-a": {"profile": profile, "podRef": reference}}},
-        "status": {
-            "nodeResources": {"nodeGpus": [{"gpuUuid": GPU, "gpuName": "NVIDIA A100-SXM4-40GB"}]},
-            "podAllocationResults": {"uid-a": result},
-        },
-    }
+    return objects.instaslice(profile, name="n1", gpu=GPU)
 
 
 class World:
@@ -107,50 +66,44 @@ def assert_unknown_slice(tag: AcceleratorTag, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "product"),
+    ("product", "profiles"),
     [
-        ("3g.40gb", "NVIDIA-A30"),
-        ("1g.5gb", "NVIDIA-A30"),
-        ("3g.24gb", "NVIDIA-A30"),
-        ("3g.20gb", "Tesla-T4"),
-        ("1g.5gb", "NVIDIA-L40S"),
-        ("3g.20gb", "NVIDIA A100-SXM4-80GB"),
-        ("3g.40gb", "NVIDIA A100-SXM4-40GB"),
-        ("3g.20gb", "NVIDIA-H100-80GB-HBM3"),
-        ("3g.40gb", "NVIDIA-H200"),
-        ("3g.40gb", "NVIDIA B200"),
-        ("7g.80gb", "NVIDIA GB200"),
-        ("5g.40gb", "NVIDIA-A100-SXM4-80GB"),
-        ("4c.3g.20gb", "NVIDIA A100-SXM4-40GB"),
-        ("3g.20gb", "AMD Instinct MI300X"),
-        ("huge", "anything"),
+        ("NVIDIA-A30", "3g.40gb 1g.5gb 3g.24gb"),
+        ("Tesla-T4", "3g.20gb"),
+        ("NVIDIA-L40S", "1g.5gb"),
+        ("NVIDIA A100-SXM4-40GB", "3g.40gb 4c.3g.20gb"),
+        ("NVIDIA A100-SXM4-80GB", "3g.20gb 5g.40gb"),
+        ("NVIDIA-H100-80GB-HBM3", "3g.20gb"),
+        ("NVIDIA-H200", "3g.40gb"),
+        ("NVIDIA B200", "3g.40gb"),
+        ("NVIDIA GB200", "7g.80gb"),
+        ("AMD Instinct MI300X", "3g.20gb"),
+        ("anything", "huge"),
     ],
 )
-def test_is_2_profile_that_the_gpu_cannot_have(profile, product):
-    assert profile_fault(profile, product)
+def test_is_2_profile_that_the_gpu_cannot_have(product, profiles):
+    assert all(profile_fault(profile, product) for profile in profiles.split())
 
 
 @pytest.mark.parametrize(
-    ("profile", "product"),
+    ("product", "profiles"),
     [
-        ("4g.24gb", "NVIDIA-A30"),
-        ("1g.5gb+me", "NVIDIA A100-PCIE-40GB"),
-        ("3g.40gb", "NVIDIA A100-SXM4-80GB"),
-        ("3g.20gb", "A100"),
-        ("3g.40gb", "A100"),
-        ("1g.10gb", "NVIDIA-H100-80GB-HBM3"),
-        ("3g.47gb", "NVIDIA H100 NVL"),
-        ("3g.48gb", "NVIDIA GH200 480GB"),
-        ("1g.18gb", "NVIDIA-H200"),
-        ("1g.23gb", "NVIDIA B200"),
-        ("1g.24gb", "NVIDIA GB200"),
-        ("1c.3g.20gb", "NVIDIA A100-SXM4-40GB"),
-        ("3g.20gb", "NVIDIA A999 of tomorrow"),
-        ("3g.20gb", ""),
+        ("NVIDIA-A30", "4g.24gb"),
+        ("NVIDIA A100-PCIE-40GB", "1g.5gb+me 1c.3g.20gb"),
+        ("NVIDIA A100-SXM4-80GB", "3g.40gb"),
+        ("A100", "3g.20gb 3g.40gb"),
+        ("NVIDIA-H100-80GB-HBM3", "1g.10gb"),
+        ("NVIDIA H100 NVL", "3g.47gb"),
+        ("NVIDIA GH200 480GB", "3g.48gb"),
+        ("NVIDIA-H200", "1g.18gb"),
+        ("NVIDIA B200", "1g.23gb"),
+        ("NVIDIA GB200", "1g.24gb"),
+        ("NVIDIA A999 of tomorrow", "3g.20gb"),
+        ("", "3g.20gb"),
     ],
 )
-def test_is_2_profile_that_the_gpu_has_or_that_is_not_known_to_be_impossible(profile, product):
-    assert profile_fault(profile, product) == ""
+def test_is_2_profile_that_the_gpu_has_or_that_is_not_known_to_be_impossible(product, profiles):
+    assert not any(profile_fault(profile, product) for profile in profiles.split())
 
 
 def test_is_9_request_for_a_slice_that_the_gpu_cannot_have():
@@ -170,13 +123,8 @@ def test_is_9_request_for_a_slice_of_a_gpu_without_mig():
 
 
 def test_class_of_slices_does_not_match_by_a_profile_that_the_gpu_cannot_have():
-    each = {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "slices"},
-        "spec": {"resources": [{"name": "nvidia.com/mig-3g.40gb"}], "cost": {"perHour": "1"}},
-    }
     resource = "nvidia.com/mig-3g.40gb"
+    each = objects.accelerator_class("slices", resources=[{"name": resource}], cost={"perHour": "1"})
     assert World(each, node(A30), pod(resource)).tag.classes == ()
     assert World(each, node({}), pod(resource)).tag.classes == ("slices",)
 
@@ -234,7 +182,7 @@ def test_is_1_claim_without_a_possible_profile_is_a_slice_of_unknown_size():
 
 def test_is_1_profile_that_the_node_itself_has_placements_for_is_possible():
     written = {"3g.20gb": {"placements": [{"size": 4, "start": 0}]}}
-    documents = [slicer("NVIDIA A100-SXM4-80GB", "80Gi", migPlacement=written), pod(), claim("3g.20gb")]
+    documents = [slicer(product="NVIDIA A100-SXM4-80GB", memory="80Gi", migPlacement=written), pod(), claim("3g.20gb")]
     assert World(*documents).ignored == []
 
 
@@ -253,7 +201,7 @@ def test_is_3_placement_that_the_gpu_cannot_have(start, size, reason):
 
 
 def test_is_3_a30_has_four_slots():
-    world = World(slicer("NVIDIA A30", "24Gi"), pod(), claim("1g.6gb", start=4, size=1))
+    world = World(slicer(product="NVIDIA A30", memory="24Gi"), pod(), claim("1g.6gb", start=4, size=1))
     (ignored,) = world.ignored
     assert "beyond the 4 memory slots" in ignored
 
@@ -278,16 +226,12 @@ def test_is_3_of_overlapping_slices_the_one_in_use_keeps_its_place():
 
 
 def test_is_9_annotation_with_an_impossible_profile_or_none_that_can_be_read():
-    written = pod()
-    written["metadata"]["annotations"] = {
-        "mig.das.com/allocation": '[{"profile": "3g.71gb", "gpuUUID": "GPU-a"}, {"profile": "3g.20gb"}]'
-    }
-    world = World(slicer(), written)
+    written = '[{"profile": "3g.71gb", "gpuUUID": "GPU-a"}, {"profile": "3g.20gb"}]'
+    world = World(slicer(), pod(annotations={"mig.das.com/allocation": written}))
     (ignored,) = world.ignored
     assert ignored.startswith("Pod llm/vllm-a: metadata.annotations[mig.das.com/allocation]: [0].profile is '3g.71gb'")
     assert (world.tag.partition.profile, world.tag.count) == ("3g.20gb", 1)
-    written["metadata"]["annotations"] = {"mig.das.com/allocation": "{"}
-    (ignored,) = World(slicer(), written).ignored
+    (ignored,) = World(slicer(), pod(annotations={"mig.das.com/allocation": "{"})).ignored
     assert ignored.endswith("it is no list of claims: write JSON as the device plugin does")
 
 
@@ -317,7 +261,7 @@ def test_tf_partition_that_the_gpu_cannot_have(documents):
     gpu = copy.deepcopy(documents("tensor-fusion")[0])
     partition = {"templateId": "3g.20gb", "podUid": "uid-a", "podName": "vllm-a", "namespace": "llm"}
     gpu["status"] |= {"runningApps": [], "allocatedPartitions": {"uid-a": partition}}
-    world = World(gpu, node({}, "gpu-node-1"), pod(on="gpu-node-1"))
+    world = World(gpu, node({}, "gpu-node-1"), pod(node="gpu-node-1"))
     (ignored,) = world.ignored
     assert ignored.startswith("GPU gpu-0000000a: status.allocatedPartitions[uid-a].templateId is '3g.20gb', which")
     assert_unknown_slice(world.tag, "a100")
@@ -337,13 +281,8 @@ def test_impossible_number_of_devices_is_an_unknown_number_and_not_a_cpu(amount,
 
 
 def test_tf_share_in_annotations_that_no_pod_can_have(documents):
-    written = pod(on="gpu-node-1")
-    written["metadata"]["annotations"] = {
-        "tensor-fusion.ai/gpu-ids": "gpu-0000000a",
-        "tensor-fusion.ai/vram-limit": "-4Gi",
-        "tensor-fusion.ai/vram-request": "40Gi",
-        "tensor-fusion.ai/tflops-limit": "many",
-    }
+    texts = {"gpu-ids": "gpu-0000000a", "vram-limit": "-4Gi", "vram-request": "40Gi", "tflops-limit": "many"}
+    written = pod(node="gpu-node-1", annotations={f"tensor-fusion.ai/{key}": text for key, text in texts.items()})
     gpu = copy.deepcopy(documents("tensor-fusion")[0])
     gpu["status"]["runningApps"] = []
     world = World(gpu, node({}, "gpu-node-1"), written)
@@ -358,21 +297,9 @@ def test_tf_share_in_annotations_that_no_pod_can_have(documents):
 def test_names_that_occur_twice_are_said_with_both_places(documents):
     gpu = documents("tensor-fusion")[0]
     other = {**gpu, "metadata": {"name": "other"}}
-    classes = [manifest("ome.io/v1beta1", "AcceleratorClass", name, spec={}) for name in ("h100", "H100")]
-    device = {"name": "gpu-0", "attributes": {}}
-    slices = [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": name},
-            "spec": {
-                "driver": "gpu.nvidia.com",
-                "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2},
-                "devices": [device],
-            },
-        }
-        for name in ("one", "two")
-    ]
+    classes = [objects.accelerator_class(name) for name in ("h100", "H100")]
+    device = objects.device("gpu-0", {})
+    slices = [objects.resource_slice("gpu.nvidia.com", device, name=name, node="p", count=2) for name in ("one", "two")]
     files = [decode([gpu, classes[0], slices[0], node(A30)], "a.yaml").file]
     files.append(decode([other, classes[1], slices[1], node(T4)], "b.yaml").file)
     inventory = Inventory.build(files)
@@ -382,13 +309,12 @@ def test_names_that_occur_twice_are_said_with_both_places(documents):
         "device gpu.nvidia.com/p/gpu-0 of generation 1 is in ResourceSlice one and ResourceSlice two",
         "GPU gpu-0000000a and GPU other have the UUID GPU-0000000a",
     ]
-    written = pod()
-    written["metadata"]["annotations"] = {"tensor-fusion.ai/gpu-ids": "GPU-0000000a"}
+    written = pod(annotations={"tensor-fusion.ai/gpu-ids": "GPU-0000000a"})
     assert World(gpu, other, node({}), written).tag.count == 1
 
 
 def test_kind_of_a_known_group_that_has_no_effect_is_said_once():
-    unused = {"apiVersion": "ome.io/v1beta1", "kind": "NoSuchKind", "metadata": {"name": "x"}}
+    unused = manifest("ome.io/v1beta1", "NoSuchKind", "x")
     files = [decode([unused, unused], "a.yaml").file, decode([unused], "b.yaml").file]
     assert Inventory.build(files).remarks == (
         "objects of kind NoSuchKind (ome.io) are not used: 2 in a.yaml, 1 in b.yaml; nothing in them has an effect",
@@ -410,8 +336,8 @@ INVALID = [
     claim("3g.20gb", name="2", uid="uid-c", state="created"),
     claim("3g.20gb", name="z", uid="uid-d", start=0, size=8),
     pod("nvidia.com/mig-7g.80gb", name="vllm-e", uid="uid-e"),
-    {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "no-spec"}, "spec": 7},
-    {"apiVersion": "ome.io/v1beta1", "kind": "InferenceNothing", "metadata": {"name": "x"}},
+    manifest("v1", "Pod", "no-spec", spec=7),
+    manifest("ome.io/v1beta1", "InferenceNothing", "x"),
 ]
 
 
@@ -436,9 +362,7 @@ NUMBERS = st.integers(-10, 10)
 
 @given(PROFILES, NUMBERS, NUMBERS, st.sampled_from([A30, T4, {}]), st.sampled_from(["nvidia.com/mig-3g.40gb", "x/y"]))
 def test_no_tag_has_a_negative_or_infinite_number(profile, start, size, labels, resource):
-    written = claim(profile)
-    written["spec"]["migPlacement"] = {"size": size, "start": start}
-    tag = World(slicer(), node(labels), pod(resource), written).tag
+    tag = World(slicer(), node(labels), pod(resource), claim(profile, size=size, start=start)).tag
     part = tag.partition
     numbers = [tag.count, tag.memory_bytes or 0, tag.tflops(), tag.cost_per_hour() or 0, part.start or 0]
     assert all(isfinite(number) and number >= 0 for number in numbers)

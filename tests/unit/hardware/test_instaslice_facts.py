@@ -8,46 +8,20 @@ import pytest
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration, Routability, Sharing
 from epp.hardware.mig_slices import SliceClaim
+from tests.support.hardware_objects import GIB, GPU_A, allocation_claim, node_accelerator
+from tests.support.kube.manifests import manifest
 
-GIB = 2**30
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
-GPU_A = "GPU-00000000-0000-0000-0000-00000000000a"
 
 
-def claim(
-    profile="3g.20gb", *, uid="uid-a", node="gpu-node-1", state="inUse", gpu=GPU_A, start=0, size=4, name="vllm-a"
-):
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "AllocationClaim",
-        "metadata": {"name": f"{uid}-{node}-vllm-{start}-{profile}", "namespace": "das-operator"},
-        "spec": {
-            "profile": profile,
-            "podRef": {"kind": "Pod", "namespace": "llm", "name": name, "uid": uid},
-            "migPlacement": {"size": size, "start": start},
-            "gpuUUID": gpu,
-            "nodename": node,
-        },
-        "status": {"state": state},
-    }
+def claim(profile="3g.20gb", *, uid="uid-a", start=0, **more):
+    names = {"name": f"{uid}-{more.get('node')}-{start}-{profile}", "pod": more.pop("name", "vllm-a")}
+    return allocation_claim(profile, uid=uid, start=start, **names, **more)
 
 
-def slicer(*, ready="True", reason="GPUsAccessible", gpus=1, name="gpu-node-1", boot="boot-1"):
+def slicer(*, gpus=1, **more):
     uuids = [GPU_A, GPU_A.replace("0a", "0b")][:gpus]
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "NodeAccelerator",
-        "metadata": {"name": name, "namespace": "das-operator"},
-        "status": {
-            "conditions": [{"type": "Ready", "status": ready, "reason": reason}],
-            "nodeResources": {
-                "bootId": boot,
-                "nodeGpus": [
-                    {"gpuUuid": uuid, "gpuName": "NVIDIA A100-SXM4-40GB", "gpuMemory": "40Gi"} for uuid in uuids
-                ],
-            },
-        },
-    }
+    return node_accelerator(uuids=uuids, **{"reason": "GPUsAccessible", "bootId": "boot-1", **more})
 
 
 def test_is_1_sample_of_generation_1(documents, tag):
@@ -101,14 +75,11 @@ def test_is_1_claims_join_an_endpoint_whose_pod_is_not_known_by_name(tag):
 
 
 def test_is_1_several_claims_add_up(tag, pod):
-    two_containers = {
-        "containers": [
-            {"name": "a", "resources": {"limits": {"mig.das.com/1g.10gb": "2"}}},
-            {"name": "b", "resources": {"limits": {"mig.das.com/1g.10gb": "1"}}},
-        ]
-    }
+    containers = [
+        {"name": name, "resources": {"limits": {"mig.das.com/1g.10gb": number}}} for name, number in ("a2", "b1")
+    ]
     claims = [claim("1g.10gb", start=start, size=2) for start in (0, 2, 4)]
-    found = tag([slicer(), *claims, pod(spec=two_containers)])
+    found = tag([slicer(), *claims, pod(spec={"containers": containers})])
     assert (found.count, found.memory_bytes, found.total_memory_bytes) == (3, 10 * GIB, 30 * GIB)
     assert found.partition.profile == "1g.10gb"
     assert len(found.devices) == 3
@@ -148,31 +119,24 @@ def test_staged_claim_alone_gives_neither_node_nor_device(tag):
     assert (found.node, found.devices, found.state) == ("", (), Routability.BLOCKED)
 
 
-@pytest.mark.parametrize(
-    ("state", "pod_ready", "expected"),
-    [
-        ("ungated+created", True, Routability.ROUTABLE),
-        ("creating+created", True, Routability.BLOCKED),
-        ("creating+", True, Routability.BLOCKED),
-        ("ungated+deleted", True, Routability.DRAINING),
-        ("deleting+created", True, Routability.DRAINING),
-        ("deleted+deleted", True, Routability.DRAINING),
-        ("inUse", False, Routability.ROUTABLE),
-        ("created", True, Routability.ROUTABLE),
-        ("created", False, Routability.BLOCKED),
-        ("processing", True, Routability.ROUTABLE),
-        ("processing", False, Routability.BLOCKED),
-        ("staged", True, Routability.BLOCKED),
-        ("orphaned", True, Routability.DRAINING),
-        ("deleting", True, Routability.DRAINING),
-        ("deleted", True, Routability.DRAINING),
-        ("", True, Routability.BLOCKED),
-        ("what-comes-next", True, Routability.BLOCKED),
-    ],
-)
-def test_is_4_routability_by_state(state, pod_ready, expected):
-    from_state = SliceClaim(source="s", pod=None, profile="1g.5gb", state=state)
-    assert from_state.routability(pod_ready=pod_ready) is expected
+BEING_MADE = ("created", "processing")
+STATES = {
+    Routability.ROUTABLE: ("ungated+created", "inUse", *BEING_MADE),
+    Routability.BLOCKED: ("creating+created", "creating+", "staged", "", "what-comes-next"),
+    Routability.DRAINING: (
+        *("ungated+deleted", "deleting+created", "deleted+deleted"),
+        *("orphaned", "deleting", "deleted"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("expected", "states"), STATES.items())
+def test_is_4_routability_by_state(expected, states):
+    for state in states:
+        found = SliceClaim(source="s", pod=None, profile="1g.5gb", state=state)
+        assert found.routability(pod_ready=True) is expected, state
+        waits = Routability.BLOCKED if state in BEING_MADE else expected
+        assert found.routability(pod_ready=False) is waits, state
 
 
 @pytest.mark.parametrize(("ready", "expected"), [(True, Routability.ROUTABLE), (False, Routability.BLOCKED)])
@@ -252,7 +216,7 @@ def test_is_10_endpoint_without_a_slice_stays(tag, pod):
 
 
 def test_is_11_boot_id_and_uid_show_that_it_is_another_machine_or_pod(tag, pod, node):
-    found = tag([slicer(boot="boot-7"), claim(), pod({"mig.das.com/3g.20gb": "1"})])
+    found = tag([slicer(bootId="boot-7"), claim(), pod({"mig.das.com/3g.20gb": "1"})])
     assert (found.attributes["epp/boot-id"], found.attributes["epp/pod-uid"]) == ("boot-7", "uid-a")
     booted = node(nodeInfo={"bootID": "boot-8"})
     assert tag([booted, pod({"nvidia.com/gpu": "1"})]).attributes["epp/boot-id"] == "boot-8"
@@ -288,7 +252,7 @@ MAP = "0b8f0a1e-1111-4222-8333-444444444444"
 def slice_map(uuid=MIG, name=MAP) -> dict:
     """Return the ConfigMap that the daemonset of generation 1 makes for a pod."""
     data = {"NVIDIA_VISIBLE_DEVICES": uuid, "CUDA_VISIBLE_DEVICES": uuid}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "llm"}, "data": data}
+    return manifest("v1", "ConfigMap", name, "llm", data=data)
 
 
 def pod_with(pod, **container) -> dict:

@@ -4,57 +4,17 @@
 import pytest
 
 from epp.framework.accelerators.tag import Sharing
+from tests.support.hardware_objects import GIB, device, resource_claim, resource_slice
 
-GIB = 2**30
 OAM = "AMD_Instinct_MI300X_OAM"
 MI300X = {"amd.com/gpu.product-name": OAM, "amd.com/gpu.vram": "192G", "amd.com/gpu.cu-count": "304"}
 NEURON, CORE = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"
 
 
-def value(given):
-    kind = "version" if isinstance(given, tuple) else {bool: "bool", int: "int"}.get(type(given), "string")
-    return {kind: ".".join(map(str, given)) if isinstance(given, tuple) else given}
-
-
-def device(name, capacity, counters=None, **attributes):
-    return {
-        "name": name,
-        "attributes": {key: value(given) for key, given in attributes.items()},
-        "capacity": {key: {"value": amount} for key, amount in capacity.items()},
-        **({} if counters is None else {"consumesCounters": [{"counterSet": "set", "counters": counters}]}),
-    }
-
-
-def claimed(driver, *devices, counters=None, results=(), chosen=0):
+def claimed(driver, *devices, counters=None, chosen=0, **result):
     """A slice with these devices and a claim of the pod for one of them."""
-    shared = [] if counters is None else [{"name": "set", "counters": counters}]
-    return [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "s"},
-            "spec": {
-                "driver": driver,
-                "nodeName": "n",
-                "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
-                "sharedCounters": shared,
-                "devices": list(devices),
-            },
-        },
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "c", "namespace": "llm"},
-            "status": {
-                "allocation": {
-                    "devices": {
-                        "results": [{"driver": driver, "pool": "n", "device": devices[chosen]["name"], **dict(results)}]
-                    }
-                },
-                "reservedFor": [{"resource": "pods", "name": "vllm-a", "uid": "uid-a"}],
-            },
-        },
-    ]
+    name = devices[chosen]["name"]
+    return [resource_slice(driver, *devices, counters=counters), resource_claim(driver, name, **result)]
 
 
 def test_is_15_part_of_38_compute_units_has_an_eighth_of_an_mi300x(tag, pod):
@@ -142,7 +102,7 @@ def test_dra_2_virtual_function_of_intel_has_its_millicores(tag, pod):
 def test_dra_7_compute_and_memory_of_a_claim_are_consumed_apart(tag, pod):
     whole = device("gpu-0", {"memory": "48Gi", "millicores": "1000"}, type="gpu", pciId="0x0bda")
     consumed = {"shareID": "s", "consumedCapacity": {"memory": "24Gi", "millicores": "250"}}
-    found = tag([*claimed("gpu.intel.com", whole, results=consumed), pod()])
+    found = tag([*claimed("gpu.intel.com", whole, **consumed), pod()])
     assert (found.partition.compute_fraction, found.partition.memory_fraction) == (1 / 4, 1 / 2)
     assert found.memory_bytes == 24 * GIB
 
@@ -189,10 +149,9 @@ def test_is_15_mode_in_the_name_of_a_resource(tag, pod, node):
         ("trn2.48xlarge", (CORE, "8"), (8, 12, 667)),
     ],
 )
-def test_neuron_cores_are_shares_of_their_device(tag, pod, machine, requested, expected):
-    labels = {"node.kubernetes.io/instance-type": machine}
-    world = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-node-1", "labels": labels}}]
-    found = tag([*world, pod(dict([requested]))])
+def test_neuron_cores_are_shares_of_their_device(tag, pod, node, *, machine, requested, expected):
+    host = node({"node.kubernetes.io/instance-type": machine})
+    found = tag([host, pod(dict([requested]))])
     count, gigabytes, tflops = expected
     assert (found.count, found.memory_bytes) == (count, gigabytes * GIB)
     assert found.tflops() == pytest.approx(tflops)
@@ -200,8 +159,7 @@ def test_neuron_cores_are_shares_of_their_device(tag, pod, machine, requested, e
 
 def test_logical_neuron_cores_are_counted_as_the_device_plugin_counts_them(tag, pod, node):
     # 64 logical cores of 16 devices: each is two of the hardware
-    host = node({"node.kubernetes.io/instance-type": "trn2.48xlarge"})
-    host["status"] = {**host.get("status", {}), "allocatable": {NEURON: "16", CORE: "64"}}
+    host = node({"node.kubernetes.io/instance-type": "trn2.48xlarge"}, allocatable={NEURON: "16", CORE: "64"})
     found = tag([host, pod({CORE: "4"})])
     assert (found.count, found.memory_bytes, found.tflops()) == (4, 24 * GIB, 667)
 
@@ -217,8 +175,8 @@ def test_tiles_and_ai_cores_are_shares_of_their_device(tag, pod, node):
 
 
 def test_gpu_that_the_plugin_offers_several_times_is_shared(tag, pod, node):
-    host = node({"gpu.intel.com/product": "Flex_170", "gpu.intel.com/device.count": "2"})
-    host["status"] = {**host.get("status", {}), "allocatable": {"gpu.intel.com/i915": "8"}}
+    labels = {"gpu.intel.com/product": "Flex_170", "gpu.intel.com/device.count": "2"}
+    host = node(labels, allocatable={"gpu.intel.com/i915": "8"})
     found = tag([host, pod({"gpu.intel.com/i915": "1"})])
     assert (found.partition.kind, found.partition.sharers) == (Sharing.TIME_SLICING, 4)
     assert (found.memory_bytes, found.tflops()) == (4 * GIB, 125 / 4)
