@@ -34,11 +34,16 @@ def inventory_of():
 
 
 @pytest.fixture
-def tag(inventory_of):
-    """Tag the endpoint of a pod, `llm/vllm-a` unless said otherwise, by documents."""
+def merged(inventory_of):
+    """Tag the endpoint of a pod, `llm/vllm-a` unless said otherwise, by documents; return what else was found, too."""
 
-    def tagged(documents, *, name="vllm-a", previous=None, options=None, **endpoint):
-        tagger = TagBuilder(inventory_of(documents, previous), TaggerOptions(**options or {}))
-        return tagger.build(Endpoint(name, endpoint.pop("address", "10.0.0.11"), 8000, "llm", **endpoint)).tag
+    def built(documents=(), *, name="vllm-a", previous=None, options=None, prices=None, **endpoint):
+        tagger = TagBuilder(inventory_of(documents, previous), TaggerOptions(**options or {}), prices=prices)
+        return tagger.build(Endpoint(name, endpoint.pop("address", "10.0.0.11"), 8000, "llm", **endpoint))
 
-    return tagged
+    return built
+
+
+@pytest.fixture
+def tag(merged):
+    return lambda documents, **more: merged(documents, **more).tag

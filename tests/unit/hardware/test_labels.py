@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,67 +13,10 @@ from epp.hardware.facts.merge import Rank, merge
 from epp.hardware.label_reading import spot_from_labels, with_label_aliases
 from epp.hardware.node_labels import facts_from_labels
 from epp.hardware.tables import GpuCatalogueEntry, with_gpu_catalogue
+from tests.support.hardware_objects import GIB, MIB
 
-GIB = 2**30
-MIB = 2**20
-NODES = {
-    "h100-node": {
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-        "nvidia.com/gpu.memory": "81559",
-        "nvidia.com/gpu.count": "8",
-        "nvidia.com/gpu.family": "hopper",
-        "nvidia.com/gpu.compute.major": "9",
-        "nvidia.com/gpu.compute.minor": "0",
-        "nvidia.com/mig.capable": "true",
-        "nvidia.com/mig.strategy": "none",
-        "node.kubernetes.io/instance-type": "p5.48xlarge",
-        "topology.kubernetes.io/zone": "z1",
-    },
-    "a100-single": {
-        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
-        "nvidia.com/gpu.memory": "4864",
-        "nvidia.com/gpu.count": "56",
-        "nvidia.com/mig.strategy": "single",
-        "nvidia.com/gpu.slices.gi": "1",
-    },
-    "a100-mixed": {
-        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
-        "nvidia.com/gpu.count": "1",
-        "nvidia.com/mig.strategy": "mixed",
-        "nvidia.com/mig-3g.20gb.count": "2",
-        "nvidia.com/mig-3g.20gb.memory": "19968",
-        "nvidia.com/mig-1g.5gb.count": "0",
-    },
-    "t4-shared": {
-        "nvidia.com/gpu.product": "Tesla-T4-SHARED",
-        "nvidia.com/gpu.memory": "15360",
-        "nvidia.com/gpu.count": "1",
-        "nvidia.com/gpu.replicas": "4",
-        "nvidia.com/gpu.sharing-strategy": "time-slicing",
-    },
-    "gke-l4-spot": {
-        "cloud.google.com/gke-accelerator": "nvidia-l4",
-        "cloud.google.com/gke-accelerator-count": "1",
-        "cloud.google.com/gke-spot": "true",
-    },
-    "gke-tpu": {
-        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
-        "cloud.google.com/gke-tpu-topology": "2x4",
-    },
-    "mi300x": {
-        "amd.com/gpu.product-name": "Instinct_MI300X",
-        "amd.com/gpu.vram": "192G",
-        "amd.com/gpu.cu-count": "304",
-        "amd.com/gpu.family": "AI",
-    },
-    "mi300x-old": {"beta.amd.com/gpu.vram.192G": "8", "beta.amd.com/gpu.cu-count.304": "8"},
-    "max1550": {
-        "gpu.intel.com/product": "Max_1550",
-        "gpu.intel.com/family": "Max_Series",
-        "gpu.intel.com/device.count": "4",
-    },
-    "cpu-only": {"node.kubernetes.io/instance-type": "m7i.4xlarge"},
-}
+DATA = Path(__file__).parents[2] / "data" / "accelerators"
+NODES = yaml.safe_load((DATA / "node-labels.yaml").read_text())
 
 
 class Expected(NamedTuple):
@@ -311,14 +256,8 @@ def test_what_gke_labels_cannot_mean_is_ignored_with_a_warning():
 
 
 def test_numbers_that_no_node_has_are_ignored_with_a_warning():
-    node = facts_from_labels(
-        {
-            "nvidia.com/gpu.product": "Tesla-T4",
-            "nvidia.com/gpu.count": "1000000000",
-            "nvidia.com/gpu.memory": "99999999999",
-            "nvidia.com/gpu.replicas": "-2",
-        }
-    )
+    labels = {"product": "Tesla-T4", "count": "1000000000", "memory": "99999999999", "replicas": "-2"}
+    node = facts_from_labels({f"nvidia.com/gpu.{key}": text for key, text in labels.items()})
     assert (node.count, merge(node.facts).tag.memory_bytes) == (None, 16 * GIB)
     assert sorted(node.warnings) == [
         "label nvidia.com/gpu.count: '1000000000' is more than 65536: ignored",
@@ -384,25 +323,22 @@ def test_pci_labels_tell_the_vendor_and_no_more(label, vendor, kind):
     assert (tag.vendor, tag.kind, tag.model) == (vendor, kind, "")
 
 
+KARPENTER, EKS = "karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType"
+GKE, AKS = "cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority"
+
+
 @pytest.mark.parametrize(
-    ("labels", "spot"),
+    ("spot", "labels"),
     [
-        ({"karpenter.sh/capacity-type": "spot"}, True),
-        ({"karpenter.sh/capacity-type": "on-demand"}, False),
-        ({"cloud.google.com/gke-spot": "true"}, True),
-        ({"cloud.google.com/gke-spot": "True"}, True),
-        ({"eks.amazonaws.com/capacityType": "SPOT"}, True),
-        ({"eks.amazonaws.com/capacityType": "ON_DEMAND"}, False),
-        ({"kubernetes.azure.com/scalesetpriority": "Spot"}, True),
-        ({"kubernetes.azure.com/scalesetpriority": "regular"}, False),
-        ({"karpenter.sh/capacity-type": "on-demand", "eks.amazonaws.com/capacityType": "spot"}, True),
-        ({"karpenter.sh/capacity-type": "whatever"}, None),
-        ({}, None),
+        (True, [{KARPENTER: "spot"}, {GKE: "true"}, {GKE: "True"}, {EKS: "SPOT"}, {AKS: "Spot"}]),
+        (False, [{KARPENTER: "on-demand"}, {EKS: "ON_DEMAND"}, {AKS: "regular"}]),
+        (True, [{KARPENTER: "on-demand", EKS: "spot"}]),
+        (None, [{KARPENTER: "whatever"}, {}]),
     ],
 )
-def test_ome_7_spot_labels_of_every_cloud_are_understood_in_any_case(labels, spot):
-    assert spot_from_labels(labels) is spot
-    assert tag_of(labels).cost.spot is spot
+def test_ome_7_spot_labels_of_every_cloud_are_understood_in_any_case(spot, labels):
+    assert [spot_from_labels(each) for each in labels] == [spot] * len(labels)
+    assert [tag_of(each).cost.spot for each in labels] == [spot] * len(labels)
 
 
 def test_ome_14_the_machine_type_is_the_last_resort():

@@ -4,36 +4,27 @@
 import pytest
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind
-from epp.framework.endpoint import Endpoint
-from epp.hardware.endpoint_context import TaggerOptions
-from epp.hardware.tag_builder import TagBuilder
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
 
 
+RESOURCES = {
+    # nvidia.com/a100: names that operators give to GPUs in the configuration of the device plugin
+    (AcceleratorKind.GPU, "nvidia"): "nvidia.com/gpu nvidia.com/gpu.shared nvidia.com/a100",
+    (AcceleratorKind.GPU, "amd"): "amd.com/gpu amd.com/cpx_nps4",
+    (AcceleratorKind.XPU, "intel"): "gpu.intel.com/i915 gpu.intel.com/xe",
+    (AcceleratorKind.TPU, "google"): "google.com/tpu",
+    (AcceleratorKind.NPU, "intel"): "habana.ai/gaudi",
+    (AcceleratorKind.NPU, "aws"): "aws.amazon.com/neuron aws.amazon.com/neurondevice aws.amazon.com/neuroncore",
+    (AcceleratorKind.NPU, "qualcomm"): "qualcomm.com/qaic",
+    (AcceleratorKind.NPU, "huawei"): "huawei.com/Ascend910 huawei.com/Ascend310P huawei.com/ascend-1980",
+    (AcceleratorKind.NPU, "cambricon"): "cambricon.com/vmlu",
+    (AcceleratorKind.NPU, "furiosa"): "furiosa.ai/rngd",
+}
+
+
 @pytest.mark.parametrize(
-    ("resource", "kind", "vendor"),
-    [
-        ("nvidia.com/gpu", AcceleratorKind.GPU, "nvidia"),
-        ("nvidia.com/gpu.shared", AcceleratorKind.GPU, "nvidia"),
-        # names that operators give to GPUs in the configuration of the device plugin
-        ("nvidia.com/a100", AcceleratorKind.GPU, "nvidia"),
-        ("amd.com/gpu", AcceleratorKind.GPU, "amd"),
-        ("amd.com/cpx_nps4", AcceleratorKind.GPU, "amd"),
-        ("gpu.intel.com/i915", AcceleratorKind.XPU, "intel"),
-        ("gpu.intel.com/xe", AcceleratorKind.XPU, "intel"),
-        ("google.com/tpu", AcceleratorKind.TPU, "google"),
-        ("habana.ai/gaudi", AcceleratorKind.NPU, "intel"),
-        ("aws.amazon.com/neuron", AcceleratorKind.NPU, "aws"),
-        ("aws.amazon.com/neurondevice", AcceleratorKind.NPU, "aws"),
-        ("aws.amazon.com/neuroncore", AcceleratorKind.NPU, "aws"),
-        ("qualcomm.com/qaic", AcceleratorKind.NPU, "qualcomm"),
-        ("huawei.com/Ascend910", AcceleratorKind.NPU, "huawei"),
-        ("huawei.com/Ascend310P", AcceleratorKind.NPU, "huawei"),
-        ("huawei.com/ascend-1980", AcceleratorKind.NPU, "huawei"),
-        ("cambricon.com/vmlu", AcceleratorKind.NPU, "cambricon"),
-        ("furiosa.ai/rngd", AcceleratorKind.NPU, "furiosa"),
-    ],
+    ("resource", "kind", "vendor"), [(name, *made) for made, names in RESOURCES.items() for name in names.split()]
 )
 def test_ome_8_resource_of_an_accelerator_tells_kind_and_vendor(tag, pod, resource, kind, vendor):
     found = tag([pod({resource: "2", "cpu": "4"})])
@@ -44,22 +35,11 @@ def test_ome_8_resource_of_an_accelerator_tells_kind_and_vendor(tag, pod, resour
 @pytest.mark.parametrize(
     "resource",
     [
-        "hugepages-2Mi",
-        "rdma/hca_shared_devices_a",
-        "nvidia.com/rdma_shared_device",
-        "nvidia.com/hostdev",
-        "amd.com/nic",
-        "vpc.amazonaws.com/efa",
-        "vpc.amazonaws.com/pod-eni",
-        "smarter-devices/fuse",
-        "devices.kubevirt.io/kvm",
-        "intel.com/intel_sriov_netdevice",
-        "openshift.io/mlxnics",
-        "networking.gke.io.networks/vpc1.IP",
-        "qat.intel.com/generic",
-        "attachable-volumes.kubernetes.io/disks",
-        "kubernetes.io/batch-cpu",
-        "tke.cloud.tencent.com/eni-ip",
+        *("hugepages-2Mi", "rdma/hca_shared_devices_a", "nvidia.com/rdma_shared_device", "nvidia.com/hostdev"),
+        *("amd.com/nic", "vpc.amazonaws.com/efa", "vpc.amazonaws.com/pod-eni", "smarter-devices/fuse"),
+        *("devices.kubevirt.io/kvm", "intel.com/intel_sriov_netdevice", "openshift.io/mlxnics"),
+        *("networking.gke.io.networks/vpc1.IP", "qat.intel.com/generic", "attachable-volumes.kubernetes.io/disks"),
+        *("kubernetes.io/batch-cpu", "tke.cloud.tencent.com/eni-ip"),
     ],
 )
 def test_ome_8_other_devices_make_no_accelerator(tag, pod, node, resource):
@@ -76,14 +56,12 @@ def test_ome_8_other_devices_make_no_accelerator(tag, pod, node, resource):
         "aws.amazon.com/thing",
     ],
 )
-def test_ome_8_unknown_resource_is_unknown_hardware_never_a_cpu(inventory_of, pod, node, resource):
+def test_ome_8_unknown_resource_is_unknown_hardware_never_a_cpu(merged, pod, node, resource):
     # the labels of the node are those of a GPU, and the pod requests something else
-    merged = TagBuilder(inventory_of([node(H100), pod({resource: "2"})])).build(
-        Endpoint("vllm-a", "10.0.0.11", 80, "llm")
-    )
-    assert (merged.tag.kind, merged.tag.has_accelerator) == (AcceleratorKind.UNKNOWN, False)
-    assert (merged.tag.count, merged.tag.model, merged.tag.memory_bytes) == (2, "", None)
-    (warning,) = merged.warnings
+    found = merged([node(H100), pod({resource: "2"})])
+    assert (found.tag.kind, found.tag.has_accelerator) == (AcceleratorKind.UNKNOWN, False)
+    assert (found.tag.count, found.tag.model, found.tag.memory_bytes) == (2, "", None)
+    (warning,) = found.warnings
     assert warning.startswith(f"the pod requests {resource}, ")
     assert "write an AcceleratorClass with this name under resources" in warning
 
@@ -93,21 +71,14 @@ def test_ome_8_amounts_beside_a_gpu_are_not_counted(tag, pod, node):
     assert (found.kind, found.model, found.count) == (AcceleratorKind.GPU, "h100", 1)
 
 
-def test_ome_2_class_makes_a_resource_known(inventory_of, pod):
-    each = {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "acme-npu"},
-        "spec": {
-            "vendor": "acme", "model": "npu", "resources": [{"name": "acme.example/npu", "quantity": "1"}],
-            "capabilities": {"memoryGB": "64Gi"},
-        },
-    }  # fmt: skip
-    merged = TagBuilder(inventory_of([each, pod({"acme.example/npu": "4"})]), TaggerOptions()).build(
-        Endpoint("vllm-a", "10.0.0.11", 80, "llm")
+def test_ome_2_class_makes_a_resource_known(merged, pod, accelerator_class):
+    resources = [{"name": "acme.example/npu", "quantity": "1"}]
+    each = accelerator_class(
+        "acme-npu", vendor="acme", model="npu", resources=resources, capabilities={"memoryGB": "64Gi"}
     )
-    assert (merged.tag.vendor, merged.tag.count, merged.tag.classes) == ("acme", 4, ("acme-npu",))
-    assert merged.warnings == ()
+    found = merged([each, pod({"acme.example/npu": "4"})])
+    assert (found.tag.vendor, found.tag.count, found.tag.classes) == ("acme", 4, ("acme-npu",))
+    assert found.warnings == ()
 
 
 def test_labels_of_another_vendor_do_not_describe_the_devices(tag, pod, node):
@@ -123,6 +94,5 @@ def test_labels_of_another_vendor_do_not_describe_the_devices(tag, pod, node):
         ({"vendor": "acme"}, AcceleratorKind.GPU),
     ],
 )
-def test_kind_of_a_class_follows_from_its_model_resource_or_vendor(tag, spec, kind):
-    each = {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": "x"}, "spec": spec}
-    assert tag([each], accelerator=AcceleratorDeclaration(accelerator_class="x")).kind is kind
+def test_kind_of_a_class_follows_from_its_model_resource_or_vendor(tag, accelerator_class, spec, kind):
+    assert tag([accelerator_class("x", **spec)], accelerator=AcceleratorDeclaration(accelerator_class="x")).kind is kind
