@@ -4,12 +4,11 @@
 import pytest
 import yaml
 
-from epp.framework.clock import ManualClock
 from epp.framework.endpoint import Endpoint
-from epp.framework.registry import Registry
 from epp.hardware.node_devices import IdleNode
 from epp.hardware.tagger import AcceleratorTagger
 from tests.support.config_files import replace
+from tests.support.plugins import built
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
@@ -24,9 +23,7 @@ def tagger(tmp_path):
         (tmp_path / "prices.yaml").write_text(PRICES)
         write(tmp_path, *documents)
         files = {"paths": [str(tmp_path / "objects.yaml")], "prices": str(tmp_path / "prices.yaml")}
-        found = Registry().build("accelerator-data-source", files, name="hardware", clock=ManualClock())
-        assert isinstance(found, AcceleratorTagger)
-        return found
+        return built(AcceleratorTagger, files)
 
     return build
 
@@ -76,11 +73,8 @@ async def test_tf_21_idle_nodes_follow_their_objects(tagger, node, pod, tmp_path
 
 
 def test_tf_21_gpus_of_tensor_fusion_and_slices_count_by_their_users(tagger, node, documents):
-    of_slices = node(
-        {"nvidia.com/mig.capable": "true", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
-        name="sliced",
-        allocatable={"nvidia.com/mig-3g.40gb": "2", "nvidia.com/gpu": "0"},
-    )
+    labels = {"nvidia.com/mig.capable": "true", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    of_slices = node(labels, name="sliced", allocatable={"nvidia.com/mig-3g.40gb": "2", "nvidia.com/gpu": "0"})
     found = {each.node: each for each in tagger(of_slices, *documents("tensor-fusion")).idle_nodes()}
     assert (found["sliced"].devices, found["sliced"].free) == (2, 2)
 

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import ConfigurationError, Endpoint, ManualClock
+from epp.framework import ConfigurationError, Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.framework.files import UNCHANGED_SECONDS
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
-from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.mig import UNKNOWN_SLICE
 from epp.hardware.prices import PriceList, read_prices
-from epp.hardware.tag_builder import TagBuilder
+from epp.hardware.tagger import AcceleratorTagger
 from epp.runtime.followed_files import ParsedFile
+from tests.support import plugins
 
 YAML = Path("prices.yaml")
 MACHINE, REGION = "node.kubernetes.io/instance-type", "topology.kubernetes.io/region"
@@ -32,14 +31,9 @@ def price_list(text, path=YAML):
 
 
 @pytest.fixture
-def priced(inventory_of):
+def priced(merged):
     """Tag the endpoint of pod llm/vllm-a by documents and a price file."""
-
-    def build(text, documents, *, endpoint=None, options=None):
-        builder = TagBuilder(inventory_of(documents), TaggerOptions(**options or {}), prices=price_list(text))
-        return builder.build(endpoint or Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
-
-    return build
+    return lambda text, documents, **more: merged(documents, prices=price_list(text), **more)
 
 
 def test_ome_7_price_of_a_machine_is_divided_by_its_accelerators(priced, pod, node):
@@ -101,12 +95,10 @@ def test_ome_7_what_the_operator_declares_goes_before_the_file_and_the_file_befo
     world = [*documents("ome-classes", "kueue-and-costs"), node(H100), pod({"nvidia.com/gpu": "1"})]
     assert priced(text, world).tag.cost.per_hour == 3.5
     assert priced("prices: [{accelerator: t4, perHour: 1}]", world).tag.cost.per_hour == 4.25  # of the class
-    declared = Endpoint(
-        "vllm-a", "10.0.0.11", 8000, "llm", accelerator=AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb")
-    )
-    assert priced(text, world, endpoint=declared).tag.cost.per_hour == 3.5  # not that of the class it names
-    own = Endpoint("vllm-a", "10.0.0.11", 8000, "llm", accelerator=AcceleratorDeclaration(cost_per_hour=2.0))
-    assert priced(text, world, endpoint=own).tag.cost.per_hour == 2.0
+    declared = AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb")
+    assert priced(text, world, accelerator=declared).tag.cost.per_hour == 3.5  # not that of the class it names
+    own = AcceleratorDeclaration(cost_per_hour=2.0)
+    assert priced(text, world, accelerator=own).tag.cost.per_hour == 2.0
 
 
 def test_ome_7_slices_pay_their_share_of_a_device_of_the_machine(priced, pod, node):
@@ -247,8 +239,7 @@ def test_any_bytes_are_a_price_list_or_a_clear_error(content, path):
 def tagger(tmp_path):
     def build(text):
         (tmp_path / "prices.yaml").write_text(text)
-        parameters = {"prices": str(tmp_path / "prices.yaml")}
-        return Registry().build("accelerator-data-source", parameters, name="hardware", clock=ManualClock())
+        return plugins.built(AcceleratorTagger, {"prices": str(tmp_path / "prices.yaml")})
 
     return build
 
@@ -308,4 +299,4 @@ async def test_ome_7_mistakes_at_the_start_leave_the_rest_in_effect_until_a_bett
 
 def test_ome_7_missing_file_is_refused_at_the_start():
     with pytest.raises(ConfigurationError, match=r"prices: '/nowhere.yaml': cannot be read"):
-        Registry().build("accelerator-data-source", {"prices": "/nowhere.yaml"}, name="h", clock=ManualClock())
+        plugins.built(AcceleratorTagger, {"prices": "/nowhere.yaml"})

@@ -4,11 +4,10 @@
 import pytest
 import yaml
 
-from epp.framework import ManualClock
-from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
 from epp.hardware.tensor_fusion import QuotaLine, quota_reports
 from tests.support.kube.manifests import manifest
+from tests.support.plugins import built
 
 GIB = 2**30
 
@@ -74,10 +73,8 @@ def test_tf_1_impossible_values_are_said_and_ignored(reports):
 def test_tf_1_quotas_are_metrics_of_bounded_number(tmp_path):
     many = [quota({"workers": 4}, maxWorkers=4, namespace=f"team-{i:03}") for i in range(120)]
     (tmp_path / "quotas.yaml").write_text(yaml.safe_dump_all(many))
-    registry = Registry({})
-    registry.register(AcceleratorTagger)
-    tagger = registry.build("accelerator-data-source", {"paths": [str(tmp_path)]}, name="hardware", clock=ManualClock())
-    samples = {(each.metric.name, *each.labels): each.value for each in tagger.samples}
+    samples = built(AcceleratorTagger, {"paths": [str(tmp_path)]}).samples
+    samples = {(each.metric.name, *each.labels): each.value for each in samples}
     assert len(samples) == 300
     labels = ("team-000", "quota", "workers")
     assert samples["gpu_quota_limit", *labels] == samples["gpu_quota_used", *labels] == 4

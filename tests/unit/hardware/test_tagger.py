@@ -11,20 +11,20 @@ from structlog.testing import capture_logs
 from epp.framework import ConfigurationError, Endpoint, ManualClock
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, AcceleratorTag
 from epp.framework.datalayer import AffectedEndpoints
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS
 from epp.hardware.tagger import AcceleratorTagger
 from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
+from tests.support import hardware_objects as objects
+from tests.support import plugins
 from tests.support.config_files import replace
-from tests.support.kube.manifests import manifest
 from tests.support.waiting import until
 
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
 
 
 def source(**parameters) -> AcceleratorTagger:
-    return Registry().build("accelerator-data-source", parameters, name="hardware", clock=ManualClock())
+    return plugins.built(AcceleratorTagger, parameters)
 
 
 def tag(built: AcceleratorTagger, **fields) -> AcceleratorTag:
@@ -32,9 +32,7 @@ def tag(built: AcceleratorTagger, **fields) -> AcceleratorTag:
 
 
 def accelerator_class(price: str, *, name: str = "cheap-t4") -> dict:
-    return manifest(
-        "ome.io/v1beta1", "AcceleratorClass", name, spec={"discovery": {"nodeSelector": T4}, "cost": {"perHour": price}}
-    )
+    return objects.accelerator_class(name, discovery={"nodeSelector": T4}, cost={"perHour": price})
 
 
 def test_declaration_of_the_endpoint_list_goes_first():
@@ -59,7 +57,7 @@ def test_classes_of_the_files_tag_the_endpoints_they_match(tmp_path):
 
 
 def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
-    bad = {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": "bad"}, "spec": 7}
+    bad = {**objects.accelerator_class("bad"), "spec": 7}
     replace(tmp_path / "classes.yaml", yaml.safe_dump_all([bad, accelerator_class("0.53")]))
     replace(tmp_path / "broken.yaml", "{")
     built = source(paths=[str(tmp_path)])
@@ -70,8 +68,8 @@ def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):
 
 
 def test_ome_15_devices_of_each_class_are_metrics(tmp_path):
-    node = manifest("v1", "Node", "n1", metadata={"labels": T4}, status={"allocatable": {"nvidia.com/gpu": "4"}})
-    others = [{**accelerator_class("1", name=f"c{number}"), "spec": {}} for number in range(300)]
+    node = objects.node(T4, name="n1", allocatable={"nvidia.com/gpu": "4"})
+    others = [objects.accelerator_class(f"c{number}") for number in range(300)]
     replace(tmp_path / "objects.yaml", yaml.safe_dump_all([accelerator_class("0.53"), node, *others]))
     samples = source(paths=[str(tmp_path)]).samples
     of_classes = [each for each in samples if each.metric.name.startswith("accelerator_class_")]
@@ -140,9 +138,7 @@ async def test_changed_file_tags_all_endpoints_anew(tmp_path):
     tasks = [asyncio.create_task(tagging.follow())]
     tasks.append(asyncio.create_task(built.follow(partial(tagging.retag, built))))
     try:
-        fresh = tmp_path / "fresh"
-        replace(fresh, yaml.safe_dump(accelerator_class("0.35", name="cheaper-t4")))
-        fresh.replace(path)
+        replace(path, yaml.safe_dump(accelerator_class("0.35", name="cheaper-t4")))
         await until(lambda: tags()[0].primary_class == "cheaper-t4", "the new class has effect")
     finally:
         for task in tasks:
@@ -184,19 +180,7 @@ def test_pool_that_is_wrong_all_over_does_not_fill_the_log():
 
 def test_tf_4_labels_of_the_node_are_an_attribute(tmp_path):
     file = tmp_path / "objects.yaml"
-    replace(
-        file,
-        """
-apiVersion: v1
-kind: Node
-metadata: {name: n1, labels: {zone: z1}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: vllm-a, namespace: llm}
-spec: {nodeName: n1, containers: []}
-""",
-    )
+    replace(file, yaml.safe_dump_all([objects.node({"zone": "z1"}, name="n1"), objects.pod(node="n1")]))
     tagger = source(paths=[str(file)])
 
     def labels(**endpoint):

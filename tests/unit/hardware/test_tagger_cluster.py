@@ -14,15 +14,16 @@ from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind, Reading
 from epp.framework.datalayer import AffectedEndpoints, every_endpoint
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.plugin_status import InputProblem
-from epp.framework.registry import Registry
 from epp.framework.snapshot import ACCELERATOR
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.cluster import Cluster
 from epp.kube.readers import ClusterReaders
 from epp.kube.resources import ACCELERATORS, PODS
 from epp.runtime.supervisor import Supervisor
+from tests.support import hardware_objects as objects
 from tests.support.config_files import replace
 from tests.support.kube.fake_api import FakeApi
+from tests.support.plugins import built
 from tests.support.waiting import until
 
 NODE, POD, CLASS = ObjectKind("", "Node"), ObjectKind("", "Pod"), ObjectKind("ome.io", "AcceleratorClass")
@@ -39,36 +40,23 @@ def clock() -> ManualClock:
 @pytest.fixture
 def source(clock):
     def build(**parameters) -> AcceleratorTagger:
-        return Registry().build("accelerator-data-source", parameters, name="hardware", clock=clock)
+        return built(AcceleratorTagger, parameters, clock=clock)
 
     return build
 
 
 def node(name: str, product: str) -> dict:
     labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "8"}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    return objects.node(labels, name=name)
 
 
-def pod(name: str, uid: str, gpus: int, node: str = "n1") -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "llm", "uid": uid},
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "v", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}],
-        },
-        "status": {"podIP": "10.0.0.1", "phase": "Running"},
-    }
+def pod(name: str, uid: str, gpus: int) -> dict:
+    return objects.pod({"nvidia.com/gpu": str(gpus)}, name=name, uid=uid, node="n1", status={"podIP": "10.0.0.1"})
 
 
 def gold(product: str, **capabilities: str) -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "gold"},
-        "spec": {"discovery": {"nodeSelector": {"nvidia.com/gpu.product": product}}, "capabilities": capabilities},
-    }
+    selector = {"nvidia.com/gpu.product": product}
+    return objects.accelerator_class("gold", discovery={"nodeSelector": selector}, capabilities=capabilities)
 
 
 def of(kind: ObjectKind, *documents: dict, gone: Sequence[str] = ()) -> ObjectsOfKind:
@@ -106,15 +94,8 @@ async def test_is_17_config_maps_of_slices_are_read_once_an_object_of_instaslice
     try:
         await readers.connect([Reading(tagger, tuple(tagger.kinds))], lambda *_: None)
         assert maps not in api.requests
-        result = {"configMapResourceIdentifier": name, "gpuUUID": "GPU-0a", "migPlacement": {"size": 4, "start": 0}}
-        request = {"profile": "3g.20gb", "podRef": {"namespace": "llm", "name": "a"}}
-        of_node = {
-            "apiVersion": "inference.redhat.com/v1alpha1",
-            "kind": "Instaslice",
-            "metadata": {"namespace": "instaslice-system"},
-            "spec": {"podAllocationRequests": {"uid-a": request}},
-            "status": {"podAllocationResults": {"uid-a": result}},
-        }
+        of_node = objects.instaslice("3g.20gb", name="n1", pod="a")
+        of_node["status"]["podAllocationResults"]["uid-a"]["configMapResourceIdentifier"] = name
         api.put(slices, "n1", **of_node)
         await until(lambda: [each.id for each in tag(tagger).devices] == [uuid], "the slice has its UUID")
         assert tagger.inventory.unit_costs == {}  # of a name that is not read
@@ -225,14 +206,7 @@ CLAIM = ObjectKind("inference.redhat.com", "AllocationClaim")
 
 
 def claim(name: str, profile: str) -> dict:
-    reference = {"kind": "Pod", "namespace": "llm", "name": "a", "uid": "uid-a"}
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "AllocationClaim",
-        "metadata": {"name": name, "namespace": "das-operator"},
-        "spec": {"profile": profile, "podRef": reference, "gpuUUID": "GPU-a", "nodename": "n1"},
-        "status": {"state": "inUse"},
-    }
+    return objects.allocation_claim(profile, name=name, pod="a", node="n1", gpu="GPU-a")
 
 
 def test_slice_that_the_gpu_of_a_node_cannot_have_is_said_of_the_cluster_until_it_is_corrected(source):
