@@ -14,17 +14,8 @@ BY_NAME = {product.name: product for product in PRODUCTS}
 
 # fp16 of the tensor cores for one of fp32; None where that of a product was cut for export
 _TO_FP32 = {
-    (6, 0): 2,
-    (7, 0): 8,
-    (7, 5): 8,
-    (8, 0): 16,
-    (8, 6): 4,
-    (8, 9): 4,
-    (9, 0): 15,
-    (10, 0): 30,
-    (10, 3): 30,
-    (12, 0): 4,
-}
+    (6, 0): 2, (7, 0): 8, (7, 5): 8, (8, 0): 16, (8, 6): 4, (8, 9): 4, (9, 0): 15, (10, 0): 30, (10, 3): 30, (12, 0): 4,
+}  # fmt: skip
 _HALF_RATE = {"a10g", "l40", "l20"}
 """Cards of data centres that halve the figure when they accumulate in fp32, as GeForce does."""
 _CUT = {"h20", "h20-3e"}
@@ -89,37 +80,21 @@ def test_compute_units_reach_their_figure_at_a_clock_that_they_have(product: Pro
     assert 1.3 < gigahertz < (2.6 if product.family.startswith(("cdna", "rdna3")) else 3.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "with_sparsity"),
-    [
-        # as data sheets print them
-        ("a100-sxm-80gb", 624),
-        ("a30", 330),
-        ("a10", 250),
-        ("a10g", 140),
-        ("a40", 299.4),
-        ("rtx-a6000", 309.7),
-        ("l4", 242),
-        ("l40", 362.1),
-        ("l40s", 733),
-        ("h100-sxm-80gb", 1979),
-        ("h100-pcie-80gb", 1513),
-        ("h100-nvl-94gb", 1671),
-        ("h200-sxm-141gb", 1979),
-        ("h200-nvl-141gb", 1671),
-        ("b200", 36_000 / 8),
-        ("b300", 36_000 / 8),
-        ("gb200", 360_000 / 72),
-        ("gb300", 360_000 / 72),
-        ("mi300x", 2614.9),
-        ("mi355x", 5033.2),
-        # of fp4, which is four times fp16
-        ("rtx-pro-6000-workstation", 4030 / 4),
-        ("rtx-pro-6000-max-q", 3511 / 4),
-        ("rtx-pro-5000", 2064 / 4),
-        ("rtx-pro-4500", 1687 / 4),
-    ],
-)
+WITH_SPARSITY = {
+    # as data sheets print them
+    "a100-sxm-80gb": 624, "a30": 330, "a10": 250, "a10g": 140, "a40": 299.4, "rtx-a6000": 309.7,
+    "l4": 242, "l40": 362.1, "l40s": 733,
+    "h100-sxm-80gb": 1979, "h100-pcie-80gb": 1513, "h100-nvl-94gb": 1671,
+    "h200-sxm-141gb": 1979, "h200-nvl-141gb": 1671,
+    "b200": 36_000 / 8, "b300": 36_000 / 8, "gb200": 360_000 / 72, "gb300": 360_000 / 72,
+    "mi300x": 2614.9, "mi355x": 5033.2,
+    # of fp4, which is four times fp16
+    "rtx-pro-6000-workstation": 4030 / 4, "rtx-pro-6000-max-q": 3511 / 4,
+    "rtx-pro-5000": 2064 / 4, "rtx-pro-4500": 1687 / 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "with_sparsity"), WITH_SPARSITY.items())
 def test_defect_9_fp16_is_half_of_the_figure_with_sparsity(name, with_sparsity):
     # 2 %: the 733 of an L40S are of fp8 at a higher clock than its 362
     assert BY_NAME[name].fp16 == pytest.approx(with_sparsity / 2, rel=0.02)

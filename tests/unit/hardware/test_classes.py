@@ -11,39 +11,36 @@ from tests.support.decoded_objects import decode
 
 GIB = 2**30
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+MIG_A100 = {
+    "nvidia.com/mig.capable": "true",
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
+    "nvidia.com/gpu.memory": "40960",
+}
 GPU = {"nvidia.com/gpu": "1"}
 
 
+def affinity(*terms):
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
 def test_ome_2_samples_tag_their_nodes(documents, node_labels, tag):
+    expected = {
+        "h100-node": ("nvidia-h100-80gb",), "mi300x": ("amd-mi300x",), "max1550": ("intel-max-1550",),
+        "gke-tpu": ("google-tpu-v5e-2x4",), "cpu-only": (),
+    }  # fmt: skip
     classes = documents("ome-classes")
-
-    def primary(labels):
-        return tag(classes, labels=node_labels[labels]).classes
-
-    assert primary("h100-node") == ("nvidia-h100-80gb",)
-    assert primary("mi300x") == ("amd-mi300x",)
-    assert primary("max1550") == ("intel-max-1550",)
-    assert primary("gke-tpu") == ("google-tpu-v5e-2x4",)
-    assert primary("cpu-only") == ()
+    assert {name: tag(classes, labels=node_labels[name]).classes for name in expected} == expected
 
 
 def test_ome_2_all_of_selector_affinity_and_resources_must_hold(documents, tag, node, pod):
-    labels = {
-        "nvidia.com/mig.capable": "true",
-        "nvidia.com/mig.strategy": "mixed",
-        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
-        "nvidia.com/gpu.memory": "40960",
-    }
+    def classes(resource="nvidia.com/mig-3g.20gb", **labels):
+        changed = {f"nvidia.com/{name.replace('_', '.')}": text for name, text in labels.items()}
+        return tag([*documents("ome-classes"), node({**MIG_A100, **changed}), pod({resource: "1"})]).classes
 
-    def classes(labels, resource="nvidia.com/mig-3g.20gb"):
-        return tag([*documents("ome-classes"), node(labels), pod({resource: "1"})]).classes
-
-    assert classes(labels) == ("nvidia-a100-40gb-mig-3g20gb",)
-    assert classes(labels, "mig.das.com/3g.20gb") == ("nvidia-a100-40gb-mig-3g20gb",)
-    assert classes(labels, "nvidia.com/mig-1g.5gb") == ()
-    assert classes(labels, "nvidia.com/gpu") == ()
-    assert classes({**labels, "nvidia.com/gpu.memory": "38000"}) == ()
-    assert classes({**labels, "nvidia.com/mig.capable": "false"}) == ()
+    assert classes() == classes("mig.das.com/3g.20gb") == ("nvidia-a100-40gb-mig-3g20gb",)
+    assert classes("nvidia.com/mig-1g.5gb") == classes("nvidia.com/gpu") == ()
+    assert classes(gpu_memory="38000") == classes(mig_capable="false") == ()
 
 
 def test_ome_2_the_most_specific_class_goes_first_in_any_order(accelerator_class, tag, node, pod):
@@ -70,10 +67,8 @@ def test_ome_2_slices_go_before_whole_devices(accelerator_class, tag, node, pod)
 
 
 def test_defect_5_empty_class_tags_no_endpoint(accelerator_class, tag, node, pod):
-    assert tag([accelerator_class("empty"), node(H100), pod(GPU)]).classes == ()
-    assert tag([accelerator_class("empty", discovery={"nodeSelector": {}}), node(H100), pod(GPU)]).classes == ()
-    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}}
-    assert tag([accelerator_class("empty", discovery={"affinity": required}), node(H100), pod(GPU)]).classes == ()
+    for spec in ({}, {"discovery": {"nodeSelector": {}}}, {"discovery": affinity({})}):
+        assert tag([accelerator_class("empty", **spec), node(H100), pod(GPU)]).classes == ()
 
 
 def test_ome_2_empty_discovery_takes_what_is_asked_for_by_its_resources(accelerator_class, tag, node, pod):
@@ -107,20 +102,16 @@ def test_ome_2_known_pci_ids_must_fit_beside_a_selector(accelerator_class, tag, 
 
 
 def test_ome_2_a_slice_that_nobody_knows_of_is_not_there(documents, tag):
-    labels = {"nvidia.com/mig.capable": "true", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
-    found = tag(documents("ome-classes"), labels={**labels, "nvidia.com/gpu.memory": "40960"})
-    assert found.classes == ()
+    assert tag(documents("ome-classes"), labels=MIG_A100).classes == ()
 
 
 def test_ome_13_flavor_finds_the_nodes_of_a_class_without_discovery(accelerator_class, documents, tag, node, pod):
     flavored = accelerator_class("h100", integration={"kueueResourceFlavor": "h100-flavor", "volcanoGPUType": "H100"})
     flavors = [each for each in documents("kueue-and-costs") if each["kind"] == "ResourceFlavor"]
     found = tag([flavored, *flavors, node(H100), pod(GPU)])
-    assert found.classes == ("h100",)
-    assert found.attributes["ome.io/volcanoGPUType"] == "H100"
+    assert (found.classes, found.attributes["ome.io/volcanoGPUType"]) == (("h100",), "H100")
     assert tag([flavored, *flavors, node(), pod(GPU)]).classes == ()
-    decoded = decode([flavored])
-    (problem,) = Inventory.build([decoded.file]).problems
+    (problem,) = Inventory.build([decode([flavored]).file]).problems
     assert problem == (
         "AcceleratorClass h100: there is no ResourceFlavor h100-flavor to select its nodes by: "
         "add it, or write a nodeSelector"
@@ -186,9 +177,7 @@ def test_figures_of_a_class_reach_the_tag(documents, tag, node, pod):
 
 
 def test_figures_of_a_class_of_slices_are_those_of_the_slice(documents, tag, node, pod):
-    labels = {"nvidia.com/mig.capable": "true", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
-    documents = [*documents("ome-classes"), node({**labels, "nvidia.com/gpu.memory": "40960"})]
-    found = tag([*documents, pod({"nvidia.com/mig-3g.20gb": "2"})])
+    found = tag([*documents("ome-classes"), node(MIG_A100), pod({"nvidia.com/mig-3g.20gb": "2"})])
     assert found.count == 2
     assert found.memory_bytes == 20 * GIB
     # 133 TFLOPS and $0.90 are what one slice has and costs
@@ -230,11 +219,10 @@ def test_ome_11_one_bad_class_leaves_the_others(accelerator_class):
 def test_numbers_of_any_length_stop_nothing(accelerator_class):
     long = "9" * 5000
     gt = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": [long]}]}
-    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [gt]}}}
     capabilities = {"computeCapability": long, "performance": {"fp16Tflops": float("inf")}}
     documents = [
-        accelerator_class("a", discovery={"affinity": required}, cost={"perHour": long}),
-        accelerator_class("b", discovery={"affinity": required}),
+        accelerator_class("a", discovery=affinity(gt), cost={"perHour": long}),
+        accelerator_class("b", discovery=affinity(gt)),
         accelerator_class("c", discovery={"nodeSelector": H100}, capabilities=capabilities),
     ]
     inventory = Inventory.build([decode(documents).file])
@@ -244,11 +232,10 @@ def test_numbers_of_any_length_stop_nothing(accelerator_class):
     assert tag.tflops() == 989  # the catalogue's
 
 
-def test_defect_3_class_that_is_not_there_leaves_the_endpoint_what_is_known(documents, inventory_of, node_labels):
+def test_defect_3_class_that_is_not_there_leaves_the_endpoint_what_is_known(documents, merged, node_labels):
     declared = AcceleratorDeclaration(accelerator_class="h1OO")
-    endpoint = Endpoint("e", "10.0.0.1", 8000, labels=node_labels["h100-node"], accelerator=declared)
-    merged = TagBuilder(inventory_of(documents("ome-classes"))).build(endpoint)
-    assert merged.tag.classes == ("nvidia-h100-80gb",)
-    assert merged.warnings == (
+    found = merged(documents("ome-classes"), labels=node_labels["h100-node"], accelerator=declared)
+    assert found.tag.classes == ("nvidia-h100-80gb",)
+    assert found.warnings == (
         "endpoint list: 'h1OO' is neither an AcceleratorClass nor a product of the catalogue; ignored",
     )

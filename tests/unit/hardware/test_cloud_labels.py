@@ -6,9 +6,7 @@ import pytest
 from epp.framework.accelerators.tag import HOST_GBPS, NETWORK_GBPS, AcceleratorKind, AcceleratorTag
 from epp.hardware.facts.merge import merge
 from epp.hardware.node_labels import facts_from_labels
-
-GIB = 2**30
-MIB = 2**20
+from tests.support.hardware_objects import GIB, MIB
 
 
 def tag_of(labels: dict[str, str]) -> AcceleratorTag:
@@ -46,13 +44,11 @@ def test_memory_that_no_device_has_is_ignored_with_a_warning(memory):
 def test_ome_14_machine_type_tells_variants_of_a_product_apart():
     label = {"karpenter.azure.com/sku-gpu-name": "H100", "karpenter.azure.com/sku-gpu-manufacturer": "nvidia"}
     assert tag_of(label).memory_bytes == 80 * GIB
-    nvl = tag_of({**label, "node.kubernetes.io/instance-type": "Standard_NC40ads_H100_v5"})
+    machine = {"node.kubernetes.io/instance-type": "Standard_NC40ads_H100_v5"}
+    nvl = tag_of({**label, **machine})
     assert (nvl.memory_bytes, nvl.performance.fp16) == (94 * GIB, 835)
     # a label that names the variant goes before the machine type
-    own = {
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-        "node.kubernetes.io/instance-type": "Standard_NC40ads_H100_v5",
-    }
+    own = {**machine, "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert tag_of(own).memory_bytes == 80 * GIB
 
 

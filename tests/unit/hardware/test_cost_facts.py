@@ -3,8 +3,7 @@
 
 import pytest
 
-from epp.framework.endpoint import Endpoint
-from epp.hardware.tag_builder import TagBuilder
+from tests.support.kube.manifests import manifest
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-PCIE-80GB"}
@@ -29,15 +28,10 @@ def test_het_5_variant_cost_is_that_of_the_whole_endpoint(documents, tag, pod, n
 
 
 @pytest.mark.parametrize(("spec", "warned"), [({}, 0), ({"variantCost": "10.0"}, 1), ({"variantCost": "10"}, 1)])
-def test_price_that_nobody_gave_is_unknown(inventory_of, pod, node, spec, warned):
-    variant = {
-        "apiVersion": "llmd.ai/v1alpha1",
-        "kind": "VariantAutoscaling",
-        "metadata": {"name": "chat-h100", "namespace": "llm"},
-        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "chat-h100"}, **spec},
-    }
-    world = [variant, node(H100), pod({"nvidia.com/gpu": "4"}, metadata=OWNED)]
-    found = TagBuilder(inventory_of(world)).build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm"))
+def test_price_that_nobody_gave_is_unknown(merged, pod, node, spec, warned):
+    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "chat-h100"}, **spec}
+    variant = manifest("llmd.ai/v1alpha1", "VariantAutoscaling", "chat-h100", "llm", spec=spec)
+    found = merged([variant, node(H100), pod({"nvidia.com/gpu": "4"}, metadata=OWNED)])
     assert found.tag.cost_per_hour() is None  # a cluster writes 10.0 where nobody wrote anything
     assert "per_hour" not in found.tag.provenance
     assert len(found.warnings) == warned

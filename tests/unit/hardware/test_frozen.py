@@ -4,10 +4,6 @@
 import pytest
 
 from epp.framework.accelerators.tag import FROZEN
-from epp.framework.endpoint import Endpoint
-from epp.hardware.endpoint_context import TaggerOptions
-from epp.hardware.inventory import Inventory
-from epp.hardware.tag_builder import TagBuilder
 
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
@@ -33,8 +29,7 @@ def test_tf_20_custom_domain_is_that_of_tensor_fusion(tag, pod):
     assert tag(documents, options={"tensor_fusion_domain": "gpu.example.com"}).attributes[FROZEN] == "disk"
 
 
-def test_tf_20_other_values_are_said_and_ignored():
-    builder = TagBuilder(Inventory(), TaggerOptions())
-    merged = builder.build(Endpoint("e", "10.0.0.1", 8000, labels={"llm-d.ai/frozen": "ice"}))
-    assert FROZEN not in merged.tag.attributes
-    assert merged.warnings == ("llm-d.ai/frozen is 'ice': write memory or disk, or remove it; it is ignored",)
+def test_tf_20_other_values_are_said_and_ignored(merged):
+    found = merged(labels={"llm-d.ai/frozen": "ice"})
+    assert FROZEN not in found.tag.attributes
+    assert found.warnings == ("llm-d.ai/frozen is 'ice': write memory or disk, or remove it; it is ignored",)

@@ -51,17 +51,19 @@ def test_inventory_that_follows_changes_is_the_one_of_what_is_there_now(steps):
         assert inventory == Inventory.build([state.as_file()])
 
 
+def by_node(each: Pod) -> set[str]:
+    return {each.spec.node_name}
+
+
 def test_objects_of_a_key_are_in_the_order_of_their_ids_whenever_they_came():
     first, second = pod("a", "n1", "", ""), pod("b", "n1", "", "")
-    index = reindexed({}, difference({}, {"llm/b": second}), lambda each: {each.spec.node_name})
-    later = reindexed(
-        index, difference({"llm/b": second}, {"llm/b": second, "llm/a": first}), lambda each: {each.spec.node_name}
-    )
+    index = reindexed({}, difference({}, {"llm/b": second}), by_node)
+    later = reindexed(index, difference({"llm/b": second}, {"llm/b": second, "llm/a": first}), by_node)
     assert later == {"n1": (first, second)}
     assert index == {"n1": (second,)}  # what was there before stays as it was
 
 
 def test_nothing_is_made_anew_where_nothing_changed():
     pods = {"llm/a": pod("a", "n1", "", "")}
-    index = reindexed({}, difference({}, pods), lambda each: {each.spec.node_name})
-    assert reindexed(index, difference(pods, dict(pods)), lambda each: {each.spec.node_name}) is index
+    index = reindexed({}, difference({}, pods), by_node)
+    assert reindexed(index, difference(pods, dict(pods)), by_node) is index

@@ -5,33 +5,18 @@ import pytest
 
 from epp.hardware.catalogue import CATALOGUE, INSTANCE_TYPES, InstanceType, find_instance_type, read_table
 
+MACHINES = {
+    "p5.48xlarge": ("h100", 8), "p4d.24xlarge": ("a100", 8), "p5en.48xlarge": ("h200", 8), "p3.2xlarge": ("v100", 1),
+    "g4dn.12xlarge": ("t4", 4), "g5.48xlarge": ("a10g", 8), "g6.xlarge": ("l4", 1), "g6e.12xlarge": ("l40s", 4),
+    "g7.12xlarge": ("rtx-pro-4500", 2), "p6e-gb300.36xlarge": ("gb300", 4), "ml.g5.xlarge": ("a10g", 1),
+    "Standard_NV24ads_V710_v5": ("radeon-pro-v710", 1), "Standard_ND96isr_H100_v5": ("h100", 8),
+    "standard_nc24ads_a100_v4": ("a100", 1), "Standard_NC4as_T4_v3": ("t4", 1),
+    "a2-ultragpu-4g": ("a100", 4), "a3-highgpu-8g": ("h100", 8), "g2-standard-24": ("l4", 2),
+    "ct5lp-hightpu-8t": ("v5e", 8), "BM.GPU.H100.8": ("h100", 8), "BM.GPU.MI300X.8": ("mi300x", 8),
+}  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("name", "model", "count"),
-    [
-        ("p5.48xlarge", "h100", 8),
-        ("p4d.24xlarge", "a100", 8),
-        ("p5en.48xlarge", "h200", 8),
-        ("p3.2xlarge", "v100", 1),
-        ("g4dn.12xlarge", "t4", 4),
-        ("g5.48xlarge", "a10g", 8),
-        ("g6.xlarge", "l4", 1),
-        ("g6e.12xlarge", "l40s", 4),
-        ("g7.12xlarge", "rtx-pro-4500", 2),
-        ("p6e-gb300.36xlarge", "gb300", 4),
-        ("Standard_NV24ads_V710_v5", "radeon-pro-v710", 1),
-        ("ml.g5.xlarge", "a10g", 1),
-        ("Standard_ND96isr_H100_v5", "h100", 8),
-        ("standard_nc24ads_a100_v4", "a100", 1),
-        ("Standard_NC4as_T4_v3", "t4", 1),
-        ("a2-ultragpu-4g", "a100", 4),
-        ("a3-highgpu-8g", "h100", 8),
-        ("g2-standard-24", "l4", 2),
-        ("ct5lp-hightpu-8t", "v5e", 8),
-        ("BM.GPU.H100.8", "h100", 8),
-        ("BM.GPU.MI300X.8", "mi300x", 8),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "model", "count"), [(name, *found) for name, found in MACHINES.items()])
 def test_ome_14_machine_types_tell_the_accelerators(name, model, count):
     machine = find_instance_type(name)
     product = CATALOGUE.find(machine.product)

@@ -9,28 +9,23 @@ import yaml
 
 from epp.framework import Candidates, Headers, Request, RequestBody
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selections
-from epp.framework.clock import ManualClock
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.hardware.inventory import Inventory
 from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.kube.objects.decode import ALL_KINDS, decode_object
 from epp.kube.objects.followed import FollowedObjects
 from tests.support.config_files import replace
-from tests.support.kube.manifests import manifest
+from tests.support.hardware_objects import GIB, accelerator_class
+from tests.support.kube.manifests import POLICIES, POOLS, manifest
+from tests.support.plugins import built
 from tests.support.waiting import until
 
-GIB = 2**30
 POOL = candidates(labels=[{}, {}])
 
 
 def build(**parameters) -> AcceleratorSelectionProducer:
-    registry = Registry({})
-    registry.register(AcceleratorSelectionProducer)
-    found = registry.build("accelerator-selection-producer", parameters, name="selection", clock=ManualClock())
-    assert isinstance(found, AcceleratorSelectionProducer)
-    return found
+    return built(AcceleratorSelectionProducer, parameters)
 
 
 def select(plugin, model: str = "m", objective: str = "", pool: Candidates = POOL, **asked: str) -> Selections:
@@ -56,12 +51,8 @@ def price(*args, **asked) -> float | None:
 
 
 def service(name: str = "chat", *, namespace: str = "team-a", model: str = "llama", annotations=None, **spec) -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {"name": name, "namespace": namespace, "annotations": annotations or {}},
-        "spec": {"model": {"name": model}, **spec},
-    }
+    metadata, spec = {"annotations": annotations or {}}, {"model": {"name": model}, **spec}
+    return manifest("ome.io/v1beta1", "InferenceService", name, namespace, metadata=metadata, spec=spec)
 
 
 def runtime(name: str, *, kind: str = "ClusterServingRuntime", namespace: str = "", **requirements) -> dict:
@@ -69,26 +60,14 @@ def runtime(name: str, *, kind: str = "ClusterServingRuntime", namespace: str = 
 
 
 def inference_pool(name: str, threshold: str) -> dict:
-    return {
-        "apiVersion": "inference.networking.k8s.io/v1",
-        "kind": "InferencePool",
-        "metadata": {"name": name, "namespace": "team-a", "annotations": {"ome.io/cost-threshold": threshold}},
-        "spec": {"selector": {"matchLabels": {"app": "a"}}, "targetPorts": [{"number": 8000}]},
-    }
+    metadata = {"annotations": {"ome.io/cost-threshold": threshold}}
+    spec = {"selector": {"matchLabels": {"app": "a"}}, "targetPorts": [{"number": 8000}]}
+    return manifest(POOLS, "InferencePool", name, "team-a", metadata=metadata, spec=spec)
 
 
 def objective(name: str, **annotations: str) -> dict:
-    return manifest(
-        "llm-d.ai/v1alpha2",
-        "InferenceObjective",
-        name,
-        metadata={"annotations": {f"ome.io/{key.replace('_', '-')}": text for key, text in annotations.items()}},
-        spec={"priority": 1},
-    )
-
-
-def gpu(name: str) -> dict:
-    return {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": {}}
+    texts = {f"ome.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    return manifest(POLICIES, "InferenceObjective", name, metadata={"annotations": texts}, spec={"priority": 1})
 
 
 @pytest.fixture
@@ -225,20 +204,16 @@ def test_ome_7_of_several_pools_the_named_one_counts_or_else_the_strictest(objec
 def test_ome_7_a_threshold_that_is_no_price_is_said_and_ignored(objects):
     plugin = build(paths=[objects(inference_pool("main", "-7"), inference_pool("b", "cheap"))])
     assert price(plugin) is None
-    said = [(each.kind, each.object, each.reason) for each in plugin.inputs.ignored]
-    assert said == [
-        (
-            "InferencePool",
-            f"team-a/{name}",
-            f"metadata.annotations[ome.io/cost-threshold] is {text!r}: write US dollars an hour, such as 0.5",
-        )
+    annotation, remedy = "metadata.annotations[ome.io/cost-threshold]", "write US dollars an hour, such as 0.5"
+    assert [(each.kind, each.object, each.reason) for each in plugin.inputs.ignored] == [
+        ("InferencePool", f"team-a/{name}", f"{annotation} is {text!r}: {remedy}")
         for name, text in (("main", "-7"), ("b", "cheap"))
     ]
 
 
 def test_ome_5_unknown_classes_and_runtimes_are_said_and_the_rest_counts(objects):
     path = objects(
-        gpu("h100"),
+        accelerator_class("h100"),
         runtime("vllm"),
         service(
             runtime={"name": "vlm"},
@@ -308,14 +283,9 @@ async def test_ome_5_objects_of_the_cluster_count_and_one_in_a_file_precedes(obj
 
 
 def test_ome_5_the_cluster_is_read_unless_told_otherwise():
-    kinds = {kind.kind for kind in build().kinds}
-    assert kinds == {
-        "AcceleratorClass",
-        "ClusterServingRuntime",
-        "InferenceObjective",
-        "InferencePool",
-        "InferenceService",
-        "ServingRuntime",
+    assert {kind.kind for kind in build().kinds} == {
+        *("AcceleratorClass", "ClusterServingRuntime", "ServingRuntime", "InferenceService"),
+        *("InferenceObjective", "InferencePool"),
     }
     assert build(readCluster=False).kinds == ()
 
@@ -341,7 +311,8 @@ async def test_ome_5_follows_until_cancelled(objects):
 
 def test_ome_5_the_inventory_of_hardware_says_what_is_wrong_with_services(objects):
     path = objects(
-        gpu("h100"), service(annotations={"ome.io/cost-threshold": "-3"}, **selector(excludedClasses=["h-1"]))
+        accelerator_class("h100"),
+        service(annotations={"ome.io/cost-threshold": "-3"}, **selector(excludedClasses=["h-1"])),
     )
     change = FollowedObjects([path], owner="test", grace_period="0s", kinds=ALL_KINDS).read(0.0)
     inventory = Inventory.build(change.files)

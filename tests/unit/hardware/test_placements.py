@@ -18,6 +18,10 @@ def gpu_pool(name="pool-a", template="packed"):
     return manifest("tensor-fusion.ai/v1", "GPUPool", name, spec={"schedulingConfigTemplate": template})
 
 
+def connections(number):
+    return {"type": "avoidTooMuchConnectionsOnSameGPU", "params": {"connectionNum": number}}
+
+
 @pytest.fixture
 def placement(inventory_of):
     """Placement of the endpoint of a pod, and the problems of the objects."""
@@ -54,11 +58,7 @@ def test_tf_1_custom_domain_counts_for_pools_too(placement, pod, domain):
 
 
 def test_tf_1_gpu_filters_and_local_gpus(placement, documents):
-    filters = [
-        {"type": "avoidTooMuchConnectionsOnSameGPU", "params": {"connectionNum": 150}},
-        {"type": "avoidTooMuchConnectionsOnSameGPU", "params": {"connectionNum": "90"}},
-        {"type": "avoidDifferentZone"},
-    ]
+    filters = [connections(150), connections("90"), {"type": "avoidDifferentZone"}]
     objects = [*documents("tensor-fusion"), gpu_pool(), template(gpuFilters=filters, allowUsingLocalGPU=False)]
     found, problems = placement(objects)
     assert problems == ()
@@ -84,10 +84,8 @@ def test_tf_1_unknown_mode_is_said_and_the_default_used(placement):
         ({"type": "avoidMondays"}, "type is 'avoidMondays': write avoidTooMuch"),
         ({}, "type is ''"),
         ({"type": "avoidTooMuchConnectionsOnSameGPU"}, "params.connectionNum is missing: write a whole number"),
-        ({"type": "avoidTooMuchConnectionsOnSameGPU", "params": {"connectionNum": -3}}, "params.connectionNum is -3"),
-        ({"type": "avoidTooMuchConnectionsOnSameGPU", "params": {"connectionNum": 0}}, "params.connectionNum is 0"),
-        ({"type": "avoidTooMuchConnectionsOnSameGPU", "params": {"connectionNum": True}}, "connectionNum is True"),
-        ({"type": "avoidTooMuchConnectionsOnSameGPU", "params": {"connectionNum": "9" * 30}}, "connectionNum is '99"),
+        *((connections(bad), f"params.connectionNum is {bad}") for bad in (-3, 0, True)),
+        (connections("9" * 30), "params.connectionNum is '99"),
         ({"type": "avoidDifferentZone", "params": {"topologyKey": 7}}, "params.topologyKey is 7: write a label"),
     ],
 )

@@ -2,9 +2,10 @@
 """What still fits, and what each class has left."""
 
 from epp.hardware.node_devices import ClassTotal, ClassTotals, fit_report
+from tests.support.hardware_objects import GPU_A
 
-GPU_A = "GPU-00000000-0000-0000-0000-00000000000a"
 GPU_B = "GPU-00000000-0000-0000-0000-00000000000b"
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
 
 
 def test_is_13_slices_that_still_fit(documents, inventory_of):
@@ -24,11 +25,10 @@ def test_defect_14_slices_that_are_only_tried_take_no_place(documents, inventory
 
 
 def test_ome_16_devices_of_each_class(documents, inventory_of, node, pod):
-    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
     world = [
         *documents("ome-classes"),
-        node(labels, name="n1", allocatable={"nvidia.com/gpu": "8", "cpu": "96"}),
-        node(labels, name="n2"),
+        node(H100, name="n1", allocatable={"nvidia.com/gpu": "8", "cpu": "96"}),
+        node(H100, name="n2"),
         pod({"nvidia.com/gpu": "3"}, node="n1"),
         pod({"nvidia.com/gpu": "4"}, node="n1", name="done", uid="d", status={"phase": "Succeeded"}),
         pod({"cpu": "3"}, node="n1", name="router", uid="r"),
@@ -39,8 +39,7 @@ def test_ome_16_devices_of_each_class(documents, inventory_of, node, pod):
 
 
 def test_ome_15_devices_of_each_class_follow_the_objects(documents, inventory_of, node, pod):
-    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
-    one, two = (node(labels, name=name, allocatable={"nvidia.com/gpu": "8"}) for name in ("n1", "n2"))
+    one, two = (node(H100, name=name, allocatable={"nvidia.com/gpu": "8"}) for name in ("n1", "n2"))
     user = pod({"nvidia.com/gpu": "3"}, node="n1")
     totals = ClassTotals()
     inventory = None
@@ -72,8 +71,7 @@ def test_ome_16_slices(documents, inventory_of, node, pod):
 
 
 def test_class_and_node_are_in_no_namespace_whatever_their_author_wrote(documents, inventory_of, node):
-    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
-    world = [*documents("ome-classes"), node(labels, name="n1")]
+    world = [*documents("ome-classes"), node(H100, name="n1")]
     for each in world:
         each["metadata"]["namespace"] = "default"
     assert ClassTotals().of(inventory_of(world))["nvidia-h100-80gb"].nodes == ("n1",)

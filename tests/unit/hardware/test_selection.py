@@ -12,15 +12,14 @@ from epp.framework.testing import candidates
 from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.routing.datastore import Datastore
 from epp.routing.director import Director, Runtime
+from tests.support.hardware_objects import GIB
+from tests.support.plugins import built
 
-GIB = 2**30
 POOL = candidates(labels=[{}])
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(AcceleratorSelectionProducer)
-    return registry.build("accelerator-selection-producer", parameters, name="selection", clock=ManualClock())
+    return built(AcceleratorSelectionProducer, parameters)
 
 
 def select(plugin, model="m", **asked):
@@ -42,34 +41,24 @@ LAYERS = {
 }
 
 
-def test_ome_5_defaults_hold_where_no_other_layer_speaks():
-    found = select(build(**LAYERS)).of("default")
-    assert found.classes == ("t4", "a100")
-    assert found.min_memory_bytes == 16 * GIB
-    assert found.excluded_classes == {"k80"}
-    assert found.policy == "cheapest"
-
-
-def test_ome_5_the_layer_of_a_model_replaces_lists_and_adds_to_bounds():
-    found = select(build(**LAYERS), model="big").default
-    assert found.classes == ("h100", "a100")
-    assert found.min_memory_bytes == 80 * GIB
-    assert found.excluded_classes == {"k80"}
-
-
-def test_ome_5_the_first_pattern_that_matches_counts_and_cannot_loosen():
-    found = select(build(**LAYERS), model="llama-3-8b").default
-    assert found.min_memory_bytes == 16 * GIB
-    assert found.excluded_classes == {"k80", "t4"}
-    assert found.vendors == ()
-
-
-def test_ome_5_the_layer_of_a_component_goes_above_that_of_the_model():
-    found = select(build(**LAYERS), model="big")
-    assert found.of("prefill").policy == "most-capable"
-    assert found.of("prefill").min_memory_bytes == 80 * GIB
-    assert found.of("decode").classes == ("l4",)
-    assert found.of("another") == found.default
+@pytest.mark.parametrize(
+    ("model", "profile", "expected"),
+    [
+        # defaults hold where no other layer speaks
+        ("m", "default", {"classes": ("t4", "a100"), "min_memory_bytes": 16 * GIB, "excluded_classes": {"k80"}}),
+        ("m", "default", {"policy": "cheapest"}),
+        # the layer of a model replaces lists and adds to bounds
+        ("big", "another", {"classes": ("h100", "a100"), "min_memory_bytes": 80 * GIB, "excluded_classes": {"k80"}}),
+        # the first pattern that matches counts, and cannot loosen
+        ("llama-3-8b", "", {"min_memory_bytes": 16 * GIB, "excluded_classes": {"k80", "t4"}, "vendors": ()}),
+        # the layer of a component goes above that of the model
+        ("big", "prefill", {"policy": "most-capable", "min_memory_bytes": 80 * GIB}),
+        ("big", "decode", {"classes": ("l4",)}),
+    ],
+)
+def test_ome_5_layers_of_defaults_models_and_components(model, profile, expected):
+    found = select(build(**LAYERS), model=model).of(profile)
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_ome_5_headers_are_not_looked_at_unless_allowed():
@@ -78,14 +67,8 @@ def test_ome_5_headers_are_not_looked_at_unless_allowed():
 
 def test_ome_5_headers_tighten_every_profile():
     plugin = build(**LAYERS, allowRequestOverrides=True)
-    found = select(
-        plugin,
-        min_memory="24Gi",
-        exclude_class="t4, v100",
-        features="FP8",
-        max_cost_per_hour="3.5",
-        policy="FirstAvailable",
-    )
+    asked = {"min_memory": "24Gi", "exclude_class": "t4, v100", "features": "FP8"}
+    found = select(plugin, **asked, max_cost_per_hour="3.5", policy="FirstAvailable")
     assert found.default.min_memory_bytes == 24 * GIB
     assert found.of("prefill").min_memory_bytes == 40 * GIB
     assert found.default.excluded_classes == {"k80", "t4", "v100"}
@@ -152,16 +135,9 @@ def test_ome_5_strict_a_header_that_cannot_be_read_is_a_bad_request_and_lenient_
 
 
 def test_is_6_gie_13_slices_kinds_and_vendors_can_be_asked_for_in_headers():
-    plugin = build(allowRequestOverrides=True)
-    found = select(
-        plugin,
-        kind="gpu",
-        vendor="nvidia",
-        mig_profile="nvidia.com/mig-3g.20gb",
-        exclude_mig_profile="1g.5gb+me",
-        min_compute_slices="2",
-        whole_device="false",
-    ).default
+    profiles = {"mig_profile": "nvidia.com/mig-3g.20gb", "exclude_mig_profile": "1g.5gb+me"}
+    slices = {**profiles, "min_compute_slices": "2", "whole_device": "false"}
+    found = select(build(allowRequestOverrides=True), kind="gpu", vendor="nvidia", **slices).default
     assert (found.kinds, found.vendors) == (("gpu",), ("nvidia",))
     assert found.mig_profiles == ("3g.20gb",)
     assert found.excluded_mig_profiles == {"1g.5gb+me"}

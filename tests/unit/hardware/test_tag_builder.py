@@ -5,13 +5,12 @@ import msgspec
 import pytest
 
 from epp.framework.accelerators.tag import AcceleratorDeclaration, AcceleratorKind, Sharing
-from epp.framework.endpoint import Endpoint
 from epp.hardware.catalogue import InstanceType
 from epp.hardware.endpoint_context import TaggerOptions
 from epp.hardware.facts.declared import AcceleratorOverride
-from epp.hardware.tag_builder import TagBuilder
+from tests.support.hardware_objects import GIB
+from tests.support.kube.manifests import manifest
 
-GIB = 2**30
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
 GPU = {"nvidia.com/gpu": "1"}
 
@@ -28,8 +27,7 @@ def test_ome_8_pod_that_nobody_knows_is_no_cpu(tag):
 
 def test_ome_8_pod_whose_claim_is_not_there_yet_is_no_cpu(tag, pod, documents):
     waiting = pod(status={"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]})
-    claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "llm"}}
-    assert tag([waiting, claim]).kind is AcceleratorKind.UNKNOWN
+    assert tag([waiting, manifest("resource.k8s.io/v1", "ResourceClaim", "c", "llm")]).kind is AcceleratorKind.UNKNOWN
     annotated = pod(metadata={"annotations": {"tensor-fusion.ai/gpu-count": "1"}})
     assert tag([annotated]).kind is AcceleratorKind.UNKNOWN
 
@@ -92,12 +90,9 @@ def test_objects_of_this_cluster_say_nothing_of_endpoints_elsewhere(tag, pod):
     assert tag(world, options={"cluster": "east"}).cluster == "east"
 
 
-def test_endpoint_of_a_cluster_is_pointed_out_where_nobody_names_the_cluster_of_the_objects(inventory_of, pod):
-    inventory = inventory_of([pod({"nvidia.com/gpu": "3"})])
-
+def test_endpoint_of_a_cluster_is_pointed_out_where_nobody_names_the_cluster_of_the_objects(merged, pod):
     def warnings(where, **options):
-        tagger = TagBuilder(inventory, TaggerOptions(**options))
-        return tagger.build(Endpoint("vllm-a", "10.0.0.11", 8000, "llm", cluster=where)).warnings
+        return merged([pod({"nvidia.com/gpu": "3"})], cluster=where, options=options).warnings
 
     (warning,) = warnings("east")
     assert "in cluster 'east'" in warning
@@ -118,14 +113,9 @@ def test_containers_add_up_and_the_largest_init_container_counts(tag, pod):
     assert count([gpus(1)], [gpus(2, restartPolicy="Always")]) == 3
 
 
-def test_defect_10_declared_memory_without_a_unit_is_gb(tag):
-    assert tag([], accelerator=AcceleratorDeclaration(memory="80")).memory_bytes == 80 * GIB
-
-
 def test_declaration_goes_before_all_other_sources(documents, tag, pod, node):
-    declared = AcceleratorDeclaration(
-        accelerator_class="nvidia-h100-80gb", count=2, memory="70Gi", cost_per_hour=3.0, spot=True
-    )
+    figures = {"count": 2, "memory": "70Gi", "cost_per_hour": 3.0, "spot": True}
+    declared = AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb", **figures)
     found = tag([*documents("ome-classes"), node({}), pod(GPU)], accelerator=declared)
     assert (found.classes, found.count, found.memory_bytes) == (("nvidia-h100-80gb",), 2, 70 * GIB)
     assert (found.cost.per_hour, found.cost.spot_per_hour, found.cost.spot) == (3.0, 1.9, True)
@@ -149,35 +139,31 @@ def test_declared_slice_and_declared_sharing(tag):
 
 
 def test_declared_class_of_slices_makes_a_slice(documents, tag):
-    found = tag(
-        documents("ome-classes"), accelerator=AcceleratorDeclaration(accelerator_class="nvidia-a100-40gb-mig-3g20gb")
-    )
+    declared = AcceleratorDeclaration(accelerator_class="nvidia-a100-40gb-mig-3g20gb")
+    found = tag(documents("ome-classes"), accelerator=declared)
     assert (found.partition.profile, found.memory_bytes) == ("3g.20gb", 20 * GIB)
     assert found.cost.per_hour * found.partition.memory_fraction == pytest.approx(0.9)
 
 
-def test_declared_class_that_there_is_not_is_left_out_with_a_warning(inventory_of):
-    declared = AcceleratorDeclaration(accelerator_class="no such thing", count=2)
-    merged = TagBuilder(inventory_of([])).build(Endpoint("e", "10.0.0.1", 8000, accelerator=declared))
-    assert merged.tag.count == 2
-    (warning,) = merged.warnings
+def test_declared_class_that_there_is_not_is_left_out_with_a_warning(merged):
+    found = merged(accelerator=AcceleratorDeclaration(accelerator_class="no such thing", count=2))
+    assert found.tag.count == 2
+    (warning,) = found.warnings
     assert warning.startswith("endpoint list: ")
 
 
-def test_ome_1_bare_memory_of_a_declaration_is_read_as_gib_with_a_warning(inventory_of):
-    declared = AcceleratorDeclaration(accelerator_class="h100", memory="80")
-    merged = TagBuilder(inventory_of([])).build(Endpoint("e", "10.0.0.1", 8000, accelerator=declared))
-    assert merged.tag.memory_bytes == 80 * GIB
-    assert merged.warnings == ("endpoint list: memory is '80', which means bytes: read as 80Gi; write 80Gi",)
+def test_ome_1_defect_10_bare_memory_of_a_declaration_is_read_as_gib_with_a_warning(merged):
+    found = merged(accelerator=AcceleratorDeclaration(accelerator_class="h100", memory="80"))
+    assert found.tag.memory_bytes == 80 * GIB
+    assert found.warnings == ("endpoint list: memory is '80', which means bytes: read as 80Gi; write 80Gi",)
 
 
-def test_declared_profile_that_the_class_cannot_have_is_a_slice_of_unknown_size(documents, inventory_of):
+def test_declared_profile_that_the_class_cannot_have_is_a_slice_of_unknown_size(documents, merged):
     declared = AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb", profile="3g.20gb")
-    built = TagBuilder(inventory_of(documents("ome-classes")))
-    merged = built.build(Endpoint("e", "10.0.0.1", 8000, accelerator=declared))
-    (warning,) = merged.warnings
+    found = merged(documents("ome-classes"), accelerator=declared)
+    (warning,) = found.warnings
     assert warning.startswith("endpoint list: profile is '3g.20gb', which 'h100' cannot have: write one of 1g.10gb")
-    assert (merged.tag.model, merged.tag.memory_bytes, merged.tag.cost_per_hour()) == ("h100", None, None)
+    assert (found.tag.model, found.tag.memory_bytes, found.tag.cost_per_hour()) == ("h100", None, None)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +229,7 @@ def test_ome_14_machine_type_with_a_part_of_a_gpu(tag, pod, node, machine, share
 
 def test_devices_of_a_node_are_not_all_the_endpoints_where_others_ask_for_some(tag, pod, node, node_labels):
     alone = [node(node_labels["h100-node"])]
-    other = pod(GPU, name="other", uid="o")
-    other["status"]["podIP"] = "10.0.0.99"
+    other = pod(GPU, name="other", uid="o", status={"podIP": "10.0.0.99"})
     assert tag(alone, node="gpu-node-1").count == 8
     assert tag([*alone, other], node="gpu-node-1").count == 0
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever numbers the objects have, those of a tag are possible."""
 
+from functools import partial
 from math import isfinite
 
 from hypothesis import given
@@ -11,7 +12,9 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.node_devices import ClassTotals, fit_report
 from epp.hardware.tag_builder import TagBuilder
+from tests.support import hardware_objects as objects
 from tests.support.decoded_objects import decode
+from tests.support.kube.manifests import manifest
 
 NUMBERS = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
@@ -30,156 +33,68 @@ def some(**of: st.SearchStrategy) -> st.SearchStrategy:
     return st.fixed_dictionaries({}, optional=of)
 
 
-def document(api: str, kind: str, name: str, **parts: object) -> dict:
-    metadata = {"name": name, **parts.pop("metadata", {})}
-    return {"apiVersion": api, "kind": kind, "metadata": metadata, **parts}
-
-
 AMOUNTS = some(tflops=NUMBERS, vram=NUMBERS, compute=NUMBERS)
+FIGURES = ("memory", "count", "replicas", "compute.major", "compute.minor")
 LABELS = st.fixed_dictionaries(
-    {"nvidia.com/gpu.product": PRODUCTS},
-    optional={
-        f"nvidia.com/gpu.{name}": NUMBERS for name in ("memory", "count", "replicas", "compute.major", "compute.minor")
-    },
+    {"nvidia.com/gpu.product": PRODUCTS}, optional={f"nvidia.com/gpu.{name}": NUMBERS for name in FIGURES}
 )
-USER = {"name": "a", "namespace": "llm", "uid": "u"}
+USER = objects.user("a", "u")
+
+
+def pod(limits: dict, annotations: dict) -> dict:
+    return objects.pod(limits, name="a", uid="u", node="n", metadata={"annotations": annotations})
+
+
+def accelerator_class(cost: dict, capabilities: dict, performance: dict) -> dict:
+    resources = [{"name": "nvidia.com/gpu"}]
+    capabilities = {**capabilities, "performance": performance}
+    return objects.accelerator_class("c", resources=resources, cost=cost, capabilities=capabilities)
+
+
+def gpu(amounts: tuple[dict, dict, dict], template: str, isolation: str) -> dict:
+    capacity, available, limits = amounts
+    status = {
+        "phase": "Running", "gpuModel": "A100_SXM", "uuid": "g", "isolationMode": isolation,
+        "nodeSelector": {"kubernetes.io/hostname": "n"}, "capacity": capacity, "available": available,
+        "runningApps": [{"pods": [{**USER, "limits": limits}]}],
+        "allocatedPartitions": {"u": {"templateId": template, "podUid": "u"}} if template else {},
+    }  # fmt: skip
+    return manifest(objects.TENSOR_FUSION, "GPU", "g", status=status)
+
+
+def gpu_node(cost: str, vram: str) -> dict:
+    return manifest(objects.TENSOR_FUSION, "GPUNode", "n", spec={"costPerHour": cost}, status={"totalVRAM": vram})
+
+
+def claimed_device(memory: str, profile: str, consumed: str) -> dict:
+    kind = "mig" if profile else "gpu"
+    device = objects.device("d", {"memory": memory}, type=kind, profile=profile, productName="NVIDIA A30")
+    capacity = {"memory": consumed} if consumed != "0" else {}
+    claim = objects.resource_claim("gpu.nvidia.com", "d", users=[("a", "u")], consumedCapacity=capacity)
+    return {"apiVersion": "v1", "kind": "List", "items": [objects.resource_slice("gpu.nvidia.com", device), claim]}
+
+
+SLOTS = st.integers(-9, 99)
+CLAIM = partial(objects.allocation_claim, pod="a", uid="u", node="n", gpu="G")
+ANNOTATIONS = st.sampled_from(["tensor-fusion.ai/vram-limit", "tensor-fusion.ai/tflops-limit"])
 WORLDS = st.tuples(
     st.builds(
-        lambda labels, amounts: document(
-            "v1", "Node", "n", metadata={"labels": labels}, status={"allocatable": amounts}
-        ),
+        lambda labels, amounts: objects.node(labels, name="n", allocatable=amounts),
         LABELS,
         st.dictionaries(RESOURCES, NUMBERS),
     ),
+    st.builds(pod, st.dictionaries(RESOURCES, NUMBERS, max_size=2), st.dictionaries(ANNOTATIONS, NUMBERS)),
     st.builds(
-        lambda limits, annotations: document(
-            "v1",
-            "Pod",
-            "a",
-            metadata={"namespace": "llm", "uid": "u", "annotations": annotations},
-            spec={"nodeName": "n", "containers": [{"name": "c", "resources": {"limits": limits}}]},
-        ),
-        st.dictionaries(RESOURCES, NUMBERS, max_size=2),
-        st.dictionaries(st.sampled_from(["tensor-fusion.ai/vram-limit", "tensor-fusion.ai/tflops-limit"]), NUMBERS),
-    ),
-    st.builds(
-        lambda cost, capabilities, performance: document(
-            "ome.io/v1beta1",
-            "AcceleratorClass",
-            "c",
-            spec={
-                "resources": [{"name": "nvidia.com/gpu"}],
-                "cost": cost,
-                "capabilities": {**capabilities, "performance": performance},
-            },
-        ),
+        accelerator_class,
         some(perHour=NUMBERS, spotPerHour=NUMBERS, perMillionTokens=NUMBERS),
         some(memoryGB=NUMBERS, memoryBandwidthGBps=NUMBERS),
         some(fp16Tflops=st.floats(), fp32Tflops=st.integers(-5, 10**9)),
     ),
-    st.builds(
-        lambda capacity, available, limits, template, isolation: document(
-            "tensor-fusion.ai/v1",
-            "GPU",
-            "g",
-            status={
-                "phase": "Running",
-                "gpuModel": "A100_SXM",
-                "uuid": "g",
-                "isolationMode": isolation,
-                "nodeSelector": {"kubernetes.io/hostname": "n"},
-                "capacity": capacity,
-                "available": available,
-                "runningApps": [{"pods": [{**USER, "limits": limits}]}],
-                "allocatedPartitions": {"u": {"templateId": template, "podUid": "u"}} if template else {},
-            },
-        ),
-        AMOUNTS,
-        AMOUNTS,
-        AMOUNTS,
-        PROFILES,
-        st.sampled_from(["soft", "shared"]),
-    ),
-    st.builds(
-        lambda cost, vram: document(
-            "tensor-fusion.ai/v1", "GPUNode", "n", spec={"costPerHour": cost}, status={"totalVRAM": vram}
-        ),
-        NUMBERS,
-        NUMBERS,
-    ),
-    st.builds(
-        lambda profile, placement: document(
-            "inference.redhat.com/v1alpha1",
-            "AllocationClaim",
-            "x",
-            spec={"profile": profile, "podRef": USER, "gpuUUID": "G", "nodename": "n", "migPlacement": placement},
-            status={"state": "inUse"},
-        ),
-        PROFILES,
-        st.fixed_dictionaries({"size": st.integers(-9, 99), "start": st.integers(-9, 99)}),
-    ),
-    st.builds(
-        lambda memory: document(
-            "inference.redhat.com/v1alpha1",
-            "NodeAccelerator",
-            "n",
-            status={"nodeResources": {"nodeGpus": [{"gpuUuid": "G", "gpuName": "NVIDIA A100", "gpuMemory": memory}]}},
-        ),
-        NUMBERS,
-    ),
-    st.builds(
-        lambda memory, profile, consumed: {
-            "apiVersion": "v1",
-            "kind": "List",
-            "items": [
-                document(
-                    "resource.k8s.io/v1",
-                    "ResourceSlice",
-                    "s",
-                    spec={
-                        "driver": "gpu.nvidia.com",
-                        "nodeName": "n",
-                        "pool": {"name": "n"},
-                        "devices": [
-                            {
-                                "name": "d",
-                                "attributes": {
-                                    "type": {"string": "mig" if profile else "gpu"},
-                                    "profile": {"string": profile},
-                                    "productName": {"string": "NVIDIA A30"},
-                                },
-                                "capacity": {"memory": {"value": memory}},
-                            }
-                        ],
-                    },
-                ),
-                document(
-                    "resource.k8s.io/v1",
-                    "ResourceClaim",
-                    "rc",
-                    metadata={"namespace": "llm"},
-                    status={
-                        "allocation": {
-                            "devices": {
-                                "results": [
-                                    {
-                                        "driver": "gpu.nvidia.com",
-                                        "pool": "n",
-                                        "device": "d",
-                                        "consumedCapacity": {"memory": consumed} if consumed != "0" else {},
-                                    }
-                                ]
-                            }
-                        },
-                        "reservedFor": [{"resource": "pods", "name": "a", "uid": "u"}],
-                    },
-                ),
-            ],
-        },
-        NUMBERS,
-        PROFILES,
-        NUMBERS,
-    ),
+    st.builds(gpu, st.tuples(AMOUNTS, AMOUNTS, AMOUNTS), PROFILES, st.sampled_from(["soft", "shared"])),
+    st.builds(gpu_node, NUMBERS, NUMBERS),
+    st.builds(CLAIM, PROFILES, size=SLOTS, start=SLOTS),
+    st.builds(partial(objects.node_accelerator, "n", product="NVIDIA A100", uuids=["G"]), memory=NUMBERS),
+    st.builds(claimed_device, NUMBERS, PROFILES, NUMBERS),
 )
 
 

@@ -8,23 +8,21 @@ import yaml
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, Topology
-from epp.framework.clock import ManualClock
 from epp.framework.cluster_objects import ObjectKind, ObjectsOfKind
-from epp.framework.registry import Registry
 from epp.framework.snapshot import TOPOLOGY
 from epp.hardware.topology import TopologyExtractor
 from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
+from tests.support.plugins import built
 from tests.support.waiting import until
 
 
 def extractor(**parameters) -> TopologyExtractor:
-    found = Registry().build("topology-extractor", parameters, name="topology", clock=ManualClock())
-    assert isinstance(found, TopologyExtractor)
-    return found
+    return built(TopologyExtractor, parameters)
 
 
 def document(name: str, labels: dict[str, str] | None) -> dict:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    return manifest("v1", "Node", name, metadata={"labels": labels})
 
 
 def node(name: str, labels: dict[str, str] | None) -> object:
@@ -51,15 +49,6 @@ def test_standard_labels_say_where_an_endpoint_stands():
     assert topology(LABELS) == Topology("node-1", "r7", "eu-1a", "eu-1")
 
 
-def test_labels_of_nodes_count_where_endpoints_have_none():
-    (kind,) = extractor().kinds
-    tagger = extractor()
-    nodes = {"n1": node("n1", {"topology.kubernetes.io/zone": "eu-1a", "topology.kubernetes.io/region": "eu-1"})}
-    asyncio.run(tagger.objects_changed([ObjectsOfKind(kind, nodes, frozenset(nodes))]))
-    pod = Endpoint("e", "10.0.0.1", 8000, labels={"topology.kubernetes.io/zone": "mine"}, node="n1")
-    assert tagger.tag(pod).attributes[TOPOLOGY] == Topology(zone="mine", region="eu-1")
-
-
 def test_label_that_is_absent_leaves_the_place_unknown():
     assert topology({"topology.kubernetes.io/zone": "eu-1a"}) == Topology(zone="eu-1a")
     assert topology({}) == TOPOLOGY.unknown
@@ -72,10 +61,9 @@ def test_other_labels_can_be_named(parameter, place):
 
 def test_label_of_the_node_counts_where_the_endpoint_has_none():
     tagger = extractor()
+    (kind,) = tagger.kinds
     nodes = {"n1": node("n1", LABELS), "n2": node("n2", None)}
-    concerns = asyncio.run(
-        tagger.objects_changed([ObjectsOfKind(ObjectKind("", "Node", "v1"), nodes, frozenset({"n1"}))])
-    )
+    concerns = asyncio.run(tagger.objects_changed([ObjectsOfKind(kind, nodes, frozenset({"n1"}))]))
     own = {"topology.kubernetes.io/zone": "eu-1b"}
     on_n1, on_n2 = (Endpoint("e", "10.0.0.1", 8000, labels=own, node=name) for name in ("n1", "n2"))
     assert tagger.tag(on_n1).attributes[TOPOLOGY] == Topology("node-1", "r7", "eu-1b", "eu-1")
@@ -93,19 +81,23 @@ def test_gie_8_cluster_is_the_one_that_discovery_names_or_the_local_one():
 ON_N1 = Endpoint("e", "10.0.0.1", 8000, node="n1")
 
 
-@pytest.mark.parametrize("by_parameter", [True, False], ids=["paths", "--objects"])
-def test_gie_22_nodes_of_files_place_endpoints(tmp_path, by_parameter):
+@pytest.fixture
+def path(tmp_path):
+    """A file of a node that has the labels."""
     path = tmp_path / "nodes.yaml"
     path.write_text(yaml.safe_dump(document("n1", LABELS)))
+    return path
+
+
+@pytest.mark.parametrize("by_parameter", [True, False], ids=["paths", "--objects"])
+def test_gie_22_nodes_of_files_place_endpoints(path, by_parameter):
     tagger = extractor(**({"paths": [str(path)]} if by_parameter else {}))
     if not by_parameter:
         tagger.read_files([str(path)])
     assert tagger.tag(ON_N1).attributes[TOPOLOGY] == Topology("node-1", "r7", "eu-1a", "eu-1")
 
 
-async def test_gie_22_new_version_of_a_file_of_nodes_moves_its_endpoints(tmp_path):
-    path = tmp_path / "nodes.yaml"
-    path.write_text(yaml.safe_dump(document("n1", LABELS)))
+async def test_gie_22_new_version_of_a_file_of_nodes_moves_its_endpoints(path):
     tagger = extractor(paths=[str(path)])
     affected = []
     following = asyncio.create_task(tagger.follow(affected.append))
@@ -119,8 +111,7 @@ async def test_gie_22_new_version_of_a_file_of_nodes_moves_its_endpoints(tmp_pat
     assert tagger.tag(ON_N1).attributes[TOPOLOGY] == Topology(region="us-2")
 
 
-def test_gie_22_node_of_a_file_counts_before_that_of_the_cluster(tmp_path):
-    path = tmp_path / "nodes.yaml"
+def test_gie_22_node_of_a_file_counts_before_that_of_the_cluster(path):
     path.write_text(yaml.safe_dump(document("n1", {"topology.kubernetes.io/region": "us-2"})))
     tagger = extractor(paths=[str(path)])
     nodes = {"n1": node("n1", LABELS)}
@@ -128,8 +119,7 @@ def test_gie_22_node_of_a_file_counts_before_that_of_the_cluster(tmp_path):
     assert tagger.tag(ON_N1).attributes[TOPOLOGY] == Topology(region="us-2")
 
 
-def test_gie_22_endpoint_on_a_node_without_labels_is_logged_once(tmp_path):
-    path = tmp_path / "nodes.yaml"
+def test_gie_22_endpoint_on_a_node_without_labels_is_logged_once(path):
     path.write_text("---\n".join(yaml.safe_dump(document(*each)) for each in (("n1", LABELS), ("n2", {"a": "b"}))))
     tagger = extractor(paths=[str(path)])
     with capture_logs() as logs:
