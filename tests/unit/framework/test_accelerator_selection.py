@@ -41,24 +41,24 @@ TAGS = st.builds(
 )
 
 
+MINIMUMS = (
+    *("min_memory_bytes", "min_total_memory_bytes", "min_compute_capability", "min_compute_slices"),
+    *("whole_device_only", "excluded_classes"),
+)
+CAPPED = (
+    *("max_memory_bytes", "max_endpoint_cost_per_hour", "max_device_cost_per_hour"),
+    "max_cost_per_million_tokens",
+)
+
+
 @given(SELECTIONS, SELECTIONS)
 def test_ome_5_combined_layers_never_loosen_a_minimum_a_cap_or_an_exclusion(lower, higher):
     both = combined(lower, higher)
     for layer in (lower, higher):
-        assert both.min_memory_bytes >= layer.min_memory_bytes
-        assert both.min_total_memory_bytes >= layer.min_total_memory_bytes
-        assert both.min_compute_capability >= layer.min_compute_capability
-        assert both.min_compute_slices >= layer.min_compute_slices
-        assert both.whole_device_only >= layer.whole_device_only
-        assert both.excluded_classes >= layer.excluded_classes
-        for cap in (
-            "max_memory_bytes",
-            "max_endpoint_cost_per_hour",
-            "max_device_cost_per_hour",
-            "max_cost_per_million_tokens",
-        ):
-            if getattr(layer, cap) is not None:
-                assert getattr(both, cap) <= getattr(layer, cap)
+        for bound in MINIMUMS:
+            assert getattr(both, bound) >= getattr(layer, bound)
+        for cap in CAPPED:
+            assert getattr(layer, cap) is None or getattr(both, cap) <= getattr(layer, cap)
 
 
 @given(SELECTIONS, SELECTIONS, TAGS)

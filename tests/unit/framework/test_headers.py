@@ -35,13 +35,8 @@ def test_names_stand_in_one_module():
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(headers.OBEYED_BY_ENDPOINTS),
-        *headers.FAIRNESS_ID,
-        *headers.MODEL_REWRITE,
-        *headers.SLO_TTFT_MS,
-        *headers.SLO_TPOT_MS,
-        headers.DESTINATION,
-        headers.ACCELERATOR_PREFIX + "class",
+        *(*sorted(headers.OBEYED_BY_ENDPOINTS), *headers.FAIRNESS_ID, *headers.MODEL_REWRITE, *headers.SLO_TTFT_MS),
+        *(*headers.SLO_TPOT_MS, headers.DESTINATION, headers.ACCELERATOR_PREFIX + "class"),
         "x-llm-d-of-a-later-version",
     ],
 )
@@ -76,13 +71,9 @@ def test_first_of_several_values_answers_and_all_are_kept_in_order(fields):
 
 
 CONTROL_NAMES = [
-    *sorted(headers.CONTROL.names),
-    *(beginning + "of-any-kind" for beginning in sorted(headers.CONTROL.beginnings)),
-    *headers.FAIRNESS_ID,
-    *headers.OBJECTIVE,
-    *headers.MODEL_REWRITE,
-    headers.DESTINATION,
-    headers.ACCELERATOR_PREFIX + "class",
+    *(*sorted(headers.CONTROL.names), *(start + "of-any-kind" for start in sorted(headers.CONTROL.beginnings))),
+    *(*headers.FAIRNESS_ID, *headers.OBJECTIVE, *headers.MODEL_REWRITE),
+    *(headers.DESTINATION, headers.ACCELERATOR_PREFIX + "class"),
 ]
 SEPARATORS = st.sampled_from("-_.!#$%&'*+^`|~")
 TOKENS = st.text("abdeglpwxy0-_.", min_size=1, max_size=24)
@@ -128,14 +119,8 @@ def test_spellings_as_they_are_seen(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "x-eppo",
-        "my-x-epp-a",
-        "xx-epp-a",
-        "xepp-a",
-        "x-llmd-a",
-        "x-prefiller-hostport",
-        "x-data-parallel-ranks",
-        "x-slo",
+        *("x-eppo", "my-x-epp-a", "xx-epp-a", "xepp-a", "x-llmd-a", "x-prefiller-hostport"),
+        *("x-data-parallel-ranks", "x-slo"),
     ],
 )
 def test_names_that_only_look_like_one_are_none(name):

@@ -12,7 +12,6 @@ from msgspec import Meta
 from epp.framework import WAITING, ConfigurationError, FilterParameters, ManualClock, Parameters, Request, Scorer
 from epp.framework.input_errors import ParameterError, mistakes_in, read_parameters
 from epp.framework.limits import Count, Name, Natural, NonNegative, Port, Positive, PositiveShare, Share
-from epp.framework.messages import hint_at
 from epp.framework.registry import Registry, UnknownTypeError
 
 
@@ -51,51 +50,41 @@ def test_camel_case_keys_fill_the_fields_and_the_rest_has_its_defaults():
     [
         ({"modelNmae": "m"}, ("modelNmae",), "unknown key; did you mean 'modelName'?"),
         ({"model_name": "m"}, ("model_name",), "unknown key; did you mean 'modelName'?"),
-        ({"modelName": "m", "limits": {"atLeast": 1}}, ("limits", "atLeast"), "unknown key; known are atMost"),
-        ({"modelName": "m", "limits": {"x": 1}}, ("limits", "x"), "unknown key; known are atMost"),
+        ({"limits": {"atLeast": 1}}, ("limits", "atLeast"), "unknown key; known are atMost"),
+        ({"limits": {"x": 1}}, ("limits", "x"), "unknown key; known are atMost"),
+        ({"several": [{}, {"atMots": 1}]}, ("several", 1, "atMots"), "unknown key; did you mean 'atMost'?"),
         (
-            {"modelName": "m", "several": [{}, {"atMots": 1}]},
-            ("several", 1, "atMots"),
-            "unknown key; did you mean 'atMost'?",
-        ),
-        (
-            {"modelName": "m", "byName": {"a": {"atMost": 1}, "b": {"atMots": 1}}},
+            {"byName": {"a": {"atMost": 1}, "b": {"atMots": 1}}},
             ("byName", "b", "atMots"),
             "unknown key; did you mean 'atMost'?",
         ),
-        ({"modelName": "m", "perhaps": {"atMots": 1}}, ("perhaps", "atMots"), "unknown key; did you mean 'atMost'?"),
-        ({}, ("modelName",), "modelName is missing; add it"),
+        ({"perhaps": {"atMots": 1}}, ("perhaps", "atMots"), "unknown key; did you mean 'atMost'?"),
         ({"modelName": 5}, ("modelName",), "modelName is 5; write it in quotes"),
-        ({"modelName": "m", "limits": {"atMost": "5"}}, ("limits", "atMost"), "atMost is '5'; remove the quotes"),
-        (
-            {"modelName": "m", "limits": {"atMost": "5.5"}},
-            ("limits", "atMost"),
-            "atMost is '5.5'; write a whole number",
-        ),
-        (
-            {"modelName": "m", "fallbackOnEmpty": "true"},
-            ("fallbackOnEmpty",),
-            "fallbackOnEmpty is 'true'; remove the quotes",
-        ),
-        ({"modelName": "m", "several": [{}, 5]}, ("several", 1), "several[1] is 5; write a mapping"),
-        ({"modelName": "m", "byName": {"b": {}, "a": 5}}, ("byName", "a"), "a is 5; write a mapping"),
-        ({"modelName": "m", "byName": {5: {}}}, ("byName",), "key 5 is not a string; write it in quotes"),
-        ({"modelName": "m", 5: "x"}, (), "key 5 is not a string; write it in quotes"),
-        ({"modelName": "m", "limits": {True: 1}}, ("limits",), "key True is not a string; write it in quotes"),
-        ({"modelName": "m", "mode": "quick"}, ("mode",), "'quick' is not known; use 'fast', 'slow'"),
-        ({"modelName": "m", "kinds": ["a", "c"]}, ("kinds", 1), "'c' is not known; use 'a', 'b'"),
-        ({"modelName": "m", "limits": {"atMost": -1}}, ("limits", "atMost"), "atMost is -1; it must be 0 or more"),
-        (
-            {"modelName": "m", "several": [{"atMost": -1}]},
-            ("several", 0, "atMost"),
-            "atMost is -1; it must be 0 or more",
-        ),
+        ({"limits": {"atMost": "5"}}, ("limits", "atMost"), "atMost is '5'; remove the quotes"),
+        ({"limits": {"atMost": "5.5"}}, ("limits", "atMost"), "atMost is '5.5'; write a whole number"),
+        ({"fallbackOnEmpty": "true"}, ("fallbackOnEmpty",), "fallbackOnEmpty is 'true'; remove the quotes"),
+        ({"several": [{}, 5]}, ("several", 1), "several[1] is 5; write a mapping"),
+        ({"byName": {"b": {}, "a": 5}}, ("byName", "a"), "a is 5; write a mapping"),
+        ({"byName": {5: {}}}, ("byName",), "key 5 is not a string; write it in quotes"),
+        ({5: "x"}, (), "key 5 is not a string; write it in quotes"),
+        ({"limits": {True: 1}}, ("limits",), "key True is not a string; write it in quotes"),
+        ({"mode": "quick"}, ("mode",), "'quick' is not known; use 'fast', 'slow'"),
+        ({"kinds": ["a", "c"]}, ("kinds", 1), "'c' is not known; use 'a', 'b'"),
+        ({"limits": {"atMost": -1}}, ("limits", "atMost"), "atMost is -1; it must be 0 or more"),
+        ({"several": [{"atMost": -1}]}, ("several", 0, "atMost"), "atMost is -1; it must be 0 or more"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_path(data, path, message):
+    wanted = {} if data.keys() & {"modelNmae", "model_name", "modelName"} else {"modelName": "m"}
     with pytest.raises(ParameterError) as caught:
-        read_parameters(Example, data)
+        read_parameters(Example, wanted | data)
     assert (caught.value.path, str(caught.value)) == (path, message)
+
+
+def test_a_required_parameter_is_missing():
+    with pytest.raises(ParameterError) as caught:
+        read_parameters(Example, {})
+    assert (caught.value.path, str(caught.value)) == (("modelName",), "modelName is missing; add it")
 
 
 def test_all_mistakes_are_found_at_any_depth():
@@ -196,13 +185,6 @@ def test_unknown_type_is_refused_with_the_nearest_one():
     registry.register(Picky)
     with pytest.raises(UnknownTypeError, match=r"plugin type 'piky' is not registered; did you mean 'picky'\?"):
         registry.find("piky")
-
-
-def test_hint_is_the_nearest_name_or_all_or_the_way_to_them():
-    assert hint_at("wieght", ["weight", "name"]) == "did you mean 'weight'?"
-    assert hint_at("zzz", ["weight", "name"]) == "known are name, weight"
-    assert hint_at("zzz", ["weight", "name"], "look there") == "look there"
-    assert hint_at("zzz", []) == "no names are known here"
 
 
 class Counted(Parameters, frozen=True):

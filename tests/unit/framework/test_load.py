@@ -19,12 +19,9 @@ EACH = pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name
 def reporting(in_flight, waiting, running, kv_usage, *silent):
     """Endpoints that report these, then one without a report for each further number of requests in flight."""
     unknown = [nan] * len(silent)
-    return candidates(
-        in_flight=[*in_flight, *silent],
-        waiting=[*waiting, *unknown],
-        running=[*running, *unknown],
-        kv_usage=[*kv_usage, *unknown],
-    )
+    reported = {"waiting": waiting, "running": running, "kv_usage": kv_usage}
+    columns = {name: [*values, *unknown] for name, values in reported.items()}
+    return candidates(in_flight=[*in_flight, *silent], **columns)
 
 
 def test_endpoint_without_a_report_is_like_an_equal_one_that_has_as_many_requests():
@@ -50,13 +47,8 @@ def test_tf_15_after_a_restart_requests_that_engines_report_count():
 def test_tf_15_inherited_requests_are_others_to_endpoints_that_report_nothing():
     """They are in flight where they are reported, and as many are expected where nothing is, not none."""
     # 20 run at two endpoints, all of them inherited; the third reports nothing and has none of ours
-    pool = candidates(
-        waiting=[0, 0, nan],
-        running=[20, 20, nan],
-        kv_usage=[0.2, 0.2, nan],
-        in_flight=[20, 20, 0],
-        inherited=[20, 20, 0],
-    )
+    reported = {"waiting": [0, 0, nan], "running": [20, 20, nan], "kv_usage": [0.2, 0.2, nan]}
+    pool = candidates(**reported, in_flight=[20, 20, 0], inherited=[20, 20, 0])
     assert comparable_load(pool, RUNNING).tolist() == [20, 20, 20]
     assert batch_sizes(pool).tolist() == [20, 20, 20]
 

@@ -45,34 +45,22 @@ def test_long_query_of_secrets_takes_no_time():
 
 
 TYPES = (
-    "multicluster-kv-cache-utilization-scorer",
-    "kv-cache-utilization-scorer",
-    "openai-parser",
-    "prefix-cache-affinity-filter",
-    "prefix-cache-scorer",
-    "queue-scorer",
+    *("multicluster-kv-cache-utilization-scorer", "kv-cache-utilization-scorer", "openai-parser"),
+    *("prefix-cache-affinity-filter", "prefix-cache-scorer", "queue-scorer"),
 )
 
 
 @pytest.mark.parametrize(
-    ("name", "near"),
+    ("near", "names"),
     [
-        ("queue-scorrer", "queue-scorer"),
-        ("queue_scorer", "queue-scorer"),
-        ("QueueScorer", "queue-scorer"),
-        ("prefix-cash-scorer", "prefix-cache-scorer"),
-        ("queue", "queue-scorer"),
-        ("kv-cache-scorer", "kv-cache-utilization-scorer"),
-        ("prefix-cache", None),  # of two
-        ("scorer", None),
-        ("token-scorer", None),
-        ("q", None),
-        ("", None),
-        ("latency-scorer", None),
+        ("queue-scorer", ["queue-scorrer", "queue_scorer", "QueueScorer", "queue"]),
+        ("prefix-cache-scorer", ["prefix-cash-scorer"]),
+        ("kv-cache-utilization-scorer", ["kv-cache-scorer"]),
+        (None, ["prefix-cache", "scorer", "token-scorer", "q", "", "latency-scorer"]),  # two begin with prefix-cache
     ],
 )
-def test_misspelling_or_part_of_a_name_is_near(name, near):
-    assert nearest(name, TYPES) == near
+def test_misspelling_or_part_of_a_name_is_near(near, names):
+    assert {name: nearest(name, TYPES) for name in names} == dict.fromkeys(names, near)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +75,11 @@ def test_misspelling_or_part_of_a_name_is_near(name, near):
 )
 def test_hint_is_the_near_name_or_all_names(name, hint):
     assert hint_at(name, ["weight", "name", "onError"]) == hint
+
+
+def test_hint_is_the_way_to_the_names_where_none_is_near():
+    assert hint_at("zzz", ["weight", "name"], "look there") == "look there"
+    assert hint_at("zzz", []) == "no names are known here"
 
 
 @pytest.fixture

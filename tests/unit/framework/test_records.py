@@ -43,25 +43,15 @@ class Threshold:
         return tag.count >= self.least
 
 
-def test_two_functions_of_one_attribute_give_two_results():
+def test_function_and_arguments_are_the_key():
     assert tag_numbers(POOL, count).tolist() == [2, 8]
     assert tag_numbers(POOL, doubled).tolist() == [4, 16]
     assert tag_numbers(POOL, count).tolist() == [2, 8]
-
-
-def test_arguments_are_part_of_the_key():
     assert tag_numbers(POOL, scaled, 3).tolist() == [6, 24]
     assert tag_numbers(POOL, scaled, 10).tolist() == [20, 80]
-
-
-def test_methods_of_two_instances_are_two_functions():
     assert tag_mask(POOL, Threshold(3).reached).tolist() == [False, True]
-    assert tag_mask(POOL, Threshold(1).reached).tolist() == [True, True]
-
-
-def test_a_mask_and_a_number_of_the_same_function_do_not_mix():
-    numbers, mask = tag_numbers(POOL, count), tag_mask(POOL, count)
-    assert (numbers.dtype, mask.dtype) == (np.float64, np.bool_)
+    assert tag_mask(POOL, Threshold(1).reached).tolist() == [True, True]  # another instance, another function
+    assert (tag_numbers(POOL, count).dtype, tag_mask(POOL, count).dtype) == (np.float64, np.bool_)
 
 
 def test_a_value_is_computed_once_even_where_it_is_none_or_zero():
@@ -143,11 +133,6 @@ def test_numbers_are_those_of_the_records_whatever_came_before(generations):
             assert found.tolist() == pytest.approx(wanted.tolist(), nan_ok=True)
             assert found.dtype == np.float64
             assert records.derive_mask(asked.long, 2).tolist() == fresh.derive_mask(asked.long, 2).tolist()
-
-
-def test_function_that_is_made_anew_each_time_is_refused_for_numbers_too():
-    with pytest.raises(TypeError, match="cannot memoise"):
-        Records(("a",)).derive_numbers(lambda value: len(value) + 1)
 
 
 def test_records_that_follow_none_are_all_derived():

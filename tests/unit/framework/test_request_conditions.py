@@ -14,6 +14,8 @@ from epp.framework.request_conditions import (
     size_in_name,
 )
 
+GOLD = [("X-Tier", "gold")]
+
 
 def holds(condition, *, adapters=(), headers=(), priority=0, at=0, **body):
     request = Request("r", RequestBody(**body), headers=Headers(headers), priority=priority)
@@ -24,20 +26,11 @@ def holds(condition, *, adapters=(), headers=(), priority=0, at=0, **body):
 @pytest.mark.parametrize(
     ("text", "yes", "no"),
     [
-        ("<2048", 2047, 2048),
-        ("<=2K", 2000, 2001),
-        (">70B", 70e9 + 1, 70e9),
-        (">= 1.5T", 1.5e12, 1.4e12),
-        ("=4", 4, 5),
-        ("4", 4, 5),
-        (4, 4, 5),
-        (-1, -1, 1),
-        ("!=0", 1, 0),
-        ("1k..4K", 4000, 4001),
-        ("1k .. 4K", 1000, 999),
-        ("-5..-1", -5, 0),
+        ("<2048", 2047, 2048), ("<=2K", 2000, 2001), (">70B", 70e9 + 1, 70e9), (">= 1.5T", 1.5e12, 1.4e12),
+        ("=4", 4, 5), ("4", 4, 5), (4, 4, 5), (-1, -1, 1), ("!=0", 1, 0),
+        ("1k..4K", 4000, 4001), ("1k .. 4K", 1000, 999), ("-5..-1", -5, 0),
     ],
-)
+)  # fmt: skip
 def test_operators_ranges_and_units(text, yes, no):
     assert parse_number_test(text)(yes)
     assert not parse_number_test(text)(no)
@@ -52,19 +45,11 @@ def test_what_is_no_condition_on_a_number_is_refused(text):
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("llama-3-8b", 8e9),
-        ("meta-llama/Llama-3.2-1B-Instruct", 1e9),
-        ("mistralai/Mixtral-8x7B-v0.1", 56e9),
-        ("Qwen/Qwen3-30B-A3B", 30e9),
-        ("Qwen2.5-7B-Instruct-1M", 7e9),
-        ("deepseek-r1-distill-qwen-1.5b", 1.5e9),
-        ("smollm_135m_chat", 135e6),
-        ("kimi-1t", 1e12),
-        ("gpt-4o", None),
-        ("", None),
-        ("v100bis", None),
+        ("llama-3-8b", 8e9), ("meta-llama/Llama-3.2-1B-Instruct", 1e9), ("mistralai/Mixtral-8x7B-v0.1", 56e9),
+        ("Qwen/Qwen3-30B-A3B", 30e9), ("Qwen2.5-7B-Instruct-1M", 7e9), ("deepseek-r1-distill-qwen-1.5b", 1.5e9),
+        ("smollm_135m_chat", 135e6), ("kimi-1t", 1e12), ("gpt-4o", None), ("", None), ("v100bis", None),
     ],
-)
+)  # fmt: skip
 def test_size_out_of_a_models_name(name, size):
     assert size_in_name(name) == size
 
@@ -76,42 +61,43 @@ def test_precision_out_of_a_models_name(name, precision):
     assert precision_in_name(name) == precision
 
 
-def test_tokens_of_prompt_answer_and_both():
-    request = {"prompt_tokens": 1000, "max_output_tokens": 500}
-    assert holds({"promptTokens": "<=1000"}, **request)
-    assert holds({"requestSize": "1000"}, **request)
-    assert holds({"maxOutputTokens": ">=500"}, **request)
-    assert holds({"totalTokens": "1500"}, **request)
-    assert holds({"totalTokens": "1000"}, prompt_tokens=1000)
+TOKENS = {"prompt_tokens": 1000, "max_output_tokens": 500}
+SHORT_STREAM = {"promptTokens": "<2048", "streaming": True}
 
 
-def test_what_is_not_known_fulfils_no_condition():
-    assert not holds({"maxOutputTokens": "<500"})
-    assert not holds({"maxOutputTokens": "!=500"})
-    assert not holds({"modelSize": "!=8B"}, model="nameless")
-    assert not holds({"precision": "!=fp8"}, model="nameless")
-
-
-def test_several_keys_of_one_condition_all_have_to_hold():
-    condition = {"promptTokens": "<2048", "streaming": True}
-    assert holds(condition, prompt_tokens=10, streaming=True)
-    assert not holds(condition, prompt_tokens=10)
-    assert not holds(condition, prompt_tokens=5000, streaming=True)
-
-
-def test_priority_streaming_and_precision():
-    assert holds({"priority": ">=0"})
-    assert not holds({"priority": ">=0"}, priority=-1)
-    assert holds({"streaming": False})
-    assert holds({"precision": "FP8"}, model="llama-8b-fp8")
-    assert not holds({"precision": "!=fp8"}, model="llama-8b-fp8")
-
-
-def test_adapter_by_name_or_any():
-    assert holds({"lora": "sql"}, model="sql")
-    assert holds({"lora": True}, model="sql", adapters=["sql"])
-    assert holds({"lora": False}, model="base", adapters=["sql"])
-    assert not holds({"lora": True}, model="base", adapters=["sql"])
+@pytest.mark.parametrize(
+    ("condition", "yes", "no"),
+    [
+        ({"promptTokens": "<=1000"}, TOKENS, {"prompt_tokens": 1001}),
+        ({"requestSize": "1000"}, TOKENS, {"prompt_tokens": 1001}),
+        ({"maxOutputTokens": ">=500"}, TOKENS, {"max_output_tokens": 499}),
+        ({"totalTokens": "1500"}, TOKENS, {"prompt_tokens": 1000}),
+        ({"totalTokens": "1000"}, {"prompt_tokens": 1000}, TOKENS),
+        # what is not known fulfils no condition
+        ({"maxOutputTokens": "<500"}, {"max_output_tokens": 1}, {}),
+        ({"maxOutputTokens": "!=500"}, {"max_output_tokens": 1}, {}),
+        ({"modelSize": "!=8B"}, {"model": "llama-70b"}, {"model": "nameless"}),
+        ({"precision": "!=fp8"}, {"model": "llama-int4"}, {"model": "nameless"}),
+        # several keys all have to hold
+        (SHORT_STREAM, {"prompt_tokens": 10, "streaming": True}, {"prompt_tokens": 10}),
+        (SHORT_STREAM, {"prompt_tokens": 10, "streaming": True}, {"prompt_tokens": 5000, "streaming": True}),
+        ({"priority": ">=0"}, {}, {"priority": -1}),
+        ({"streaming": False}, {}, {"streaming": True}),
+        ({"precision": "FP8"}, {"model": "llama-8b-fp8"}, {"model": "llama-8b-int8"}),
+        ({"precision": "!=fp8"}, {"model": "llama-8b-int8"}, {"model": "llama-8b-fp8"}),
+        # an adapter by name, or any
+        ({"lora": "sql"}, {"model": "sql"}, {"model": "base"}),
+        ({"lora": True}, {"model": "sql", "adapters": ["sql"]}, {"model": "base", "adapters": ["sql"]}),
+        ({"lora": False}, {"model": "base", "adapters": ["sql"]}, {"model": "sql", "adapters": ["sql"]}),
+        # a header that is present, equal or other
+        ({"header": {"name": "x-tier"}}, {"headers": GOLD}, {}),
+        ({"header": {"name": "X-Tier", "value": "=gold"}}, {"headers": GOLD}, {}),
+        ({"header": {"name": "x-tier", "value": "!=silver"}}, {"headers": GOLD}, {}),
+    ],
+)
+def test_condition_holds_for_requests_that_it_describes_only(condition, yes, no):
+    assert holds(condition, **yes)
+    assert not holds(condition, **no)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +115,6 @@ def test_ome_6_time_of_day_is_that_of_greenwich(times, yes, no):
 
     assert all(holds({"timeOfDay": times}, at=at(text)) for text in yes)
     assert not any(holds({"timeOfDay": times}, at=at(text)) for text in no)
-
-
-def test_header_present_equal_and_other():
-    gold = [("X-Tier", "gold")]
-    assert holds({"header": {"name": "x-tier"}}, headers=gold)
-    assert not holds({"header": {"name": "x-tier"}})
-    assert holds({"header": {"name": "X-Tier", "value": "=gold"}}, headers=gold)
-    assert holds({"header": {"name": "x-tier", "value": "!=silver"}}, headers=gold)
-    assert not holds({"header": {"name": "x-tier", "value": "!=silver"}})
 
 
 @pytest.mark.parametrize(
