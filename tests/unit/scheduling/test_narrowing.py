@@ -88,19 +88,17 @@ def test_gie_10_each_cause_has_its_status_reason_and_time_to_wait(cause, error, 
     assert (found.status, found.reason, found.retry_after_seconds) == (status, reason, wait)
 
 
-def test_gie_10_all_that_meet_the_constraint_are_busy_so_waiting_helps():
-    for filters in permutations([gold(0, 1), idle(2, 3)]):
-        assert isinstance(refusal(*filters), AllBusyError)
-
-
-def test_gie_10_no_endpoint_meets_the_constraint_so_it_does_not_matter_that_they_are_busy():
-    for filters in permutations([gold(), idle(2), healthy(3)]):
-        assert isinstance(refusal(*filters), UnmetConstraintError)
-
-
-def test_gie_10_the_endpoints_that_meet_the_constraint_are_unhealthy_and_the_others_busy():
-    for filters in permutations([gold(0, 1), idle(0), healthy(2, 3)]):
-        assert isinstance(refusal(*filters), UnavailableError)
+@pytest.mark.parametrize(
+    ("filters", "error"),
+    [
+        ([gold(0, 1), idle(2, 3)], AllBusyError),  # waiting helps
+        ([gold(), idle(2), healthy(3)], UnmetConstraintError),  # it does not matter that they are busy
+        ([gold(0, 1), idle(0), healthy(2, 3)], UnavailableError),  # those that meet the constraint are unhealthy
+    ],
+)
+def test_gie_10_the_most_lasting_cause_counts_in_any_order_of_filters(filters, error):
+    for order in permutations(filters):
+        assert isinstance(refusal(*order), error)
 
 
 def test_gie_10_the_status_of_an_unmet_constraint_is_the_profiles():

@@ -25,7 +25,7 @@ from epp.framework import (
 from epp.framework.errors import InternalError, PluginFailedError
 from epp.framework.plugin import Guard, Role, SchedulingObserver
 from epp.framework.refusals import NoEndpointsError, SaturatedError
-from epp.framework.result import ProfileAttempt
+from epp.framework.result import ProfileAttempt, SchedulingResult
 from epp.framework.testing import candidates
 from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
 from epp.routing.scheduling.scheduler import Scheduler
@@ -119,50 +119,55 @@ def profile(name: str, *scorers: WeightedScorer, filters: tuple[Filter, ...] = (
     return Profile(name, tuple(map(ProfileFilter, filters)), scorers, picker or Best())
 
 
-def one(spec: Profile, observer: SchedulingObserver | None = None) -> Scheduler:
-    handler = Sequentially((spec.name,))
-    return Scheduler({spec.name: spec}, handler, handler, observer=observer)
+def scheduled(
+    *scorers: Scorer, waiting: Sequence[float] = (0, 0), observer: SchedulingObserver | None = None, **more
+) -> ProfileResult:
+    """Schedule one request by a profile of these scorers."""
+    spec = profile("p", *map(WeightedScorer, scorers), **more)
+    return by_profiles(Sequentially(("p",)), spec, waiting=waiting, observer=observer).primary
+
+
+def by_profiles(
+    handler: ProfilePicker, *specs: Profile, waiting: Sequence[float] = (0,), observer: SchedulingObserver | None = None
+) -> SchedulingResult:
+    """Schedule one request by the profiles that the handler chooses."""
+    scheduler = Scheduler({spec.name: spec for spec in specs}, handler, handler, observer=observer)
+    return scheduler.schedule(Request("r"), candidates(waiting=waiting))
 
 
 def test_weighted_scores_are_summed_and_not_divided_by_the_weights():
-    scheduler = one(profile("p", WeightedScorer(Fixed(1.0, 0.5), 2), WeightedScorer(Fixed(0.0, 1.0), 3)))
-    result = scheduler.schedule(Request("r"), candidates(waiting=[0, 0]))
+    spec = profile("p", WeightedScorer(Fixed(1.0, 0.5), 2), WeightedScorer(Fixed(0.0, 1.0), 3))
+    result = by_profiles(Sequentially(("p",)), spec, waiting=[0, 0])
     assert result.primary.totals.tolist() == [2.0, 4.0]  # 2*1 + 3*0, 2*0.5 + 3*1
     assert [e.name for e in result.targets] == ["e1", "e0"]
 
 
 def test_totals_stay_when_a_scorer_writes_to_its_own_array_later():
     scorer = Fixed(0.25, 0.75)
-    result = one(profile("p", WeightedScorer(scorer))).schedule(Request("r"), candidates(waiting=[0, 0]))
+    result = scheduled(scorer)
     scorer.scores[:] = 0.5
-    assert result.primary.totals.tolist() == [0.25, 0.75]
-    assert one(profile("p", WeightedScorer(scorer), WeightedScorer(scorer))).schedule(
-        Request("r"), candidates(waiting=[0, 0])
-    ).primary.totals.tolist() == [1.0, 1.0]
+    assert result.totals.tolist() == [0.25, 0.75]
+    assert scheduled(scorer, scorer).totals.tolist() == [1.0, 1.0]
     assert scorer.scores.tolist() == [0.5, 0.5]
 
 
 def test_gie_5_defect_23_scores_are_clamped_and_nan_and_infinite_count_as_zero_and_are_counted():
     seen = Counting()
-    scheduler = one(profile("p", WeightedScorer(Fixed(2.0, -1.0, math.nan, math.inf, -math.inf))), seen)
-    result = scheduler.schedule(Request("r"), candidates(waiting=[0] * 5))
-    assert result.primary.totals.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+    result = scheduled(Fixed(2.0, -1.0, math.nan, math.inf, -math.inf), waiting=[0] * 5, observer=seen)
+    assert result.totals.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert seen.rejected == {"fixed": 3}
     assert seen.clamped == {"fixed": 2}
 
 
 def test_rounding_of_sums_is_no_score_out_of_range():
     seen = Counting()
-    one(profile("p", WeightedScorer(Fixed(1.0 + 1e-15, -1e-15))), seen).schedule(
-        Request("r"), candidates(waiting=[0, 0])
-    )
+    scheduled(Fixed(1.0 + 1e-15, -1e-15), observer=seen)
     assert seen.clamped == {}
 
 
 def test_every_call_of_a_plugin_is_timed_by_role():
     seen = Counting()
-    spec = profile("p", WeightedScorer(Raises()), filters=(Idle(),))
-    one(spec, seen).schedule(Request("r"), candidates(waiting=[0, 0]))
+    scheduled(Raises(), filters=(Idle(),), observer=seen)
     called = [(role, name) for role, name, _ in seen.called]
     assert called == [
         ("ProfilePicker", "sequentially"),
@@ -213,56 +218,34 @@ class Handler(ProfilePicker, Aggregator):
 )
 def test_profile_picker_or_aggregator_that_fails_is_named_with_what_and_where(handler, problem):
     seen = Counting()
-    scheduler = Scheduler({"p": profile("p")}, handler, handler, observer=seen)
     with pytest.raises(PluginFailedError, match=f"plugin 'handler' failed: {problem}"):
-        scheduler.schedule(Request("r"), candidates(waiting=[0]))
+        by_profiles(handler, profile("p"), observer=seen)
     assert seen.failed == ["handler"]
-
-
-def test_gie_5_scorer_that_raises_loses_its_vote_and_not_the_request():
-    seen = Counting()
-    result = one(profile("p", WeightedScorer(Raises()), WeightedScorer(Fixed(0.1, 0.9))), seen).schedule(
-        Request("r"), candidates(waiting=[0, 0])
-    )
-    assert result.targets[0].name == "e1"
-    assert seen.failed == ["raises"]
 
 
 def test_scorer_that_returns_the_wrong_shape_loses_its_vote():
     seen = Counting()
-    one(profile("p", WeightedScorer(Fixed(1.0))), seen).schedule(Request("r"), candidates(waiting=[0, 0]))
+    scheduled(Fixed(1.0), observer=seen)
     assert seen.failed == ["fixed"]
 
 
-def test_filter_that_raises_fails_the_request_and_is_named():
-    class Broken(Filter):
-        plugin_type = "broken"
-
-        def filter(self, request: Request, candidates: Candidates) -> Mask:
-            raise ZeroDivisionError("division by zero")
-
-    with pytest.raises(PluginFailedError, match="plugin 'broken' failed: ZeroDivisionError: division by zero"):
-        one(profile("p", filters=(Broken(),))).schedule(Request("r"), candidates(waiting=[0]))
-
-
 def test_gie_10_filters_that_leave_nobody_are_saturation_and_an_empty_pool_is_not():
-    scheduler = one(profile("p", filters=(Idle(),)))
     with pytest.raises(SaturatedError) as saturated:
-        scheduler.schedule(Request("r"), candidates(waiting=[1, 2]))
+        scheduled(filters=(Idle(),), waiting=[1, 2])
     assert (saturated.value.status, saturated.value.reason) == (429, "rejected-saturated")
     with pytest.raises(NoEndpointsError) as empty:
-        scheduler.schedule(Request("r"), candidates())
+        scheduled(filters=(Idle(),), waiting=[])
     assert (empty.value.status, empty.value.reason) == (503, "rejected-no-endpoints")
 
 
 def test_trace_tells_what_filters_dropped_and_scorers_said():
-    result = one(profile("p", WeightedScorer(Fixed(0.25, 0.75), 4), filters=(Idle(),))).schedule(
-        Request("r"), candidates(waiting=[0, 9, 0])
-    )
-    (dropped,) = result.primary.filters
+    spec = profile("p", WeightedScorer(Fixed(0.25, 0.75), 4), filters=(Idle(),))
+    result = by_profiles(Sequentially(("p",)), spec, waiting=[0, 9, 0]).primary
+    (dropped,) = result.filters
     assert (dropped.plugin, dropped.before, dropped.after) == ("idle", 3, 2)
-    (said,) = result.primary.scores
+    (said,) = result.scores
     assert (said.plugin, said.weight, said.scores.tolist()) == ("fixed", 4, [0.25, 0.75])
+    assert (result.considered.tolist(), result.candidates.slots.tolist()) == ([0, 1, 2], [0, 2])
 
 
 def test_trace_of_a_request_that_fails_is_on_its_error():
@@ -273,12 +256,11 @@ def test_trace_of_a_request_that_fails_is_on_its_error():
     scored = profile("scored", WeightedScorer(Fixed(0.25, 0.75), 4), filters=(Idle(),), picker=Nobody())
     handler = Sequentially(("easy", "scored", "empty"))
     handler.aggregate = lambda request, results: None  # type: ignore[method-assign]  whatever they found
-    profiles = {"easy": profile("easy"), "scored": scored, "empty": profile("empty", filters=(Idle(), Idle()))}
     with pytest.raises(InternalError) as refused:
-        Scheduler(profiles, handler, handler).schedule(Request("r"), candidates(waiting=[0, 9, 0]))
+        by_profiles(handler, profile("easy"), scored, profile("empty", filters=(Idle(), Idle())), waiting=[0, 9, 0])
     scheduling = refused.value.scheduling
     assert scheduling is not None
-    easy, failed, _ = (scheduling.profiles[name] for name in profiles)
+    easy, failed, _ = (scheduling.profiles[name] for name in ("easy", "scored", "empty"))
     assert isinstance(easy, ProfileResult)
     assert isinstance(failed, ProfileAttempt)
     assert len(failed.candidates) == 3
@@ -287,25 +269,16 @@ def test_trace_of_a_request_that_fails_is_on_its_error():
     assert refused.value not in scheduling.errors.values()
 
 
-def test_result_knows_the_candidates_before_its_filters():
-    result = one(profile("p", filters=(Idle(),))).schedule(Request("r"), candidates(waiting=[0, 9, 0])).primary
-    assert (result.considered.tolist(), result.candidates.slots.tolist()) == ([0, 1, 2], [0, 2])
-
-
 def test_gie_2_profile_picker_is_asked_until_it_wants_no_more_and_sees_the_results_so_far():
     handler = Sequentially(("decode",), ("prefill",))
-    scheduler = Scheduler({"prefill": profile("prefill"), "decode": profile("decode")}, handler, handler)
-    result = scheduler.schedule(Request("r"), candidates(waiting=[0]))
+    result = by_profiles(handler, profile("prefill"), profile("decode"))
     assert handler.seen == [(), ("decode",), ("decode", "prefill")]
     assert set(result.profiles) == {"decode", "prefill"}
     assert result.primary.profile == "prefill"
 
 
 def test_gie_2_defect_23_profiles_of_one_round_run_in_configuration_order():
-    handler = Sequentially(("b", "a"))
-    result = Scheduler({"a": profile("a"), "b": profile("b")}, handler, handler).schedule(
-        Request("r"), candidates(waiting=[0])
-    )
+    result = by_profiles(Sequentially(("b", "a")), profile("a"), profile("b"))
     assert list(result.profiles) == ["a", "b"]
 
 
@@ -316,30 +289,30 @@ def test_gie_2_defect_23_runaway_profile_picker_is_stopped():
 
     handler = Insatiable()
     with pytest.raises(InternalError, match="chose 'p' a second time"):
-        Scheduler({"p": profile("p")}, handler, handler).schedule(Request("r"), candidates(waiting=[0]))
+        by_profiles(handler, profile("p"))
     failing = Scheduler({"p": profile("p", filters=(Idle(),))}, handler, handler, max_iterations=16)
     with pytest.raises(InternalError, match="was asked 16 times"):
         failing.schedule(Request("r"), candidates(waiting=[1]))
 
 
 def test_gie_7_failed_profile_is_none_with_its_error_while_another_serves():
-    handler = Sequentially(("picky", "easy"))
-    scheduler = Scheduler({"picky": profile("picky", filters=(Idle(),)), "easy": profile("easy")}, handler, handler)
-    result = scheduler.schedule(Request("r"), candidates(waiting=[1]))
+    picky = profile("picky", filters=(Idle(),))
+    result = by_profiles(Sequentially(("picky", "easy")), picky, profile("easy"), waiting=[1])
     assert result.profiles["picky"] is None
     assert isinstance(result.errors["picky"], SaturatedError)
     assert result.primary.profile == "easy"
 
 
 def test_profile_that_does_not_exist_is_named():
-    handler = Sequentially(("nope",))
     with pytest.raises(InternalError, match="nope"):
-        Scheduler({"p": profile("p")}, handler, handler).schedule(Request("r"), candidates(waiting=[0]))
+        by_profiles(Sequentially(("nope",)), profile("p"))
 
 
 def test_gie_17_same_seed_draws_the_same_numbers():
     def order(seed: int) -> list[str]:
-        result = one(profile("p", picker=Drawn())).schedule(Request("r", seed=seed), candidates(waiting=[0] * 20))
+        handler = Sequentially(("p",))
+        scheduler = Scheduler({"p": profile("p", picker=Drawn())}, handler, handler)
+        result = scheduler.schedule(Request("r", seed=seed), candidates(waiting=[0] * 20))
         return [endpoint.name for endpoint in result.targets]
 
     assert order(1) == order(1)
@@ -357,7 +330,7 @@ def test_picker_that_picks_nobody_or_outside_fails():
 
     for picker in (Wild(), Wild(2), Wild(-1)):
         with pytest.raises(PluginFailedError, match="wild"):
-            one(profile("p", picker=picker)).schedule(Request("r"), candidates(waiting=[0, 0]))
+            scheduled(picker=picker)
 
 
 def test_gie_4_weight_must_be_finite():
@@ -377,8 +350,6 @@ class Heading(Sequentially):
 
 def test_header_that_its_aggregator_does_not_declare_is_dropped_and_counts_as_a_failure():
     observer = Counting()
-    handler = Heading(("default",))
-    scheduler = Scheduler({"default": profile("default")}, handler, handler, observer=observer)
-    result = scheduler.schedule(Request("r"), candidates(waiting=[0]))
+    result = by_profiles(Heading(("default",)), profile("default"), observer=observer)
     assert result.destination.headers == {"x-declared": "1"}
     assert observer.failed == ["heading"]
