@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from epp.framework.quantities import (
     GIB,
-    canonical_mig_name,
     compute_slices,
     exact_quantity,
     memory_suffices,
@@ -162,24 +161,6 @@ def test_nominal_size_may_be_three_per_cent_short():
     assert memory_suffices(79.6 * GIB, 80 * GIB)
     assert memory_suffices(97, 100)
     assert not memory_suffices(96.9, 100)
-
-
-@pytest.mark.parametrize(
-    ("name", "spellings"),
-    [
-        ("3g.20gb", "3g.20gb nvidia.com/mig-3g.20gb instaslice.redhat.com/mig-3g.20gb mig-3g.20gb"),
-        ("3g.20gb", "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED"),
-        ("1g.5gb+me", "1g.5gb+me nvidia.com/mig-1g.5gb.me mig.das.com/1g.5gb-plus-me"),
-        *((name, name) for name in ("1g.24gb+me.all", "1g.24gb-me", "1c.3g.20gb")),
-    ],
-)
-def test_is_6_every_spelling_of_a_profile_is_the_same_profile(name, spellings):
-    assert {canonical_mig_name(text) for text in spellings.split()} == {name}
-
-
-@pytest.mark.parametrize("text", ["", "3g", "20gb", "0g.5gb", "3g.20gb!", "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu"])
-def test_is_6_what_is_no_profile_has_no_name(text):
-    assert canonical_mig_name(text) is None
 
 
 def test_is_6_compute_slices_are_those_of_the_compute_instance():

@@ -15,7 +15,7 @@ GIB = 2**30
     ("name", "parts", "spellings"),
     [
         ("3g.20gb", (3, 20, False), "3g.20gb mig-3g.20gb nvidia.com/mig-3g.20gb nvidia.com/mig-3g.20gb.shared"),
-        ("3g.20gb", (3, 20, False), "instaslice.redhat.com/mig-3g.20gb NVIDIA-A100-SXM4-40GB-MIG-3g.20gb"),
+        ("3g.20gb", (3, 20, False), "instaslice.redhat.com/mig-3g.20gb NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED"),
         ("3g.40gb", (3, 40, False), "mig.das.com/3g.40gb"),
         ("1g.5gb", (1, 5, False), "nvidia.com/mig-1g.5gb.shared NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED"),
         ("1g.5gb+me", (1, 5, True), "1g.5gb+me 1g.5gb.me nvidia.com/mig-1g.5gb.me mig.das.com/1g.5gb-plus-me"),
@@ -27,14 +27,17 @@ GIB = 2**30
         ("7g.141gb", (7, 141, False), "7G.141GB"),
     ],
 )
-def test_is_2_profiles_are_read_in_every_spelling(name, parts, spellings):
+def test_is_2_is_6_profiles_are_read_in_every_spelling(name, parts, spellings):
     for profile in map(parse_mig_profile, spellings.split()):
         assert profile.name == name
         assert (profile.compute_slices, profile.memory_gb, profile.media_extensions) == parts
 
 
-@pytest.mark.parametrize("text", ["", "nvidia.com/gpu", "NVIDIA-A100-SXM4-40GB", "3g", "20gb", "0g.5gb", "33g.20gbx"])
-def test_is_2_what_is_no_profile_is_none(text):
+NO_PROFILES = ("nvidia.com/gpu", "NVIDIA-A100-SXM4-40GB", "3g", "20gb", "0g.5gb", "33g.20gbx", "3g.20gb!")
+
+
+@pytest.mark.parametrize("text", ["", *NO_PROFILES])
+def test_is_2_is_6_what_is_no_profile_is_none(text):
     assert parse_mig_profile(text) is None
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters that leave no candidate: the cause by which the request is refused, and failing open."""
 
-from collections.abc import Iterable, Mapping
 from itertools import permutations
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import WAITING, Candidates, DropCause, Filter, FilterParameters, Mask, Request
+from epp.framework import WAITING, Candidates, DropCause, Filter, FilterParameters, Request
 from epp.framework.errors import RequestError
 from epp.framework.plugin import Guard, SchedulingObserver
 from epp.framework.refusals import AllBusyError, SaturatedError, StaleDataError, UnavailableError, UnmetConstraintError
@@ -28,10 +27,10 @@ class Keeps(Filter[FilterParameters]):
         self._slots = slots
         self.drops = drops
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
+    def filter(self, request, candidates):
         return np.isin(candidates.slots, self._slots)
 
-    def drop_reasons(self, request: Request, candidates: Candidates) -> Iterable[str]:
+    def drop_reasons(self, request, candidates):
         return [f"not kept by {self.name}"] * int((~self.filter(request, candidates)).sum())
 
 
@@ -39,7 +38,7 @@ class Idle(Filter):
     plugin_type = "idle"
     drops = DropCause.SATURATION
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
+    def filter(self, request, candidates):
         return ~(candidates.values(WAITING) > 0)
 
 
@@ -115,10 +114,10 @@ def test_gie_10_one_filter_with_two_causes_is_judged_by_each_of_them():
     class Both(Filter):
         plugin_type = "both"
 
-        def filter(self, request: Request, candidates: Candidates) -> Mask:
+        def filter(self, request, candidates):
             return np.zeros(len(candidates), dtype=np.bool_)
 
-        def kept_by_cause(self, request: Request, candidates: Candidates) -> Mapping[DropCause, Mask]:
+        def kept_by_cause(self, request, candidates):
             return {
                 DropCause.AVAILABILITY: np.isin(candidates.slots, [0]),
                 DropCause.CONSTRAINT: np.isin(candidates.slots, [1]),
@@ -139,7 +138,7 @@ def test_gie_10_a_filter_that_compares_candidates_and_leaves_none_is_the_cause_i
         plugin_type = "fewer"
         drops = DropCause.SATURATION
 
-        def filter(self, request: Request, candidates: Candidates) -> Mask:
+        def filter(self, request, candidates):
             return np.arange(len(candidates)) < len(candidates) // 2
 
     assert isinstance(refusal(gold(1), Fewer()), AllBusyError)

@@ -9,15 +9,10 @@ import pytest
 from epp.framework import (
     WAITING,
     Aggregator,
-    Candidates,
     Destination,
-    Draw,
     Filter,
     FilterParameters,
-    Floats,
-    Mask,
     Picker,
-    Positions,
     ProfilePicker,
     Request,
     Scorer,
@@ -41,14 +36,14 @@ class Keeps(Filter[FilterParameters]):
         super().__init__(FilterParameters(fallback_on_empty=fallback), name=f"keeps {waiting}")
         self._waiting = waiting
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
+    def filter(self, request, candidates):
         return candidates.values(WAITING) == self._waiting
 
 
 class BrokenFilter(Filter):
     plugin_type = "broken-filter"
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
+    def filter(self, request, candidates):
         raise ZeroDivisionError("division by zero")
 
 
@@ -57,21 +52,21 @@ class Numbers(Filter):
 
     plugin_type = "numbers"
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
+    def filter(self, request, candidates):
         return candidates.values(WAITING)
 
 
 class Refuses(Filter):
     plugin_type = "refuses"
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
+    def filter(self, request, candidates):
         raise BadRequestError("not like this")
 
 
 class BrokenScorer(Scorer):
     plugin_type = "broken-scorer"
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:
+    def score(self, request, candidates):
         raise KeyError("slot")
 
 
@@ -80,14 +75,14 @@ class Few(Scorer):
 
     plugin_type = "few"
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:
+    def score(self, request, candidates):
         return 1 - candidates.values(WAITING) / 10
 
 
 class Best(Picker):
     plugin_type = "best"
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+    def pick(self, request, candidates, totals, draw):
         return np.argsort(-totals, kind="stable")
 
 
@@ -105,7 +100,7 @@ class Counting(SchedulingObserver):
     def __init__(self) -> None:
         self.failed: list[tuple[str, str]] = []
 
-    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
+    def plugin_failed(self, plugin, error, problem):
         self.failed.append((plugin, str(error)))
 
 

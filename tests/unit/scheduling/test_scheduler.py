@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -8,22 +8,16 @@ import pytest
 from epp.framework import (
     WAITING,
     Aggregator,
-    Candidates,
     Destination,
-    Draw,
     Filter,
-    Floats,
-    Mask,
     Picker,
-    Plugin,
-    Positions,
     ProfilePicker,
     ProfileResult,
     Request,
     Scorer,
 )
 from epp.framework.errors import InternalError, PluginFailedError
-from epp.framework.plugin import Guard, Role, SchedulingObserver
+from epp.framework.plugin import Guard, SchedulingObserver
 from epp.framework.refusals import NoEndpointsError, SaturatedError
 from epp.framework.result import ProfileAttempt, SchedulingResult
 from epp.framework.testing import candidates
@@ -40,28 +34,28 @@ class Fixed(Scorer):
         super().__init__(name=name)
         self.scores = np.array(scores)
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:
+    def score(self, request, candidates):
         return self.scores
 
 
 class Raises(Scorer):
     plugin_type = "raises"
 
-    def score(self, request: Request, candidates: Candidates) -> Floats:
+    def score(self, request, candidates):
         raise RuntimeError("boom")
 
 
 class Best(Picker):
     plugin_type = "best"
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+    def pick(self, request, candidates, totals, draw):
         return np.argsort(-totals, kind="stable")
 
 
 class Drawn(Picker):
     plugin_type = "drawn"
 
-    def pick(self, request: Request, candidates: Candidates, totals: Floats, draw: Draw) -> Positions:
+    def pick(self, request, candidates, totals, draw):
         return draw().permutation(len(candidates))
 
 
@@ -70,7 +64,7 @@ class Idle(Filter):
 
     plugin_type = "idle"
 
-    def filter(self, request: Request, candidates: Candidates) -> Mask:
+    def filter(self, request, candidates):
         return candidates.values(WAITING) == 0
 
 
@@ -84,13 +78,11 @@ class Sequentially(ProfilePicker, Aggregator):
         self.groups = list(groups)
         self.seen: list[tuple[str, ...]] = []
 
-    def pick_profiles(
-        self, request: Request, profiles: Sequence[str], results: Mapping[str, ProfileResult | None]
-    ) -> Sequence[str]:
+    def pick_profiles(self, request, profiles, results):
         self.seen.append(tuple(results))
         return self.groups.pop(0) if self.groups else ()
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
+    def aggregate(self, request, results):
         usable = [result for result in results.values() if result is not None]
         return Destination(usable[-1]) if usable else None
 
@@ -102,16 +94,16 @@ class Counting(SchedulingObserver):
         self.failed: list[str] = []
         self.called: list[tuple[str, str, float]] = []
 
-    def scores_rejected(self, plugin: str, count: int) -> None:
+    def scores_rejected(self, plugin, count):
         self.rejected[plugin] = self.rejected.get(plugin, 0) + count
 
-    def scores_clamped(self, plugin: str, count: int) -> None:
+    def scores_clamped(self, plugin, count):
         self.clamped[plugin] = self.clamped.get(plugin, 0) + count
 
-    def plugin_failed(self, plugin: str, error: Exception, problem: str) -> None:
+    def plugin_failed(self, plugin, error, problem):
         self.failed.append(plugin)
 
-    def plugin_called(self, role: Role, plugin: Plugin, seconds: float) -> None:
+    def plugin_called(self, role, plugin, seconds):
         self.called.append((role.name, plugin.name, seconds))
 
 
@@ -344,7 +336,7 @@ class Heading(Sequentially):
     plugin_type = "heading"
     sets_headers = ("x-declared",)
 
-    def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
+    def aggregate(self, request, results):
         return Destination(results["default"], {"x-declared": "1", "x-other": "2"})
 
 

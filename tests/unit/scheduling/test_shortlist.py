@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from epp.framework import Candidates, Filter, Request
+from epp.framework import Filter, Request
 from epp.framework.request import DataKey
 from epp.framework.result import DropCause
 from epp.framework.testing import candidates
@@ -25,14 +25,14 @@ class Upto(Filter):
         super().__init__()
         self.range, self.reads = range(start, most), reads
 
-    def filter(self, request: Request, candidates: Candidates):
+    def filter(self, request, candidates):
         return np.isin(candidates.slots, list(self.range))
 
 
 class Broken(Upto):
     """Fails."""
 
-    def filter(self, request: Request, candidates: Candidates):
+    def filter(self, request, candidates):
         raise ValueError("no")
 
 
