@@ -10,7 +10,7 @@ from epp.framework.endpoint import Endpoint
 from epp.hardware.inventory import Inventory
 from epp.hardware.tag_builder import TagBuilder
 from tests.support.decoded_objects import decode
-from tests.support.hardware_objects import GPU_A, MIB, device, resource_claim, resource_slice
+from tests.support.hardware_objects import GPU_A, MIB
 from tests.support.kube.manifests import manifest
 
 POD_UID = "3f0c6c5e-0d61-4e57-9a0e-2d1a7f7f1111"
@@ -212,24 +212,6 @@ def test_dra_7_claim_of_two_pods_has_half_of_the_device_for_each(dra, with_claim
     found = with_claim(shared(dra["ResourceClaim"], VLLM_B), bare_pod(pod))
     assert (found.count, found.partition.kind, found.partition.sharers) == (1, Sharing.TIME_SLICING, 2)
     assert (found.memory_bytes, found.tflops()) == (81559 * MIB // 2, 989 / 2)
-
-
-def test_dra_7_consumed_capacity_is_the_share(dra, with_claim):
-    consumed = {"memory": f"{81559 // 4}Mi"}
-    found = with_claim(with_result(dra["ResourceClaim"], shareID="s", consumedCapacity=consumed))
-    assert found.memory_bytes == 81559 // 4 * MIB
-    assert found.partition.memory_fraction == pytest.approx(1 / 4, rel=1e-3)
-
-
-def test_is_15_partitions_of_amd(tag, pod):
-    uses, totals = ({"computeUnits": {"value": units}} for units in ("38", "304"))
-    texts = {"type": "amdgpu-partition", "productName": "AMD Instinct MI300X", "partitionProfile": "cpx_nps1"}
-    part = device("gpu-0-part-0", {"memory": "24Gi"}, uses, **texts)
-    slices = resource_slice("gpu.amd.com", part, counters=totals)
-    documents = [slices, resource_claim("gpu.amd.com", "gpu-0-part-0"), pod()]
-    found = tag(documents)
-    assert (found.vendor, found.model, found.memory_bytes) == ("amd", "mi300x", 24 * 2**30)
-    assert (found.partition.kind, found.partition.compute_fraction) == (Sharing.AMD, 38 / 304)
 
 
 def test_claims_of_two_systems_that_differ_are_a_conflict(dra, documents, inventory_of):

@@ -12,7 +12,6 @@ from epp.hardware.catalogue import InstanceType
 from epp.hardware.facts.merge import Rank, merge
 from epp.hardware.label_reading import spot_from_labels, with_label_aliases
 from epp.hardware.node_labels import facts_from_labels
-from epp.hardware.tables import GpuCatalogueEntry, with_gpu_catalogue
 from tests.support.hardware_objects import GIB, MIB
 
 DATA = Path(__file__).parents[2] / "data" / "accelerators"
@@ -360,15 +359,6 @@ def test_ome_14_machine_types_can_be_added():
     labels = {"beta.kubernetes.io/instance-type": "our-box"}
     node = facts_from_labels(labels, instance_types={"our-box": InstanceType("l40s", 2)})
     assert (merge(node.facts).tag.model, node.count) == ("l40s", 2)
-
-
-def test_tf_18_prices_of_a_catalogue_file_reach_the_tag():
-    entry = GpuCatalogueEntry(model="T4", full_model_name="Tesla T4", cost_per_hour=0.53, fp16=65)
-    catalogue = with_gpu_catalogue([entry])
-    tag = tag_of(NODES["t4-shared"], catalogue=catalogue)
-    assert tag.cost.per_hour == 0.53
-    # a quarter of it, for one of four
-    assert tag.cost_per_hour() == pytest.approx(0.1325)
 
 
 KEYS = [

@@ -145,13 +145,6 @@ def test_declared_class_of_slices_makes_a_slice(documents, tag):
     assert found.cost.per_hour * found.partition.memory_fraction == pytest.approx(0.9)
 
 
-def test_declared_class_that_there_is_not_is_left_out_with_a_warning(merged):
-    found = merged(accelerator=AcceleratorDeclaration(accelerator_class="no such thing", count=2))
-    assert found.tag.count == 2
-    (warning,) = found.warnings
-    assert warning.startswith("endpoint list: ")
-
-
 def test_ome_1_defect_10_bare_memory_of_a_declaration_is_read_as_gib_with_a_warning(merged):
     found = merged(accelerator=AcceleratorDeclaration(accelerator_class="h100", memory="80"))
     assert found.tag.memory_bytes == 80 * GIB

@@ -35,11 +35,6 @@ def accelerator_class(price: str, *, name: str = "cheap-t4") -> dict:
     return objects.accelerator_class(name, discovery={"nodeSelector": T4}, cost={"perHour": price})
 
 
-def test_declaration_of_the_endpoint_list_goes_first():
-    found = tag(source(), labels=T4, accelerator=AcceleratorDeclaration(accelerator_class="h100", count=2))
-    assert (found.model, found.count) == ("h100", 2)
-
-
 def test_defaults_are_for_endpoints_of_which_nothing_is_known():
     built = source(defaults={"class": "l4", "costPerHour": 0.7})
     assert tag(built, labels=T4).model == "t4"
@@ -47,13 +42,6 @@ def test_defaults_are_for_endpoints_of_which_nothing_is_known():
     assert (assumed.model, assumed.cost_per_hour()) == ("l4", 0.7)
     assert assumed.provenance["per_hour"] == "defaults"
     assert tag(source()).kind is AcceleratorKind.UNKNOWN
-
-
-def test_classes_of_the_files_tag_the_endpoints_they_match(tmp_path):
-    replace(tmp_path / "classes.yaml", yaml.safe_dump(accelerator_class("0.53")))
-    found = tag(source(paths=[str(tmp_path)]), labels=T4)
-    assert (found.primary_class, found.cost_per_hour()) == ("cheap-t4", 0.53)
-    assert found.provenance["per_hour"] == "AcceleratorClass/cheap-t4"
 
 
 def test_ome_11_object_that_is_malformed_costs_that_one_alone(tmp_path):

@@ -185,8 +185,3 @@ def test_gie_5_scorer_that_must_not_fail_fails_its_profile(run):
     with pytest.raises(PluginFailedError, match="'broken-scorer' failed: KeyError: 'slot'"):
         run(WeightedScorer.of(BrokenScorer(), 1.0, OnError.FAIL), WeightedScorer(Few()))
     assert run.failed == [("broken-scorer", "'slot'")]
-
-
-def test_filter_fails_and_scorer_is_skipped_where_nothing_is_said():
-    assert ProfileFilter(BrokenFilter()).role.on_error is OnError.FAIL
-    assert WeightedScorer(BrokenScorer()).role.on_error is OnError.SKIP
