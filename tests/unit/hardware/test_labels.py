@@ -43,8 +43,8 @@ EXPECTED = {
 }
 
 
-def tag_of(labels, **options) -> AcceleratorTag:
-    return merge(facts_from_labels(labels, **options).facts).tag
+def tag_of(labels) -> AcceleratorTag:
+    return merge(facts_from_labels(labels).facts).tag
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -96,6 +96,7 @@ async def test_is_17_config_maps_of_slices_are_read_once_an_object_of_instaslice
         assert maps not in api.requests
         of_node = objects.instaslice("3g.20gb", name="n1", pod="a")
         of_node["status"]["podAllocationResults"]["uid-a"]["configMapResourceIdentifier"] = name
+        del of_node["status"]["nodeResources"]  # a node whose GPUs are not known yet
         api.put(slices, "n1", **of_node)
         await until(lambda: [each.id for each in tag(tagger).devices] == [uuid], "the slice has its UUID")
         assert tagger.inventory.unit_costs == {}  # of a name that is not read
