@@ -49,6 +49,8 @@ CLUSTER_LABELS = ("multicluster.kubernetes.io/source-cluster", "topology.istio.i
 
 
 class TaintEffect(StrEnum):
+    """Effect of a taint of a cluster."""
+
     NO_SELECT = "NoSelect"
     PREFER_NO_SELECT = "PreferNoSelect"
     NO_SELECT_IF_NEW = "NoSelectIfNew"

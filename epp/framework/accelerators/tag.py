@@ -40,6 +40,8 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 class AcceleratorKind(StrEnum):
+    """Kind of device."""
+
     GPU = "gpu"
     TPU = "tpu"
     XPU = "xpu"
