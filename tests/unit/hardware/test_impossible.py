@@ -2,7 +2,6 @@
 """Values that an object cannot have beside others: they are said, and no tag has them."""
 
 import copy
-from math import isfinite
 
 import pytest
 from hypothesis import given
@@ -354,17 +353,3 @@ def test_valid_objects_tag_as_without_the_invalid_ones(valid, invalid, random):
     assert tag.partition == other.partition
     for name in ("memory_bytes", "count", "model", "state"):
         assert getattr(tag, name) == getattr(other, name)
-
-
-PROFILES = st.sampled_from(["3g.20gb", "3g.40gb", "huge", "", "1g.5gb", "9g.999gb", "4c.1g.5gb", "-1g.5gb"])
-NUMBERS = st.integers(-10, 10)
-
-
-@given(PROFILES, NUMBERS, NUMBERS, st.sampled_from([A30, T4, {}]), st.sampled_from(["nvidia.com/mig-3g.40gb", "x/y"]))
-def test_no_tag_has_a_negative_or_infinite_number(profile, start, size, labels, resource):
-    tag = World(slicer(), node(labels), pod(resource), claim(profile, size=size, start=start)).tag
-    part = tag.partition
-    numbers = [tag.count, tag.memory_bytes or 0, tag.tflops(), tag.cost_per_hour() or 0, part.start or 0]
-    assert all(isfinite(number) and number >= 0 for number in numbers)
-    assert 0 < part.memory_fraction <= 1
-    assert 0 < part.compute_fraction <= 1

@@ -20,7 +20,9 @@ NUMBERS = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
     st.sampled_from(["-3", "0", "1", "2", "80", "80Gi", "-80Gi", "1e12", "1e99", "-1e99", "0.5", "500m", "9E", "1n"]),
 )
-PROFILES = st.sampled_from(["3g.20gb", "3g.40gb", "1g.6gb", "huge", "", "7g.80gb"])
+PROFILES = st.sampled_from(
+    ["3g.20gb", "3g.40gb", "1g.5gb", "1g.6gb", "huge", "", "7g.80gb", "9g.999gb", "4c.1g.5gb", "-1g.5gb"]
+)
 PRODUCTS = st.sampled_from(
     ["NVIDIA-A30", "Tesla-T4", "NVIDIA-A100-SXM4-40GB", "NVIDIA-H100-80GB-HBM3-MIG-3g.20gb", "?"]
 )
@@ -123,6 +125,7 @@ def numbers_of(tag: AcceleratorTag) -> list[float]:
     return [
         tag.count,
         tag.memory_bytes or 0,
+        tag.partition.start or 0,
         tag.bandwidth_gbps or 0,
         *(tag.tflops(precision) for precision in PRECISIONS),
         *(price or 0 for price in (cost.per_hour, cost.spot_per_hour, cost.per_million_tokens)),
