@@ -64,6 +64,8 @@ class InputState:
 
 
 class HasInputs(Protocol):
+    """A plugin, or a flag that names files."""
+
     @property
     def name(self) -> str:
         """Name in log lines, metrics and `/healthz`."""

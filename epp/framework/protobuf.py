@@ -26,10 +26,12 @@ def varint(number: int) -> bytes:
 
 
 def part(field: int, value: bytes) -> bytes:
+    """Return a field with a string, bytes or a message."""
     return varint(field << 3 | _LENGTH_DELIMITED) + varint(len(value)) + value
 
 
 def number(field: int, value: int) -> bytes:
+    """Return a field with a number or a Boolean."""
     return varint(field << 3 | _VARINT) + varint(value)
 
 

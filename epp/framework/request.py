@@ -184,6 +184,7 @@ class DataKey(Generic[T]):
         object.__setattr__(self, "id", self.name + "@" + self.producer)
 
     def produced_by(self, producer: str) -> "DataKey[T]":
+        """Return the same key as written by the producer instance of that name."""
         return replace(self, producer="" if producer == self.default_producer else producer)
 
 

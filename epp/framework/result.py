@@ -157,6 +157,7 @@ class SchedulingResult(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def primary(self) -> ProfileResult:
+        """The profile run whose picks are the targets."""
         return self.destination.primary
 
     def as_failed(self) -> FailedScheduling:

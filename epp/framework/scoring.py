@@ -70,6 +70,7 @@ class LatencyPrediction(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def predicted(self) -> Mask:
+        """Mark endpoints with a prediction."""
         return ~np.isnan(self.ttft_seconds)
 
     @property
@@ -177,6 +178,7 @@ class LoadScorer(Scorer[L]):
         self.reads = (*self.reads, *_CAPACITY_DATA[self.parameters.normalize_by])
 
     def in_proportion(self, load: Floats, request: Request, candidates: Candidates) -> Floats:
+        """Return the load of each candidate, divided by its capacity if configured."""
         match self.parameters.normalize_by:
             case "relativeCapacity":
                 return load / _usable(relative_capacity(candidates))

@@ -129,13 +129,29 @@ AVOIDED = Column("avoided", "0 or 1", 0.0)
 """1 while the endpoint is suspected or ejected, as requests failed there."""
 
 REQUEST_COLUMNS = (
-    *(IN_FLIGHT, INHERITED, PEER_REQUESTS, IN_FLIGHT_TOKENS, PEER_TOKENS),
-    *(SERVED, FAILED, LAST_PICKED, AVOIDED),
+    IN_FLIGHT,
+    INHERITED,
+    PEER_REQUESTS,
+    IN_FLIGHT_TOKENS,
+    PEER_TOKENS,
+    SERVED,
+    FAILED,
+    LAST_PICKED,
+    AVOIDED,
 )
 """Columns that each picker process fills from its own requests, and from those that others share with it."""
 CORE_COLUMNS = (
-    *(WAITING, RUNNING, KV_USAGE, KV_BLOCK_TOKENS, KV_BLOCKS, PREFIX_QUERY_TOKENS, PREFIX_HIT_TOKENS),
-    *(METRICS_AT, LOAD_AT, REACHABLE, *REQUEST_COLUMNS),
+    WAITING,
+    RUNNING,
+    KV_USAGE,
+    KV_BLOCK_TOKENS,
+    KV_BLOCKS,
+    PREFIX_QUERY_TOKENS,
+    PREFIX_HIT_TOKENS,
+    METRICS_AT,
+    LOAD_AT,
+    REACHABLE,
+    *REQUEST_COLUMNS,
 )
 
 
@@ -234,6 +250,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         return np.full(self.capacity, column.unknown) if values is None else values
 
     def records(self, attribute: Attribute[T]) -> Records[T]:
+        """Return the records of all slots."""
         found: Records[T] | None = self.attributes.get(attribute.name)
         return Records((attribute.unknown,) * self.capacity) if found is None else found
 

@@ -36,10 +36,12 @@ class DeviceUse(NamedTuple):
 
 
 def device_use(snapshot: Snapshot) -> DeviceUse:
+    """Return the physical devices that the endpoints of all slots use."""
     return snapshot.records(ACCELERATOR).derive(_device_use)
 
 
 def requests_on_node(snapshot: Snapshot) -> Floats:
+    """Return the requests at all endpoints on the node of each slot."""
     nodes = node_numbers(snapshot)
     on_node: Floats = np.bincount(nodes, weights=_requests(snapshot)).astype(np.float64)[nodes]
     return on_node

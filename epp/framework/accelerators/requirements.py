@@ -194,6 +194,7 @@ def refuse_empty_range(bounds: Selection) -> None:
 
 
 def refuse_both(allowing: str, allowed: Iterable[str], denying: str, denied: Collection[str]) -> None:
+    """Raise ValueError if a name is both allowed and denied."""
     both = [name for name in allowed if name in denied]
     if both:
         raise ValueError(f"{denying} has {both[0]!r}, as {allowing} has: leave it out of one of them")

@@ -225,6 +225,7 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def sites(self) -> Sites:
+        """Places of the devices, as keys."""
         return sites_of(self)
 
     def located(self) -> Self:
@@ -271,6 +272,7 @@ class AcceleratorTag(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return price * fraction * max(self.count, 1)
 
     def price_source(self) -> str:
+        """Return the source of the price; empty if there is none."""
         return self.provenance.get(self.cost.price_field(), "")
 
 
