@@ -35,7 +35,7 @@ from epp.framework import (
 )
 from epp.framework.accelerators.arrays import cost_per_hour
 from epp.framework.accelerators.tag import SpotPreference
-from epp.framework.arrays import all_true, any_true, everyone
+from epp.framework.arrays import all_true, any_true, everyone, lowest
 from epp.framework.headers import SLO_TPOT_MS, SLO_TTFT_MS
 from epp.framework.rates import TARGET_IN_REACH, batch_sizes, target_seconds, uncached_tokens, waited_seconds
 from epp.framework.refusals import SOON_SECONDS, SaturatedError
@@ -112,10 +112,8 @@ class LatencyAdmitter(Admitter[LatencyAdmitterParameters]):
         self.reads = (self._key,)
 
     def admit(self, request: Request, candidates: Candidates) -> None:
-        if request.priority >= 0 or not _has_target(request):
-            return
         prediction = request.get(self._key)
-        if prediction is None:
+        if request.priority >= 0 or prediction is None or not _has_target(request):
             return
         there = prediction.at(candidates)
         is_idle = np.fmax(candidates.values(RUNNING), candidates.values(IN_FLIGHT)) == 0
@@ -200,16 +198,13 @@ class SloFitFilter(Filter[SloFitParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         worst = self._worst(request, candidates)
         if worst is None:
-            return np.ones(len(candidates), dtype=np.bool_)
-        given = self.parameters
+            return everyone(len(candidates))
         fits = worst <= 1.0
-        request.put(TARGET_IN_REACH, bool(fits.any()))
-        if not fits.any():
-            if given.none_fits == "all":
-                return np.ones(len(candidates), dtype=np.bool_)
-            nearest: Mask = worst <= worst.min() * _EQUAL
-            return nearest
-        return self._cheapest(fits, candidates) if given.prefer_cheapest else fits
+        in_reach = any_true(fits)
+        request.put(TARGET_IN_REACH, in_reach)
+        if in_reach:
+            return self._cheapest(fits, candidates) if self.parameters.prefer_cheapest else fits
+        return everyone(len(candidates)) if self.parameters.none_fits == "all" else worst <= lowest(worst) * _EQUAL
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         worst = self._worst(request, dropped)
@@ -234,13 +229,9 @@ class SloFitFilter(Filter[SloFitParameters]):
         batch = batch_sizes(candidates) + 1
         uncached = uncached_tokens(request, candidates, request.get(self._match_key))
         ttft = rates.profiled_ttft_seconds(candidates, uncached, batch)
-        worst: Floats = np.maximum(ttft / ttft_left, rates.itl_seconds(candidates, batch) / tpot_limit)
-        return worst
+        return np.maximum(ttft / ttft_left, rates.itl_seconds(candidates, batch) / tpot_limit)
 
     def _cheapest(self, fits: Mask, candidates: Candidates) -> Mask:
         prices = cost_per_hour(candidates, self.parameters.spot_preference)
         known = fits & ~np.isnan(prices)
-        if not known.any():
-            return fits
-        cheapest: Mask = known & (prices <= prices[known].min() * _EQUAL)
-        return cheapest
+        return known & (prices <= lowest(prices[known]) * _EQUAL) if any_true(known) else fits

@@ -33,7 +33,7 @@ from epp.framework.headers import DATA_PARALLEL, PROFILE
 from epp.framework.limits import Corrected, CountOrDefault, Name, NameOrDefault, Natural, NonNegative, Share, Tunable
 from epp.framework.messages import quoted
 from epp.framework.plugin import P
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting, parse_duration
 from epp.framework.roles import Shadowing, ShadowLimits
 
 
@@ -293,11 +293,7 @@ class ShadowProfilesParameters(Parameters, frozen=True):
         twice = [name for name, count in Counter(self.profiles).items() if count > 1]
         if twice:
             raise ValueError(f"profiles names {twice[0]!r} twice: name it once")
-        try:
-            seconds = parse_duration(self.timeout)
-        except ValueError as error:
-            raise ValueError(f"timeout: {error}") from None
-        if not 0 < seconds <= _MOST_SECONDS:
+        if not 0 < duration_setting("timeout", self.timeout, positive=False) <= _MOST_SECONDS:
             raise ValueError(
                 f"timeout is {self.timeout!r}: write a time above 0 and up to 50ms, as requests wait for it"
             )

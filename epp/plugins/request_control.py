@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from math import exp, isfinite, log
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from epp.framework import (
     Usage,
     headers,
 )
+from epp.framework.arrays import any_true, everyone
 from epp.framework.candidates import Subset
 from epp.framework.cluster_objects import ObjectKind, ObjectNotifications
 from epp.framework.datalayer import EndpointNotifications
@@ -138,7 +139,7 @@ class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Fi
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         bound = self.bound(request, candidates)
-        return bound if bound.any() else np.ones(len(candidates), dtype=np.bool_)
+        return bound if any_true(bound) else everyone(len(candidates))
 
 
 class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
@@ -197,8 +198,6 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
         return exp(min(0.0, self.parameters.power * log(saturation) + log(self.parameters.k)))
 
 
-Variables: TypeAlias = Mapping[str, object]
-
 _SAMPLE = Usage(prompt_tokens=101, completion_tokens=13, cached_tokens=37)
 
 
@@ -228,23 +227,19 @@ class UsageExpression:
 
     def value(self, usage: Usage) -> MetadataValue:
         """Return its value, numbers always finite; raises ValueError if it fails or has another type."""
-        found = self._evaluate(_variables(usage, float))
+        found = self._program.eval(data=_variables(usage, float))
         if found.type() == self._error_type:
-            as_integers = self._evaluate(_variables(usage, int))
-            if as_integers.type() == self._error_type:
-                raise ValueError(f"{self._what} fails: {found.plain_value()}")
-            found = as_integers
+            reason, found = found.plain_value(), self._program.eval(data=_variables(usage, int))
+            if found.type() == self._error_type:
+                raise ValueError(f"{self._what} fails: {reason}")
         value: MetadataValue = found.plain_value()
         if not isinstance(value, self._gives) or (isinstance(value, float) and not isfinite(value)):
             kinds = ", ".join(kind.__name__ for kind in self._gives)
             raise ValueError(f"{self._what} gives {value!r}; it must give one of: {kinds}")
         return value
 
-    def _evaluate(self, variables: Variables) -> Any:
-        return self._program.eval(data=variables)
 
-
-def _variables(usage: Usage, number: type[int] | type[float]) -> Variables:
+def _variables(usage: Usage, number: type[int] | type[float]) -> Mapping[str, object]:
     return {
         "usage": {
             "prompt_tokens": number(usage.prompt_tokens),

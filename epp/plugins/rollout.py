@@ -32,6 +32,7 @@ from epp.framework import (
     Stability,
     Tunable,
 )
+from epp.framework.arrays import everyone
 from epp.framework.endpoint import LabelSelector
 from epp.framework.flow_control import DECODE_ROLES, ENCODE_ROLES, PREFILL_ROLES, ROLE_LABEL
 from epp.framework.plugin_status import PluginMetric, Sample
@@ -337,7 +338,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
 
     def screen(self, request: Request, candidates: Candidates) -> Mask:
         if not self._roles:
-            return self._with_strict_headers(request, candidates, np.ones(len(candidates), dtype=np.bool_))
+            return self._with_strict_headers(request, candidates, everyone(len(candidates)))
         layout, by_revision = self._shares_of(candidates.snapshot)
         revisions = layout.revision[candidates.slots]
         kept = self._with_strict_headers(request, candidates, by_revision[revisions] > 0)

@@ -37,8 +37,9 @@ from epp.framework import (
     tag_numbers,
 )
 from epp.framework.accelerators.tag import limit_for
+from epp.framework.arrays import any_true, everyone
 from epp.framework.flow_control import SaturationDetector
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting, parse_duration
 
 
 class DetectorParameters(FilterParameters, frozen=True):
@@ -108,11 +109,7 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
     """Other thresholds by name of the accelerator class or else of the model, such as `t4`."""
 
     def __post_init__(self) -> None:
-        try:
-            seconds = parse_duration(self.metrics_staleness_threshold)
-        except ValueError as error:
-            raise ValueError(f"metricsStalenessThreshold: {error}") from None
-        if seconds <= 0:
+        if not duration_setting("metricsStalenessThreshold", self.metrics_staleness_threshold, positive=False):
             raise ValueError("metricsStalenessThreshold is 0: write a duration above 0")
 
 
@@ -146,8 +143,8 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
         waiting, kv_usage = self._thresholds(candidates)
         full = candidates.values(WAITING) >= waiting * self._room
         full |= candidates.values(KV_USAGE) >= kv_usage * self._room
-        kept: Mask = self._fresh(candidates) & ~full
-        return kept if kept.any() else np.ones(len(candidates), dtype=np.bool_)
+        kept = self._fresh(candidates) & ~full
+        return kept if any_true(kept) else everyone(len(candidates))
 
     def fullness(self, candidates: Candidates) -> Floats:
         waiting, kv_usage = self._thresholds(candidates)
@@ -159,11 +156,10 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = ["its metrics were too old"] * len(dropped)
-        for text, column, limit in zip(
-            ("{:g} requests wait there", "its KV cache is full to {:.0%}"),
-            (WAITING, KV_USAGE),
-            self._thresholds(dropped),
-            strict=True,
+        waiting, kv_usage = self._thresholds(dropped)
+        for text, column, limit in (
+            ("{:g} requests wait there", WAITING, waiting),
+            ("its KV cache is full to {:.0%}", KV_USAGE, kv_usage),
         ):
             values = dropped.values(column)
             for position in np.flatnonzero(values >= limit * self._room).tolist():
@@ -174,8 +170,7 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
         return self.limit(candidates, "queue_depth_threshold"), self.limit(candidates, "kv_cache_util_threshold")
 
     def _fresh(self, candidates: Candidates) -> Mask:
-        fresh: Mask = self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
-        return fresh
+        return self.clock.now() - candidates.values(METRICS_AT) <= self._oldest_seconds
 
 
 class ConcurrencyLimits(Parameters, frozen=True):
@@ -224,7 +219,7 @@ class ConcurrencyDetector(_Detector[ConcurrencyDetectorParameters]):
         self.reads = (*columns, ACCELERATOR) if given.classes else columns
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
-        kept = np.ones(len(candidates), dtype=np.bool_)
+        kept = everyone(len(candidates))
         for name, column in self._counted:
             kept &= candidates.values(column) < np.floor(self.limit(candidates, name) * self._room)
         return kept

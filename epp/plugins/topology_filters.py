@@ -4,7 +4,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-import numpy as np
 from msgspec import Meta, field
 
 from epp.framework import (
@@ -19,6 +18,7 @@ from epp.framework import (
     Request,
 )
 from epp.framework.accelerators.places import SAME_NUMA, device_closeness, known_nodes, node_numbers, tiers_of
+from epp.framework.arrays import any_true, everyone
 from epp.framework.candidates import LEVELS, closeness
 from epp.framework.endpoint import LabelSelector, Requirement
 from epp.framework.limits import Name
@@ -152,11 +152,11 @@ class SameNodeFilter(Filter[SameNodeFilterParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         peer = candidates.peer
         if peer is None:
-            return np.ones(len(candidates), dtype=np.bool_)
+            return everyone(len(candidates))
         nodes, known = node_numbers(candidates.snapshot), known_nodes(candidates.snapshot)
-        same: Mask = nodes[candidates.slots] == nodes[peer]
+        same: Mask = nodes[candidates.slots] == nodes.item(peer)
         if self.parameters.on_unknown == "Pass":
-            same = same | ~known[candidates.slots] | (not known[peer])
+            same |= ~known[candidates.slots] | (not known.item(peer))
         return same
 
 
@@ -183,11 +183,11 @@ class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         peer = candidates.peer
-        everything = np.ones(len(candidates), dtype=np.bool_)
-        if peer is None:
-            return everything
-        near = closeness(candidates, peer) <= LEVELS.index(self.parameters.min_affinity)
-        return near if near.any() else everything
+        if peer is not None:
+            near = closeness(candidates, peer) <= LEVELS.index(self.parameters.min_affinity)
+            if any_true(near):
+                return near
+        return everyone(len(candidates))
 
 
 class GpuTopologyFilterParameters(FilterParameters, frozen=True):
@@ -211,9 +211,8 @@ class GpuTopologyFilter(Filter[GpuTopologyFilterParameters]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         if candidates.peer is None:
-            return np.ones(len(candidates), dtype=np.bool_)
-        near: Mask = tiers_of(device_closeness(candidates, candidates.peer)) <= self.parameters.max_allowed_tier
-        return near
+            return everyone(len(candidates))
+        return tiers_of(device_closeness(candidates, candidates.peer)) <= self.parameters.max_allowed_tier
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         if dropped.peer is None:

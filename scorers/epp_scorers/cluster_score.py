@@ -9,7 +9,7 @@ import structlog
 from msgspec import Meta
 
 from epp.framework import ACCELERATOR, Candidates, Filter, FilterParameters, Floats, Mask, Request, Scorer
-from epp.framework.arrays import all_true, any_true
+from epp.framework.arrays import all_true, any_true, everyone
 from epp.framework.clusters import (
     CLUSTER,
     MOST_SCORE,
@@ -135,7 +135,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         if self.keeps_all:
-            return np.ones(len(candidates), dtype=np.bool_)
+            return everyone(len(candidates))
         known = ~np.isnan(self._values(candidates))
         if not all_true(known):
             self._count(request, candidates, ~known)
