@@ -76,7 +76,7 @@ class RateFleet:
                 or now.hostport != before.hostport
                 or now.id != before.id
                 or engines[slot] != self._engines[slot]
-                or _is_another(hardware[slot], self._hardware[slot])
+                or hardware[slot] != self._hardware[slot]
                 or _is_another_pod(pods[slot], self._pods[slot])
             )
         ]
@@ -129,10 +129,6 @@ def _shared(hardware: Hardware) -> Hardware:
     return hardware
 
 
-def _is_another(now: Hardware, before: Hardware) -> bool:
-    return now is not before and now != before
-
-
 def _is_another_pod(now: _Pod, before: _Pod) -> bool:
     """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
     return (now.boot != before.boot and "" not in {now.boot, before.boot}) or (
@@ -154,27 +150,12 @@ class InitialRates(NamedTuple):
     itl_seconds_per_request: Floats
     ttft_base_seconds: Floats
     ttft_seconds_per_token: Floats
-    prefill_known: Mask
-    itl_known: Mask
 
     @classmethod
     def of(cls, by_kind: Sequence[KindRates], kinds: NDArray[np.intp]) -> Self:
         """Return the rates of slots of these kinds."""
-
-        def column(name: str) -> Floats:
-            return np.array([getattr(one, name) for one in by_kind], dtype=np.float64)[kinds]
-
-        return cls(
-            by_kind,
-            kinds,
-            column("prefill_tokens_per_second"),
-            column("itl_base_seconds"),
-            column("itl_seconds_per_request"),
-            column("ttft_base_seconds"),
-            column("ttft_seconds_per_token"),
-            np.array([one.prefill_known for one in by_kind], dtype=np.bool_),
-            np.array([one.itl_known for one in by_kind], dtype=np.bool_),
-        )
+        rates = np.array([one[:5] for one in by_kind], dtype=np.float64)  # the numbers among the fields
+        return cls(by_kind, kinds, *rates.T.take(kinds, axis=1))
 
 
 def estimate(
@@ -195,8 +176,8 @@ def estimate(
     kinds = initial.kinds
     rate = initial.prefill_tokens_per_second * np.exp(like_the_others(prefill_log, kinds))
     slowdown = np.exp(-like_the_others(itl_log, kinds))
-    prefill_known = _known(initial.prefill_known, kinds, prefill_samples)
-    itl_known = _known(initial.itl_known, kinds, itl_samples)
+    prefill_known = _known([one.prefill_known for one in initial.by_kind], kinds, prefill_samples)
+    itl_known = _known([one.itl_known for one in initial.by_kind], kinds, itl_samples)
     return EndpointRates(
         prefill_tokens_per_second=_with_median(rate, prefill_known, kinds),
         itl_base_seconds=_with_median(initial.itl_base_seconds * slowdown, itl_known, kinds),
@@ -218,9 +199,9 @@ def estimate(
     )
 
 
-def _known(profiled: Mask, kinds: NDArray[np.intp], samples: NDArray[np.intp]) -> Mask:
+def _known(profiled: Sequence[bool], kinds: NDArray[np.intp], samples: NDArray[np.intp]) -> Mask:
     """Mark the kinds that have a profile or samples."""
-    known = profiled.copy()
+    known = np.array(profiled, dtype=np.bool_)
     known[kinds[samples > 0]] = True
     known[FREE] = False
     return known

@@ -104,13 +104,10 @@ class RateLearner:
         for slot in self._new:
             self._logs[slot] = _middle(sorted(self._recent[slot]))
         self._new.clear()
-        trust = self._trust(now - self._last[:capacity])
+        trust = np.exp2((self._last[:capacity] - now) / self._half_life)
         usable = (self._counts[:capacity] >= self._min_samples) & (trust >= _LEAST_TRUST)
         logs = np.where(usable, self._logs[:capacity] * trust, np.nan)
         return logs, np.where(usable, self._counts[:capacity], 0)
-
-    def _trust(self, age_seconds: Floats) -> Floats:
-        return np.exp2(-age_seconds / self._half_life)
 
     def _reach(self, length: int) -> None:
         missing = length - len(self._counts)

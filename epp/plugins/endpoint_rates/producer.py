@@ -34,7 +34,7 @@ from epp.framework import (
 )
 from epp.framework.files import read_list
 from epp.framework.plugin_status import endpoint_state
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting, parse_duration
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
 from epp.framework.sharing import Shareable
 from epp.plugins.endpoint_rates.estimate import InitialRates, RateFleet, estimate
@@ -73,11 +73,7 @@ class EndpointRatesParameters(Parameters, frozen=True):
     """Name of the producer instance whose matches are read, if configured; empty for the default one."""
 
     def __post_init__(self) -> None:
-        try:
-            seconds = parse_duration(self.half_life)
-        except ValueError as error:
-            raise ValueError(f"halfLife: {error}") from error
-        if not 0.0 < seconds < inf:
+        if not 0.0 < duration_setting("halfLife", self.half_life, positive=False) < inf:
             raise ValueError(f"halfLife is {self.half_life!r}; it must be above 0")
 
 
@@ -307,7 +303,7 @@ class EndpointRatesProducer(
         else:
             fleet = RateFleet(self.parameters.engine_label_key, self.parameters.default_engine)
             fleet.follow(snapshot)
-        initial = InitialRates.of(self._table.look_up_all(key, fleet.hardware), fleet.kinds)
+        initial = InitialRates.of([self._table.look_up(key, one) for one in fleet.hardware], fleet.kinds)
         return self._estimated(initial, snapshot, now)
 
     @property
@@ -344,7 +340,7 @@ class EndpointRatesProducer(
             hardware, by_kind = self._by_kind.get(key, ((), ()))
             if hardware != self._fleet.hardware:
                 hardware = self._fleet.hardware
-                by_kind = self._table.look_up_all(key, hardware)
+                by_kind = [self._table.look_up(key, one) for one in hardware]
                 self._by_kind[key] = hardware, by_kind
             initial = self._initial[key] = InitialRates.of(by_kind, self._fleet.kinds)
         return initial

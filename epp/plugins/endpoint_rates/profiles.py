@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles of rates: built-in, configured and measured (`epp calibrate`), and look-up by model and hardware."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log, nan
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -72,9 +72,7 @@ class RateProfile(Parameters, frozen=True):
     @property
     def prefill_rate(self) -> float | None:
         """Prompt tokens in a second; None if unknown."""
-        if self.prefill_tokens_per_second is None and self.delta_ms is not None:
-            return _MS_PER_S / self.delta_ms
-        return self.prefill_tokens_per_second
+        return self.prefill_tokens_per_second or (_MS_PER_S / self.delta_ms if self.delta_ms else None)
 
 
 def model_key(name: str) -> str:
@@ -98,16 +96,16 @@ class DeviceFigures(NamedTuple):
     bandwidth_gbps: float
 
 
-DEVICES: tuple[tuple[str, DeviceFigures], ...] = (
-    ("h100", DeviceFigures("nvidia", 989, 3350)),
-    ("h200", DeviceFigures("nvidia", 989, 4800)),
-    ("b200", DeviceFigures("nvidia", 2250, 8000)),
-    ("a100", DeviceFigures("nvidia", 312, 2039)),
-    ("l40s", DeviceFigures("nvidia", 362, 864)),
-    ("mi300x", DeviceFigures("amd", 1307, 5300)),
-    ("v6e", DeviceFigures("google", 918, 1640)),
-    ("v7x", DeviceFigures("google", 2307, 7380)),
-)
+_DEVICES: Mapping[str, DeviceFigures] = {
+    "h100": DeviceFigures("nvidia", 989, 3350),
+    "h200": DeviceFigures("nvidia", 989, 4800),
+    "b200": DeviceFigures("nvidia", 2250, 8000),
+    "a100": DeviceFigures("nvidia", 312, 2039),
+    "l40s": DeviceFigures("nvidia", 362, 864),
+    "mi300x": DeviceFigures("amd", 1307, 5300),
+    "v6e": DeviceFigures("google", 918, 1640),
+    "v7x": DeviceFigures("google", 2307, 7380),
+}
 """Devices of the built-in profiles, for comparison with others."""
 
 DEFAULT_PREFILL_TOKENS_PER_SECOND = 15928.0
@@ -202,10 +200,6 @@ class RateTable:
         self.models = frozenset(model_key(profile.model) for profiles in self._lists for profile in profiles)
         """Models with a profile, by `model_key`; empty for any."""
 
-    def look_up_all(self, model: str, hardware: Iterable[Hardware]) -> Sequence[KindRates]:
-        """Return the rates of a model, given by `model_key`, on each hardware."""
-        return [self.look_up(model, one) for one in hardware]
-
     def look_up(self, model: str, hardware: Hardware) -> KindRates:
         """Return the rates of a model, given by `model_key`, on some hardware."""
         rates = KindRates()
@@ -293,10 +287,9 @@ def _scaled(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth
     own = hardware.bandwidth_gbps if by_bandwidth else hardware.fp16_tflops
     if not own:
         return None
-    known = dict(DEVICES)
     candidates: list[tuple[bool, float, int, float, RateProfile]] = []
     for order, profile in enumerate(profiles):
-        device = known.get(plain_key(profile.accelerator), _UNKNOWN_DEVICE)
+        device = _DEVICES.get(plain_key(profile.accelerator), _UNKNOWN_DEVICE)
         built_in = device.bandwidth_gbps if by_bandwidth else device.fp16_tflops
         theirs = (profile.bandwidth_gbps if by_bandwidth else profile.fp16_tflops) or built_in
         if theirs:

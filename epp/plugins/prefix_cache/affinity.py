@@ -225,7 +225,7 @@ class KvTransferCost(Producer[KvTransferCostParameters]):
         for tier in self.parameters.tiers:
             tokens = match.tier_tokens.get(tier.name.lower())
             if tokens is not None:
-                speed = tier.gigabytes_per_second or tags.derive_numbers(_host_gbps)
+                speed = tier.gigabytes_per_second or tags.derive_numbers(_gbps, HOST_GBPS, _OTHER_HOST_GBPS)
                 seconds += tokens * self._bytes / speed
         if self.parameters.copies_from_peers and len(candidates):
             seconds += self._copy(request, candidates, match)
@@ -235,7 +235,7 @@ class KvTransferCost(Producer[KvTransferCostParameters]):
         """Publish the tokens that are worth copying from the best peer; return the seconds for that."""
         given, copyable = self.parameters.peer_gigabytes_per_second, match.copyable_tokens
         best = candidates.slots[np.argmax(copyable[candidates.slots])]
-        speed = candidates.snapshot.records(ACCELERATOR).derive_numbers(_network_gbps)
+        speed = candidates.snapshot.records(ACCELERATOR).derive_numbers(_gbps, NETWORK_GBPS, 0.0)
         speed = np.full(len(speed), given) if given else np.minimum(speed, speed[best])
         tokens = np.maximum(copyable[best] - match.tokens, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -247,19 +247,10 @@ class KvTransferCost(Producer[KvTransferCostParameters]):
         return np.where(pays, seconds, 0.0)
 
 
-def _host_gbps(tag: AcceleratorTag) -> float:
-    """Return the PCIe bandwidth of all devices of an endpoint, in GB/s."""
-    return _number(tag, HOST_GBPS, _OTHER_HOST_GBPS) * max(tag.count, 1)
-
-
-def _network_gbps(tag: AcceleratorTag) -> float:
-    """Return the network bandwidth of an endpoint by its share of the devices, in GB/s; 0 for unknown."""
-    return _number(tag, NETWORK_GBPS, 0.0) * max(tag.count, 1)
-
-
-def _number(tag: AcceleratorTag, name: str, default: float) -> float:
+def _gbps(tag: AcceleratorTag, name: str, default: float) -> float:
+    """Return the bandwidth of all devices of an endpoint, in GB/s; `default` is that of one device."""
     found = tag.attributes.get(name)
-    return float(found) if isinstance(found, int | float) and found > 0 else default
+    return (found if isinstance(found, int | float) and found > 0 else default) * max(tag.count, 1)
 
 
 _MOST_HASHED = 1024

@@ -86,8 +86,7 @@ class PrefixIndex:
         return self._runs.blocks
 
     def entries(self, slot: int) -> int:
-        lane = self._lanes.get(slot)
-        return 0 if lane is None else lane.blocks
+        return self._lanes[slot].blocks if slot in self._lanes else 0
 
     def match(self, hashes: "array[int]", slots: int) -> NDArray[np.int32]:
         """Return, for each of the slots 0 .. slots-1, the number of leading blocks that it holds."""
@@ -96,7 +95,7 @@ class PrefixIndex:
         run = runs.child(NONE, hashes[0]) if count else NONE
         chain = hashes.tobytes() if run >= 0 else b""
         while run >= 0 and alive:
-            still = alive & runs.mask(run)
+            still = alive & runs.masks[run]
             if depth and still != alive:
                 self._mark(matched, alive, depth)
             alive = still
@@ -134,7 +133,7 @@ class PrefixIndex:
         run, last, depth, chain = NONE, NONE, 0, hashes.tobytes()
         while lane is not None and 8 * depth < len(chain):
             run = runs.child(last, hashes[depth])
-            if run < 0 or not runs.mask(run) >> lane.number & 1:
+            if run < 0 or not runs.masks[run] >> lane.number & 1:
                 return
             common = runs.common(run, chain, depth)
             depth += common
@@ -171,12 +170,12 @@ class PrefixIndex:
             if is_new:
                 lane.blocks += size
                 if held and before >= 0:
-                    self._add_reference(lane, before)
+                    self._extra.increment(lane.number << 32 | before)
             depth, before, held = depth + size, run, not is_new
         if before < 0 or (held and lane.records and lane.records[-1] == before):
             return
         if held:
-            self._add_reference(lane, before)
+            self._extra.increment(lane.number << 32 | before)
         lane.records.append(before)
         if len(lane.records) - lane.head > lane.scan_at:
             self._to_scan[lane] = None
@@ -208,16 +207,12 @@ class PrefixIndex:
                 lane.front = runs.cut(run, size - excess, lane.number)
                 lane.blocks -= excess
                 return 0
-            parent = runs.parent(run)
+            parent = runs.parents[run]
             runs.release(run, lane.number)
             lane.blocks -= size
             excess -= size
             run = parent
         return excess
-
-    def _add_reference(self, lane: _Lane, run: int) -> None:
-        """Add a reference to a run that the lane holds."""
-        self._extra.increment(lane.number << 32 | run)
 
     def _drop_reference(self, lane: _Lane, run: int) -> bool:
         """Remove a reference; return false if it is the only one, which stays."""

@@ -128,19 +128,17 @@ class Runs:
         self._by_first = IntTable()
         self._first = array("Q")
         self._rest: list[bytes] = []  # hashes after the first
-        self._parents = array("i")
-        self._masks: list[int] = []  # lanes, as bits
+        self.parents = array("i")
+        """The previous run; NONE at the start."""
+        self.masks: list[int] = []
+        """Lanes that hold the run, as bits."""
         self._free = array("i")
         self._shared: dict[int, int] = {}
 
     def child(self, parent: int, first: int) -> int:
         """Return the run with this first block after `parent`, which is NONE at the start of a chain; else NONE."""
         run = self._by_first.get(first, NONE)
-        return run if run >= 0 and self._parents[run] == parent else NONE
-
-    def parent(self, run: int) -> int:
-        """Return the previous run; NONE at the start."""
-        return self._parents[run]
+        return run if run >= 0 and self.parents[run] == parent else NONE
 
     def size(self, run: int) -> int:
         return 1 + len(self._rest[run]) // 8
@@ -163,10 +161,6 @@ class Runs:
                 high = middle
         return 1 + low
 
-    def mask(self, run: int) -> int:
-        """Return the lanes that hold a run, as bits."""
-        return self._masks[run]
-
     def reach(self, parent: int, chain: bytes, depth: int, lane: int) -> tuple[int, bool]:
         """Return the run that continues a chain after `parent`, and whether the lane did not hold it before.
 
@@ -178,22 +172,22 @@ class Runs:
             run = self._new(parent, first, chain[8 * depth + 8 :], self._one_object(1 << lane))
             self._by_first.add(first, run)
             return run, True
-        if self._parents[run] != parent:
+        if self.parents[run] != parent:
             return NONE, False
         count = self.common(run, chain, depth)
         if count <= len(self._rest[run]) // 8:
             run = self._split(run, count)
-        mask = self._masks[run]
+        mask = self.masks[run]
         if mask >> lane & 1:
             return run, False
-        self._masks[run] = self._one_object(mask | 1 << lane)
+        self.masks[run] = self._one_object(mask | 1 << lane)
         return run, True
 
     def release(self, run: int, lane: int) -> None:
         """Remove a lane that holds the run, and the run with its last lane."""
-        others = self._masks[run] ^ 1 << lane
+        others = self.masks[run] ^ 1 << lane
         if others:
-            self._masks[run] = self._one_object(others)
+            self.masks[run] = self._one_object(others)
             return
         self.blocks -= self.size(run)
         first = self._first[run]
@@ -204,7 +198,7 @@ class Runs:
 
     def cut(self, run: int, count: int, lane: int) -> int:
         """Release all but the first `count` blocks for a lane; return the run of these."""
-        if self._masks[run] == 1 << lane:
+        if self.masks[run] == 1 << lane:
             self.blocks -= self.size(run) - count
             self._rest[run] = self._rest[run][: 8 * (count - 1)]
             return run
@@ -215,9 +209,9 @@ class Runs:
     def _split(self, run: int, count: int) -> int:
         """Split off the first `count` blocks, fewer than all, as a new run, and return it."""
         rest, first = self._rest[run], self._first[run]
-        head = self._new(self._parents[run], first, rest[: 8 * (count - 1)], self._masks[run])
+        head = self._new(self.parents[run], first, rest[: 8 * (count - 1)], self.masks[run])
         self._by_first.put(first, head)
-        self._parents[run] = head
+        self.parents[run] = head
         self._first[run] = first = int.from_bytes(rest[8 * (count - 1) : 8 * count], byteorder)
         self._by_first.put(first, run)
         self._rest[run] = rest[8 * count :]
@@ -238,8 +232,8 @@ class Runs:
             run = len(self._rest)
             self._first.append(0)
             self._rest.append(b"")
-            self._parents.append(NONE)
-            self._masks.append(0)
-        self._rest[run], self._parents[run], self._masks[run], self._first[run] = rest, parent, mask, first
+            self.parents.append(NONE)
+            self.masks.append(0)
+        self._rest[run], self.parents[run], self.masks[run], self._first[run] = rest, parent, mask, first
         self.blocks += 1 + len(rest) // 8
         return run
