@@ -189,6 +189,11 @@ class LoraState:
     """Those that ran last, as many as fit, the latest first: an engine keeps them, and reports only those in use."""
 
 
+def adapters_in_use(states: tuple[LoraState, ...]) -> frozenset[str]:
+    """Return the adapters that run or wait at any endpoint."""
+    return frozenset().union(*(state.running | state.waiting for state in states))
+
+
 LORA: Attribute[LoraState] = Attribute("lora", LoraState())
 """LoRA adapters of an endpoint."""
 MODELS: Attribute[frozenset[str]] = Attribute("models", frozenset())

@@ -34,13 +34,10 @@ from epp.framework import (
     Share,
     Snapshot,
 )
+from epp.framework.arrays import everyone
 from epp.framework.limits import CountOrDefault, Tunable
 from epp.framework.plugin_status import endpoint_state
 from epp.framework.sessions import SessionAffinity, SessionAffinityParameters
-
-RUNNING_SCORE = 1.0
-FREE_SLOT_SCORE = 0.8
-WAITING_SCORE = 0.6
 
 
 class LoraAffinityScorer(Scorer):
@@ -60,19 +57,15 @@ class LoraAffinityScorer(Scorer):
         adapter = request.model
         if not adapter:
             return np.zeros(len(candidates))
-        return candidates.snapshot.records(LORA).derive(_scores, adapter)[candidates.slots]
-
-
-def _scores(states: tuple[LoraState, ...], adapter: str) -> Floats:
-    return np.array([_score(state, adapter) for state in states], dtype=np.float64)
+        return candidates.snapshot.records(LORA).derive_numbers(_score, adapter)[candidates.slots]
 
 
 def _score(state: LoraState, adapter: str) -> float:
     if adapter in state.running:
-        return RUNNING_SCORE
+        return 1.0
     if len((state.running | state.waiting) - {adapter}) < state.max_adapters:
-        return FREE_SLOT_SCORE
-    return WAITING_SCORE if adapter in state.waiting else 0.0
+        return 0.8
+    return 0.6 if adapter in state.waiting else 0.0
 
 
 class SessionAffinityScorer(Scorer[SessionAffinityParameters], SessionAffinity[SessionAffinityParameters]):
@@ -114,7 +107,6 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
         return candidates.where_label_is(self.parameters.label_key, wanted).astype(np.float64)
 
 
-UNLABELLED_SCORE = 0.5
 _RANGE = re.compile(r"\s*([0-9]{1,15})\s*-\s*([0-9]{1,15})\s*")
 _NOTHING = (inf, -inf)
 """Range of a malformed label: it includes no length, and its distance to every length is infinite."""
@@ -152,7 +144,7 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         if not self.parameters.enable_filtering:
-            return np.ones(len(candidates), dtype=np.bool_)
+            return everyone(len(candidates))
         low, high = self._ranges(candidates)
         outside: Mask = (request.prompt_tokens < low) | (request.prompt_tokens > high)
         return ~outside
@@ -165,7 +157,7 @@ class ContextLengthAware(Filter[ContextLengthAwareParameters], Scorer[ContextLen
         distance = np.maximum(0.0, np.maximum(low - tokens, tokens - high))
         inside = np.where(width == 0.0, 1.0, 0.3 + 0.7 * (0.7 / (1.0 + width / 10000.0) + 0.3 * headroom))
         outside = 0.3 / (1.0 + distance / 1000.0)
-        return np.where(np.isnan(low), UNLABELLED_SCORE, np.where(distance == 0.0, inside, outside))
+        return np.where(np.isnan(low), 0.5, np.where(distance == 0.0, inside, outside))
 
     def _ranges(self, candidates: Candidates) -> Floats:
         """Return two rows, the lower and the upper end of each candidate's range in tokens; NaN without the label."""
@@ -251,9 +243,6 @@ class MMEmbeddingsCacheScorer(Scorer[MMEmbeddingsCacheParameters]):
         return share
 
 
-NEUTRAL_SCORE = 0.5
-
-
 class NoHitLRUParameters(Parameters, frozen=True):
     """Number of endpoints to remember, and the source of prefix matches."""
 
@@ -295,8 +284,8 @@ class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters],
     def score(self, request: Request, candidates: Candidates) -> Floats:
         count = len(candidates)
         if not self._is_cold(request, candidates):
-            return np.full(count, NEUTRAL_SCORE)
-        last_uses = self._uses.of(candidates)
+            return np.full(count, 0.5)
+        last_uses = self._uses.numbers(candidates.snapshot.capacity)[candidates.slots]
         ranks = np.empty(count)
         ranks[last_uses.argsort()] = np.arange(count)
         return np.where(last_uses == 0, 1.0, 1.0 - ranks / max(1, count - 1))
@@ -327,19 +316,16 @@ class _LastUses:
         self._order: OrderedDict[int, None] = OrderedDict()
         self._numbers: Floats = np.zeros(0)
 
-    def of(self, candidates: Candidates) -> Floats:
-        """Return one number for each candidate."""
-        return self.numbers(candidates.snapshot.capacity)[candidates.slots]
-
     def numbers(self, capacity: int) -> Floats:
-        self._reach(capacity)
+        """Return the numbers of at least so many slots."""
+        if capacity > len(self._numbers):
+            self._numbers = np.pad(self._numbers, (0, capacity - len(self._numbers)))
         return self._numbers
 
     def add(self, slot: int) -> None:
         """Mark the slot as the most recently used one, and drop the least recently used one above the limit."""
-        self._reach(slot + 1)
         self._uses += 1
-        self._numbers[slot] = self._uses
+        self.numbers(slot + 1)[slot] = self._uses
         self._order[slot] = None
         self._order.move_to_end(slot)
         if len(self._order) > self._limit:
@@ -350,7 +336,3 @@ class _LastUses:
         if slot in self._order:
             del self._order[slot]
             self._numbers[slot] = 0
-
-    def _reach(self, length: int) -> None:
-        if length > len(self._numbers):
-            self._numbers = np.pad(self._numbers, (0, length - len(self._numbers)))

@@ -22,10 +22,7 @@ from epp.framework import (
     Share,
     tag_numbers,
 )
-from epp.framework.accelerators.arrays import (
-    WAKE_UP_INPUTS,
-    WakeUpCost,
-)
+from epp.framework.accelerators.arrays import WAKE_UP_INPUTS, WakeUpCost
 from epp.framework.accelerators.requirements import Memory, read_memory
 from epp.framework.accelerators.tag import (
     PHASE,
@@ -163,12 +160,10 @@ class MostCapableScorer(Scorer[MostCapableParameters]):
     def score(self, request: Request, candidates: Candidates) -> Floats:
         parameters = self.parameters
         weights = np.array([parameters.memory_weight, parameters.bandwidth_weight, parameters.compute_weight])
-        terms = np.array([_share(self._numbers(candidates, name)) for name in ("memory", "bandwidth", "tflops")])
+        names = ("memory", "bandwidth", "tflops")
+        terms = np.array([_share(tag_numbers(candidates, self._number, name)) for name in names])
         scores: Floats = np.clip(weights @ terms / weights.sum(), 0.0, 1.0)
         return scores
-
-    def _numbers(self, candidates: Candidates, name: str) -> Floats:
-        return tag_numbers(candidates, self._number, name)
 
     def _number(self, tag: AcceleratorTag, name: str) -> float:
         if tag.kind is AcceleratorKind.CPU:
@@ -230,15 +225,12 @@ class SliceFitScorer(Scorer[SliceFitParameters]):
         if not _has_size(tag) or (need is not None and compute < need):
             return 0.0
         if self._need_bytes is not None:
-            return _memory_fit(tag.memory_bytes or 0, self._need_bytes)
+            have = tag.memory_bytes or 0
+            return min(1.0, self._need_bytes / have) if memory_suffices(have, self._need_bytes) else 0.0
         if need is not None:
             return need / compute
         slots = tag.partition.memory_slots or _SLOTS * tag.partition.memory_fraction
         return min(1.0, 1.0 / slots) if isfinite(slots) and slots > 0 else 0.0
-
-
-def _memory_fit(have_bytes: int, need_bytes: int) -> float:
-    return min(1.0, need_bytes / have_bytes) if memory_suffices(have_bytes, need_bytes) else 0.0
 
 
 def _has_size(tag: AcceleratorTag) -> bool:
@@ -273,15 +265,7 @@ def _free_share(tag: AcceleratorTag) -> float:
     return min(max(free / total, 0.0), 1.0)
 
 
-HEALTHY = 1.0
-
-
-DOUBTFUL = 0.5
-
-
-UNHEALTHY = 0.0
-
-
+HEALTHY, DOUBTFUL, UNHEALTHY = 1.0, 0.5, 0.0
 PENDING = 0.25
 
 

@@ -36,7 +36,7 @@ from epp.framework.clusters import (
     status_numbers,
 )
 from epp.framework.limits import Threshold, Tunable
-from epp.framework.quantities import parse_duration
+from epp.framework.quantities import duration_setting
 from epp.framework.sessions import Bindings, SessionIds
 
 
@@ -143,12 +143,7 @@ class BalanceParameters(Parameters, frozen=True):
     """`endpoints`: divide the count of a cluster by the number of its endpoints. Empty: do not divide."""
 
     def __post_init__(self) -> None:
-        try:
-            seconds = parse_duration(self.half_life)
-        except ValueError as error:
-            raise ValueError(f"halfLife: {error}") from None
-        if seconds <= 0:
-            raise ValueError(f"halfLife is {self.half_life!r}: write a duration above 0")
+        duration_setting("halfLife", self.half_life)
 
 
 class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
@@ -163,7 +158,7 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
     may_read = (CLUSTER,)
 
     def setup(self) -> None:
-        self._half_life = parse_duration(self.parameters.half_life)
+        self._half_life = duration_setting("halfLife", self.parameters.half_life)
         self._clusters = ClusterIndex()
         self._given: dict[str, tuple[float, float]] = {}
         """Count of each cluster, and its time."""
@@ -238,8 +233,7 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
         if bound is not None:
             same: Mask = numbers == clusters.named(bound)
             return same.astype(np.float64)
-        scores: Floats = self._holds_prefix(request, candidates, clusters)[numbers]
-        return scores
+        return self._holds_prefix(request, candidates, clusters)[numbers]
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         session = self.parameters.session_id_config.session(request)
@@ -253,6 +247,6 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
         best = np.zeros(len(clusters.names))
         if match is not None and match.total_blocks:
             np.maximum.at(best, clusters.numbers[candidates.slots], match.blocks(candidates) / match.total_blocks)
-        most = best.max(initial=0.0)
-        found: Mask = (best == most) & (most >= self.parameters.min_prefix_share)
+        most = max(float(best.max(initial=0.0)), self.parameters.min_prefix_share)
+        found: Mask = best == most
         return found.astype(np.float64)

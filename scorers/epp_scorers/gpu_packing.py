@@ -188,16 +188,6 @@ class GpuNeighbourParameters(Parameters, frozen=True):
     time_slicing_weight: Share = 1.0
     """For time slicing, virtual GPUs, and devices shared in an unknown way."""
 
-    def weight_of(self, sharing: Sharing) -> float:
-        """Return the weight for a device that is shared in this way."""
-        match sharing:
-            case Sharing.MIG | Sharing.AMD | Sharing.CORES:
-                return self.mig_weight
-            case Sharing.MPS:
-                return self.mps_weight
-            case _:
-                return self.time_slicing_weight
-
 
 class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
     """`1 - weight * load / max`, where `load` is that of the other endpoints on the same physical device.
@@ -224,7 +214,13 @@ class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
         return 1.0 - tag_numbers(candidates, self._weight) * load / (load.max(initial=0.0) or 1.0)
 
     def _weight(self, tag: AcceleratorTag) -> float:
-        return self.parameters.weight_of(tag.partition.kind)
+        match tag.partition.kind:
+            case Sharing.MIG | Sharing.AMD | Sharing.CORES:
+                return self.parameters.mig_weight
+            case Sharing.MPS:
+                return self.parameters.mps_weight
+            case _:
+                return self.parameters.time_slicing_weight
 
 
 class TopologyWeights(Parameters, frozen=True):
@@ -267,9 +263,8 @@ class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
     zero_means = "shares no level with the peer, or there is no peer"
 
     def setup(self) -> None:
-        far = 0.0
         weights = self.parameters.weights
-        self._worth = np.array([*(getattr(weights, level) for level in LEVELS), far])
+        self._worth = np.array([*(getattr(weights, level) for level in LEVELS), 0.0])
         self.reads = (TOPOLOGY, ACCELERATOR) if weights.pcie_root or weights.clique else (TOPOLOGY,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
@@ -279,10 +274,8 @@ class TopologyAffinityScorer(Scorer[TopologyAffinityScorerParameters]):
         worth: Floats = self._worth[closeness(candidates, peer)]
         if ACCELERATOR in self.reads:
             weights = self.parameters.weights
-            for shared, weight in zip(
-                shared_devices(candidates, peer), (weights.pcie_root, weights.clique), strict=True
-            ):
-                worth = np.maximum(worth, shared * weight)
+            roots, cliques = shared_devices(candidates, peer)
+            worth = np.maximum(worth, np.maximum(roots * weights.pcie_root, cliques * weights.clique))
         return worth
 
 

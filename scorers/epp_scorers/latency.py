@@ -97,7 +97,8 @@ class LatencyScorer(Scorer[LatencyScorerParameters]):
     def _by_headroom(self, there: LatencyPrediction, group: Mask, *, most: bool) -> Floats:
         ttft, ttft_range = _scaled(there.ttft_headroom[group])
         tpot, tpot_range = _scaled(there.tpot_headroom[group])
-        weight = _share(self.parameters.ttft_weight, self.parameters.tpot_weight)
+        both = self.parameters.ttft_weight + self.parameters.tpot_weight
+        weight = self.parameters.ttft_weight / both if both > 0 else 1.0
         if (ttft_range > _SMALLEST_RANGE) != (tpot_range > _SMALLEST_RANGE):
             weight = float(ttft_range > _SMALLEST_RANGE)
         combined = weight * ttft + (1.0 - weight) * tpot
@@ -134,11 +135,6 @@ def _scaled(headroom: Floats) -> tuple[Floats, float]:
     width = float(absolute.max() - least)
     scaled = (absolute - least) / width if width > _SMALLEST_RANGE else np.full(len(absolute), 0.5)
     return scaled, width
-
-
-def _share(one: float, other: float) -> float:
-    """Return the weight of the first of two, as a share of both; 1 if both are 0."""
-    return one / (one + other) if one + other > 0 else 1.0
 
 
 class ObservedLatencyParameters(Parameters, frozen=True):

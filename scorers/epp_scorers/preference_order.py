@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated
 
 import msgspec
@@ -24,7 +25,6 @@ from epp.framework import (
     Filter,
     FilterParameters,
     Floats,
-    LoraState,
     Mask,
     Parameters,
     Positions,
@@ -35,8 +35,10 @@ from epp.framework import (
     tag_numbers,
 )
 from epp.framework.accelerators.tag import Routability, limit_for, names_of
+from epp.framework.arrays import everyone
 from epp.framework.limits import Threshold, Tunable
 from epp.framework.request_conditions import HIGHEST_PREFERENCE, Preference, compile_condition, facts_of, parse_size
+from epp.framework.snapshot import adapters_in_use
 
 TIE = 1e-6
 """Difference in score between preferences of equal `score`; too small to outweigh other scorers."""
@@ -96,7 +98,7 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         if not self.parameters.exclusive:
-            return np.ones(len(candidates), dtype=np.bool_)
+            return everyone(len(candidates))
         kept: Mask = np.any(self._applying(request, candidates), axis=0)
         return kept
 
@@ -106,37 +108,22 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
     def _applying(self, request: Request, candidates: Candidates) -> Mask:
         """Return one row for each preference: whether it applies to the request and names the candidate's class."""
-        facts = facts_of(
-            request,
-            self._sizes,
-            self._precisions,
-            candidates.snapshot.records(LORA).derive(_adapters),
-            self.clock.utc(),
-        )
+        snapshot = candidates.snapshot
+        adapters = snapshot.records(LORA).derive(adapters_in_use)
+        facts = facts_of(request, self._sizes, self._precisions, adapters, self.clock.utc())
         holds = [not tests or combine(test(facts) for test in tests) for combine, tests in self._tests]
-        return self._members(candidates) & np.array(holds, dtype=np.bool_)[:, None]
-
-    def _members(self, candidates: Candidates) -> Mask:
-        """Return one row for each preference: whether it names the candidate's class."""
-        return candidates.snapshot.records(ACCELERATOR).derive(_members, self._classes)[:, candidates.slots]
+        members = snapshot.records(ACCELERATOR).derive(_members, self._classes)[:, candidates.slots]
+        return members & np.array(holds, dtype=np.bool_)[:, None]
 
 
 def _members(tags: tuple[AcceleratorTag, ...], classes: tuple[str, ...]) -> Mask:
+    """Return one row for each class, and in it whether each tag has it."""
     names = [frozenset(names_of(tag)) for tag in tags]
     return np.array([[name in of_tag for of_tag in names] for name in classes], dtype=np.bool_)
 
 
-def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
-    """Return the adapters known to any endpoint."""
-    return frozenset().union(*(state.running | state.waiting for state in states))
-
-
 _UNLISTED = -1
-_LIMITS = (
-    (WAITING, "queue_depth_threshold"),
-    (KV_USAGE, "kv_cache_util_threshold"),
-    (RUNNING, "running_threshold"),
-)
+_LIMITS = ((WAITING, "queue_depth_threshold"), (KV_USAGE, "kv_cache_util_threshold"), (RUNNING, "running_threshold"))
 
 
 class ClassLimits(Parameters, frozen=True):
@@ -210,8 +197,10 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
         return candidates.snapshot.records(ACCELERATOR).derive(self._places_of)[candidates.slots]
 
     def _places_of(self, tags: tuple[AcceleratorTag, ...]) -> Positions:
-        order = self._order or _order_of_appearance(tags)
-        names = [names_of(tag) if self._order else names_of(tag)[:1] for tag in tags]
+        names, order = [names_of(tag) for tag in tags], self._order
+        if not order:
+            names = [of_tag[:1] for of_tag in names]
+            order = {name: place for place, name in enumerate(dict.fromkeys(chain(*names)))}
         places = [min((order[name] for name in of_tag if name in order), default=_UNLISTED) for of_tag in names]
         return np.array(places, dtype=np.intp)
 
@@ -228,11 +217,3 @@ class FirstAvailableScorer(Scorer[FirstAvailableParameters]):
 
 def _is_usable(tag: AcceleratorTag) -> bool:
     return tag.state not in {Routability.DRAINING, Routability.BLOCKED}
-
-
-def _order_of_appearance(tags: tuple[AcceleratorTag, ...]) -> dict[str, int]:
-    order: dict[str, int] = {}
-    for tag in tags:
-        for name in names_of(tag)[:1]:
-            order.setdefault(name, len(order))
-    return order

@@ -29,11 +29,7 @@ from epp.framework import (
     Share,
     tag_numbers,
 )
-from epp.framework.accelerators.arrays import (
-    USAGE_INPUTS,
-    GpuUsageParameters,
-    estimated_share,
-)
+from epp.framework.accelerators.arrays import USAGE_INPUTS, GpuUsageParameters, estimated_share
 from epp.framework.accelerators.selection import ANY, SERVED_CLASS, Selection, of_served_class
 from epp.framework.limits import Weight, require_weights
 from epp.framework.plugin import Datum
@@ -148,8 +144,7 @@ class StrategyScorer(Scorer[StrategyParameters]):
         if weights.idle:
             used, _ = estimated_share(candidates, self._usage)
             scores += weights.idle * (1.0 - used)
-        mean: Floats = np.clip(scores / sum(weights), 0.0, 1.0)
-        return mean
+        return np.clip(scores / sum(weights), 0.0, 1.0)
 
 
 def _share_of_most(candidates: Candidates, name: str) -> Floats:

@@ -40,7 +40,7 @@ from epp.framework.clusters import CLUSTER, NetworkSeconds
 from epp.framework.load import is_known
 from epp.framework.rates import EndpointRates, Reported, batch_sizes, uncached_tokens
 from epp.framework.scoring import lowest_over
-from epp.framework.snapshot import ROUND_TRIP
+from epp.framework.snapshot import ROUND_TRIP, adapters_in_use
 
 _LEAST_SECONDS, _FULLEST, _ZERO, _ONE = (read_only(np.array(number)) for number in (1e-3, 0.99, 0.0, 1.0))
 """Arrays of dimension 0, which NumPy processes at half the cost of floats."""
@@ -60,10 +60,6 @@ class _Barrier(NamedTuple):
     def at(self, slots: Positions) -> "_Barrier":
         seconds = self.seconds[slots]
         return _Barrier(seconds, is_known(seconds))
-
-
-def _names(states: tuple[LoraState, ...]) -> frozenset[str]:
-    return frozenset().union(*(state.running | state.waiting for state in states))
 
 
 def _loads(state: LoraState, adapter: str) -> float:
@@ -267,7 +263,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
 
     def _is_adapter(self, model: str, candidates: Candidates) -> bool:
         """Return whether an endpoint has reported it as an adapter; engines report only those in use."""
-        names = candidates.snapshot.records(LORA).derive(_names)
+        names = candidates.snapshot.records(LORA).derive(adapters_in_use)
         if names and model in names and model not in self._seen_adapters:
             if len(self._seen_adapters) >= _MOST_ADAPTERS:
                 self._seen_adapters.clear()
