@@ -13,6 +13,17 @@ def term(key, operator, *values):
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
+A10 = {"gpu": "A10", "indexes": [[128, 1024], [128, 4096]], "tputs": [[8, 0.2], [2, 0.1]]}
+
+
+def by_attribute(algorithm, *, key="depth"):
+    return {"attributeKey": key, "algorithm": algorithm}
+
+
+def lower(**normalization):
+    return {"type": "linear_lower_is_better", "normalization": normalization}
+
+
 REFUSED = {
     "accelerator-availability-filter": [
         ({"onUnknown": "drop"}, "'drop' is not known; use 'Pass', 'Fail'"),
@@ -51,22 +62,54 @@ REFUSED = {
         ({"policy": "fastest"}, "policy is 'fastest'; use BestFit, Cheapest, MostCapable or FirstAvailable"),
         ({"cel": "device.vendor"}, "cel: unsupported expression at line 1, column 7"),
     ],
+    "active-request-scorer": [({"maxBusyScore": nan}, "it must be")],
+    "balance-scorer": [({"halfLife": duration}, "halfLife") for duration in ("0", "-1s", "soon")],
+    "best-fit-scorer": [
+        ({"memoryWeight": 0, "computeWeight": 0}, "memoryWeight and computeWeight are all 0"),
+        ({"memoryWeight": -1}, "memoryWeight is -1; it must be between 0"),
+        ({"minMemory": "lots"}, "minMemory: 'lots' is not a quantity"),
+        ({"minMemory": 0}, "no memory size"),
+        ({"minComputeTFLOPS": -1}, "minComputeTFLOPS is -1; it must be 0 or more"),
+        ({"preferredPrecisions": ["fp12"]}, "fp12"),
+    ],
     "by-label": [
         ({"validValues": ["a"]}, "label is missing"),
         ({"label": "", "validValues": ["a"]}, "label is empty; give a name"),
         ({"label": "gpu"}, "no value of label 'gpu' would be kept; list validValues"),
+    ],
+    "cluster-score": [
+        ({}, "scoreName is missing"),
+        ({"source": "placement"}, "write the namespace/name of a Placement"),
+        ({"source": "placement", "placement": "llm"}, "write the namespace/name of a Placement"),
+        ({"source": "placement", "placement": "a/b", "scoreName": "x"}, "remove it"),
+        ({"scoreName": "x", "placement": "a/b"}, "write source: placement"),
+        ({"scoreName": "x", "weight": 11}, "between -10 and 10"),
+        ({"scoreName": "x", "missing": "zero"}, "'zero' is not known"),
     ],
     "concurrency-detector": [
         ({"maxConcurrency": 0}, "maxConcurrency is 0; it must be at least 1"),
         ({"concurrencyMode": "both"}, "use 'requests', 'tokens', 'hybrid'"),
         ({"headroom": -1}, "headroom is -1; it must be 0 or more"),
     ],
+    "context-length-aware": [({"label": ""}, "label is empty")],
     "cost-aware-spill": [
         ({"queueThreshold": 0}, "queueThreshold is 0; it must be above 0"),
         ({"kvThreshold": 1.5}, "kvThreshold is 1.5; it must be above 0 and at most 1"),
         ({"limits": {"l4": {"bound": -1}}}, "bound is -1; it must be above 0"),
         ({"maxConcurrency": -1}, "maxConcurrency is -1; it must be 0 or more"),
         ({"hysteresis": 0.5, "limits": {"l4": {"bound": 0.4}}}, "hysteresis is 0.5; it must be less"),
+    ],
+    "cost-per-request-scorer": [
+        ({"profiles": [A10 | {"tputs": [[1, 2]]}]}, "tputs of 'A10' needs one row for each of the 2 output lengths"),
+        ({"profiles": [A10 | {"tputs": [[1], [2]]}]}, "each row of tputs of 'A10' needs 2 numbers"),
+        ({"profiles": [A10 | {"tputs": [[1, -1], [2, 2]]}]}, "tputs\\[0]\\[1] is -1; it must be 0 or more, and finite"),
+        ({"profiles": [A10 | {"indexes": [[0, 1], [1, 2]]}]}, "indexes\\[0]\\[0] is 0; it must be above 0, and finite"),
+        ({"profiles": [A10 | {"cost": -1}]}, "cost is -1; it must be 0 or more, and finite"),
+        ({"tolerance": nan}, "tolerance is nan"),
+        ({"expectedOutputTokens": -1}, "expectedOutputTokens is -1"),
+        ({"batchSize": -1}, "batchSize is -1; it must be 0 or more"),
+        ({"appliesTo": "early"}, "'early' is not known; use 'in-time', 'late', 'all'"),
+        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
     ],
     "data-parallel-profile-handler": [
         ({"primaryPort": -1}, "primaryPort is -1; it must be between 1 and 65535"),
@@ -83,12 +126,35 @@ REFUSED = {
             "deciders.prefill is 'p', but with stageOrder prefill-first the prefill leg runs first",
         ),
     ],
+    "endpoint-attribute-scorer": [
+        (by_attribute({}), "type is missing"),
+        (by_attribute({"type": "softmax"}), "'softmax' is not known; use 'linear_lower_is_better', 'linear_higher_is_"),
+        (by_attribute(lower(fixedRange={"min": 1, "max": 1})), "min must be below max"),
+        (by_attribute(lower(fixedRange={"min": 0, "max": inf})), "min must be below max, and both"),
+        (
+            by_attribute(lower(fixedRange={"min": 0, "max": 1}, adaptiveRange={})),
+            "normalization has fixedRange and ada",
+        ),
+        (by_attribute(lower(), key=""), "attributeKey is empty"),
+    ],
     "endpoint-rates-producer": [
         ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
         ({"minTokens": 0}, "minTokens is 0; it must be at least 1"),
         ({"minOutputTokens": 1}, "minOutputTokens is 1; it must be at least 2"),
         ({"halfLife": "soon"}, "halfLife: 'soon' is not a duration"),
         ({"halfLife": "0"}, "halfLife is '0'; it must be above 0"),
+    ],
+    "first-available-scorer": [
+        ({"classes": ["a", "A"]}, "classes names 'a' twice"),
+        ({"classes": [""]}, "classes holds an empty name"),
+        ({"limits": {"a": {}, "A": {}}}, "limits names 'a' twice"),
+        ({"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be above 0"),
+        ({"limits": {"a": {"kvCacheUtilThreshold": -1}}}, "kvCacheUtilThreshold is .*; it must be above 0"),
+    ],
+    "gpu-neighbour-scorer": [({"mpsWeight": 1.5}, "mpsWeight is 1.5; it must be between 0 and 1")],
+    "header-label-affinity-scorer": [
+        ({"headerName": "", "labelKey": "a"}, "headerName is empty"),
+        ({"headerName": "a", "labelKey": ""}, "labelKey is empty"),
     ],
     "header-profile-handler": [
         ({"headerName": " "}, "headerName is empty"),
@@ -129,6 +195,10 @@ REFUSED = {
         ({"windowSize": 50}, "windowSize is 50; it must be at least maxRequests"),
         ({"bucketDuration": "soon"}, "bucketDuration: 'soon' is not a duration"),
         ({"intervalDuration": "0s"}, "intervalDuration is '0s'; it must be above 0"),
+    "load-aware-scorer": [({"threshold": nan}, "it must be above 0")],
+    "most-capable-scorer": [
+        ({"memoryWeight": 0, "bandwidthWeight": 0, "computeWeight": 0}, "are all 0; set at least one"),
+        ({"preferredPrecisions": []}, "preferredPrecisions is empty"),
     ],
     "node-affinity-filter": [
         ({"nodeSelectorTerms": [{}]}, "a term without tests selects no node"),
@@ -143,10 +213,24 @@ REFUSED = {
             "matchFields has 'spec.name'",
         ),
     ],
+    "node-compact-gpu-low-load-scorer": [
+        ({"bands": 0}, "bands is 0; it must be at least 1"),
+        ({"nodeWeight": 1.5}, "nodeWeight is 1.5; it must be between 0 and 1"),
+        ({"maxNumSeqs": 0}, "maxNumSeqs is 0; it must be at least 1"),
+        ({"combine": "sum"}, "sum"),
+    ],
     "pd-profile-handler": [
         ({"primaryPort": 70000}, "primaryPort is 70000; it must be between 0 and 65535"),
         ({"deciderPluginName": ""}, "deciderPluginName is empty"),
         ({"prefillProfile": "decode"}, "the decode and the prefill stage both run profile 'decode'"),
+    ],
+    "preference-order-scorer": [
+        ({}, "preferenceOrder is missing"),
+        ({"preferenceOrder": []}, "preferenceOrder is empty"),
+        ({"preferenceOrder": [{"class": ""}]}, "class is empty"),
+        ({"preferenceOrder": [{"class": "a", "score": 101}]}, "score is 101; it must be between 0 and 100"),
+        ({"preferenceOrder": [{"class": "a"}], "modelSizes": {"m": "big"}}, "'big' is not a number"),
+        ({"preferenceOrder": [{"class": "a", "conditions": [{"priorty": 1}]}]}, "did you mean 'priority'"),
     ],
     "prefix-based-pd-decider": [
         ({"nonCachedTokens": -1}, "nonCachedTokens is -1; it must be 0 or more"),
@@ -160,6 +244,10 @@ REFUSED = {
         ({"ttftSource": "dice"}, "'dice' is not known"),
         ({"maxTTFTPenalty": 1}, "unknown .*maxT"),
         ({"peakPrefillThroughput": -1}, "peakPrefillThroughput is -1; it must be 0 or more"),
+    ],
+    "prefix-cache-scorer": [
+        ({"matchLengthWeight": 1.5}, "matchLengthWeight is 1.5; it must be"),
+        ({"matchLengthScaleTokens": 0}, "matchLengthScaleTokens is 0; it must be"),
     ],
     "probabilistic-admitter": [
         ({"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be"),
@@ -184,6 +272,15 @@ REFUSED = {
     "session-affinity-filter": [
         ({"strategy": "sticky"}, "'sticky' is not known; use 'encoded_endpoint_header', 'session_id'")
     ],
+    "slice-fit-scorer": [
+        ({"minComputeSlices": 0}, "minComputeSlices is 0; it must be at least 1"),
+        ({"minMemory": "much"}, "not a quantity"),
+    ],
+    "slice-headroom-scorer": [({"mode": "both"}, "both")],
+    "taint-scorer": [
+        ({"tolerations": [{}]}, "key is empty"),
+        ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "remove one of them"),
+    ],
     "token-producer": [
         ({"vllm": {"url": "http://a", "timeout": "5s"}}, "modelName is missing"),
         ({"udsTokenizerConfig": {}}, "modelName is missing: name the model that udsTokenizerConfig is asked about"),
@@ -203,6 +300,7 @@ REFUSED = {
         ({"estimate": {"image": {"mode": "guess"}}}, "'guess' is not known; use"),
         ({"estimate": {"video": {"frames": {"mode": "all"}}}}, "'all' is not known; use"),
     ],
+    "topology-affinity-scorer": [({"weights": {"rack": 2}}, "rack is 2; it must be between 0 and 1")],
     "utilization-detector": [
         ({"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be at least 1"),
         ({"kvCacheUtilThreshold": 1.1}, "it must be above 0 and at most 1"),
@@ -215,6 +313,12 @@ REFUSED = {
         ({"temperature": 0}, "temperature is 0; it must be between 0.01 and 100"),
     ],
     "work-seconds-detector": [({"maxSeconds": 0}, "maxSeconds is 0; it must be above 0")],
+    "work-seconds-scorer": [
+        ({"outputTokens": -1}, "outputTokens is -1; it must be 0 or more"),
+        ({"kvBarrierSeconds": nan}, "kvBarrierSeconds is nan; it must be 0 or more, and finite"),
+        ({"delayWeight": -1}, "delayWeight is -1; it must be 0 or more"),
+        ({"attentionQuadraticTokens": -1}, "attentionQuadraticTokens is -1; it must be 0 or more"),
+    ],
 }
 
 

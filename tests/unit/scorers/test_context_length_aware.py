@@ -3,19 +3,18 @@
 
 import pytest
 
-from epp.framework import ConfigurationError, Filter, ManualClock, PromptTokens, Request, RequestBody, Scorer
-from epp.framework.registry import Registry
+from epp.framework import Filter, PromptTokens, Request, RequestBody, Scorer
 from epp.framework.request import PROMPT_TOKENS
 from epp.framework.testing import candidates
 from epp_scorers.affinity import ContextLengthAware
+from tests.support.plugins import built
 
 LABEL = "llm-d.ai/context-length-range"
+NO_RANGES = ("", "2000", "2000-0", "a-b", "-1-5", "0..2000", "0-" + "9" * 5000)
 
 
 def build(**parameters):
-    registry = Registry({})
-    registry.register(ContextLengthAware)
-    return registry.build("context-length-aware", parameters, name="mine", clock=ManualClock())
+    return built(ContextLengthAware, parameters)
 
 
 def pool_of(*ranges, label=LABEL):
@@ -26,45 +25,35 @@ def request_of(tokens):
     return Request("r", RequestBody(prompt_tokens=tokens, max_output_tokens=100_000))
 
 
-def scores(tokens, *ranges, **parameters):
-    return build(**parameters).score(request_of(tokens), pool_of(*ranges)).tolist()
+@pytest.mark.parametrize(
+    ("tokens", "ranges", "expected"),
+    [
+        # width 2000, headroom 1000: 0.3 + 0.7 * (0.7 / 1.2 + 0.3 * 0.5)  = 0.3 + 0.7 * 0.733333 = 0.813333
+        # width 10000, headroom 9000: 0.3 + 0.7 * (0.7 / 2 + 0.3 * 0.9)   = 0.3 + 0.7 * 0.62     = 0.734
+        # width 90000, headroom 89000: 0.3 + 0.7 * (0.7 / 10 + 0.3 * 89/90) = 0.3 + 0.7 * 0.366667 = 0.556667
+        (1000, ["0-2000", "0-10000", "0-90000"], [0.813333, 0.734, 0.556667]),
+        # outside: 9000 - 8000 = 1000: 0.3 / 2; 9000 - 2000 = 7000: 0.3 / 8; 10000 - 9000 = 1000: 0.3 / 2
+        (9000, ["0-8000", "0-2000", "10000-20000"], [0.15, 0.0375, 0.15]),
+        # both ends belong to it; headroom 1 of 1: 0.3 + 0.7 * (0.7 / 1.1 + 0.3); headroom 0: 0.3 + 0.7 * 0.7 / 1.1
+        (1000, ["1000-2000", "0-1000"], [0.3 + 0.49 / 1.1 + 0.21, 0.3 + 0.49 / 1.1]),
+        # a range of one length fits best
+        (512, ["512-512"], [1.0]),
+        (1512, ["512-512"], [0.15]),  # 0.3 / 2
+        (9000, [" 0 - 8000 "], [0.15]),
+    ],
+)
+def test_range_that_fits_scores_by_width_and_headroom_and_others_by_distance(tokens, ranges, expected):
+    assert build().score(request_of(tokens), pool_of(*ranges)).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_range_that_fits_scores_by_width_and_headroom():
-    # width 2000, headroom 1000: 0.3 + 0.7 * (0.7 / 1.2 + 0.3 * 0.5)  = 0.3 + 0.7 * 0.733333 = 0.813333
-    # width 10000, headroom 9000: 0.3 + 0.7 * (0.7 / 2 + 0.3 * 0.9)   = 0.3 + 0.7 * 0.62     = 0.734
-    # width 90000, headroom 89000: 0.3 + 0.7 * (0.7 / 10 + 0.3 * 89/90) = 0.3 + 0.7 * 0.366667 = 0.556667
-    assert scores(1000, "0-2000", "0-10000", "0-90000") == pytest.approx([0.813333, 0.734, 0.556667], abs=1e-6)
-
-
-def test_range_that_does_not_fit_scores_by_distance():
-    # 9000 - 8000 = 1000: 0.3 / 2; 9000 - 2000 = 7000: 0.3 / 8; 10000 - 9000 = 1000: 0.3 / 2
-    assert scores(9000, "0-8000", "0-2000", "10000-20000") == pytest.approx([0.15, 0.0375, 0.15])
-
-
-def test_both_ends_belong_to_the_range():
-    # headroom 1 of 1: 0.3 + 0.7 * (0.7 / 1.1 + 0.3); headroom 0: 0.3 + 0.7 * 0.7 / 1.1
-    assert scores(1000, "1000-2000", "0-1000") == pytest.approx([0.3 + 0.49 / 1.1 + 0.21, 0.3 + 0.49 / 1.1])
-
-
-def test_range_of_one_length_fits_best():
-    assert scores(512, "512-512") == [1.0]
-    assert scores(1512, "512-512") == [pytest.approx(0.15)]  # 0.3 / 2
-
-
-def test_endpoint_without_the_label_is_neutral():
-    assert scores(9000, None) == [0.5]
-    assert build(enableFiltering=True).filter(request_of(9000), pool_of(None)).tolist() == [True]
-
-
-@pytest.mark.parametrize("label", ["", "2000", "2000-0", "a-b", "-1-5", "0..2000", "0-" + "9" * 5000])
-def test_label_that_is_no_range_fits_no_prompt(label):
-    assert scores(9000, label) == [0.0]
-    assert build(enableFiltering=True).filter(request_of(9000), pool_of(label)).tolist() == [False]
-
-
-def test_range_may_have_spaces_around_its_ends():
-    assert scores(9000, " 0 - 8000 ") == scores(9000, "0-8000")
+@pytest.mark.parametrize(
+    ("label", "score", "stays"),
+    [(None, 0.5, True), *((label, 0.0, False) for label in NO_RANGES)],
+)
+def test_endpoint_without_the_label_is_neutral_and_a_label_that_is_no_range_fits_no_prompt(label, score, stays):
+    plugin, pool = build(enableFiltering=True), pool_of(label)
+    assert plugin.score(request_of(9000), pool).tolist() == [score]
+    assert plugin.filter(request_of(9000), pool).tolist() == [stays]
 
 
 def test_counted_tokens_take_the_place_of_the_estimate():
@@ -78,10 +67,7 @@ def test_filtering_keeps_endpoints_in_range_and_those_without_one():
     plugin = build(enableFiltering=True)
     assert plugin.filter(request_of(2000), pool).tolist() == [True, False, False, True]
     assert plugin.filter(request_of(4000), pool).tolist() == [False, True, True, True]
-
-
-def test_filtering_is_off_by_default():
-    assert build().filter(request_of(9000), pool_of("0-2000", None)).tolist() == [True, True]
+    assert build().filter(request_of(9000), pool).tolist() == [True] * 4
 
 
 def test_other_label_may_hold_the_range():
@@ -95,8 +81,3 @@ def test_one_plugin_is_filter_and_scorer_and_may_fall_back():
     assert isinstance(plugin, Filter)
     assert isinstance(plugin, Scorer)
     assert plugin.parameters.fallback_on_empty
-
-
-def test_label_without_a_name_is_refused():
-    with pytest.raises(ConfigurationError, match="label is empty"):
-        build(label="")

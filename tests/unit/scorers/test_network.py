@@ -12,6 +12,7 @@ from epp.framework.snapshot import ROUND_TRIP
 from epp.framework.testing import candidates, endpoint_rates
 from epp_scorers.cluster_score import ClusterScore
 from epp_scorers.work_seconds import WorkSecondsScorer
+from tests.support.plugins import built
 
 HERE = ClusterStatus(cluster="east", local=True)
 
@@ -44,40 +45,39 @@ def test_ocm_17_round_trips_are_computed_again_only_for_another_pool_or_measurem
     assert network.of(pool(HERE, there("west"), measured=[0.1, 0.3]).snapshot).tolist() == [0.0, 0.3]
 
 
-def test_ocm_17_latency_scores_by_the_share_of_the_worst(build):
-    found = pool(HERE, there("west", latency=0.05), there("north", latency=0.9), there("south"), measured=[nan] * 4)
-    # 1 - 0.05 / 0.2 = 0.75; unknown is neutral
-    assert build(ClusterScore, source="latency").score(Request("r"), found).tolist() == [1.0, 0.75, 0.0, 0.5]
-    slow = build(ClusterScore, source="latency", worst=1.0).score(Request("r"), found)
-    assert slow.tolist() == pytest.approx([1.0, 0.95, 0.1, 0.5])
+FAR = HERE, there("west", latency=0.05), there("north", latency=0.9), there("south")
+DEAR = HERE, there("west", transfer_cost=0.02), there("north", transfer_cost=0.2), there("south")
 
 
-def test_ocm_17_cost_of_the_network_scores_likewise(build):
-    found = pool(HERE, there("west", transfer_cost=0.02), there("north", transfer_cost=0.2), there("south"))
-    # 1 - 0.02 / 0.1 = 0.8
-    plugin = build(ClusterScore, source="networkCost", missing="worst")
-    assert plugin.score(Request("r"), found).tolist() == pytest.approx([1.0, 0.8, 0.0, 0.0])
+@pytest.mark.parametrize(
+    ("statuses", "parameters", "expected"),
+    [
+        (FAR, {"source": "latency"}, [1.0, 0.75, 0.0, 0.5]),  # 1 - 0.05 / 0.2 = 0.75; unknown is neutral
+        (FAR, {"source": "latency", "worst": 1.0}, [1.0, 0.95, 0.1, 0.5]),
+        (DEAR, {"source": "networkCost", "missing": "worst"}, [1.0, 0.8, 0.0, 0.0]),  # 1 - 0.02 / 0.1 = 0.8
+    ],
+)
+def test_ocm_17_latency_and_cost_score_by_the_share_of_the_worst(statuses, parameters, expected):
+    found = built(ClusterScore, parameters).score(Request("r"), pool(*statuses, measured=[nan] * 4))
+    assert found.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        (
-            {"source": "latency", "scoreName": "x"},
-            "source latency has neither a scoreName nor a placement",
-        ),
+        ({"source": "latency", "scoreName": "x"}, "source latency has neither a scoreName nor a placement"),
         ({"scoreName": "x", "worst": 1.0}, "worst has no effect: write source: latency or source: networkCost as well"),
     ],
 )
-def test_ocm_17_parameters_without_effect_are_refused(build, parameters, said):
+def test_ocm_17_parameters_without_effect_are_refused(parameters, said):
     with pytest.raises(ConfigurationError, match=said):
-        build(ClusterScore, **parameters)
+        built(ClusterScore, parameters)
 
 
 @pytest.mark.parametrize(("trips", "seconds"), [(1.0, [1.0, 1.3]), (2.0, [1.0, 1.6]), (0.0, [1.0, 1.0])])
-def test_ocm_17_round_trip_is_part_of_the_expected_first_token(build, trips, seconds):
+def test_ocm_17_round_trip_is_part_of_the_expected_first_token(trips, seconds):
     request = Request("r", RequestBody(prompt_tokens=1000))
     request.put(ENDPOINT_RATES, endpoint_rates([1000, 1000]))
     found = pool(HERE, there("west", latency=0.3), in_flight_tokens=[0, 0])
-    plugin = build(WorkSecondsScorer, networkRoundTrips=trips)
+    plugin = built(WorkSecondsScorer, {"networkRoundTrips": trips})
     assert plugin.seconds(request, found).tolist() == pytest.approx(seconds)
