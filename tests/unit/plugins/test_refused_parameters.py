@@ -63,6 +63,7 @@ REFUSED = {
         ({"cel": "device.vendor"}, "cel: unsupported expression at line 1, column 7"),
     ],
     "active-request-scorer": [({"maxBusyScore": nan}, "it must be")],
+    "approx-prefix-cache-producer": [({"maxBytesPerServer": 0}, "maxBytesPerServer is 0; it must be at least 64")],
     "balance-scorer": [({"halfLife": duration}, "halfLife") for duration in ("0", "-1s", "soon")],
     "best-fit-scorer": [
         ({"memoryWeight": 0, "computeWeight": 0}, "memoryWeight and computeWeight are all 0"),
@@ -177,6 +178,7 @@ REFUSED = {
         ({"pairing": {"rules": [{"from": "a", "to": "b", "value": 7}]}}, "value is 7; it must be between 0 and 1"),
         ({"profiles": {"decode": "prefill"}}, "the decode and the prefill stage both run profile 'prefill'"),
     ],
+    "kv-transfer-cost": [({"efficiency": 0}, "efficiency is 0; it must be above 0 and at most 1")],
     "label-selector-filter": [
         ({"matchExpressions": [{"key": "zone", "operator": "Is", "values": ["a"]}]}, "'Is' is not known; use 'In'"),
         ({"matchExpressions": [{"key": "zone", "operator": "In"}]}, "operator In for label 'zone' has no values"),
@@ -306,6 +308,12 @@ REFUSED = {
         ({"kvCacheUtilThreshold": 1.1}, "it must be above 0 and at most 1"),
         ({"metricsStalenessThreshold": "0s"}, "write a duration above 0"),
         ({"metricsStalenessThreshold": "5"}, "metricsStalenessThreshold: '5' is not a duration"),
+    ],
+    "utilization-filter": [
+        ({"conditions": []}, "conditions is empty; list at least one"),
+        ({"conditions": [{"metric": "queue", "maxValue": 1}]}, "'queue' is not known; use 'active-requests', "),
+        ({"conditions": [{"metric": "waiting-queue", "maxValue": -1}]}, "maxValue is -1; it must be 0 or more"),
+        ({"conditions": [{"metric": "waiting-queue", "maxValue": nan}]}, "maxValue is nan; it must be 0 or more"),
     ],
     "weighted-random-picker": [
         ({"topN": -1}, "topN is -1; it must be 0 or more"),

@@ -25,71 +25,42 @@ def matches(index, *hashes):
     return index.match(chain(*hashes), SLOTS).tolist()
 
 
-def test_each_slot_gets_the_length_of_its_own_match():
+def recorded(*records):
+    """An index of records: a slot, its limit, and the hashes of a chain."""
     index = PrefixIndex()
-    index.record(0, chain(1, 2, 3), ROOMY)
-    index.record(2, chain(1, 9), ROOMY)
-    assert matches(index, 1, 2, 3, 4) == [3, 0, 1, 0]
+    for slot, limit, *hashes in records:
+        index.record(slot, chain(*hashes), limit)
+    return index
 
 
-def test_empty_chain_matches_no_slot():
-    index = PrefixIndex()
-    index.record(0, chain(1), ROOMY)
-    assert matches(index) == [0, 0, 0, 0]
-
-
-def test_blocks_are_found_only_after_those_before_them():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2, 3), ROOMY)
-    index.record(0, chain(1, 2, 4), ROOMY)
-    assert matches(index, 2, 3) == [0, 0, 0, 0]
-    assert matches(index, 3) == [0, 0, 0, 0]
-
-
-def test_tail_is_evicted_before_head():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2, 3, 4), 4)
-    index.record(0, chain(7), 4)
-    assert matches(index, 1, 2, 3, 4) == [3, 0, 0, 0]
-
-
-def test_touched_chain_outlives_an_older_one():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2), 4)
-    index.record(0, chain(5, 6), 4)
-    index.record(0, chain(1, 2), 4)
-    index.record(0, chain(8, 9), 4)
-    assert matches(index, 1, 2) == [2, 0, 0, 0]
-    assert matches(index, 5, 6) == [0, 0, 0, 0]
-
-
-def test_beginning_that_two_chains_share_outlives_the_older_one():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2, 3, 4), 6)
-    index.record(0, chain(1, 2, 5, 6), 6)
-    index.record(0, chain(8, 9), 6)
-    assert matches(index, 1, 2, 3, 4) == [2, 0, 0, 0]
-    assert matches(index, 1, 2, 5, 6) == [4, 0, 0, 0]
-
-
-def test_chain_longer_than_the_limit_keeps_its_head():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2, 3), 2)
-    assert matches(index, 1, 2, 3) == [2, 0, 0, 0]
-
-
-def test_eviction_in_one_slot_leaves_the_others():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2, 3), 3)
-    index.record(1, chain(1, 2, 3), 3)
-    index.record(0, chain(4, 5), 3)
-    assert matches(index, 1, 2, 3) == [1, 3, 0, 0]
-    assert matches(index, 4, 5) == [2, 0, 0, 0]
+@pytest.mark.parametrize(
+    ("records", "asked", "expected"),
+    [
+        ([(0, ROOMY, 1, 2, 3), (2, ROOMY, 1, 9)], (1, 2, 3, 4), [3, 0, 1, 0]),  # each has its own match
+        ([(0, ROOMY, 1)], (), [0, 0, 0, 0]),
+        # blocks are found only after those before them
+        ([(0, ROOMY, 1, 2, 3), (0, ROOMY, 1, 2, 4)], (2, 3), [0, 0, 0, 0]),
+        ([(0, ROOMY, 1, 2, 3), (0, ROOMY, 1, 2, 4)], (3,), [0, 0, 0, 0]),
+        ([(0, 4, 1, 2, 3, 4), (0, 4, 7)], (1, 2, 3, 4), [3, 0, 0, 0]),  # the tail is evicted before the head
+        # a touched chain outlives an older one
+        ([(0, 4, 1, 2), (0, 4, 5, 6), (0, 4, 1, 2), (0, 4, 8, 9)], (1, 2), [2, 0, 0, 0]),
+        ([(0, 4, 1, 2), (0, 4, 5, 6), (0, 4, 1, 2), (0, 4, 8, 9)], (5, 6), [0, 0, 0, 0]),
+        # a beginning that two chains share outlives the older one
+        ([(0, 6, 1, 2, 3, 4), (0, 6, 1, 2, 5, 6), (0, 6, 8, 9)], (1, 2, 3, 4), [2, 0, 0, 0]),
+        ([(0, 6, 1, 2, 3, 4), (0, 6, 1, 2, 5, 6), (0, 6, 8, 9)], (1, 2, 5, 6), [4, 0, 0, 0]),
+        ([(0, 2, 1, 2, 3)], (1, 2, 3), [2, 0, 0, 0]),  # a chain longer than the limit keeps its head
+        # eviction in one slot leaves the others
+        ([(0, 3, 1, 2, 3), (1, 3, 1, 2, 3), (0, 3, 4, 5)], (1, 2, 3), [1, 3, 0, 0]),
+        ([(0, 3, 1, 2, 3), (1, 3, 1, 2, 3), (0, 3, 4, 5)], (4, 5), [2, 0, 0, 0]),
+        ([(9, ROOMY, 1), (1, ROOMY, 1)], (1,), [0, 1, 0, 0]),  # slots past those asked for are left out
+    ],
+)
+def test_match_is_the_leading_blocks_recorded_and_not_evicted(records, asked, expected):
+    assert matches(recorded(*records), *asked) == expected
 
 
 def test_slot_taken_by_another_endpoint_starts_empty():
-    index = PrefixIndex()
-    index.record(1, chain(1, 2), ROOMY)
+    index = recorded((1, ROOMY, 1, 2))
     index.forget(1)
     index.forget(3)
     assert matches(index, 1, 2) == [0, 0, 0, 0]
@@ -98,9 +69,7 @@ def test_slot_taken_by_another_endpoint_starts_empty():
 
 
 def test_forgotten_blocks_are_freed_a_few_with_each_record_that_follows():
-    index = PrefixIndex()
-    for number in range(2, 102):
-        index.record(1, chain(1, number), 1000)
+    index = recorded(*((1, 1000, 1, number) for number in range(2, 102)))
     index.forget(1)
     index.record(2, chain(1), 1000)
     assert 50 < len(index) < 101
@@ -110,25 +79,14 @@ def test_forgotten_blocks_are_freed_a_few_with_each_record_that_follows():
     assert matches(index, 1) == [0, 0, 1, 0]
 
 
-def test_slots_past_those_asked_for_are_left_out():
-    index = PrefixIndex()
-    index.record(9, chain(1), ROOMY)
-    index.record(1, chain(1), ROOMY)
-    assert index.match(chain(1), 2).tolist() == [0, 1]
-
-
 def test_block_that_nearly_all_of_a_large_pool_hold_is_found_at_each():
-    index = PrefixIndex()
-    for slot in range(100, 0, -1):
-        index.record(slot, chain(1, 2) if slot % 10 else chain(1), ROOMY)
+    index = recorded(*((slot, ROOMY, 1, 2) if slot % 10 else (slot, ROOMY, 1) for slot in range(100, 0, -1)))
     found = index.match(chain(1, 2), 95).tolist()
     assert found == [0] + [2 if slot % 10 else 1 for slot in range(1, 95)]
 
 
 def test_limit_that_is_far_below_the_one_before_is_reached_with_a_few_records():
-    index = PrefixIndex()
-    for number in range(2000):
-        index.record(0, chain(number), 2000)
+    index = recorded(*((0, 2000, number) for number in range(2000)))
     counts = [2000]
     while counts[-1] > 100:
         index.record(0, chain(5000 + len(counts), 6000 + len(counts)), 100)
@@ -139,16 +97,12 @@ def test_limit_that_is_far_below_the_one_before_is_reached_with_a_few_records():
 
 
 def test_chain_that_comes_again_and_again_takes_no_more_memory():
-    index = PrefixIndex()
-    for _ in range(1000):
-        index.record(0, chain(1, 2, 3), ROOMY)
-        index.record(0, chain(1, 2), ROOMY)
+    index = recorded(*[(0, ROOMY, 1, 2, 3), (0, ROOMY, 1, 2)] * 1000)
     assert len(index._lanes[0].records) < 100
 
 
 def test_records_that_came_again_are_dropped_a_few_at_a_time():
-    index, dropped = PrefixIndex(), []
-    index.record(0, chain(0), 1000)
+    index, dropped = recorded((0, 1000, 0)), []
     lane = index._lanes[0]
     for number in range(1, 5000):
         before = lane.records.count(NONE)
@@ -191,18 +145,14 @@ def test_chains_whose_hashes_collide_neither_fail_nor_grow():
 
 
 def test_withdrawn_chain_leaves_what_others_share_with_it():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2, 3), ROOMY)
-    index.record(0, chain(1, 2, 4, 5), ROOMY)
-    index.record(1, chain(1, 2, 4, 5), ROOMY)
+    index = recorded((0, ROOMY, 1, 2, 3), (0, ROOMY, 1, 2, 4, 5), (1, ROOMY, 1, 2, 4, 5))
     index.withdraw(0, chain(1, 2, 4, 5))
     assert matches(index, 1, 2, 4, 5) == [2, 4, 0, 0]
     assert matches(index, 1, 2, 3) == [3, 2, 0, 0]
 
 
 def test_withdrawing_an_unknown_chain_changes_nothing():
-    index = PrefixIndex()
-    index.record(0, chain(1, 2), ROOMY)
+    index = recorded((0, ROOMY, 1, 2))
     index.withdraw(0, chain(1, 2, 3))
     index.withdraw(1, chain(1, 2))
     assert matches(index, 1, 2) == [2, 0, 0, 0]
@@ -242,11 +192,8 @@ class IndexAgainstModel(RuleBasedStateMachine):
         hashes = self.chain(path)
         if self.depth(slot, hashes) < len(hashes):
             self.index.record(slot, hashes, ROOMY)
-            assert self.depth_of_index(slot, hashes) == len(hashes)
+            assert matches(self.index, *hashes)[slot] == len(hashes)
             self.index.withdraw(slot, hashes)
-
-    def depth_of_index(self, slot, hashes):
-        return matches(self.index, *hashes)[slot]
 
     @rule(slot=st.integers(0, SLOTS - 1))
     def forget(self, slot):

@@ -6,10 +6,11 @@ from math import nan
 import numpy as np
 import pytest
 
-from epp.framework import Destination, PrefixMatch, ProfileResult, Request, SchedulingResult
+from epp.framework import PrefixMatch, Request
 from epp.framework.request import COPY_SOURCE, PREFIX_MATCH, PULLED_TOKENS
 from epp.framework.testing import candidates
 from epp.plugins.prefix_cache.affinity import P2PSourceParameters, P2PSourceProducer, fnv1a_32
+from tests.support.results import legs_to
 
 BLOCK = 16
 
@@ -25,9 +26,7 @@ def source_for(target, offloaded, held=None, *, waiting=None, prefill=None, requ
         request.put(PULLED_TOKENS, np.array(pulled))
     request.put(PREFIX_MATCH, PrefixMatch(blocks, 100, BLOCK, None, tiers))
     producer.produce(request, pool)
-    legs = {"decode": target} | ({} if prefill is None else {"prefill": prefill})
-    results = {name: ProfileResult(name, pool, np.zeros(len(pool)), np.array([at])) for name, at in legs.items()}
-    added = producer.pre_request(request, SchedulingResult(Destination(results["decode"]), results, {}))
+    added = producer.pre_request(request, legs_to(pool, decode=target, prefill=prefill))
     named = None if added is None else added["x-kv-cache-source-host-port"]
     assert request.get(COPY_SOURCE) == named
     return named
@@ -38,29 +37,32 @@ def test_hash_is_fnv1a(text, expected):
     assert fnv1a_32(text) == expected
 
 
-def test_endpoint_that_holds_more_in_the_memory_of_its_host_is_the_source():
-    assert source_for(0, [0, 5, 0]) == "10.0.0.2:8000"
-    assert source_for(0, [0, 5, 0], held=[0, 5, 9]) == "10.0.0.2:8000"  # the blocks on the GPU of e2 cannot be copied
-    assert source_for(0, [0, 0, 0], held=[0, 5, 9]) is None
+SECOND = "10.0.0.2:8000"
 
 
-def test_there_is_no_source_for_the_endpoint_that_is_the_source_or_holds_as_much():
-    assert source_for(1, [0, 5, 0]) is None
-    assert source_for(2, [0, 5, 0], held=[0, 5, 5]) is None
-    assert source_for(2, [0, 5, 0], held=[0, 5, 4]) == "10.0.0.2:8000"  # 80 tokens, 16 more than 64
-    assert source_for(2, [0, 5, 0], held=[0, 5, 4], min_cached_token_delta=16) == "10.0.0.2:8000"
-    assert source_for(2, [0, 5, 0], held=[0, 5, 4], min_cached_token_delta=17) is None
-
-
-def test_there_is_no_source_if_a_copy_takes_longer_than_the_computation():
-    assert source_for(0, [0, 5, 0], pulled=[80, 0, 0]) == "10.0.0.2:8000"
-    assert source_for(2, [0, 5, 0], pulled=[80, 0, 0]) is None
-
-
-def test_target_of_the_prefill_profile_computes_the_prompt_if_there_is_one():
-    assert source_for(0, [0, 5, 0], prefill=1) is None
-    assert source_for(1, [0, 5, 0], prefill=2) == "10.0.0.2:8000"
-    assert source_for(0, [0, 5, 0], prefill=1, prefill_profile_name="other") == "10.0.0.2:8000"
+@pytest.mark.parametrize(
+    ("target", "offloaded", "more", "expected"),
+    [
+        (0, [0, 5, 0], {}, SECOND),
+        (0, [0, 5, 0], {"held": [0, 5, 9]}, SECOND),  # the blocks on the GPU of e2 cannot be copied
+        (0, [0, 0, 0], {"held": [0, 5, 9]}, None),
+        # the target is the source, or holds as much
+        (1, [0, 5, 0], {}, None),
+        (2, [0, 5, 0], {"held": [0, 5, 5]}, None),
+        (2, [0, 5, 0], {"held": [0, 5, 4]}, SECOND),  # 80 tokens, 16 more than 64
+        (2, [0, 5, 0], {"held": [0, 5, 4], "min_cached_token_delta": 16}, SECOND),
+        (2, [0, 5, 0], {"held": [0, 5, 4], "min_cached_token_delta": 17}, None),
+        # a copy takes longer than the computation
+        (0, [0, 5, 0], {"pulled": [80, 0, 0]}, SECOND),
+        (2, [0, 5, 0], {"pulled": [80, 0, 0]}, None),
+        # the target of the prefill profile computes the prompt if there is one
+        (0, [0, 5, 0], {"prefill": 1}, None),
+        (1, [0, 5, 0], {"prefill": 2}, SECOND),
+        (0, [0, 5, 0], {"prefill": 1, "prefill_profile_name": "other"}, SECOND),
+    ],
+)
+def test_source_holds_more_in_the_memory_of_its_host_than_the_endpoint_that_computes(target, offloaded, more, expected):
+    assert source_for(target, offloaded, **more) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from epp.framework import Request, RequestBody
-from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.testing import candidates
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY
 from epp.plugins.prefix_cache.producer import ApproxPrefixCacheParameters, ApproxPrefixCacheProducer
+from tests.support.results import sent_to
 
 BLOCK_BYTES = 256  # 64 tokens of 4 bytes
 POOL = candidates(waiting=[0, 0, 0])
@@ -32,61 +32,55 @@ def match_of(producer, prompt, pool=POOL, **body):
     return ask(producer, prompt, pool, **body).get(PREFIX_MATCH).matched_blocks.tolist()
 
 
-def test_target_is_credited_and_its_fallbacks_are_not(sent_to):
+def sent(producer, prompt, at, pool=POOL):
+    """Send a prompt to a position; return the request."""
+    request = ask(producer, prompt, pool)
+    producer.pre_request(request, sent_to(pool, at))
+    return request
+
+
+A, AB, ABC = prompt_of(b"a"), prompt_of(b"a", b"b"), prompt_of(b"a", b"b", b"c")
+
+
+def test_target_is_credited_and_its_fallbacks_are_not():
     producer = ApproxPrefixCacheProducer()
-    producer.pre_request(ask(producer, prompt_of(b"a", b"b")), sent_to(POOL, 2, 0))
-    match = ask(producer, prompt_of(b"a", b"b", b"c")).get(PREFIX_MATCH)
+    producer.pre_request(ask(producer, AB), sent_to(POOL, 2, 0))
+    match = ask(producer, ABC).get(PREFIX_MATCH)
     assert match.matched_blocks.tolist() == [0, 0, 2]
     assert match.matched_blocks.dtype == np.int32
     assert (match.total_blocks, match.block_tokens) == (3, 64)
 
 
-def test_request_that_failed_leaves_no_credit(sent_to):
+@pytest.mark.parametrize("failing", [AB, A], ids=["adds a block", "is held already"])
+def test_request_that_failed_leaves_no_credit_and_takes_nothing_away(failing):
     producer = ApproxPrefixCacheProducer()
-    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 2))
-    failed = ask(producer, prompt_of(b"a", b"b"))
-    producer.pre_request(failed, sent_to(POOL, 2))
-    producer.request_failed(failed, sent_to(POOL, 2))
-    assert match_of(producer, prompt_of(b"a", b"b")) == [0, 0, 1]
+    sent(producer, A, 2)
+    producer.request_failed(sent(producer, failing, 2), sent_to(POOL, 2))
+    assert match_of(producer, AB) == [0, 0, 1]
 
 
-def test_failure_of_a_prompt_that_was_held_before_takes_nothing_away(sent_to):
+def test_credit_goes_to_the_slot_not_the_position():
     producer = ApproxPrefixCacheProducer()
-    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 2))
-    again = ask(producer, prompt_of(b"a"))
-    producer.pre_request(again, sent_to(POOL, 2))
-    producer.request_failed(again, sent_to(POOL, 2))
-    assert match_of(producer, prompt_of(b"a")) == [0, 0, 1]
+    sent(producer, A, 0, POOL.keep(np.array([False, True, True])))
+    assert match_of(producer, A) == [0, 1, 0]
 
 
-def test_credit_goes_to_the_slot_not_the_position(sent_to):
+def test_other_model_and_other_salt_match_nothing():
     producer = ApproxPrefixCacheProducer()
-    narrowed = POOL.keep(np.array([False, True, True]))
-    producer.pre_request(ask(producer, prompt_of(b"a"), narrowed), sent_to(narrowed, 0))
-    assert match_of(producer, prompt_of(b"a")) == [0, 1, 0]
+    sent(producer, A, 0)
+    assert match_of(producer, A, model="n") == match_of(producer, A, cache_salt="s") == [0, 0, 0]
 
 
-def test_other_model_and_other_salt_match_nothing(sent_to):
-    producer = ApproxPrefixCacheProducer()
-    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 0))
-    assert match_of(producer, prompt_of(b"a"), model="n") == [0, 0, 0]
-    assert match_of(producer, prompt_of(b"a"), cache_salt="s") == [0, 0, 0]
-
-
-def test_prompt_shorter_than_a_block_matches_itself_and_no_longer_one(sent_to):
-    producer = ApproxPrefixCacheProducer()
-    short = b"x" * 160  # 40 tokens
-    producer.pre_request(ask(producer, short), sent_to(POOL, 1))
+def test_prompt_shorter_than_a_block_matches_itself_and_no_longer_one():
+    producer, short = ApproxPrefixCacheProducer(), b"x" * 160  # 40 tokens
+    sent(producer, short, 1)
     again = ask(producer, short).get(PREFIX_MATCH)
     assert (again.matched_blocks.tolist(), again.total_blocks) == ([0, 1, 0], 1)
     assert match_of(producer, short + b"x") == [0, 0, 0]
 
 
-def test_request_without_a_prompt_has_no_blocks(sent_to):
-    producer = ApproxPrefixCacheProducer()
-    request = ask(producer, b"")
-    producer.pre_request(request, sent_to(POOL, 0))
-    match = request.get(PREFIX_MATCH)
+def test_request_without_a_prompt_has_no_blocks():
+    match = sent(ApproxPrefixCacheProducer(), b"", 0).get(PREFIX_MATCH)
     assert (match.matched_blocks.tolist(), match.total_blocks) == ([0, 0, 0], 0)
 
 
@@ -95,11 +89,10 @@ def ask_list(producer, *prompts):
     return ask(producer, b"".join(prompts), prompt_ends=ends)
 
 
-def test_each_prompt_of_a_list_is_matched_by_itself(sent_to):
-    producer = ApproxPrefixCacheProducer()
-    long, short, other = prompt_of(b"a", b"b", b"c"), b"s" * 40, prompt_of(b"d")
-    producer.pre_request(ask_list(producer, long, short), sent_to(POOL, 2))
-    match = ask_list(producer, other, short, long + b"tail").get(PREFIX_MATCH)
+def test_each_prompt_of_a_list_is_matched_by_itself():
+    producer, short = ApproxPrefixCacheProducer(), b"s" * 40
+    producer.pre_request(ask_list(producer, ABC, short), sent_to(POOL, 2))
+    match = ask_list(producer, prompt_of(b"d"), short, ABC + b"tail").get(PREFIX_MATCH)
     # 1 + 1 + 4 blocks, of which slot 2 holds none, the short one and three
     assert (match.matched_blocks.tolist(), match.total_blocks) == ([0, 0, 4], 6)
     assert match.tokens_at(2) == 10 + 3 * 64
@@ -132,20 +125,13 @@ def test_blocks_are_the_engines_own(reported, parameters, expected):
     assert ask(producer, b"x", pool).get(PREFIX_MATCH).block_tokens == expected
 
 
-def test_blocks_are_hashed_anew_once_the_engines_have_said_their_size(sent_to):
+def test_blocks_are_hashed_anew_once_the_engines_have_said_their_size():
     producer = ApproxPrefixCacheProducer()
-    request = ask(producer, prompt_of(b"a", b"b"))
+    request = ask(producer, AB)
     sized = candidates(waiting=[0, 0, 0], kv_block_tokens=[128] * 3)
     producer.produce(request, sized)  # as after a hold
     producer.pre_request(request, sent_to(sized, 1))
-    assert match_of(producer, prompt_of(b"a", b"b"), sized) == [0, 1, 0]
-
-
-def test_endpoint_that_takes_a_freed_slot_inherits_nothing(sent_to):
-    producer = ApproxPrefixCacheProducer()
-    producer.pre_request(ask(producer, prompt_of(b"a")), sent_to(POOL, 1))
-    producer.slots_removed([1])
-    assert match_of(producer, prompt_of(b"a")) == [0, 0, 0]
+    assert match_of(producer, AB, sized) == [0, 1, 0]
 
 
 def last_of(producer, prompt):
@@ -153,42 +139,33 @@ def last_of(producer, prompt):
     return match.last_slot, match.last_tokens
 
 
-def test_match_names_the_endpoint_that_computed_the_conversation_last_though_it_holds_nothing_now(sent_to):
+def test_match_names_the_endpoint_that_computed_the_conversation_last_though_it_holds_nothing_now():
     producer = ApproxPrefixCacheProducer(ApproxPrefixCacheParameters(max_bytes_per_server=3 * BYTES_PER_ENTRY))
-    producer.pre_request(ask(producer, prompt_of(b"a", b"b", b"c")), sent_to(POOL, 1))
-    producer.pre_request(ask(producer, prompt_of(b"d", b"e", b"f")), sent_to(POOL, 1))
-    assert match_of(producer, prompt_of(b"a", b"b", b"c", b"d")) == [0, 0, 0]
-    assert last_of(producer, prompt_of(b"a", b"b", b"c", b"d")) == (1, 2 * 64)
+    sent(producer, ABC, 1)
+    sent(producer, prompt_of(b"d", b"e", b"f"), 1)
+    again = ABC + prompt_of(b"d")
+    assert match_of(producer, again) == [0, 0, 0]
+    assert last_of(producer, again) == (1, 2 * 64)
     assert last_of(producer, prompt_of(b"a", b"x")) == (-1, 0)
 
 
-def test_conversation_is_computed_last_by_none_that_failed_or_left(sent_to):
+def test_endpoint_that_failed_or_left_holds_nothing_and_computed_nothing():
     producer = ApproxPrefixCacheProducer()
-    failed = ask(producer, prompt_of(b"a", b"b"))
-    producer.pre_request(failed, sent_to(POOL, 1))
+    failed = sent(producer, AB, 1)
     producer.request_failed(failed, sent_to(POOL, 1))
-    assert last_of(producer, prompt_of(b"a", b"b")) == (-1, 0)
+    assert last_of(producer, AB) == (-1, 0)
     producer.pre_request(failed, sent_to(POOL, 2))
-    assert last_of(producer, prompt_of(b"a", b"b")) == (2, 64)
+    assert (match_of(producer, AB), last_of(producer, AB)) == ([0, 0, 2], (2, 64))
     producer.slots_removed([2])
-    assert last_of(producer, prompt_of(b"a", b"b")) == (-1, 0)
+    assert (match_of(producer, AB), last_of(producer, AB)) == ([0, 0, 0], (-1, 0))
 
 
 def test_named_instance_publishes_under_its_name():
     producer = ApproxPrefixCacheProducer(name="fine-blocks")
-    request = ask(producer, prompt_of(b"a"))
+    request = ask(producer, A)
     assert request.get(PREFIX_MATCH) is None
     assert request.get(PREFIX_MATCH.produced_by("fine-blocks")).total_blocks == 1
     assert producer.writes == (PREFIX_MATCH.produced_by("fine-blocks"),)
-
-
-def remembered(parameters, sent_to, **columns):
-    """How many of 40 blocks sent to one endpoint are remembered."""
-    producer = ApproxPrefixCacheProducer(ApproxPrefixCacheParameters(**parameters))
-    pool = candidates(waiting=[0], **columns)
-    prompt = prompt_of(*(bytes([i]) for i in range(40)))
-    producer.pre_request(ask(producer, prompt, pool), sent_to(pool, 0))
-    return match_of(producer, prompt, pool)[0]
 
 
 @pytest.mark.parametrize(
@@ -212,8 +189,12 @@ def remembered(parameters, sent_to, **columns):
         ({"max_prefix_tokens_to_match": 0, "max_prefix_blocks_to_match": 0}, {}, 40),
     ],
 )
-def test_no_more_is_remembered_than(parameters, columns, expected, sent_to):
-    assert remembered(parameters, sent_to, **columns) == expected
+def test_no_more_is_remembered_than(parameters, columns, expected):
+    """Of 40 blocks sent to one endpoint."""
+    producer = ApproxPrefixCacheProducer(ApproxPrefixCacheParameters(**parameters))
+    pool, prompt = candidates(waiting=[0], **columns), prompt_of(*(bytes([i]) for i in range(40)))
+    sent(producer, prompt, 0, pool)
+    assert match_of(producer, prompt, pool) == [expected]
 
 
 def test_parameters_are_named_as_in_configuration_files():
@@ -223,21 +204,15 @@ def test_parameters_are_named_as_in_configuration_files():
     assert (parameters.block_tokens, parameters.max_blocks(128)) == (128, 7)  # 1000 // 128
 
 
-def test_memory_for_nothing_is_refused():
-    with pytest.raises(ParameterError, match="maxBytesPerServer is 0; it must be at least 64"):
-        read_parameters(ApproxPrefixCacheParameters, {"maxBytesPerServer": 0})
-
-
 def test_default_budget_holds_the_default_capacity():
     parameters = ApproxPrefixCacheParameters()
     assert parameters.max_bytes_per_server // BYTES_PER_ENTRY >= parameters.lru_capacity_per_server
 
 
-def test_hits_at_the_endpoint_picked_and_the_size_of_the_index_are_counted(sent_to):
+def test_hits_at_the_endpoint_picked_and_the_size_of_the_index_are_counted():
     producer = ApproxPrefixCacheProducer()
-    producer.pre_request(ask(producer, prompt_of(b"a", b"b")), sent_to(POOL, 2))
-    producer.pre_request(ask(producer, prompt_of(b"a", b"b", b"c", b"d")), sent_to(POOL, 2))
-    producer.pre_request(ask(producer, b""), sent_to(POOL, 2))
+    for prompt in (AB, ABC + prompt_of(b"d"), b""):
+        sent(producer, prompt, 2)
     size, ratio, length = [each.value for each in producer.samples]
     assert size == 4
     assert (sum(ratio.counts), ratio.total) == (2, 0.5)  # nothing of the first prompt, half of the second

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from epp.config import Builder, assemble, load_text
-from epp.framework import ConfigurationError, ManualClock, PrefixMatch, Request, RequestBody
+from epp.framework import ManualClock, PrefixMatch, Request, RequestBody
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.rates import ENDPOINT_RATES
 from epp.framework.registry import Registry
@@ -105,11 +105,6 @@ def test_expected_time_has_the_blocks_of_lower_tiers_between_cached_and_uncached
     plugins["kv-transfer-cost"].produce(request, pool)
     # 2000 tokens at 10,000 a second; the same and the fetch; all 10,000
     assert plugins["work-seconds-scorer"].seconds(request, pool) == pytest.approx([0.2, 0.24096, 1.0])
-
-
-def test_mistakes_are_said():
-    with pytest.raises(ConfigurationError, match="efficiency is 0; it must be above 0 and at most 1"):
-        build(efficiency=0)
 
 
 def test_configuration_of_the_guide_is_valid():
