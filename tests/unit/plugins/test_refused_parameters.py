@@ -16,6 +16,16 @@ def term(key, operator, *values):
 A10 = {"gpu": "A10", "indexes": [[128, 1024], [128, 4096]], "tputs": [[8, 0.2], [2, 0.1]]}
 
 
+def rollout(gating=None, *selectors):
+    selector = {"name": "revision", "headerName": "X-Revision", "labelKey": "revision", "mode": "strict"}
+    given = {"scope": {"labelSelector": "app=a"}, "headerSelectors": [selector | each for each in selectors]}
+    return given if gating is None else given | {"revisionGating": gating}
+
+
+def rates(profile):
+    return {"profiles": [profile]}
+
+
 def by_attribute(algorithm, *, key="depth"):
     return {"attributeKey": key, "algorithm": algorithm}
 
@@ -127,6 +137,23 @@ REFUSED = {
             "deciders.prefill is 'p', but with stageOrder prefill-first the prefill leg runs first",
         ),
     ],
+    "disaggregatedset-rollout-screener": [
+        ({}, "scope"),
+        ({"scope": {}}, "labelSelector"),
+        ({"scope": {"labelSelector": ""}}, "labelSelector"),
+        ({"scope": {"labelSelector": "not a selector!!"}}, "not a label selector"),
+        (rollout(), "neither headerSelectors nor revisionGating"),
+        (rollout({"mode": "disabled"}), "neither headerSelectors nor revisionGating"),
+        (rollout({"mode": "sum"}), "requireRoles is missing"),
+        (rollout({"mode": "bogus"}), "bogus"),
+        (rollout({"mode": "sum", "requireRoles": {"values": []}}), "values"),
+        (rollout({"mode": "sum", "requireRoles": {"values": ["a", "a"]}}), "'a' is repeated"),
+        (rollout(None, {"mode": "loose"}), "loose"),
+        (rollout(None, {"name": ""}), "name"),
+        (rollout(None, {"headerName": "a b"}), "headerName"),
+        (rollout(None, {}, {"headerName": "x-another"}), "name 'revision' is repeated"),
+        (rollout(None, {}, {"name": "another"}), "headerName 'x-revision' is repeated"),
+    ],
     "endpoint-attribute-scorer": [
         (by_attribute({}), "type is missing"),
         (by_attribute({"type": "softmax"}), "'softmax' is not known; use 'linear_lower_is_better', 'linear_higher_is_"),
@@ -144,6 +171,11 @@ REFUSED = {
         ({"minOutputTokens": 1}, "minOutputTokens is 1; it must be at least 2"),
         ({"halfLife": "soon"}, "halfLife: 'soon' is not a duration"),
         ({"halfLife": "0"}, "halfLife is '0'; it must be above 0"),
+        (rates({"model": "m"}), "profile 'm' has no rates; give prefillTokensPerSecond, alphaMs or deltaMs"),
+        (rates({"accelerator": "h100"}), "profile '\\*/h100' has no rates"),
+        (rates({"alphaMs": 0}), "alphaMs is 0; it must be above 0"),
+        (rates({"alphaMs": 1, "betaMs": -1}), "betaMs is -1; it must be 0 or more"),
+        (rates({"prefillTokensPerSecond": nan}), "prefillTokensPerSecond is nan; it must be above 0"),
     ],
     "first-available-scorer": [
         ({"classes": ["a", "A"]}, "classes names 'a' twice"),
@@ -301,6 +333,9 @@ REFUSED = {
         ({"estimate": {}, "modelName": "m", "vllm": {}}, "both estimate and vllm are set"),
         ({"estimate": {"image": {"mode": "guess"}}}, "'guess' is not known; use"),
         ({"estimate": {"video": {"frames": {"mode": "all"}}}}, "'all' is not known; use"),
+    ],
+    "topology-affinity-filter": [
+        ({"minAffinity": "row"}, "'row' is not known; use 'host', 'rack', 'zone', 'region'"),
     ],
     "topology-affinity-scorer": [({"weights": {"rack": 2}}, "rack is 2; it must be between 0 and 1")],
     "utilization-detector": [

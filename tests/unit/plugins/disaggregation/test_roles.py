@@ -16,6 +16,7 @@ from epp.plugins.rollout import (
     PrefixBasedPDDecider,
 )
 from tests.support.plugins import built
+from tests.support.results import sent_to
 
 ENCODE, PREFILL, DECODE = EncodeFilter(), PrefillFilter(), DecodeFilter()
 
@@ -60,9 +61,8 @@ def prompt_of(tokens, *, held_blocks=None, key=PREFIX_MATCH):
     return request
 
 
-@pytest.fixture
-def decode_on(sent_to):
-    return lambda slot: sent_to(candidates(waiting=[0, 0, 0]), slot).primary
+def decode_on(slot):
+    return sent_to(candidates(waiting=[0, 0, 0]), slot).primary
 
 
 def test_always_is_always():
@@ -75,44 +75,40 @@ def test_encode_leg_is_wanted_for_media(media_items, wanted):
     assert AlwaysDisaggMultimodalDecider().decide(request, None) is wanted
 
 
-def test_uncached_suffix_on_the_chosen_decode_endpoint_decides(decode_on):
-    decider = prefix_based(nonCachedTokens=52)
-    request = prompt_of(100, held_blocks=[0, 3, 4])
-    assert decider.decide(request, decode_on(0))  # 100 - 0 = 100
-    assert decider.decide(request, decode_on(1))  # 100 - 3 * 16 = 52
-    assert not decider.decide(request, decode_on(2))  # 100 - 4 * 16 = 36
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "held_blocks", "slot", "wanted"),
+    [
+        ({"nonCachedTokens": 52}, 100, [0, 3, 4], 0, True),  # 100 - 0 = 100
+        ({"nonCachedTokens": 52}, 100, [0, 3, 4], 1, True),  # 100 - 3 * 16 = 52
+        ({"nonCachedTokens": 52}, 100, [0, 3, 4], 2, False),  # 100 - 4 * 16 = 36
+        # a short prompt stays whole whatever is cached
+        ({"nonCachedTokens": 10, "promptTokens": 100}, 99, [0, 0, 0], 0, False),
+        ({"nonCachedTokens": 10, "promptTokens": 100}, 100, [0, 0, 0], 0, True),
+        # without matches, or a decode endpoint, the whole prompt is uncached
+        ({"nonCachedTokens": 100}, 100, None, 0, True),
+        ({"nonCachedTokens": 100}, 99, None, 0, False),
+        ({"nonCachedTokens": 100}, 100, [6, 6, 6], None, True),
+    ],
+)
+def test_uncached_suffix_on_the_chosen_decode_endpoint_decides(parameters, tokens, held_blocks, slot, wanted):
+    decode = None if slot is None else decode_on(slot)
+    assert prefix_based(**parameters).decide(prompt_of(tokens, held_blocks=held_blocks), decode) is wanted
 
 
-def test_short_prompt_stays_whole_whatever_is_cached(decode_on):
-    decider = prefix_based(nonCachedTokens=10, promptTokens=100)
-    assert not decider.decide(prompt_of(99, held_blocks=[0, 0, 0]), decode_on(0))
-    assert decider.decide(prompt_of(100, held_blocks=[0, 0, 0]), decode_on(0))
-
-
-def test_zero_is_never_and_the_author_is_told(decode_on):
+def test_zero_is_never_and_the_author_is_told():
     decider = prefix_based()
     assert not decider.decide(prompt_of(100_000, held_blocks=[0, 0, 0]), decode_on(0))
     assert decider.warnings == ("nonCachedTokens is 0: no request gets a prefill leg",)
     assert not prefix_based(nonCachedTokens=1).warnings
 
 
-def test_without_matches_the_whole_prompt_is_uncached(decode_on):
-    decider = prefix_based(nonCachedTokens=100)
-    assert decider.decide(prompt_of(100), decode_on(0))
-    assert not decider.decide(prompt_of(99), decode_on(0))
-
-
-def test_without_a_decode_endpoint_the_whole_prompt_is_uncached():
-    assert prefix_based(nonCachedTokens=100).decide(prompt_of(100, held_blocks=[6, 6, 6]), None)
-
-
-def test_counted_tokens_come_before_the_estimate(decode_on):
+def test_counted_tokens_come_before_the_estimate():
     request = prompt_of(1000)
     request.put(PROMPT_TOKENS, PromptTokens(20, exact=True))
     assert not prefix_based(nonCachedTokens=100).decide(request, decode_on(0))
 
 
-def test_matches_of_a_named_producer_are_read(decode_on):
+def test_matches_of_a_named_producer_are_read():
     decider = prefix_based(nonCachedTokens=100, prefixMatchInfoProducerName="precise")
     key = PREFIX_MATCH.produced_by("precise")
     assert decider.reads == (key,)

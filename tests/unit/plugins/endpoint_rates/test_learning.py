@@ -7,6 +7,7 @@ from itertools import count
 from math import inf, isnan, nan
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -18,40 +19,41 @@ def learner(**settings):
     return RateLearner(**({"half_life_seconds": 600.0, "min_samples": 3, "window": 5} | settings))
 
 
-def ratios(one, capacity=1, now=0.0):
-    return np.exp(one.learned(capacity, now)[0]).tolist()
-
-
-def test_median_counts_from_the_least_number_of_samples_on():
-    one = learner()
-    for ratio in (2.0, 100.0):
+def taught(*samples, **settings):
+    """A learner with these samples of slot 0, at time 0."""
+    one = learner(**settings)
+    for ratio in samples:
         one.add(0, 0, ratio, 0.0)
-    assert np.isnan(ratios(one)).all()
-    one.add(0, 0, 3.0, 0.0)
-    assert ratios(one) == [3.0000000000000004]  # the median of 2, 3 and 100, there and back through a logarithm
+    return one
 
 
-def test_only_the_last_samples_count():
-    one = learner()
-    for ratio in (1.0, 1.0, 1.0, 4.0, 4.0, 4.0):
-        one.add(0, 0, ratio, 0.0)
-    assert one.learned(1, 0.0)[0].tolist() == [math.log(4.0)]  # of 1, 1, 4, 4, 4
-    assert one.learned(1, 0.0)[1].tolist() == [6]
+def ratio(one, now=0.0):
+    return math.exp(one.learned(1, now)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("samples", "median", "count"),
+    [
+        ([2.0, 100.0], nan, 0),  # fewer than the least number
+        ([2.0, 100.0, 3.0], 3.0, 3),
+        ([1.0, 1.0, 1.0, 4.0, 4.0, 4.0], 4.0, 6),  # only the last 5 count: 1, 1, 4, 4, 4
+    ],
+)
+def test_median_is_that_of_the_last_samples_if_there_are_enough(samples, median, count):
+    logs, counts = taught(*samples).learned(1, 0.0)
+    assert logs.tolist() == pytest.approx([math.log(median)], nan_ok=True)
+    assert counts.tolist() == [count]
 
 
 def test_het_4_what_was_learned_decays_towards_the_profile():
-    one = learner()
-    for _ in range(3):
-        one.add(0, 0, 16.0, 0.0)
+    one = taught(16.0, 16.0, 16.0)
     # 16^1, 16^(1/2) = 4, 16^(1/4) = 2; then it is not trusted at all
-    assert [round(ratios(one, now=age)[0], 9) for age in (0, 600, 1200)] == [16.0, 4.0, 2.0]
-    assert np.isnan(ratios(one, now=1201)).all()
+    assert [round(ratio(one, age), 9) for age in (0, 600, 1200)] == [16.0, 4.0, 2.0]
+    assert isnan(ratio(one, 1201))
 
 
 def test_sample_after_a_long_pause_starts_afresh():
-    one = learner()
-    for _ in range(3):
-        one.add(0, 0, 16.0, 0.0)
+    one = taught(16.0, 16.0, 16.0)
     one.add(0, 0, 1.0, 5000.0)
     assert one.learned(1, 5000.0)[1].tolist() == [0]
 
@@ -76,9 +78,7 @@ def test_unlearned_slots_take_the_median_of_their_kind_or_of_all():
 
 @given(st.lists(st.floats(), max_size=20), st.floats(0, 1e9))
 def test_any_sample_at_all_leaves_a_ratio_that_is_finite_and_above_0(samples, age):
-    one = learner(min_samples=1)
-    for ratio in samples:
-        one.add(0, 0, ratio, 0.0)
+    one = taught(*samples, min_samples=1)
     known = np.exp(like_the_others(one.learned(2, age)[0], np.zeros(2, dtype=np.intp)))
     assert (np.isfinite(known) & (known > 0)).all()
 
@@ -163,8 +163,16 @@ def test_batch_that_is_the_largest_and_has_a_queue_again_and_again_is_full():
     assert learner.learned(3).tolist() == [8.0, inf, inf]
 
 
-def test_queue_behind_a_smaller_batch_says_nothing():
-    assert looked((8.0, 0.0), *[(5.0, 3.0)] * 9).learned(1) is None
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(8.0, 0.0), *[(5.0, 3.0)] * 9],  # a queue behind a smaller batch
+        [*[(nan, nan)] * 9, *[(8.0, nan)] * 9, *[(nan, 3.0)] * 9],  # not reported
+        [(0.0, 3.0)] * 9,  # an engine that runs nothing is not full but stopped
+    ],
+)
+def test_places_are_not_learned_from(looks):
+    assert looked(*looks).learned(1) is None
 
 
 def test_larger_batch_shows_that_there_was_room():
@@ -174,19 +182,11 @@ def test_larger_batch_shows_that_there_was_room():
     assert learner.version > version
 
 
-def test_what_is_not_reported_says_nothing():
-    assert looked(*[(nan, nan)] * 9, *[(8.0, nan)] * 9, *[(nan, 3.0)] * 9).learned(1) is None
-
-
 def test_report_that_is_seen_again_counts_once():
     learner = PlacesLearner()
     for _ in range(9):
         learner.update(np.array([8.0]), np.array([2.0]), np.array([1.0]))
     assert learner.learned(1) is None
-
-
-def test_engine_that_runs_nothing_is_not_full_but_stopped():
-    assert looked(*[(0.0, 3.0)] * 9).learned(1) is None
 
 
 def test_another_endpoint_in_the_slot_begins_anew():

@@ -4,34 +4,32 @@
 import math
 import random
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from epp.framework import (
     Candidates,
     ConfigurationError,
-    Destination,
     Endpoint,
     Headers,
     ManualClock,
     PrefixMatch,
-    ProfileResult,
     Request,
     RequestBody,
     Response,
-    SchedulingResult,
     Usage,
 )
 from epp.framework.accelerators.tag import AcceleratorTag, Cost, Performance
 from epp.framework.datalayer import Report
 from epp.framework.rates import ENDPOINT_RATES
-from epp.framework.registry import Registry
 from epp.framework.request import PREFIX_MATCH
 from epp.framework.snapshot import ACCELERATOR, IN_FLIGHT_TOKENS, RUNNING
 from epp.framework.testing import candidates
 from epp.plugins.endpoint_rates.producer import EndpointRatesProducer
 from epp.routing.datastore import Datastore
+from tests.support.plugins import built
+from tests.support.results import legs_to
 
 H100 = AcceleratorTag(model="h100", vendor="nvidia", count=2, performance=Performance(fp16=989), bandwidth_gbps=3350)
 T4 = AcceleratorTag(model="t4", vendor="nvidia", count=1, performance=Performance(fp16=65), bandwidth_gbps=320)
@@ -43,10 +41,8 @@ class World:
 
     def __init__(self, *tags, **parameters):
         self.clock = ManualClock()
-        registry = Registry({})
-        registry.register(EndpointRatesProducer)
         parameters = {"halfLife": "10000h"} | parameters  # so that a second takes nothing away
-        self.plugin = registry.build("endpoint-rates-producer", parameters, name="mine", clock=self.clock)
+        self.plugin = built(EndpointRatesProducer, parameters, clock=self.clock)
         self.labels = [{} for _ in tags]
         self.retag(*tags)
 
@@ -63,7 +59,7 @@ class World:
     def prefill(self, slot=0):
         return float(self.rates().prefill_tokens_per_second[slot])
 
-    def send(self, slot=0, *, tokens=1000, in_flight=0, cached_blocks=0, streaming=True, extra_legs=()):
+    def send(self, slot=0, *, tokens=1000, in_flight=0, cached_blocks=0, streaming=True, extra_legs=None):
         request = Request("r", RequestBody(model=MODEL, prompt_tokens=tokens, streaming=streaming))
         if cached_blocks:
             blocks = np.full(len(self.pool), cached_blocks, dtype=np.int32)
@@ -73,8 +69,7 @@ class World:
         waiting[slot] = in_flight
         waiting.flags.writeable = False
         self.plugin.produce(request, self.pool)
-        legs = {name: self._leg(name, other) for name, other in (("default", slot), *extra_legs)}
-        self.plugin.pre_request(request, SchedulingResult(Destination(legs["default"]), legs, {}))
+        self.plugin.pre_request(request, legs_to(self.pool, default=slot, **(extra_legs or {})))
         return request
 
     def answer(self, request, seconds, *, served=None, status=200, itl=None, tokens=0):
@@ -95,47 +90,51 @@ class World:
             self.answer(self.send(slot, tokens=tokens), tokens / rate, served=slot)
         self.clock.advance(1)
 
-    def _leg(self, name, slot):
-        return ProfileResult(name, self.pool, np.zeros(len(self.pool)), np.array([slot], dtype=np.intp))
+    def source(self, slot=0, rate="prefill", model=MODEL):
+        """Where a rate comes from."""
+        rates = self.rates(model)
+        samples = getattr(rates, f"{rate}_samples")[slot]
+        return f"learned ({samples} samples)" if samples else rates.sources[rates.kinds[slot]][rate == "itl"]
 
 
-def _provenance(rates, slot, rate):
-    samples = getattr(rates, f"{rate}_samples")[slot]
-    return f"learned ({samples} samples)" if samples else rates.sources[rates.kinds[slot]][rate == "itl"]
+PROFILED = "profile qwen3-32b/h100/vllm/2"
 
 
-def test_rates_start_from_profiles_and_say_which():
-    rates = World(H100, T4).rates()
-    assert rates.prefill_tokens_per_second.tolist() == pytest.approx([15928, 523.4], abs=0.1)
-    assert _provenance(rates, 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
-    assert _provenance(rates, 1, "prefill") == "scaled from h100 by TFLOPS"
-    assert _provenance(rates, 0, "itl") == "profile */h100 x2"
+@pytest.mark.parametrize(
+    ("tags", "prefill", "sources"),
+    [
+        ([H100, T4], [15928, 523.4], [PROFILED, "scaled from h100 by TFLOPS"]),
+        # unknown hardware has the median of the others, and the default where nothing is known of any
+        (
+            [H100, AcceleratorTag(), AcceleratorTag(model="h100", count=4)],
+            [15928, (15928 + 2 * 15928) / 2, 2 * 15928],
+            [PROFILED, "median of the pool"],
+        ),
+        ([AcceleratorTag(), AcceleratorTag()], [15928, 15928], ["default"]),
+    ],
+)
+def test_rates_start_from_profiles_and_say_which(tags, prefill, sources):
+    world = World(*tags)
+    assert world.rates().prefill_tokens_per_second.tolist() == pytest.approx(prefill, abs=0.1)
+    assert [world.source(slot) for slot in range(len(sources))] == sources
 
 
-def test_unknown_hardware_has_the_median_of_the_others():
-    rates = World(H100, AcceleratorTag(), AcceleratorTag(model="h100", count=4)).rates()
-    assert rates.prefill_tokens_per_second.tolist() == [15928, (15928 + 2 * 15928) / 2, 2 * 15928]
-    assert _provenance(rates, 1, "prefill") == "median of the pool"
-
-
-def test_pool_of_which_nothing_is_known_has_the_default():
-    rates = World(AcceleratorTag(), AcceleratorTag()).rates()
-    assert rates.prefill_tokens_per_second.tolist() == [15928, 15928]
-    assert _provenance(rates, 0, "prefill") == "default"
+def test_time_between_tokens_starts_from_a_profile_too():
+    assert World(H100).source(rate="itl") == "profile */h100 x2"
 
 
 def test_het_4_time_to_the_first_token_teaches_the_prefill_rate():
     world = World(H100)
     world.learn(5000)
     assert world.prefill() == pytest.approx(5000)
-    assert _provenance(world.rates(), 0, "prefill") == "learned (5 samples)"
+    assert world.source() == "learned (5 samples)"
 
 
 def test_het_4_decode_speed_is_learned_from_streams_without_usage():
     world = World(H100)
     for _ in range(24):
         world.stream(160, 0.05)
-    assert _provenance(world.rates(), 0, "itl") == "learned (24 samples)"
+    assert world.source(rate="itl") == "learned (24 samples)"
     assert world.plugin.dump_state(world.pool.snapshot)["outputTokens"] == 160
 
 
@@ -146,9 +145,12 @@ def test_het_4_tokens_of_an_event_are_learned_from_streams_that_have_both():
     assert world.plugin.dump_state(world.pool.snapshot)["outputTokens"] == (200 + 400) / 2
 
 
-def test_het_4_fewer_samples_than_the_least_number_teach_nothing():
-    world = World(H100, minSamples=5)
-    world.learn(5000, times=4)
+@pytest.mark.parametrize(
+    ("parameters", "times"), [({"minSamples": 5}, 4), ({"learn": False}, 5)], ids=["too few samples", "turned off"]
+)
+def test_het_4_nothing_is_learned_from_few_samples_or_if_it_is_turned_off(parameters, times):
+    world = World(H100, **parameters)
+    world.learn(5000, times=times)
     assert world.prefill() == 15928
 
 
@@ -167,7 +169,7 @@ def test_het_4_tokens_ahead_in_flight_count_and_cached_ones_do_not():
         ({"tokens": 255}, {}),
         ({"tokens": 1000, "cached_blocks": 12}, {}),  # 1000 - 768 = 232
         ({"streaming": False}, {}),
-        ({"extra_legs": (("prefill", 1),)}, {}),
+        ({"extra_legs": {"prefill": 1}}, {}),
         ({}, {"served": 1}),
         ({}, {"status": 500}),
         ({}, {"seconds": 0.0}),
@@ -188,10 +190,8 @@ def test_het_4_time_between_tokens_teaches_the_itl():
         world.answer(world.send(tokens=10), 0.1, itl=0.020, tokens=101)
     world.clock.advance(1)
     # profile: (10 + 5 / 64 * batch) / 2 ms, batch 1
-    rates = world.rates()
-    assert rates.itl_seconds(world.pool, np.ones(1)).tolist() == pytest.approx([0.020])
-    assert _provenance(rates, 0, "itl") == "learned (5 samples)"
-    assert _provenance(rates, 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
+    assert world.rates().itl_seconds(world.pool, np.ones(1)).tolist() == pytest.approx([0.020])
+    assert (world.source(rate="itl"), world.source()) == ("learned (5 samples)", PROFILED)
 
 
 def test_het_4_length_of_answers_is_learned():
@@ -215,9 +215,8 @@ def test_het_4_endpoints_not_yet_seen_are_taken_to_be_like_those_seen():
     world = World(H100, H100, T4)
     world.learn(15928 / 4)
     # the profile is 4 times too high for this pool: for the other H100, and failing better for the T4
-    rates = world.rates()
-    assert rates.prefill_tokens_per_second.tolist() == pytest.approx([3982, 3982, 523.4 / 4], abs=0.1)
-    assert _provenance(rates, 1, "prefill") == "profile qwen3-32b/h100/vllm/2, times the ratio learned from others"
+    assert world.rates().prefill_tokens_per_second.tolist() == pytest.approx([3982, 3982, 523.4 / 4], abs=0.1)
+    assert world.source(1) == f"{PROFILED}, times the ratio learned from others"
 
 
 def test_het_4_other_endpoints_of_one_kind_have_its_ratio_and_not_anothers():
@@ -256,39 +255,31 @@ def test_het_4_what_was_learned_decays_towards_the_profile():
     assert world.prefill() == pytest.approx(15928 / 4)
     world.clock.advance(1000)
     assert world.prefill() == 15928
-    assert _provenance(world.rates(), 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
+    assert world.source() == PROFILED
 
 
-def test_het_4_hardware_that_changes_is_learned_anew():
-    world = World(H100, T4)
+FIRST, SECOND = ({"epp/pod-uid": name} for name in ("first", "second"))
+BOOTED, AGAIN = ({"epp/boot-id": name} for name in ("first", "second"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "prefill"),
+    [
+        ({}, {"count": 4}, 2 * 15928),  # other hardware is learned anew
+        ({}, {"cost": Cost(per_hour=2.0), "reason": "moved"}, 5000),  # a price or state leaves what was learned
+        # and so does a pod that only comes to be known; another pod, or a node that was booted, does not
+        ({}, {"attributes": FIRST}, 5000),
+        ({"attributes": FIRST}, {"attributes": FIRST, "reason": "moved"}, 5000),
+        ({"attributes": FIRST}, {"attributes": SECOND}, 15928),
+        ({"attributes": BOOTED}, {"attributes": BOOTED, "reason": "moved"}, 5000),
+        ({"attributes": BOOTED}, {"attributes": AGAIN}, 15928),
+    ],
+)
+def test_het_4_is_11_other_hardware_and_another_pod_or_boot_are_learned_anew(before, after, prefill):
+    world = World(replace(H100, **before), T4)
     world.learn(5000)
-    world.retag(msgspec.structs.replace(H100, count=4), T4)
-    assert world.prefill() == 2 * 15928
-
-
-def test_het_4_price_or_state_that_changes_leaves_what_was_learned():
-    world = World(H100, T4)
-    world.learn(5000)
-    world.retag(msgspec.structs.replace(H100, cost=Cost(per_hour=2.0), reason="moved"), T4)
-    assert world.prefill() == pytest.approx(5000)
-
-
-@pytest.mark.parametrize("what", ["epp/boot-id", "epp/pod-uid"])
-def test_is_11_pod_that_is_another_or_node_that_was_booted_is_learned_anew(what):
-    first, second = (msgspec.structs.replace(H100, attributes={what: name}) for name in ("first", "second"))
-    world = World(first)
-    world.learn(5000)
-    world.retag(msgspec.structs.replace(first, reason="moved"))
-    assert world.prefill() == pytest.approx(5000)
-    world.retag(second)
-    assert world.prefill() == 15928
-
-
-def test_is_11_pod_that_only_comes_to_be_known_keeps_what_was_learned():
-    world = World(H100)
-    world.learn(5000)
-    world.retag(msgspec.structs.replace(H100, attributes={"epp/pod-uid": "first"}))
-    assert world.prefill() == pytest.approx(5000)
+    world.retag(replace(H100, **after), T4)
+    assert world.prefill() == pytest.approx(prefill)
 
 
 def test_het_4_engine_that_changes_is_learned_anew():
@@ -296,7 +287,7 @@ def test_het_4_engine_that_changes_is_learned_anew():
     world.learn(5000)
     world.labels = [{"llm-d.ai/engine-type": "sglang"}]
     world.retag(H100)
-    assert _provenance(world.rates(), 0, "prefill") == "profile qwen3-32b/h100/sglang/2"
+    assert world.source() == "profile qwen3-32b/h100/sglang/2"
     assert world.prefill() == 15360
 
 
@@ -308,12 +299,6 @@ def test_het_4_endpoint_that_leaves_takes_along_what_was_learned_and_what_is_on_
     for request in on_its_way:
         world.answer(request, 0.01)
     world.clock.advance(1)
-    assert world.prefill() == 15928
-
-
-def test_learning_can_be_turned_off():
-    world = World(H100, learn=False)
-    world.learn(5000)
     assert world.prefill() == 15928
 
 
@@ -343,13 +328,12 @@ def test_what_endpoints_report_does_not_make_rates_be_computed_anew():
         world.plugin.produce(request, Candidates(snapshot, snapshot.slots))
         published.append(request.get(ENDPOINT_RATES))
     assert published[0] is published[1]
-    assert _provenance(published[0], 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
+    assert published[0].sources[1][0] == PROFILED
 
 
 def test_adapters_use_the_profiles_of_their_base():
-    world = World(H100, baseModel="Qwen3-32B")
-    assert _provenance(world.rates("my-adapter"), 0, "prefill") == "profile qwen3-32b/h100/vllm/2"
-    assert _provenance(World(H100).rates("my-adapter"), 0, "prefill") == "profile */h100 x2"
+    assert World(H100, baseModel="Qwen3-32B").source(model="my-adapter") == PROFILED
+    assert World(H100).source(model="my-adapter") == "profile */h100 x2"
 
 
 def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(tmp_path):
@@ -380,18 +364,3 @@ def test_bad_file_is_refused_by_name(tmp_path, content, sentence):
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=f"(?s)profilePath '{file}'.*{sentence}"):
         World(H100, profilePath=str(file))
-
-
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"profilePath": "/no/such/file"}, "profilePath '/no/such/file' cannot be read: No such file"),
-        ({"minTokens": 0}, "minTokens is 0; it must be at least 1"),
-        ({"minOutputTokens": 1}, "minOutputTokens is 1; it must be at least 2"),
-        ({"halfLife": "soon"}, "halfLife: 'soon' is not a duration"),
-        ({"halfLife": "0"}, "halfLife is '0'; it must be above 0"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameters, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        World(H100, **parameters)

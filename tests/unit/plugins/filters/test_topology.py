@@ -6,22 +6,15 @@ import pytest
 
 from epp.framework import ConfigurationError, Request, Topology
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, DeviceLink
-from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.snapshot import ACCELERATOR, NODE_LABELS, TOPOLOGY
 from epp.framework.testing import candidates, run_scheduling
-from epp.plugins.topology_filters import (
-    GpuTopologyFilter,
-    NodeAffinityFilter,
-    SameNodeFilter,
-    TopologyAffinityFilter,
-    TopologyAffinityFilterParameters,
-)
+from epp.plugins.topology_filters import GpuTopologyFilter, NodeAffinityFilter, SameNodeFilter, TopologyAffinityFilter
 from tests.support.plugins import built
 
 
 def kept(plugin, tags, *, peer=0, **parameters):
     made = built(plugin, parameters)
-    return made.filter(Request("r"), candidates(records={ACCELERATOR: tags}).within("decode", peer)).tolist()
+    return made.filter(Request("r"), candidates(accelerators=tags).within("decode", peer)).tolist()
 
 
 def gpu(name, node, numa=None, *links):
@@ -33,20 +26,17 @@ TIERS = [gpu("p", "a", 0, "direct"), gpu("direct", "b"), gpu("s", "a", 0), gpu("
 
 
 @pytest.mark.parametrize(
-    ("most", "expected"),
+    ("parameters", "expected"),
     [
-        (0, [True, True, False, False, False]),
-        (1, [True, True, True, False, False]),
-        (2, [True, True, True, True, False]),
-        (3, [True, True, True, True, True]),
+        ({"maxAllowedTier": 0}, [True, True, False, False, False]),
+        ({"maxAllowedTier": 1}, [True, True, True, False, False]),
+        ({"maxAllowedTier": 2}, [True, True, True, True, False]),
+        ({"maxAllowedTier": 3}, [True, True, True, True, True]),
+        ({}, [True, True, True, False, False]),
     ],
 )
-def test_tf_14_hard_mode_keeps_tiers_up_to_the_limit(most, expected):
-    assert kept(GpuTopologyFilter, TIERS, maxAllowedTier=most) == expected
-
-
-def test_tf_14_hard_mode_allows_tier_1_by_default():
-    assert kept(GpuTopologyFilter, TIERS) == kept(GpuTopologyFilter, TIERS, maxAllowedTier=1)
+def test_tf_14_hard_mode_keeps_tiers_up_to_the_limit(parameters, expected):
+    assert kept(GpuTopologyFilter, TIERS, **parameters) == expected
 
 
 def test_tf_14_there_is_no_tier_4():
@@ -58,20 +48,18 @@ def on(node, cluster=""):
     return AcceleratorTag(node=node, cluster=cluster)
 
 
-def test_tf_4_same_node_keeps_the_node_of_the_peer_and_denies_others():
-    assert kept(SameNodeFilter, [on("a"), on("a"), on("b"), on("a", "west"), NO_TAG]) == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
-
-
-def test_tf_4_unknown_node_may_pass():
-    assert kept(SameNodeFilter, [on("a"), on("b"), NO_TAG], onUnknown="Pass") == [True, False, True]
-    assert kept(SameNodeFilter, [NO_TAG, on("b"), NO_TAG], onUnknown="Pass") == [True, True, True]
-    assert kept(SameNodeFilter, [NO_TAG, on("b"), NO_TAG]) == [True, False, False]
+@pytest.mark.parametrize(
+    ("tags", "parameters", "expected"),
+    [
+        ([on("a"), on("a"), on("b"), on("a", "west"), NO_TAG], {}, [True, True, False, False, False]),
+        # an unknown node may pass
+        ([on("a"), on("b"), NO_TAG], {"onUnknown": "Pass"}, [True, False, True]),
+        ([NO_TAG, on("b"), NO_TAG], {"onUnknown": "Pass"}, [True, True, True]),
+        ([NO_TAG, on("b"), NO_TAG], {}, [True, False, False]),
+    ],
+)
+def test_tf_4_same_node_keeps_the_node_of_the_peer_and_denies_others(tags, parameters, expected):
+    assert kept(SameNodeFilter, tags, **parameters) == expected
 
 
 @pytest.mark.parametrize("plugin", [SameNodeFilter, GpuTopologyFilter])
@@ -123,67 +111,45 @@ def test_tf_4_no_prefill_endpoint_on_the_node():
     assert run_scheduling(CONFIG % "true", pool).destination.headers["x-prefiller-host-port"] == "10.0.0.2:8000"
 
 
-POOL = candidates(
-    records={
-        TOPOLOGY: [
-            Topology("h1", "r1", "z1", "eu"),  # 0, the peer
-            Topology("h1", "r1", "z1", "eu"),
-            Topology("h2", "r1", "z1", "eu"),
-            Topology("h3", "r2", "z1", "eu"),
-            Topology("h4", "r3", "z2", "eu"),
-            Topology("h5", "r4", "z3", "us"),
-            Topology(),
-        ]
-    }
-)
-PREFILLERS = POOL.keep(np.array([False, True, True, True, True, True, True]))
-
-REQUEST = Request("r")
-
-
-def near_enough(peer, pool=PREFILLERS, **parameters):
-    plugin = TopologyAffinityFilter(TopologyAffinityFilterParameters(**parameters))
-    return plugin.filter(REQUEST, pool.within("prefill", peer)).tolist()
+PLACES = [
+    Topology("h1", "r1", "z1", "eu"),  # 0, the peer
+    Topology("h1", "r1", "z1", "eu"),
+    Topology("h2", "r1", "z1", "eu"),
+    Topology("h3", "r2", "z1", "eu"),
+    Topology("h4", "r3", "z2", "eu"),
+    Topology("h5", "r4", "z3", "us"),
+    Topology(),
+]
+PREFILLERS = candidates(records={TOPOLOGY: PLACES}).keep(np.arange(7) > 0)
+FEW = PREFILLERS.keep(np.arange(6) < 4)
+CLUSTERS = candidates(records={TOPOLOGY: [Topology(cluster=name) for name in ("east", "east", "west")]})
 
 
 @pytest.mark.parametrize(
-    ("level", "expected"),
+    ("pool", "peer", "parameters", "expected"),
     [
-        ("host", [True, False, False, False, False, False]),
-        ("rack", [True, True, False, False, False, False]),
-        ("zone", [True, True, True, False, False, False]),
-        ("region", [True, True, True, True, False, False]),
+        (PREFILLERS, 0, {"minAffinity": "host"}, [True, False, False, False, False, False]),
+        (PREFILLERS, 0, {}, [True, False, False, False, False, False]),
+        (PREFILLERS, 0, {"minAffinity": "rack"}, [True, True, False, False, False, False]),
+        (PREFILLERS, 0, {"minAffinity": "zone"}, [True, True, True, False, False, False]),
+        (PREFILLERS, 0, {"minAffinity": "region"}, [True, True, True, True, False, False]),
+        # none is close enough; the place of the peer is not known; there is no peer
+        (FEW, 5, {"minAffinity": "zone"}, [True] * 4),
+        (PREFILLERS, 6, {"minAffinity": "region"}, [True] * 6),
+        (PREFILLERS, None, {}, [True] * 6),
     ],
 )
-def test_that_level_or_closer_stays(level, expected):
-    assert near_enough(0, min_affinity=level) == expected
+def test_level_or_closer_stays(pool, peer, parameters, expected):
+    assert near(pool, peer, **parameters) == expected
 
 
-def test_same_host_is_wanted_by_default():
-    assert near_enough(0) == near_enough(0, min_affinity="host")
-
-
-def test_none_close_enough_keeps_all():
-    assert near_enough(5, min_affinity="zone", pool=PREFILLERS.keep(np.arange(6) < 4)) == [True] * 4
-
-
-def test_peer_whose_place_is_not_known_keeps_all():
-    assert near_enough(6, min_affinity="region") == [True] * 6
-
-
-def test_no_peer_keeps_all():
-    assert near_enough(None) == [True] * 6
-
-
-def test_unknown_level_is_refused():
-    with pytest.raises(ParameterError, match="'row' is not known; use 'host', 'rack', 'zone', 'region'"):
-        read_parameters(TopologyAffinityFilterParameters, {"minAffinity": "row"})
+def near(pool, peer, **parameters):
+    return built(TopologyAffinityFilter, parameters).filter(Request("r"), pool.within("prefill", peer)).tolist()
 
 
 def test_gie_8_cluster_is_the_widest_level():
-    pool = candidates(records={TOPOLOGY: [Topology(cluster=name) for name in ("east", "east", "west")]})
-    assert near_enough(0, pool, min_affinity="cluster") == [True, True, False]
-    assert near_enough(0, pool, min_affinity="region") == [True] * 3
+    assert near(CLUSTERS, 0, minAffinity="cluster") == [True, True, False]
+    assert near(CLUSTERS, 0, minAffinity="region") == [True] * 3
 
 
 NODES = [
@@ -223,23 +189,26 @@ def test_tf_4_node_affinity_allows_and_denies(test, expected):
     assert selected(nodeSelectorTerms=[test]) == expected
 
 
-def test_tf_4_one_term_is_enough_and_all_its_tests_must_hold():
-    both = {
-        "matchExpressions": [*term("zone", "Exists")["matchExpressions"], *term("spot", "Exists")["matchExpressions"]]
-    }
-    assert selected(nodeSelectorTerms=[both]) == "b"
-    assert selected(nodeSelectorTerms=[both, term("zone", "DoesNotExist")]) == "bc"
+BOTH = {"matchExpressions": [*term("zone", "Exists")["matchExpressions"], *term("spot", "Exists")["matchExpressions"]]}
+NOT_SPOT = [term("spot", "DoesNotExist")]
 
 
-def test_tf_4_node_selector_and_terms_both_count():
-    assert selected(nodeSelector={"zone": "z2"}) == "b"
-    assert selected(nodeSelector={"zone": "z2"}, nodeSelectorTerms=[term("gpus", "Gt", "4")]) == ""
-
-
-def test_tf_4_unknown_node_is_dropped_unless_it_may_pass():
-    nodes = [*NODES, {}]
-    assert selected(nodes, nodeSelectorTerms=[term("spot", "DoesNotExist")]) == "ac"
-    assert selected(nodes, nodeSelectorTerms=[term("spot", "DoesNotExist")], onUnknown="Pass") == "ac?"
+@pytest.mark.parametrize(
+    ("nodes", "parameters", "expected"),
+    [
+        # one term is enough, and all its tests must hold
+        (NODES, {"nodeSelectorTerms": [BOTH]}, "b"),
+        (NODES, {"nodeSelectorTerms": [BOTH, term("zone", "DoesNotExist")]}, "bc"),
+        # the selector and the terms both count
+        (NODES, {"nodeSelector": {"zone": "z2"}}, "b"),
+        (NODES, {"nodeSelector": {"zone": "z2"}, "nodeSelectorTerms": [term("gpus", "Gt", "4")]}, ""),
+        # an unknown node is dropped unless it may pass
+        ([*NODES, {}], {"nodeSelectorTerms": NOT_SPOT}, "ac"),
+        ([*NODES, {}], {"nodeSelectorTerms": NOT_SPOT, "onUnknown": "Pass"}, "ac?"),
+    ],
+)
+def test_tf_4_node_affinity_combines_terms_and_selector(nodes, parameters, expected):
+    assert selected(nodes, **parameters) == expected
 
 
 def test_without_a_selector_it_says_that_it_selects_every_node():

@@ -31,48 +31,38 @@ def kept(matched, tokens=(0, 0, 0), *, total=10, plugin=None, seed=0, key=PREFIX
     return plugin.filter(request, candidates(in_flight_tokens=tokens)).tolist()
 
 
-def test_four_fifths_of_the_prompt_make_an_endpoint_sticky():
-    assert kept([10, 8, 7]) == [True, True, False]
+FAST = {"peakPrefillThroughput": 1000, "maxTTFTPenaltyMs": 5000}
+"""At 1000 tokens/s a token in flight is a millisecond."""
 
 
-def test_threshold_can_be_set():
-    assert kept([10, 8, 7], affinityThreshold=0.7) == ALL
-    assert kept([10, 8, 7], affinityThreshold=1) == [True, False, False]
-
-
-def test_no_sticky_endpoint_keeps_all():
-    assert kept([7, 0, 0]) == ALL
-
-
-def test_prompt_without_a_whole_block_keeps_all():
-    assert kept([0, 0, 0], total=0) == ALL
+@pytest.mark.parametrize(
+    ("matched", "tokens", "parameters", "expected"),
+    [
+        ([10, 8, 7], [0, 0, 0], {}, [True, True, False]),  # four fifths of the prompt make an endpoint sticky
+        ([10, 8, 7], [0, 0, 0], {"affinityThreshold": 0.7}, ALL),
+        ([10, 8, 7], [0, 0, 0], {"affinityThreshold": 1}, [True, False, False]),
+        ([7, 0, 0], [0, 0, 0], {}, ALL),
+        ([0, 0, 0], [0, 0, 0], {"total": 0}, ALL),  # a prompt without a whole block
+        # the others' best is 2 s: 7 s - 2 s = 5 s is at the limit, and one that is slower is not insisted on
+        ([10, 0, 0], [7_000, 2_000, 3_000], FAST, [True, False, False]),
+        ([10, 0, 0], [7_001, 2_000, 3_000], FAST, ALL),
+        # the best sticky one is compared: 1 s - 0 s is within 5 s; the slow one stays too, scorers see to it
+        ([10, 9, 0], [60_000, 1_000, 0], FAST, [True, True, False]),
+        # by default 18 s * 15928 tokens/s = 286,704 tokens
+        ([10, 0, 0], [286_704, 0, 0], {}, [True, False, False]),
+        ([10, 0, 0], [286_800, 0, 0], {}, ALL),
+        ([10, 0, 0], [10_000_000, 0, 0], {"maxTTFTPenaltyMs": 0}, [True, False, False]),
+        ([10, 10, 10], [10_000_000, 0, 0], {}, ALL),
+    ],
+)
+def test_sticky_endpoints_are_kept_unless_they_are_slower_by_more_than_the_penalty(
+    matched, tokens, parameters, expected
+):
+    assert kept(matched, tokens, **parameters) == expected
 
 
 def test_no_match_record_keeps_all():
     assert build().filter(Request("r"), candidates(waiting=[0, 0, 0])).tolist() == ALL
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),  # at 1000 tokens/s a token in flight is a millisecond; the others' best is 2 s
-    [
-        ([7_000, 2_000, 3_000], [True, False, False]),  # 7 s - 2 s = 5 s, at the limit
-        ([7_001, 2_000, 3_000], ALL),
-    ],
-)
-def test_sticky_endpoint_that_is_slower_by_more_than_the_penalty_is_not_insisted_on(tokens, expected):
-    assert kept([10, 0, 0], tokens, peakPrefillThroughput=1000, maxTTFTPenaltyMs=5000) == expected
-
-
-def test_best_sticky_endpoint_is_the_one_that_is_compared():
-    # 1 s - 0 s is within 5 s: the slow sticky endpoint stays too, scorers see to it
-    expected = [True, True, False]
-    assert kept([10, 9, 0], [60_000, 1_000, 0], peakPrefillThroughput=1000, maxTTFTPenaltyMs=5000) == expected
-
-
-def test_default_penalty_is_reached_at_286704_tokens():
-    # 18 s * 15928 tokens/s = 286,704 tokens
-    assert kept([10, 0, 0], [286_704, 0, 0]) == [True, False, False]
-    assert kept([10, 0, 0], [286_800, 0, 0]) == ALL
 
 
 @pytest.mark.parametrize(
@@ -95,39 +85,22 @@ def test_predicted_times_are_compared_if_asked_for(milliseconds, expected):
     assert plugin.filter(request, candidates(in_flight_tokens=[9e9, 0, 0])).tolist() == expected
 
 
-def test_penalty_of_zero_sticks_however_long_it_takes():
-    assert kept([10, 0, 0], [10_000_000, 0, 0], maxTTFTPenaltyMs=0) == [True, False, False]
-
-
-def test_all_sticky_keeps_all():
-    assert kept([10, 10, 10], [10_000_000, 0, 0]) == ALL
-
-
 def test_share_of_requests_that_explore_is_the_probability():
     plugin = build(explorationProbability=0.25)
     explored = [kept([10, 0, 0], plugin=plugin, seed=i) == ALL for i in range(2000)]
     assert 430 <= sum(explored) <= 570  # 2000 / 4 = 500; one standard deviation is sqrt(2000 / 4 * 3 / 4) = 19.4
 
 
-def test_same_request_explores_each_time_and_everywhere():
-    first, second = build(explorationProbability=0.5), build(explorationProbability=0.5)
-    for i in range(50):
-        assert kept([10, 0, 0], plugin=first, seed=i) == kept([10, 0, 0], plugin=second, seed=i)
+def explored(plugin):
+    return [kept([10, 0, 0], plugin=plugin, seed=i) == ALL for i in range(50)]
 
 
-def test_two_filters_explore_independently():
-    first, second = build("one", explorationProbability=0.5), build("two", explorationProbability=0.5)
-    explored = {
-        (kept([10, 0, 0], plugin=first, seed=i), kept([10, 0, 0], plugin=second, seed=i)) == (ALL, ALL)
-        for i in range(50)
-    }
-    assert explored == {True, False}
-
-
-def test_probability_one_always_explores_and_zero_never():
-    seeds = range(50)
-    assert all(kept([10, 0, 0], seed=i, explorationProbability=1) == ALL for i in seeds)
-    assert not any(kept([10, 0, 0], seed=i, explorationProbability=0) == ALL for i in seeds)
+def test_same_request_explores_each_time_and_everywhere_but_not_with_every_filter():
+    assert explored(build("one", explorationProbability=0.5)) == explored(build("one", explorationProbability=0.5))
+    pairs = zip(*(explored(build(name, explorationProbability=0.5)) for name in ("one", "two")), strict=True)
+    assert {one and two for one, two in pairs} == {True, False}
+    assert all(explored(build(explorationProbability=1)))
+    assert not any(explored(build(explorationProbability=0)))
 
 
 def test_named_producer_is_the_one_that_is_read():
@@ -138,39 +111,28 @@ def test_named_producer_is_the_one_that_is_read():
     assert kept([10, 0, 0], plugin=plugin, key=named) == [True, False, False]
 
 
-def kept_by_rates(matched, tokens, rates, prompt_tokens=1000, **parameters):
-    request = Request("r", RequestBody(prompt_tokens=prompt_tokens))
-    request.put(PREFIX_MATCH, PrefixMatch(np.array(matched, dtype=np.int32), 10, block_tokens=100))
-    request.put(ENDPOINT_RATES, endpoint_rates(rates))
-    return build(**parameters).filter(request, candidates(in_flight_tokens=tokens)).tolist()
-
-
 @pytest.mark.parametrize(
-    ("waiting", "expected"),
+    ("matched", "waiting", "rates", "parameters", "expected"),
     [
-        (1500, [True, False, False]),  # warm: (1500 + 0) / 1000 = 1.5 s; cold: 1000 / 1000 = 1 s
-        (1501, ALL),
+        # warm: (1500 + 0) / 1000 = 1.5 s; cold, with the whole prompt to compute: 1000 / 1000 = 1 s
+        (10, 1500, [1000] * 3, {}, [True, False, False]),
+        (10, 1501, [1000] * 3, {}, ALL),
+        # the warm one has the rest of the prompt to compute: 1.5 s for 1300 + 200 tokens
+        (8, 1300, [1000] * 3, {}, [True, False, False]),
+        (8, 1301, [1000] * 3, {}, ALL),
+        # a slow warm one is left sooner than a fast one: 0.15 s at 10000 tokens/s, 3 s at 500
+        (10, 1500, [10_000, 1000, 1000], {}, [True, False, False]),
+        (10, 1500, [500, 1000, 1000], {}, ALL),
+        # the pool's own throughput does not count
+        (10, 1501, [1000] * 3, {"peakPrefillThroughput": 1e9}, ALL),
     ],
 )
-def test_with_rates_the_cold_endpoints_have_the_whole_prompt_to_compute(waiting, expected):
-    assert kept_by_rates([10, 0, 0], [waiting, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == expected
-
-
-def test_with_rates_the_warm_endpoints_have_the_rest_of_the_prompt_to_compute():
-    # the warm one needs 1.5 s for 1300 + 200 tokens, the others 1 s for 1000
-    assert kept_by_rates([8, 0, 0], [1300, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == [True, False, False]
-    assert kept_by_rates([8, 0, 0], [1301, 0, 0], [1000] * 3, maxTTFTPenaltyMs=500) == ALL
-
-
-def test_with_rates_a_slow_warm_endpoint_is_left_sooner_than_a_fast_one():
-    # 1500 tokens wait at the warm one: 0.15 s at 10000 tokens/s, 3 s at 500; the others need 1000 / 1000 = 1 s
-    assert kept_by_rates([10, 0, 0], [1500, 0, 0], [10_000, 1000, 1000], maxTTFTPenaltyMs=500) == [True, False, False]
-    assert kept_by_rates([10, 0, 0], [1500, 0, 0], [500, 1000, 1000], maxTTFTPenaltyMs=500) == ALL
-
-
-def test_with_rates_the_pools_own_throughput_does_not_count():
-    parameters = {"maxTTFTPenaltyMs": 500, "peakPrefillThroughput": 1e9}
-    assert kept_by_rates([10, 0, 0], [1501, 0, 0], [1000] * 3, **parameters) == ALL
+def test_with_rates_each_endpoint_has_its_uncached_tokens_to_compute(matched, waiting, rates, parameters, expected):
+    request = Request("r", RequestBody(prompt_tokens=1000))
+    request.put(PREFIX_MATCH, PrefixMatch(np.array([matched, 0, 0], dtype=np.int32), 10, block_tokens=100))
+    request.put(ENDPOINT_RATES, endpoint_rates(rates))
+    pool = candidates(in_flight_tokens=[waiting, 0, 0])
+    assert build(maxTTFTPenaltyMs=500, **parameters).filter(request, pool).tolist() == expected
 
 
 @given(

@@ -24,33 +24,32 @@ def placed(requests, replicas, *, running=None, **balance):
     return places
 
 
-def spread(*arguments, **balance):
-    """Requests of each endpoint, in their order."""
-    counts = Counter(placed(*arguments, **balance))
-    return [count for _, count in sorted(counts.items())]
-
-
 SAME = [(1, 2, 3)] * 8
+PAIRS = [(1, 2, number) for number in range(4) for _ in range(2)]
 
 
 @pytest.mark.parametrize(
-    ("most", "expected"), [(-1, [8]), (2, [2, 2, 2, 2]), (4, [4, 4]), (1, [2, 2, 2, 2]), (3, [3, 3, 2])]
+    ("requests", "balance", "expected"),
+    [
+        # equal prompts go together up to the limit
+        (SAME, {"max_per_replica": -1}, [8]),
+        (SAME, {"max_per_replica": 4}, [4, 4]),
+        (SAME, {"max_per_replica": 3}, [3, 3, 2]),
+        (SAME, {"max_per_replica": 2}, [2, 2, 2, 2]),
+        (SAME, {"max_per_replica": 1}, [2, 2, 2, 2]),
+        # beyond the limit of all endpoints requests go one by one to the least loaded
+        ([(1,)] * 11, {"max_per_replica": 2}, [3, 3, 3, 2]),
+        # groups with the same beginning spread to their fair shares
+        (PAIRS, {"min_colocate_blocks": 2}, [2, 2, 2, 2]),
+    ],
 )
-def test_equal_prompts_go_together_up_to_the_limit(most, expected):
-    assert spread(SAME, 4, max_per_replica=most) == expected
-
-
-def test_beyond_the_limit_of_all_endpoints_requests_go_one_by_one_to_the_least_loaded():
-    assert spread([(1,)] * 11, 4, max_per_replica=2) == [3, 3, 3, 2]
+def test_requests_spread_over_four_endpoints(requests, balance, expected):
+    counts = Counter(placed(requests, 4, **balance))
+    assert [count for _, count in sorted(counts.items())] == expected
 
 
 def test_groups_go_to_different_endpoints():
     assert placed([(1, 2)] * 8 + [(3, 4)] * 8, 4) == [0] * 8 + [1] * 8
-
-
-def test_groups_with_the_same_beginning_spread_to_their_fair_shares():
-    pairs = [(1, 2, number) for number in range(4) for _ in range(2)]
-    assert spread(pairs, 4, min_colocate_blocks=2) == [2, 2, 2, 2]
 
 
 def test_groups_with_the_same_beginning_share_an_endpoint_below_its_fair_share():
