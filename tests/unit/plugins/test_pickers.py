@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.framework import ConfigurationError, Request
-from epp.framework.clock import ManualClock
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.profile_handlers import (
     MaxScorePicker,
@@ -39,35 +37,36 @@ def up_to(count):
     return WeightedRandomPickerParameters(max_num_of_endpoints=count)
 
 
-def drawing(picker, **parameters):
-    return built(picker, parameters)
+def first_picks(picker, pool, totals, count, **parameters):
+    """How often each position is the target, for so many seeds."""
+    made = built(picker, parameters)
+    return Counter(pick(made, pool, totals, draw=seeded(seed))[0] for seed in range(count))
 
 
-def test_highest_total_is_picked():
-    assert pick(MaxScorePicker(), candidates(waiting=[0, 0, 0]), [0.1, 0.9, 0.5]) == [1]
+FOUR = candidates(waiting=[0] * 4)
+USED = candidates(last_picked=[7, 3, 9, 1])
 
 
-def test_fallbacks_follow_in_order_of_their_totals():
-    pool = candidates(waiting=[0, 0, 0, 0])
-    assert pick(MaxScorePicker(up_to(3)), pool, [0.1, 0.9, 0.5, 0.7]) == [1, 3, 2]
-
-
-def test_fewer_candidates_than_asked_for_are_all_returned():
-    assert pick(MaxScorePicker(up_to(5)), candidates(waiting=[0, 0]), [0.1, 0.9]) == [1, 0]
-
-
-def test_tie_goes_to_the_least_recently_picked():
-    pool = candidates(last_picked=[7, 3, 9, 1])
-    assert pick(MaxScorePicker(), pool, [1.0, 1.0, 1.0, 0.0]) == [1]
-    assert pick(MaxScorePicker(up_to(4)), pool, [1.0, 1.0, 1.0, 0.0]) == [1, 0, 2, 3]
+@pytest.mark.parametrize(
+    ("pool", "count", "totals", "expected"),
+    [
+        (FOUR, 1, [0.1, 0.9, 0.5, 0.7], [1]),
+        (FOUR, 3, [0.1, 0.9, 0.5, 0.7], [1, 3, 2]),  # fallbacks follow in order of their totals
+        (FOUR, 5, [0.1, 0.9, 0.5, 0.7], [1, 3, 2, 0]),
+        # a tie goes to the least recently picked
+        (USED, 1, [1.0, 1.0, 1.0, 0.0], [1]),
+        (USED, 4, [1.0, 1.0, 1.0, 0.0], [1, 0, 2, 3]),
+    ],
+)
+def test_highest_totals_are_picked_in_their_order(pool, count, totals, expected):
+    assert pick(MaxScorePicker(up_to(count)), pool, totals) == expected
 
 
 def test_last_tie_is_broken_by_the_seed():
-    pool = candidates(waiting=[0] * 4)
-    picks = Counter(pick(MaxScorePicker(), pool, [1.0] * 4, request=Request("r", seed=i))[0] for i in range(400))
+    picks = Counter(pick(MaxScorePicker(), FOUR, [1.0] * 4, request=Request("r", seed=i))[0] for i in range(400))
     # 400 seeds over 4 equals: 100 each on average, and 60 is more than four standard deviations (8.7) below
     assert all(picks[position] > 60 for position in range(4))
-    assert pick(MaxScorePicker(), pool, [1.0] * 4) == pick(MaxScorePicker(), pool, [1.0] * 4)
+    assert pick(MaxScorePicker(), FOUR, [1.0] * 4) == pick(MaxScorePicker(), FOUR, [1.0] * 4)
 
 
 def test_last_tie_follows_the_endpoint_not_its_position():
@@ -93,13 +92,17 @@ def test_max_score_agrees_with_a_full_sort(rows, count):
     assert len(set(picked)) == len(picked)
 
 
-def test_random_picker_ignores_the_totals_and_repeats_itself_for_the_same_seed():
-    pool = candidates(waiting=[0] * 4)
-    picks = Counter(pick(RandomPicker(), pool, [9.0, 0, 0, 0], draw=seeded(i))[0] for i in range(400))
-    assert all(picks[position] > 60 for position in range(4))
-    assert pick(RandomPicker(), pool, [0.0] * 4, draw=seeded(5)) == pick(
-        RandomPicker(), pool, [0.0] * 4, draw=seeded(5)
-    )
+@pytest.mark.parametrize(
+    ("picker", "totals"),
+    [
+        (RandomPicker, [9.0, 0, 0, 0]),  # which ignores them
+        (WeightedRandomPicker, [0.0] * 4),  # no weight anywhere is a uniform choice
+        (WeightedRandomPicker, [-1.0] * 4),
+    ],
+)
+def test_choice_is_uniform_and_repeats_itself_for_the_same_seed(picker, totals):
+    assert all(first_picks(picker, FOUR, totals, 400)[position] > 60 for position in range(4))
+    assert pick(picker(), FOUR, totals, draw=seeded(5)) == pick(picker(), FOUR, totals, draw=seeded(5))
 
 
 @pytest.mark.parametrize("picker", [RandomPicker, WeightedRandomPicker])
@@ -108,8 +111,7 @@ def test_random_pickers_never_pick_twice(picker):
 
 
 def test_weighted_picks_are_in_proportion_to_the_totals():
-    pool = candidates(waiting=[0] * 3)
-    picks = Counter(pick(WeightedRandomPicker(), pool, [3.0, 1.0, 0.0], draw=seeded(i))[0] for i in range(1000))
+    picks = first_picks(WeightedRandomPicker, candidates(waiting=[0] * 3), [3.0, 1.0, 0.0], 1000)
     # 3 : 1 of 1000 is 750, standard deviation sqrt(1000 * .75 * .25) = 13.7; nothing falls on weight 0
     assert 690 < picks[0] < 810
     assert picks[2] == 0
@@ -121,46 +123,24 @@ def test_candidate_without_weight_comes_after_all_that_have_some():
         assert pick(WeightedRandomPicker(up_to(3)), pool, [0.0, 1e-300, 0.0], draw=seeded(seed))[0] == 1
 
 
-@pytest.mark.parametrize("total", [0.0, -1.0])
-def test_no_weight_anywhere_is_a_uniform_choice(total):
-    pool = candidates(waiting=[0] * 4)
-    picks = Counter(pick(WeightedRandomPicker(), pool, [total] * 4, draw=seeded(i))[0] for i in range(400))
-    assert all(picks[position] > 60 for position in range(4))
-
-
 @pytest.mark.parametrize("picker", [RandomPicker, WeightedRandomPicker])
 def test_gie_17_only_the_highest_totals_are_drawn_among(picker):
-    pool = candidates(waiting=[0] * 5)
-    best = drawing(picker, topN=2)
-    picks = Counter(pick(best, pool, [0.1, 0.9, 0.5, 0.8, 0.2], draw=seeded(i))[0] for i in range(200))
-    assert set(picks) == {1, 3}
-
-
-@pytest.mark.parametrize("picker", [RandomPicker, WeightedRandomPicker])
-def test_gie_17_of_equal_totals_any_may_be_among_the_highest(picker):
-    pool = candidates(waiting=[0] * 4)
-    picks = {pick(drawing(picker, topN=2), pool, [0.5, 1.0, 0.5, 0.5], draw=seeded(i))[0] for i in range(200)}
-    assert picks == {0, 1, 2, 3}
+    assert set(first_picks(picker, FOUR, [0.1, 0.9, 0.5, 0.8], 200, topN=2)) == {1, 3}
+    # of equal totals any may be among the highest
+    assert set(first_picks(picker, FOUR, [0.5, 1.0, 0.5, 0.5], 200, topN=2)) == {0, 1, 2, 3}
 
 
 def test_gie_17_top_n_beyond_the_pool_is_the_whole_pool():
-    picks = pick(
-        drawing(RandomPicker, topN=9, maxNumOfEndpoints=9), candidates(waiting=[0] * 3), [1, 2, 3], draw=seeded()
-    )
-    assert sorted(picks) == [0, 1, 2]
+    picker = built(RandomPicker, {"topN": 9, "maxNumOfEndpoints": 9})
+    assert sorted(pick(picker, FOUR, [1, 2, 3, 4], draw=seeded())) == [0, 1, 2, 3]
 
 
-def test_gie_17_low_temperature_favours_the_best_and_a_high_one_evens_out():
+@pytest.mark.parametrize(("temperature", "share"), [(0.25, 0.94), (1, 0.67), (10, 0.52)])
+def test_gie_17_low_temperature_favours_the_best_and_a_high_one_evens_out(temperature, share):
     pool = candidates(waiting=[0] * 2)
-
-    def share_of_the_best(temperature):
-        picker = drawing(WeightedRandomPicker, temperature=temperature)
-        return sum(pick(picker, pool, [0.6, 0.3], draw=seeded(i))[0] == 0 for i in range(1000)) / 1000
-
+    picks = first_picks(WeightedRandomPicker, pool, [0.6, 0.3], 1000, temperature=temperature)
     # chances 2^(1/T) : 1, so 16:1 = 0.94, 2:1 = 0.67 and 2^0.1:1 = 0.52; standard deviations are below 0.016
-    assert share_of_the_best(0.25) == pytest.approx(0.94, abs=0.06)
-    assert share_of_the_best(1) == pytest.approx(0.67, abs=0.06)
-    assert share_of_the_best(10) == pytest.approx(0.52, abs=0.06)
+    assert picks[0] / 1000 == pytest.approx(share, abs=0.06)
 
 
 @pytest.mark.parametrize("picker", ["random-picker", "weighted-random-picker"])
@@ -187,17 +167,18 @@ schedulingProfiles:
     assert {picked(seed)[0] for seed in range(30)} == {"e0", "e1", "e2"}
 
 
-def test_gie_21_only_endpoints_with_a_total_close_to_that_of_the_target_are_fallbacks():
-    pool = candidates(waiting=[0, 0, 0, 0])
-    totals = [2.5, 3.0, 2.9, 2.8]
-
-    def picked(**parameters) -> list[int]:
-        return pick(built(MaxScorePicker, {"maxNumOfEndpoints": 4, **parameters}), pool, totals)
-
-    assert picked() == [1, 2, 3, 0]
-    assert picked(closeScoreEpsilon=0.2) == [1, 2, 3]  # 3.0 - 2.8 = 0.2, up to rounding
-    assert picked(closeScoreEpsilon=0.1) == [1, 2]
-    assert picked(closeScoreEpsilon=0) == [1]
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, [1, 2, 3, 0]),
+        ({"closeScoreEpsilon": 0.2}, [1, 2, 3]),  # 3.0 - 2.8 = 0.2, up to rounding
+        ({"closeScoreEpsilon": 0.1}, [1, 2]),
+        ({"closeScoreEpsilon": 0}, [1]),
+    ],
+)
+def test_gie_21_only_endpoints_with_a_total_close_to_that_of_the_target_are_fallbacks(parameters, expected):
+    picker = built(MaxScorePicker, {"maxNumOfEndpoints": 4, **parameters})
+    assert pick(picker, FOUR, [2.5, 3.0, 2.9, 2.8]) == expected
 
 
 @pytest.mark.parametrize("picker", [RandomPicker, WeightedRandomPicker])
@@ -211,4 +192,4 @@ def test_gie_21_random_fallbacks_are_close_to_the_target_that_was_drawn(picker):
 
 def test_gie_21_epsilon_below_0_is_refused():
     with pytest.raises(ConfigurationError, match="closeScoreEpsilon"):
-        Registry().build("max-score-picker", {"closeScoreEpsilon": -0.1}, name="p", clock=ManualClock())
+        built(MaxScorePicker, {"closeScoreEpsilon": -0.1})

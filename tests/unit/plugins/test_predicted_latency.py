@@ -63,31 +63,35 @@ def is_admitted(headers=None, headrooms=LATE, *, priority=-1, running=(5, 3), kv
     return True
 
 
-def test_sheddable_request_is_refused_where_all_are_late_busy_and_warm():
-    assert not is_admitted()
-    assert not is_admitted(OLD)
-    assert not is_admitted(headrooms=[(-50, 10), (20, -5)])  # none meets both targets
+@pytest.mark.parametrize(
+    "request_",
+    [{}, {"headers": OLD}, {"headrooms": [(-50, 10), (20, -5)]}],
+    ids=["late", "old names", "one target each"],
+)
+def test_sheddable_request_is_refused_where_all_are_late_busy_and_warm(request_):
+    assert not is_admitted(**request_)
 
 
-@pytest.mark.parametrize("priority", [0, 1])
-def test_other_request_is_admitted(priority):
-    assert is_admitted(priority=priority)
-
-
-@pytest.mark.parametrize("headers", [{}, {"ttft_ms": "soon"}, OLD | {"ttft_ms": "0", "tpot_ms": "0"}])
-def test_request_without_a_target_is_admitted(headers):
-    assert is_admitted(headers)
-
-
-def test_request_is_admitted_where_an_endpoint_is_idle_or_cold_or_in_time():
-    assert is_admitted(running=(5, 0))
-    assert is_admitted(kv_usage=(0.5, 0.01))
-    assert is_admitted(headrooms=[(-50, -10), (20, 5)])
-
-
-@pytest.mark.parametrize("headrooms", [None, [UNKNOWN] * 2])
-def test_request_is_admitted_without_predictions(headrooms):
-    assert is_admitted(headrooms=headrooms)
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"priority": 0},
+        {"priority": 1},
+        # without a target
+        {"headers": {}},
+        {"headers": {"ttft_ms": "soon"}},
+        {"headers": OLD | {"ttft_ms": "0", "tpot_ms": "0"}},
+        # an endpoint is idle, cold, or in time
+        {"running": (5, 0)},
+        {"kv_usage": (0.5, 0.01)},
+        {"headrooms": [(-50, -10), (20, 5)]},
+        # without predictions
+        {"headrooms": None},
+        {"headrooms": [UNKNOWN] * 2},
+    ],
+)
+def test_any_other_request_is_admitted(request_):
+    assert is_admitted(**request_)
 
 
 def test_request_in_flight_makes_an_endpoint_busy_before_it_reports():

@@ -11,20 +11,18 @@ from epp.framework import (
     LATENCY_PREDICTION,
     PREFIX_MATCH,
     Candidates,
-    Destination,
     Headers,
     ManualClock,
     PrefixMatch,
-    ProfileResult,
     Request,
     RequestBody,
     Response,
-    SchedulingResult,
     Usage,
 )
 from epp.framework.testing import candidates, endpoint_rates
 from epp.pool.predicted_latency.producer import PredictedLatencyProducer
 from tests.support.plugins import built
+from tests.support.results import legs_to
 
 RATES = endpoint_rates([10_000, 2000, 500], itl_base=[0.005, 0.020, 0.060])
 """1000 tokens take 0.1, 0.5 and 2 s."""
@@ -65,11 +63,7 @@ class World:
         request = request or self.request(**more)
         self.plugin.produce(request, self.now)
         slots = {"decode": slot} if prefill is None else {"decode": slot, "prefill": prefill}
-        legs = {
-            name: ProfileResult(name, self.now, np.zeros(len(self.pool)), np.array([at], dtype=np.intp))
-            for name, at in slots.items()
-        }
-        self.plugin.pre_request(request, SchedulingResult(Destination(legs["decode"]), legs, {}))
+        self.plugin.pre_request(request, legs_to(self.now, **slots))
         return request
 
     def answer(self, request, slot=0, *, first=0.1, total=0.2, tokens=11, status=200):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predictions from the rates of endpoints, headrooms to targets, and what is recorded of responses."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -20,58 +21,58 @@ def milliseconds(values):
     return (np.asarray(values) * 1e3).round(6).tolist()
 
 
+def streaming(world, **parameters):
+    return world(streamingMode=True, **parameters)
+
+
 def test_time_to_the_first_token_is_that_of_the_uncached_tokens_and_those_in_flight(world):
-    pool = candidates(in_flight_tokens=[1000, 0, 0])
-    found = world(streamingMode=True, pool=pool).predict(held=(0, 5, 0))
+    found = streaming(world, pool=candidates(in_flight_tokens=[1000, 0, 0])).predict(held=(0, 5, 0))
     assert milliseconds(found.ttft_seconds) == [200, 250, 2000]
     assert milliseconds(found.tpot_seconds) == [5, 20, 60]
     assert found.source == "rates"
 
 
-def test_without_streaming_the_whole_response_counts_and_further_tokens_do_not(world):
-    found = world().predict(max_output_tokens=10, ttft=200, tpot=1)
-    assert milliseconds(found.ttft_seconds) == [150, 700, 2600]  # and 10 times 5, 20 and 60 ms
-    assert milliseconds(found.ttft_headroom) == [50, -500, -2400]
-    assert milliseconds(found.tpot_headroom) == [0, 0, 0]
-    assert found.valid.tolist() == [True, False, False]
+BY_ROLE = {"endpointRoleLabel": "role", "pool": candidates(labels=[{"role": "prefill"}, {"role": "decode"}, {}])}
+WHOLE = {"ttft": 200, "tpot": 1, "max_output_tokens": 10}
 
 
-def test_headrooms_are_what_the_targets_leave(world):
-    found = world(streamingMode=True, sloBufferFactor=0.5).predict(ttft=500, tpot=50)
-    assert milliseconds(found.ttft_headroom) == [400, 0, -1500]
-    assert milliseconds(found.tpot_headroom) == [20, 5, -35]
-    assert found.valid.tolist() == [True, False, False]
+@pytest.mark.parametrize(
+    ("parameters", "targets", "headrooms", "valid"),
+    [
+        # 100, 500 and 2000 ms; 5, 20 and 60 ms
+        ({"sloBufferFactor": 0.5}, {"ttft": 500, "tpot": 50}, [[400, 0, -1500], [20, 5, -35]], [1, 0, 0]),
+        # without targets the fastest has the largest headroom and none is valid
+        ({}, {}, [[-100, -500, -2000], [-5, -20, -60]], [0, 0, 0]),
+        # a target that is not given does not count beside one that is
+        ({}, {"ttft": 300}, [[200, -200, -1700], [0, 0, 0]], [1, 0, 0]),
+        ({}, {"tpot": 30}, [[0, 0, 0], [25, 10, -30]], [1, 1, 0]),
+        # further tokens do not count at endpoints that only compute prompts
+        (BY_ROLE, {"ttft": 5000, "tpot": 1}, [[4900, 4500, 3000], [0, -19, -59]], [1, 0, 0]),
+        # without streaming the whole response counts, with 10 times 5, 20 and 60 ms, and further tokens do not
+        ({"streamingMode": False}, WHOLE, [[50, -500, -2400], [0, 0, 0]], [1, 0, 0]),
+    ],
+)
+def test_headrooms_are_what_the_targets_leave(world, parameters, targets, headrooms, valid):
+    found = world(**{"streamingMode": True} | parameters).predict(**targets)
+    assert [milliseconds(found.ttft_headroom), milliseconds(found.tpot_headroom)] == headrooms
+    assert found.valid.tolist() == [bool(each) for each in valid]
+
+
+def test_endpoints_without_a_negative_headroom_are_marked_and_requests_in_flight_are_told(world):
+    found = streaming(world, sloBufferFactor=0.5).predict(ttft=500, tpot=50)
     assert found.positive.tolist() == [True, True, False]
     assert found.dispatched.tolist() == [0, 1, 2]
 
 
-def test_without_targets_the_fastest_has_the_largest_headroom_and_none_is_valid(world):
-    found = world(streamingMode=True).predict()
-    assert milliseconds(found.ttft_headroom) == [-100, -500, -2000]
-    assert milliseconds(found.tpot_headroom) == [-5, -20, -60]
-    assert not found.valid.any()
-
-
-def test_target_that_is_not_given_does_not_count_beside_one_that_is(world):
-    first = world(streamingMode=True).predict(ttft=300)
-    assert milliseconds(first.ttft_headroom) == [200, -200, -1700]
-    assert milliseconds(first.tpot_headroom) == [0, 0, 0]
-    assert first.valid.tolist() == [True, False, False]
-    further = world(streamingMode=True).predict(tpot=30)
-    assert milliseconds(further.ttft_headroom) == [0, 0, 0]
-    assert milliseconds(further.tpot_headroom) == [25, 10, -30]
-    assert further.valid.tolist() == [True, True, False]
-
-
 def test_time_that_a_request_has_waited_is_no_longer_left(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     request = world.request(ttft=500)
     world.clock.advance(0.25)
     assert milliseconds(world.predict(request).ttft_headroom) == [150, -250, -1750]
 
 
 def test_strictest_target_of_running_requests_counts_until_they_end(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
     first, second = world.send(1, tpot=30), world.send(1, tpot=50)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
@@ -83,7 +84,7 @@ def test_strictest_target_of_running_requests_counts_until_they_end(world):
 
 @pytest.mark.parametrize("ttl", ["5s", 5_000_000_000])
 def test_request_without_an_end_counts_for_a_limited_time(world, ttl):
-    world = world(streamingMode=True, contextTTL=ttl)
+    world = streaming(world, contextTTL=ttl)
     world.send(1, tpot=30)
     world.clock.advance(4.9)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
@@ -101,23 +102,16 @@ def test_endpoint_that_leaves_takes_its_running_targets_along():
     assert targets.strictest(np.array([5, 0])).tolist() == [inf, 0.03]
 
 
-def test_further_tokens_do_not_count_at_endpoints_that_only_compute_prompts(world):
-    pool = candidates(labels=[{"role": "prefill"}, {"role": "decode"}, {}])
-    found = world(streamingMode=True, endpointRoleLabel="role", pool=pool).predict(ttft=5000, tpot=1)
-    assert milliseconds(found.tpot_headroom) == [0, -19, -59]
-    assert found.valid.tolist() == [True, False, False]
+UNKNOWN_RATES = replace(endpoint_rates([1000] * 3), sources=(("default", "default"),))
 
 
-def test_nothing_is_published_without_known_rates_or_if_not_wanted(world):
-    unknown = endpoint_rates([1000] * 3)
-    object.__setattr__(unknown, "sources", (("default", "default"),))
-    assert world(rates=unknown).predict() is None
-    assert world(rates=None).predict() is None
-    assert world(predictInProduce=False).predict() is None
+@pytest.mark.parametrize("more", [{"rates": UNKNOWN_RATES}, {"rates": None}, {"predictInProduce": False}])
+def test_nothing_is_published_without_known_rates_or_if_not_wanted(world, more):
+    assert world(**more).predict() is None
 
 
 def test_predicted_and_measured_times_are_recorded(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     request = world.send(1, ttft=90, tpot=15)
     world.answer(request, 1, first=0.1, total=0.3, tokens=21)
     assert world.metric("request_predicted_ttft_seconds", *NAMES) == (1, 0.5)
@@ -138,14 +132,14 @@ def test_whole_response_is_recorded_where_responses_are_not_streamed(world):
 
 
 def test_response_of_another_endpoint_or_with_an_error_is_not_recorded(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     world.answer(world.send(0), 1)
     world.answer(world.send(0), 0, status=500)
     assert world.metric("request_predicted_ttft_seconds", *NAMES) is None
 
 
 def test_clients_do_not_name_more_than_65_models(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     for number in range(100):
         request = world.request()
         request.target_model = f"m{number}"
@@ -197,7 +191,7 @@ def answered(world, count, slot=1, **targets):
 
 
 def test_responses_teach_p50_and_p90_and_targets_are_held_against_p90(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     answered(world, 40)  # 1 s and 40 ms where rates say 0.5 s and 20 ms
     world.clock.advance(1)
     found = world.predict(ttft=1000)
@@ -212,7 +206,7 @@ def test_responses_teach_p50_and_p90_and_targets_are_held_against_p90(world):
 
 
 def test_times_are_those_by_rates_until_enough_was_measured(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     answered(world, 9)
     world.clock.advance(1)
     found = world.predict()
@@ -222,7 +216,7 @@ def test_times_are_those_by_rates_until_enough_was_measured(world):
 
 
 def test_coverage_of_p90_is_counted(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     answered(world, 60)
     counts = [world.metric("request_p90_predictions", *NAMES, "ttft", result) for result in ("within", "beyond")]
     assert counts == [50, None]  # the first ten were predicted by rates
@@ -233,7 +227,7 @@ def test_coverage_of_p90_is_counted(world):
 
 
 def test_response_of_an_endpoint_that_was_replaced_meanwhile_teaches_nothing(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     requests = [world.send(1) for _ in range(20)]
     world.plugin.slots_removed([1])
     for request in requests:
@@ -243,7 +237,7 @@ def test_response_of_an_endpoint_that_was_replaced_meanwhile_teaches_nothing(wor
 
 
 def test_state_shows_samples_and_errors_of_a_bounded_number_of_models(world):
-    world = world(streamingMode=True)
+    world = streaming(world)
     for number in range(20):
         request = world.request()
         request.target_model = f"m{number}"

@@ -5,7 +5,6 @@ from epp.framework import Request
 from epp.framework.accelerators.selection import ACCELERATOR_SELECTION, Selection, Selections
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Partition, Sharing
 from epp.framework.errors import ConfigurationError
-from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.plugins.selection_filters import MigProfileFilter
 from tests.support.plugins import built
@@ -40,7 +39,7 @@ def build(**parameters):
 
 
 def kept(request=None, /, **parameters):
-    pool = candidates(records={ACCELERATOR: list(FLEET.values())})
+    pool = candidates(accelerators=list(FLEET.values()))
     mask = build(**parameters).filter(request or Request("r"), pool)
     return [name for name, stays in zip(FLEET, mask, strict=True) if stays]
 
@@ -62,14 +61,18 @@ def test_is_6_keeps_slices_by_profile_and_size(parameters, expected):
     assert kept(**parameters) == expected
 
 
-def test_is_6_each_dropped_slice_has_a_reason():
-    assert build(allow=["3g.20gb"]).rejection(Request("r"), FLEET["whole"]) == "MIG profile none is not among 3g.20gb"
-    assert build(deny=["1g.5gb"]).rejection(Request("r"), FLEET["1g"]) == "MIG profile 1g.5gb is excluded"
-    assert build(minComputeSlices=3).rejection(Request("r"), FLEET["1g"]) == "1 compute slices are fewer than 3"
-    assert build(wholeDeviceOnly=True).rejection(Request("r"), FLEET["shared"]) == (
-        "is not a whole device but shared by time-slicing"
-    )
-    assert build(deny=["1g.5gb"]).rejection(Request("r"), FLEET["cpu"]) == "no-accelerator"
+@pytest.mark.parametrize(
+    ("name", "parameters", "reason"),
+    [
+        ("whole", {"allow": ["3g.20gb"]}, "MIG profile none is not among 3g.20gb"),
+        ("1g", {"deny": ["1g.5gb"]}, "MIG profile 1g.5gb is excluded"),
+        ("1g", {"minComputeSlices": 3}, "1 compute slices are fewer than 3"),
+        ("shared", {"wholeDeviceOnly": True}, "is not a whole device but shared by time-slicing"),
+        ("cpu", {"deny": ["1g.5gb"]}, "no-accelerator"),
+    ],
+)
+def test_is_6_each_dropped_slice_has_a_reason(name, parameters, reason):
+    assert build(**parameters).rejection(Request("r"), FLEET[name]) == reason
 
 
 def test_is_6_the_selection_of_the_request_holds_too():

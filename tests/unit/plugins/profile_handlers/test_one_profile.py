@@ -19,23 +19,18 @@ from epp.plugins.profile_handlers import (
 from epp.routing.scheduling.profile import Profile, ProfileFilter
 from epp.routing.scheduling.scheduler import Scheduler
 from tests.support.plugins import built
+from tests.support.results import sent_to
 
 REQUEST = Request("r")
 
 
-def test_profile_runs_once_whatever_comes_of_it():
-    handler = SingleProfileHandler()
+@pytest.mark.parametrize("handler", [SingleProfileHandler(), HeaderProfileHandler()])
+def test_profile_runs_once_and_its_result_is_the_result(handler):
     assert handler.pick_profiles(REQUEST, ["default"], {}) == ["default"]
     assert not handler.pick_profiles(REQUEST, ["default"], {"default": None})
-
-
-def test_its_result_is_the_result(sent_to):
     result = sent_to(candidates(waiting=[0]), 0).primary
-    assert SingleProfileHandler().aggregate(REQUEST, {"default": result}).primary is result
-
-
-def test_failed_profile_leaves_no_result():
-    assert SingleProfileHandler().aggregate(REQUEST, {"default": None}) is None
+    assert handler.aggregate(REQUEST, {"default": result}).primary is result
+    assert handler.aggregate(REQUEST, {"default": None}) is None
 
 
 def handler(**parameters):
@@ -54,17 +49,18 @@ def routed(plugin, pool, *, filters=(), targets=1):
     return Scheduler({"default": profile}, plugin, plugin).schedule(Request("r"), pool)
 
 
-def test_gateway_gets_the_primary_port_and_the_pod_the_rank():
-    result = routed(handler(), ranks(("10.0.0.1", 8003)))
-    assert result.destination.addresses == ("10.0.0.1:8000",)
-    assert result.destination.headers == {"x-data-parallel-host-port": "10.0.0.1:8003"}
-    assert result.targets[0].port == 8003  # the books are kept of the rank
-
-
-def test_ipv6_addresses_are_in_brackets():
-    result = routed(handler(primaryPort=9000), ranks(("fd00::1", 9002)))
-    assert result.destination.addresses == ("[fd00::1]:9000",)
-    assert result.destination.headers == {"x-data-parallel-host-port": "[fd00::1]:9002"}
+@pytest.mark.parametrize(
+    ("parameters", "rank", "told", "header"),
+    [
+        ({}, ("10.0.0.1", 8003), "10.0.0.1:8000", "10.0.0.1:8003"),
+        ({"primaryPort": 9000}, ("fd00::1", 9002), "[fd00::1]:9000", "[fd00::1]:9002"),
+    ],
+)
+def test_gateway_gets_the_primary_port_and_the_pod_the_rank(parameters, rank, told, header):
+    result = routed(handler(**parameters), ranks(rank))
+    assert result.destination.addresses == (told,)
+    assert result.destination.headers == {"x-data-parallel-host-port": header}
+    assert result.targets[0].port == rank[1]  # the books are kept of the rank
 
 
 def test_every_target_is_told_with_the_primary_port():
@@ -98,9 +94,22 @@ def routed_by_header(plugin, *headers, profiles=PROFILES):
     return scheduler.schedule(Request("r", headers=Headers(headers)), candidates(waiting=[0])).primary.profile
 
 
-def test_header_names_the_profile():
-    assert routed_by_header(by_header(), ("EPP-Profile", "prefill")) == "prefill"
-    assert routed_by_header(by_header(), ("epp-profile", " decode ")) == "decode"
+@pytest.mark.parametrize(
+    ("parameters", "headers", "profile"),
+    [
+        ({}, [("EPP-Profile", "prefill")], "prefill"),
+        ({}, [("epp-profile", " decode ")], "decode"),
+        # another header and default can be named
+        ({"headerName": "X-Phase", "defaultProfile": "prefill"}, [("x-phase", "decode")], "decode"),
+        ({"headerName": "X-Phase", "defaultProfile": "prefill"}, [("epp-profile", "decode")], "prefill"),
+        # without a name the default profile runs
+        ({}, [], "decode"),
+        ({}, [("EPP-Profile", "")], "decode"),
+        ({}, [("EPP-Profile", "  ")], "decode"),
+    ],
+)
+def test_header_names_the_profile(parameters, headers, profile):
+    assert routed_by_header(by_header(**parameters), *headers) == profile
 
 
 def test_only_that_profile_runs():
@@ -108,17 +117,6 @@ def test_only_that_profile_runs():
     request = Request("r", headers=Headers([("epp-profile", "prefill")]))
     assert plugin.pick_profiles(request, PROFILES, {}) == ("prefill",)
     assert plugin.pick_profiles(request, PROFILES, {"prefill": None}) == ()
-
-
-def test_another_header_and_default_can_be_named():
-    plugin = by_header(headerName="X-Phase", defaultProfile="prefill")
-    assert routed_by_header(plugin, ("x-phase", "decode")) == "decode"
-    assert routed_by_header(plugin, ("epp-profile", "decode")) == "prefill"
-
-
-@pytest.mark.parametrize("headers", [[], [("EPP-Profile", "")], [("EPP-Profile", "  ")]])
-def test_without_a_name_the_default_profile_runs(headers):
-    assert routed_by_header(by_header(), *headers) == "decode"
 
 
 def test_unknown_profile_is_the_callers_mistake():
@@ -145,15 +143,8 @@ def test_default_that_does_not_exist_is_the_configurations_mistake():
 def test_default_that_does_not_exist_is_warned_of_where_it_matters():
     assert by_header().check_profiles(PROFILES) == ()
     assert by_header().check_profiles(("everything",)) == ()
-    assert by_header(defaultProfile="nowhere").check_profiles(PROFILES) == (
-        (
-            "defaultProfile: profile 'nowhere' does not exist; profiles are decode, prefill: requests without header "
-            "'EPP-Profile' fail"
-        ),
+    (warning,) = by_header(defaultProfile="nowhere").check_profiles(PROFILES)
+    assert warning == (
+        "defaultProfile: profile 'nowhere' does not exist; profiles are decode, prefill: requests without header "
+        "'EPP-Profile' fail"
     )
-
-
-def test_result_of_the_named_profile_is_the_result(sent_to):
-    result = sent_to(candidates(waiting=[0]), 0).primary
-    assert by_header().aggregate(Request("r"), {"decode": result}).primary is result
-    assert by_header().aggregate(Request("r"), {"decode": None}) is None

@@ -23,11 +23,7 @@ USAGE = Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=30)
 
 def build(expression, condition="", **key):
     attribute = {"key": {"name": "cost"} | key, "expression": expression, "condition": condition}
-    return build_with(attributes=[attribute])
-
-
-def build_with(**parameters):
-    return built(AttributeReporter, parameters)
+    return built(AttributeReporter, {"attributes": [attribute]})
 
 
 def reported(plugin, usage=USAGE):
@@ -60,15 +56,9 @@ def test_value_of_the_expression_is_reported(expression, value):
     assert type(found["envoy.lb"]["cost"]) in {type(value), float}
 
 
-def test_namespace_is_the_one_named():
+def test_value_goes_into_the_namespace_named_if_the_condition_holds_and_usage_is_known():
     assert reported(build("usage.prompt_tokens", namespace="mine")) == {"mine": {"cost": 100}}
-
-
-def test_response_without_usage_reports_nothing():
     assert reported(build("1"), usage=None) == {}
-
-
-def test_condition_says_whether_anything_is_reported():
     plugin = build("usage.completion_tokens", "has(usage.completion_tokens) && usage.completion_tokens > 10")
     assert reported(plugin) == {"envoy.lb": {"cost": 20}}
     assert reported(plugin, Usage(100, 10, 0)) == {}
@@ -161,10 +151,9 @@ def test_sheddable_requests_are_turned_away_the_more_the_fuller_the_pool_is(pool
 
 
 def test_curve_follows_its_parameters():
-    pool = candidates(waiting=[2], kv_usage=[0.25])
     # max(2 / 10, 0.25 / 0.5) = 0.5; 0.5 ** 2 * 3
-    found = probability(pool, queue_depth_threshold=10, kv_cache_util_threshold=0.5, power=2, k=3)
-    assert found == pytest.approx(0.75)
+    curve = {"queue_depth_threshold": 10, "kv_cache_util_threshold": 0.5, "power": 2, "k": 3}
+    assert probability(candidates(waiting=[2], kv_usage=[0.25]), **curve) == pytest.approx(0.75)
 
 
 FULL = candidates(waiting=[10], kv_usage=[1])

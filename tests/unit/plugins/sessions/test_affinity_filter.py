@@ -6,18 +6,19 @@ import base64
 import numpy as np
 import pytest
 
-from epp.framework import Destination, ManualClock, ProfileResult, Request, Response, SchedulingResult
+from epp.framework import ManualClock, Request, Response
 from epp.framework.request import AGENT_IDENTITY, SESSION_ID, Headers
 from epp.framework.testing import candidates
 from epp.plugins.request_control import SessionAffinityFilter
 from tests.support.plugins import built
+from tests.support.results import legs_to, sent_to
 
 POOL = candidates(waiting=[0, 0, 0])
 TOKEN_OF_E1 = base64.b64encode(b"default/e1").decode()
 
 
 def build(clock=None, name="sticky", **parameters):
-    return built(SessionAffinityFilter, parameters, name=name, clock=clock or ManualClock())
+    return built(SessionAffinityFilter, parameters, name=name, clock=clock)
 
 
 def request(**headers):
@@ -28,36 +29,16 @@ def kept(plugin, wanted, pool=POOL):
     return plugin.filter(wanted, pool).tolist()
 
 
-def two_profiles(*, decode, prefill):
-    """A result whose primary profile is decode; None for a prefill that failed."""
-
-    def ran(name, position):
-        return ProfileResult(name, POOL, np.zeros(len(POOL)), np.array([position], dtype=np.intp))
-
-    primary = ran("decode", decode)
-    other = None if prefill is None else ran("prefill", prefill)
-    return SchedulingResult(Destination(primary), {"decode": primary, "prefill": other}, {})
-
-
 def test_token_keeps_only_the_endpoint_it_names():
     assert kept(build(), request(x_session_token=TOKEN_OF_E1)) == [False, True, False]
+    assert kept(build(), request()) == [True, True, True]
+    # one that is no candidate keeps all that are
+    assert kept(build(), request(x_session_token=TOKEN_OF_E1), POOL.keep(np.array([True, False, True]))) == [True, True]
 
 
 @pytest.mark.parametrize("token", ["", "?", base64.b64encode(b"default/gone").decode()])
 def test_token_that_leads_nowhere_keeps_all(token):
     assert kept(build(), request(x_session_token=token)) == [True, True, True]
-    assert kept(build(), request()) == [True, True, True]
-
-
-def test_endpoint_that_is_no_candidate_keeps_all_that_are():
-    others = POOL.keep(np.array([True, False, True]))
-    assert kept(build(), request(x_session_token=TOKEN_OF_E1), others) == [True, True]
-
-
-def test_response_carries_the_token_of_the_endpoint_that_served(sent_to):
-    plugin, first = build(), request()
-    plugin.pre_request(first, sent_to(POOL, 0, 1))
-    assert plugin.response_headers(first, Response(POOL[1])) == {"x-session-token": TOKEN_OF_E1}  # the fallback
 
 
 def test_token_header_can_be_another_whatever_its_case():
@@ -66,48 +47,42 @@ def test_token_header_can_be_another_whatever_its_case():
     assert plugin.response_headers(request(), Response(POOL[1])) == {"x-pin": TOKEN_OF_E1}
 
 
-def test_token_of_another_profile_is_that_of_its_target():
-    plugin, sent = build(profileName="prefill"), request()
-    plugin.pre_request(sent, two_profiles(decode=0, prefill=1))
-    assert plugin.response_headers(sent, Response(POOL[0])) == {"x-session-token": TOKEN_OF_E1}
-
-
-def test_profile_that_did_not_run_sends_no_token():
-    plugin, sent = build(profileName="prefill"), request()
-    plugin.pre_request(sent, two_profiles(decode=0, prefill=None))
-    assert plugin.response_headers(sent, Response(POOL[0])) == {}
-
-
-def test_naming_the_primary_profile_is_naming_none():
-    plugin, sent = build(profileName="decode"), request()
-    plugin.pre_request(sent, two_profiles(decode=0, prefill=2))
-    assert plugin.response_headers(sent, Response(POOL[1])) == {"x-session-token": TOKEN_OF_E1}
+@pytest.mark.parametrize(
+    ("parameters", "legs", "served", "told"),
+    [
+        ({}, {"decode": [0, 1]}, 1, {"x-session-token": TOKEN_OF_E1}),  # the fallback served
+        # the token of another profile is that of its target
+        ({"profileName": "prefill"}, {"decode": 0, "prefill": 1}, 0, {"x-session-token": TOKEN_OF_E1}),
+        ({"profileName": "prefill"}, {"decode": 0, "prefill": None}, 0, {}),
+        # naming the primary profile is naming none
+        ({"profileName": "decode"}, {"decode": 0, "prefill": 2}, 1, {"x-session-token": TOKEN_OF_E1}),
+    ],
+)
+def test_response_carries_the_token_of_the_endpoint_that_served_or_of_the_profile(parameters, legs, served, told):
+    plugin, sent = build(**parameters), request()
+    plugin.pre_request(sent, legs_to(POOL, **legs))
+    assert plugin.response_headers(sent, Response(POOL[served])) == told
 
 
 def test_two_instances_of_one_request_do_not_mix():
     decode, prefill, sent = build(name="d"), build(name="p", profileName="prefill"), request()
     for plugin in (decode, prefill):
-        plugin.pre_request(sent, two_profiles(decode=0, prefill=2))
+        plugin.pre_request(sent, legs_to(POOL, decode=0, prefill=2))
     assert decode.response_headers(sent, Response(POOL[1])) == {"x-session-token": TOKEN_OF_E1}
 
 
-def test_session_stays_where_it_was_sent(sent_to):
+def test_session_stays_where_it_was_sent_and_moves_on_with_the_request():
     plugin, wanted = build(strategy="session_id"), request(x_session_id="s")
     assert kept(plugin, wanted) == [True, True, True]
     plugin.pre_request(wanted, sent_to(POOL, 2, 0))
     assert kept(plugin, wanted) == [False, False, True]
     assert kept(plugin, request(x_session_id="t")) == [True, True, True]
     assert plugin.response_headers(wanted, Response(POOL[2])) == {}
-
-
-def test_session_moves_on_with_the_request(sent_to):
-    plugin, wanted = build(strategy="session_id"), request(x_session_id="s")
-    plugin.pre_request(wanted, sent_to(POOL, 2))
     plugin.pre_request(wanted, sent_to(POOL, 0))
     assert kept(plugin, wanted) == [True, False, False]
 
 
-def test_unused_session_is_forgotten_after_five_minutes(sent_to):
+def test_unused_session_is_forgotten_after_five_minutes():
     clock = ManualClock()
     plugin, wanted = build(clock, strategy="session_id"), request(x_session_id="s")
     plugin.pre_request(wanted, sent_to(POOL, 2))
@@ -119,18 +94,18 @@ def test_unused_session_is_forgotten_after_five_minutes(sent_to):
 
 def test_session_of_another_profile_is_bound_to_its_target():
     plugin, wanted = build(strategy="session_id", profileName="prefill"), request(x_session_id="s")
-    plugin.pre_request(wanted, two_profiles(decode=0, prefill=1))
-    plugin.pre_request(wanted, two_profiles(decode=2, prefill=None))  # which says nothing of prefill
+    plugin.pre_request(wanted, legs_to(POOL, decode=0, prefill=1))
+    plugin.pre_request(wanted, legs_to(POOL, decode=2, prefill=None))  # which says nothing of prefill
     assert kept(plugin, wanted) == [False, True, False]
 
 
-def test_request_without_a_session_binds_nothing(sent_to):
+def test_request_without_a_session_binds_nothing():
     plugin = build(strategy="session_id")
     plugin.pre_request(request(), sent_to(POOL, 2))
     assert kept(plugin, request()) == [True, True, True]
 
 
-def test_session_id_may_come_from_a_producer(sent_to):
+def test_session_id_may_come_from_a_producer():
     sources = [{"attribute": "session-id", "producer": "by-cookie"}]
     plugin = build(strategy="session_id", sessionIdConfig={"sources": sources})
     key = SESSION_ID.produced_by("by-cookie")
@@ -141,7 +116,7 @@ def test_session_id_may_come_from_a_producer(sent_to):
     assert kept(plugin, wanted) == [False, True, False]
 
 
-def test_first_source_that_is_not_empty_counts(sent_to):
+def test_first_source_that_is_not_empty_counts():
     sources = [{"header": "X-Session-ID"}, {"attribute": "session-id"}, {"attribute": "agent-identity"}]
     plugin = build(strategy="session_id", sessionIdConfig={"sources": sources})
     wanted = request(x_session_id="")

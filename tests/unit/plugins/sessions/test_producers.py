@@ -23,25 +23,19 @@ def produced(fields, name="session-id-producer", key=SESSION_ID, **parameters):
     return request.get(key)
 
 
-def test_default_is_the_header_x_session_id():
-    assert produced([("X-Session-Id", "s")]) == "s"
-
-
-def test_header_can_be_another_whatever_its_case():
-    assert produced([("x-mine", "s"), ("x-session-id", "t")], headerName="X-Mine") == "s"
-
-
-@pytest.mark.parametrize("fields", [[], [("x-session-id", "")]])
-def test_nothing_is_published_for_nothing(fields):
-    assert produced(fields) is None
-
-
-def test_cookie_is_found_among_others():
-    assert produced([("cookie", "a=1; sid=s; b=2"), ("x-session-id", "t")], cookieName="sid") == "s"
-
-
-def test_named_instance_publishes_under_its_own_key():
-    assert produced([("x-session-id", "s")], name="by-header", key=SESSION_ID.produced_by("by-header")) == "s"
+@pytest.mark.parametrize(
+    ("fields", "parameters", "session"),
+    [
+        ([("X-Session-Id", "s")], {}, "s"),
+        ([("x-mine", "s"), ("x-session-id", "t")], {"headerName": "X-Mine"}, "s"),
+        ([], {}, None),
+        ([("x-session-id", "")], {}, None),
+        ([("cookie", "a=1; sid=s; b=2"), ("x-session-id", "t")], {"cookieName": "sid"}, "s"),
+        ([("x-session-id", "s")], {"name": "by-header", "key": SESSION_ID.produced_by("by-header")}, "s"),
+    ],
+)
+def test_session_is_the_value_of_the_header_or_cookie_if_it_is_not_empty(fields, parameters, session):
+    assert produced(fields, **parameters) == session
 
 
 @pytest.mark.parametrize(
