@@ -2,7 +2,7 @@
 """Filters and admission by the expected latency and the targets of a request."""
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, isnan
 from typing import Annotated, Literal
 
 import msgspec
@@ -127,20 +127,13 @@ def _has_target(request: Request) -> bool:
 
 
 def _described(there: LatencyPrediction) -> list[str]:
-    """Return the reason for each endpoint that is dropped."""
-    times = zip(
-        there.ttft_seconds.tolist(),
-        there.ttft_p90_seconds.tolist(),
-        there.tpot_seconds.tolist(),
-        there.tpot_p90_seconds.tolist(),
-        strict=True,
-    )
+    seconds = (there.ttft_seconds, there.ttft_p90_seconds, there.tpot_seconds, there.tpot_p90_seconds)
     return [
         "has no predicted latency"
-        if np.isnan(ttft)
-        else f"is expected to take {ttft * _MS_PER_S:.0f} ms (p90: {ttft_p90 * _MS_PER_S:.0f} ms) to the first token "
-        f"and {tpot * _MS_PER_S:.1f} ms (p90: {tpot_p90 * _MS_PER_S:.1f} ms) for each further one"
-        for ttft, ttft_p90, tpot, tpot_p90 in times
+        if isnan(ttft)
+        else f"is expected to take {ttft:.0f} ms (p90: {ttft_p90:.0f} ms) to the first token "
+        f"and {tpot:.1f} ms (p90: {tpot_p90:.1f} ms) for each further one"
+        for ttft, ttft_p90, tpot, tpot_p90 in (np.array(seconds) * _MS_PER_S).T.tolist()
     ]
 
 

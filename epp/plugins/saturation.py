@@ -156,11 +156,8 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = ["its metrics were too old"] * len(dropped)
-        waiting, kv_usage = self._thresholds(dropped)
-        for text, column, limit in (
-            ("{:g} requests wait there", WAITING, waiting),
-            ("its KV cache is full to {:.0%}", KV_USAGE, kv_usage),
-        ):
+        loads = ("{:g} requests wait there", WAITING), ("its KV cache is full to {:.0%}", KV_USAGE)
+        for (text, column), limit in zip(loads, self._thresholds(dropped), strict=True):
             values = dropped.values(column)
             for position in np.flatnonzero(values >= limit * self._room).tolist():
                 reasons[position] = text.format(values[position])

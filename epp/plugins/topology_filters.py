@@ -27,7 +27,6 @@ from epp.framework.snapshot import NODE_NAME
 from epp.plugins.label_filters import OPERATORS
 
 _WITHOUT_VALUES = frozenset({"Exists", "DoesNotExist"})
-_OF_NUMBERS = frozenset({"Gt", "Lt"})
 _DIGITS = 18
 
 
@@ -46,7 +45,7 @@ class NodeExpression(Parameters, frozen=True, kw_only=True):
             raise ValueError(f"{self.key}: {self.operator} takes no values; remove them, or write In")
         if self.operator not in _WITHOUT_VALUES and not self.values:
             raise ValueError(f"{self.key}: {self.operator} needs values; add them, or write Exists")
-        if self.operator in _OF_NUMBERS and not (len(self.values) == 1 and _is_whole_number(self.values[0])):
+        if self.operator in {"Gt", "Lt"} and not (len(self.values) == 1 and _is_whole_number(self.values[0])):
             raise ValueError(f"{self.key}: {self.operator} takes one whole number, such as ['4']")
 
 

@@ -85,24 +85,19 @@ class BestFitScorer(Scorer[BestFitParameters]):
         return np.clip(tag_numbers(candidates, self._score), 0.0, 1.0)
 
     def _score(self, tag: AcceleratorTag) -> float:
-        compute = self._compute(tag)
-        if tag.kind is AcceleratorKind.CPU or (tag.memory_bytes is None and not compute):
+        compute, need, have = self._compute(tag), self._need_bytes, tag.memory_bytes
+        if tag.kind is AcceleratorKind.CPU or (have is None and not compute):
             return 0.0
-        memory = self._memory(tag)
-        if memory is None:
+        if need is None:
+            memory = 1.0
+        elif have is None:
+            memory = 0.0
+        elif memory_suffices(have, need):
+            memory = min(1.0, need / have)
+        else:
             return 0.0
         heavy, light = self.parameters.memory_weight, self.parameters.compute_weight
         return (heavy * memory + light * compute) / (heavy + light)
-
-    def _memory(self, tag: AcceleratorTag) -> float | None:
-        """Return `M`; None if the memory is too small."""
-        if self._need_bytes is None:
-            return 1.0
-        if tag.memory_bytes is None:
-            return 0.0
-        if not memory_suffices(tag.memory_bytes, self._need_bytes):
-            return None
-        return min(1.0, self._need_bytes / tag.memory_bytes)
 
     def _compute(self, tag: AcceleratorTag) -> float:
         preferred = self.parameters.preferred_precisions

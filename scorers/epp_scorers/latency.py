@@ -106,7 +106,6 @@ class LatencyScorer(Scorer[LatencyScorerParameters]):
         return np.minimum(steps / _STEPS, 1.0)
 
     def _composite(self, request: Request, candidates: Candidates) -> Floats:
-        """Return scores by load and cache."""
         given, match = self.parameters, request.get(self._match_key)
         queue = comparable_load(candidates, WAITING)
         longest = queue.max(initial=0.0)

@@ -20,13 +20,6 @@ _MOST_FORMER = 8
 """Kinds without endpoints that are kept, in addition to twice the number of kinds in use."""
 
 
-class _Pod(NamedTuple):
-    """Identity of a pod; empty if unknown."""
-
-    boot: str
-    pod: str
-
-
 class RateFleet:
     """Numbers the kinds of endpoints; free slots have number 0."""
 
@@ -119,8 +112,9 @@ def _hardware_of(tag: AcceleratorTag) -> Hardware:
     return _shared(hardware_of(tag, ""))
 
 
-def _pod_of(tag: AcceleratorTag) -> _Pod:
-    return _Pod(str(tag.attributes.get(BOOT_ID, "")), str(tag.attributes.get(POD_UID, "")))
+def _pod_of(tag: AcceleratorTag) -> tuple[str, str]:
+    """Return the boot of the node and the UID of the pod; empty if unknown."""
+    return str(tag.attributes.get(BOOT_ID, "")), str(tag.attributes.get(POD_UID, ""))
 
 
 @lru_cache
@@ -129,11 +123,9 @@ def _shared(hardware: Hardware) -> Hardware:
     return hardware
 
 
-def _is_another_pod(now: _Pod, before: _Pod) -> bool:
+def _is_another_pod(now: tuple[str, str], before: tuple[str, str]) -> bool:
     """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
-    return (now.boot != before.boot and "" not in {now.boot, before.boot}) or (
-        now.pod != before.pod and "" not in {now.pod, before.pod}
-    )
+    return any(one != other and one and other for one, other in zip(now, before, strict=True))
 
 
 Learned = tuple[Floats, NDArray[np.intp]]

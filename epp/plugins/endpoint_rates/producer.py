@@ -217,8 +217,8 @@ class EndpointRatesProducer(
         initial = self._initial_rates(self._profiled_model(request.model))
         match = request.get(self._match_key)
         own = max(0, request.prompt_tokens - (0 if match is None else match.tokens_at(slot)))
-        expected = 0.0
-        if own >= self.parameters.min_tokens and _is_alone(result, slot):
+        expected, legs = 0.0, result.profiles.values()
+        if own >= self.parameters.min_tokens and all(leg is None or leg.slot == slot for leg in legs):
             ahead = own + snapshot.column(IN_FLIGHT_TOKENS).item(slot)
             expected = ahead / initial.prefill_tokens_per_second.item(slot)
         running, in_flight = snapshot.column(RUNNING).item(slot), snapshot.column(IN_FLIGHT).item(slot)
@@ -353,8 +353,3 @@ class EndpointRatesProducer(
                 key = self._base_model if self._base_model in self._table.models else ""
             self._last_model = model, key
         return self._last_model[1]
-
-
-def _is_alone(result: SchedulingResult, slot: int) -> bool:
-    """Return whether the request goes to one endpoint only."""
-    return len(result.profiles) == 1 or all(leg is None or leg.slot == slot for leg in result.profiles.values())

@@ -66,7 +66,6 @@ class RateProfile(Parameters, frozen=True):
 
     @property
     def devices(self) -> int:
-        """Devices of the measured endpoint."""
         return self.tensor_parallel or 1
 
     @property

@@ -88,7 +88,6 @@ class IntTable:
             self._split()
 
     def _split(self) -> None:
-        """Split a bucket in two."""
         added = len(self._keys)
         if added > self._mask:
             self._mask = 2 * self._mask + 1
