@@ -258,6 +258,11 @@ REFUSED = {
         ({"deciderPluginName": ""}, "deciderPluginName is empty"),
         ({"prefillProfile": "decode"}, "the decode and the prefill stage both run profile 'decode'"),
     ],
+    "predicted-latency-producer": [
+        ({"contextTTL": "soon"}, "contextTTL"),
+        ({"predictionTimeout": 0}, "predictionTimeout is 0"),
+        ({"sloBufferFactor": 0}, "sloBufferFactor"),
+    ],
     "preference-order-scorer": [
         ({}, "preferenceOrder is missing"),
         ({"preferenceOrder": []}, "preferenceOrder is empty"),

@@ -81,6 +81,12 @@ class World:
 
 
 @pytest.fixture
+def streamed() -> World:
+    """A world whose responses are streamed."""
+    return World(streamingMode=True)
+
+
+@pytest.fixture
 def world(monkeypatch) -> Callable[..., World]:
     """Make a world; `environment` are variables."""
 

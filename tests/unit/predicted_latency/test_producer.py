@@ -21,12 +21,8 @@ def milliseconds(values):
     return (np.asarray(values) * 1e3).round(6).tolist()
 
 
-def streaming(world, **parameters):
-    return world(streamingMode=True, **parameters)
-
-
 def test_time_to_the_first_token_is_that_of_the_uncached_tokens_and_those_in_flight(world):
-    found = streaming(world, pool=candidates(in_flight_tokens=[1000, 0, 0])).predict(held=(0, 5, 0))
+    found = world(streamingMode=True, pool=candidates(in_flight_tokens=[1000, 0, 0])).predict(held=(0, 5, 0))
     assert milliseconds(found.ttft_seconds) == [200, 250, 2000]
     assert milliseconds(found.tpot_seconds) == [5, 20, 60]
     assert found.source == "rates"
@@ -59,32 +55,30 @@ def test_headrooms_are_what_the_targets_leave(world, parameters, targets, headro
 
 
 def test_endpoints_without_a_negative_headroom_are_marked_and_requests_in_flight_are_told(world):
-    found = streaming(world, sloBufferFactor=0.5).predict(ttft=500, tpot=50)
+    found = world(streamingMode=True, sloBufferFactor=0.5).predict(ttft=500, tpot=50)
     assert found.positive.tolist() == [True, True, False]
     assert found.dispatched.tolist() == [0, 1, 2]
 
 
-def test_time_that_a_request_has_waited_is_no_longer_left(world):
-    world = streaming(world)
-    request = world.request(ttft=500)
-    world.clock.advance(0.25)
-    assert milliseconds(world.predict(request).ttft_headroom) == [150, -250, -1750]
+def test_time_that_a_request_has_waited_is_no_longer_left(streamed):
+    request = streamed.request(ttft=500)
+    streamed.clock.advance(0.25)
+    assert milliseconds(streamed.predict(request).ttft_headroom) == [150, -250, -1750]
 
 
-def test_strictest_target_of_running_requests_counts_until_they_end(world):
-    world = streaming(world)
-    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
-    first, second = world.send(1, tpot=30), world.send(1, tpot=50)
-    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
-    world.answer(first, 1)
-    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 30, 40]
-    world.plugin.interrupted(second, None)
-    assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 80, 40]
+def test_strictest_target_of_running_requests_counts_until_they_end(streamed):
+    assert milliseconds(streamed.predict(tpot=100).tpot_headroom) == [95, 80, 40]
+    first, second = streamed.send(1, tpot=30), streamed.send(1, tpot=50)
+    assert milliseconds(streamed.predict(tpot=100).tpot_headroom) == [95, 10, 40]
+    streamed.answer(first, 1)
+    assert milliseconds(streamed.predict(tpot=100).tpot_headroom) == [95, 30, 40]
+    streamed.plugin.interrupted(second, None)
+    assert milliseconds(streamed.predict(tpot=100).tpot_headroom) == [95, 80, 40]
 
 
 @pytest.mark.parametrize("ttl", ["5s", 5_000_000_000])
 def test_request_without_an_end_counts_for_a_limited_time(world, ttl):
-    world = streaming(world, contextTTL=ttl)
+    world = world(streamingMode=True, contextTTL=ttl)
     world.send(1, tpot=30)
     world.clock.advance(4.9)
     assert milliseconds(world.predict(tpot=100).tpot_headroom) == [95, 10, 40]
@@ -110,58 +104,45 @@ def test_nothing_is_published_without_known_rates_or_if_not_wanted(world, more):
     assert world(**more).predict() is None
 
 
-def test_predicted_and_measured_times_are_recorded(world):
-    world = streaming(world)
-    request = world.send(1, ttft=90, tpot=15)
-    world.answer(request, 1, first=0.1, total=0.3, tokens=21)
-    assert world.metric("request_predicted_ttft_seconds", *NAMES) == (1, 0.5)
-    assert world.metric("request_predicted_tpot_seconds", *NAMES) == (1, 0.02)
-    assert world.metric("inference_request_metric", *NAMES, "ttft") == pytest.approx(0.1)
-    assert world.metric("inference_request_metric", *NAMES, "tpot") == pytest.approx(0.01)
-    assert world.metric("request_slo_violation", *NAMES, "ttft") == 1
-    assert world.metric("request_slo_violation", *NAMES, "tpot") == 0
-    assert world.metric("latency_predictions", "rates") == 1
-
-
-def test_whole_response_is_recorded_where_responses_are_not_streamed(world):
-    world = world()
-    world.answer(world.send(streaming=False, ttft=150), first=0.1, total=0.2)
-    assert world.metric("inference_request_metric", *NAMES, "ttft") == pytest.approx(0.2)
-    assert world.metric("request_slo_violation", *NAMES, "ttft") == 1
-    assert world.metric("inference_request_metric", *NAMES, "tpot") is None
-
-
-def test_response_of_another_endpoint_or_with_an_error_is_not_recorded(world):
-    world = streaming(world)
-    world.answer(world.send(0), 1)
-    world.answer(world.send(0), 0, status=500)
-    assert world.metric("request_predicted_ttft_seconds", *NAMES) is None
-
-
-def test_clients_do_not_name_more_than_65_models(world):
-    world = streaming(world)
-    for number in range(100):
-        request = world.request()
-        request.target_model = f"m{number}"
-        world.answer(world.send(request=request))
-    labels = {
-        sample.labels for sample in world.plugin.samples if sample.metric.name == "request_predicted_ttft_seconds"
-    }
-    assert len(labels) == 65
-    assert world.metric("request_predicted_ttft_seconds", "other", "other")[0] == 36
-
-
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("is_streamed", "targets", "measured", "violations"),
     [
-        ({"contextTTL": "soon"}, "contextTTL"),
-        ({"predictionTimeout": 0}, "predictionTimeout is 0"),
-        ({"sloBufferFactor": 0}, "sloBufferFactor"),
+        # 0.1 s, and 10 ms for each of 20 further tokens
+        (True, {"ttft": 90, "tpot": 15}, [0.1, 0.01], [1, 0]),
+        # the whole response where responses are not streamed
+        (False, {"ttft": 150}, [0.3, None], [1, 0]),
     ],
 )
-def test_parameters_are_checked(world, parameters, words):
-    with pytest.raises(ConfigurationError, match=words):
-        world(**parameters)
+def test_measured_times_are_recorded(world, is_streamed, targets, measured, violations):
+    world = world(streamingMode=is_streamed)
+    world.answer(world.send(1, streaming=is_streamed, **targets), 1, first=0.1, total=0.3, tokens=21)
+    for kind, seconds, violation in zip(("ttft", "tpot"), measured, violations, strict=True):
+        found = world.metric("inference_request_metric", *NAMES, kind)
+        assert found == (seconds if seconds is None else pytest.approx(seconds))
+        assert world.metric("request_slo_violation", *NAMES, kind) == violation
+
+
+def test_predicted_times_are_recorded(streamed):
+    streamed.answer(streamed.send(1), 1)
+    assert streamed.metric("request_predicted_ttft_seconds", *NAMES) == (1, 0.5)
+    assert streamed.metric("request_predicted_tpot_seconds", *NAMES) == (1, 0.02)
+    assert streamed.metric("latency_predictions", "rates") == 1
+
+
+def test_response_of_another_endpoint_or_with_an_error_is_not_recorded(streamed):
+    streamed.answer(streamed.send(0), 1)
+    streamed.answer(streamed.send(0), 0, status=500)
+    assert streamed.metric("request_predicted_ttft_seconds", *NAMES) is None
+
+
+def test_clients_do_not_name_more_than_65_models(streamed):
+    for number in range(100):
+        request = streamed.request()
+        request.target_model = f"m{number}"
+        streamed.answer(streamed.send(request=request))
+    name = "request_predicted_ttft_seconds"
+    assert len({sample.labels for sample in streamed.plugin.samples if sample.metric.name == name}) == 65
+    assert streamed.metric(name, "other", "other")[0] == 36
 
 
 @pytest.mark.parametrize(
@@ -190,60 +171,55 @@ def answered(world, count, slot=1, **targets):
         world.answer(world.send(slot, **targets), slot, first=1.0, total=1.4, tokens=11)
 
 
-def test_responses_teach_p50_and_p90_and_targets_are_held_against_p90(world):
-    world = streaming(world)
-    answered(world, 40)  # 1 s and 40 ms where rates say 0.5 s and 20 ms
-    world.clock.advance(1)
-    found = world.predict(ttft=1000)
+def test_responses_teach_p50_and_p90_and_targets_are_held_against_p90(streamed):
+    answered(streamed, 40)  # 1 s and 40 ms where rates say 0.5 s and 20 ms
+    streamed.clock.advance(1)
+    found = streamed.predict(ttft=1000)
     assert found.sure.tolist() == [True] * 3  # all are of one class
     assert found.samples.tolist() == [0, 40, 0]
     assert found.ttft_seconds[1] == pytest.approx(1.0, rel=0.15)
     assert found.tpot_seconds[1] == pytest.approx(0.04, rel=0.15)
     assert (found.ttft_p90_seconds >= found.ttft_seconds).all()
     assert found.ttft_headroom.tolist() == pytest.approx((1.0 - found.ttft_p90_seconds).tolist())
-    assert world.predict().ttft_headroom.tolist() == pytest.approx((-found.ttft_seconds).tolist())
+    assert streamed.predict().ttft_headroom.tolist() == pytest.approx((-found.ttft_seconds).tolist())
     assert found.source == "learned"
 
 
-def test_times_are_those_by_rates_until_enough_was_measured(world):
-    world = streaming(world)
-    answered(world, 9)
-    world.clock.advance(1)
-    found = world.predict()
+def test_times_are_those_by_rates_until_enough_was_measured(streamed):
+    answered(streamed, 9)
+    streamed.clock.advance(1)
+    found = streamed.predict()
     assert milliseconds(found.ttft_seconds) == milliseconds(found.ttft_p90_seconds) == [100, 500, 2000]
     assert not found.sure.any()
     assert found.source == "rates"
 
 
-def test_coverage_of_p90_is_counted(world):
-    world = streaming(world)
-    answered(world, 60)
-    counts = [world.metric("request_p90_predictions", *NAMES, "ttft", result) for result in ("within", "beyond")]
+def test_coverage_of_p90_is_counted(streamed):
+    answered(streamed, 60)
+    counts = [streamed.metric("request_p90_predictions", *NAMES, "ttft", result) for result in ("within", "beyond")]
     assert counts == [50, None]  # the first ten were predicted by rates
-    world.clock.advance(1)
-    world.answer(world.send(1), 1, first=5.0, total=9.0)
-    assert world.metric("request_p90_predictions", *NAMES, "ttft", "beyond") == 1
-    assert world.metric("latency_predictions", "learned") == 51
+    streamed.clock.advance(1)
+    streamed.answer(streamed.send(1), 1, first=5.0, total=9.0)
+    assert streamed.metric("request_p90_predictions", *NAMES, "ttft", "beyond") == 1
+    assert streamed.metric("latency_predictions", "learned") == 51
 
 
-def test_response_of_an_endpoint_that_was_replaced_meanwhile_teaches_nothing(world):
-    world = streaming(world)
-    requests = [world.send(1) for _ in range(20)]
-    world.plugin.slots_removed([1])
+def test_response_of_an_endpoint_that_was_replaced_meanwhile_teaches_nothing(streamed):
+    requests = [streamed.send(1) for _ in range(20)]
+    streamed.plugin.slots_removed([1])
     for request in requests:
-        world.answer(request, 1, first=1.0, total=1.4)
-    world.clock.advance(1)
-    assert not world.predict().sure.any()
+        streamed.answer(request, 1, first=1.0, total=1.4)
+    streamed.clock.advance(1)
+    assert not streamed.predict().sure.any()
 
 
-def test_state_shows_samples_and_errors_of_a_bounded_number_of_models(world):
-    world = streaming(world)
+def test_state_shows_samples_and_errors_of_a_bounded_number_of_models(streamed):
     for number in range(20):
-        request = world.request()
+        request = streamed.request()
         request.target_model = f"m{number}"
-        world.answer(world.send(1, request=request), 1, first=1.0, total=1.4)
-    answered(world, 30)
-    models = world.plugin.dump_state(world.pool.snapshot)["models"]
+        streamed.answer(streamed.send(1, request=request), 1, first=1.0, total=1.4)
+    answered(streamed, 30)
+    models = streamed.plugin.dump_state(streamed.pool.snapshot)["models"]
     assert list(models) == [*(f"m{number}" for number in range(8)), "other models"]
     shown = models["other models"]
     assert [each["ttft"] for each in shown["samples"]["endpoints"] if each["ttft"]] == [42]

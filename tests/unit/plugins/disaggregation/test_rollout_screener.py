@@ -102,8 +102,39 @@ def test_revision_without_a_required_role_gets_nothing():
     assert revisions(plugin, pool(*members(old=(1, 1), new=(0, 3)), foreign)) == {"old"}
 
 
-def test_all_of_the_chosen_revision_is_kept_whatever_its_role():
-    assert kept(screener(), pool(*members(old=(1, 2), new=(0, 1)))) == {"old-prefill-0", "old-decode-0", "old-decode-1"}
+PLAIN = member("plain", scope="")
+UNGATED = {"revisionGating": {"mode": "disabled"}}
+PREFERRED = {"headerSelectors": [{**BY_SLICE, "mode": "prefer"}]}
+SLICED = [member("p", "old", "prefill", **{SLICE: "0"}), member("d", "old", "decode", **{SLICE: "1"})]
+OLD = {"old-prefill-0", "old-decode-0"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "endpoints", "headers", "expected"),
+    [
+        # all of the chosen revision are kept, whatever their role
+        ({}, members(old=(1, 2), new=(0, 1)), {}, OLD | {"old-decode-1"}),
+        # endpoints without a revision get nothing while revisions are gated
+        ({}, [*members(old=(1, 1)), PLAIN], {}, OLD),
+        (UNGATED, [*members(old=(1, 1)), PLAIN], {}, OLD | {"plain"}),
+        # no revision is complete
+        ({}, members(old=(1, 0), new=(0, 1)), {}, set()),
+        ({}, [PLAIN], {}, set()),
+        ({}, [], {}, set()),
+        # an empty header counts as none, and a preferred one excludes none
+        ({}, members(old=(1, 1)), {"x_disagg_revision": ""}, OLD),
+        (PREFERRED, SLICED, {"x_disagg_slice": "1"}, {"p", "d"}),
+        # without gating only strict headers exclude
+        (UNGATED, members(old=(1, 0), new=(0, 1)), {}, {"old-prefill-0", "new-decode-0"}),
+        (UNGATED, members(old=(1, 0), new=(0, 1)), {"x_disagg_revision": "new"}, {"new-decode-0"}),
+    ],
+)
+def test_endpoints_of_a_complete_revision_that_match_strict_headers_are_kept(parameters, endpoints, headers, expected):
+    plugin = screener(**parameters)
+    assert kept(plugin, pool(*endpoints), request(**headers)) == expected
+    assert not sum(values(plugin, "disaggregatedset_strict_header_no_match").values())
+    gated = "revisionGating" not in parameters
+    assert gated or not values(plugin, "disaggregatedset_revision_gating_share")
 
 
 def test_one_request_gets_one_revision_however_often_it_is_asked_for():
@@ -171,21 +202,9 @@ def test_rollout_moves_shares_as_the_pool_changes():
     assert seen == [(1.0, 0.0), (0.5, 0.5), (None, 1.0)]
 
 
-def test_endpoints_without_a_revision_get_nothing_while_revisions_are_gated():
-    plain = member("plain", scope="")
-    assert "plain" not in kept(screener(), pool(*members(old=(1, 1)), plain))
-    assert "plain" in kept(screener(revisionGating={"mode": "disabled"}), pool(*members(old=(1, 1)), plain))
-
-
-def test_no_complete_revision_leaves_nobody():
-    for endpoints in (members(old=(1, 0), new=(0, 1)), [member("plain")], []):
-        assert kept(screener(), pool(*endpoints)) == set()
-
-
 def test_gateways_subset_leaves_the_shares_of_the_rest():
-    candidates = pool(*members(old=(1, 1), new=(1, 1)))
+    plugin, candidates = screener(), pool(*members(old=(1, 1), new=(1, 1)))
     of_old = candidates.keep(np.array([e.labels[REVISION] == "old" for e in candidates.endpoints]))
-    plugin = screener()
     assert all(revisions(plugin, of_old, request(seed)) == {"old"} for seed in range(20))
 
 
@@ -202,10 +221,6 @@ def test_strict_header_that_nobody_matches_leaves_nobody_and_is_counted(wanted):
     assert values(plugin, "disaggregatedset_strict_header_no_match") == {("revision",): 1}
 
 
-def test_empty_header_counts_as_none():
-    assert kept(screener(), pool(*members(old=(1, 1))), request(x_disagg_revision="")) != set()
-
-
 def test_strict_header_of_another_label_leaves_one_revision_among_those_that_match():
     endpoints = [
         member(f"{revision}-{role}-{part}", revision, role, **{SLICE: part})
@@ -216,21 +231,6 @@ def test_strict_header_of_another_label_leaves_one_revision_among_those_that_mat
     plugin = screener(headerSelectors=[BY_REVISION, BY_SLICE])
     seen = {frozenset(kept(plugin, pool(*endpoints), request(seed, x_disagg_slice="1"))) for seed in range(50)}
     assert seen == {frozenset({"old-prefill-1", "old-decode-1"}), frozenset({"new-prefill-1", "new-decode-1"})}
-
-
-def test_preferred_header_excludes_nobody():
-    plugin = screener(headerSelectors=[{**BY_SLICE, "mode": "prefer"}])
-    endpoints = [member("p", "old", "prefill", **{SLICE: "0"}), member("d", "old", "decode", **{SLICE: "1"})]
-    assert kept(plugin, pool(*endpoints), request(x_disagg_slice="1")) == {"p", "d"}
-    assert not values(plugin, "disaggregatedset_strict_header_no_match")
-
-
-def test_without_gating_only_strict_headers_exclude():
-    plugin = screener(revisionGating={"mode": "disabled"})
-    candidates = pool(*members(old=(1, 0), new=(0, 1)))
-    assert revisions(plugin, candidates) == {"old", "new"}
-    assert revisions(plugin, candidates, request(x_disagg_revision="new")) == {"new"}
-    assert not values(plugin, "disaggregatedset_revision_gating_share")
 
 
 def test_labels_of_the_endpoint_that_served_are_response_headers():

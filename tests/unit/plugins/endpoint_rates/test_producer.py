@@ -119,27 +119,55 @@ def test_rates_start_from_profiles_and_say_which(tags, prefill, sources):
     assert [world.source(slot) for slot in range(len(sources))] == sources
 
 
-def test_time_between_tokens_starts_from_a_profile_too():
-    assert World(H100).source(rate="itl") == "profile */h100 x2"
+def test_adapters_use_the_profiles_of_their_base(world):
+    assert World(H100, baseModel="Qwen3-32B").source(model="my-adapter") == PROFILED
+    assert world.source(model="my-adapter") == world.source(rate="itl") == "profile */h100 x2"
 
 
-def test_het_4_time_to_the_first_token_teaches_the_prefill_rate():
-    world = World(H100)
-    world.learn(5000)
-    assert world.prefill() == pytest.approx(5000)
-    assert world.source() == "learned (5 samples)"
+@pytest.fixture
+def world():
+    return World(H100)
 
 
-def test_het_4_decode_speed_is_learned_from_streams_without_usage():
-    world = World(H100)
+@pytest.mark.parametrize(
+    ("sent", "answered", "prefill", "itl"),
+    [
+        ({}, {}, 1000 / 0.2, 0.00504),  # of the profile: (10 + 5 / 64 * batch) / 2 ms
+        # 3000 ahead in flight and 1000 - 10 * 64 = 360 of its own
+        ({"in_flight": 3000, "cached_blocks": 10}, {}, 3360 / 0.2, 0.00504),
+        ({"tokens": 10}, {"itl": 0.020, "tokens": 101}, 15928, 0.020),
+        # nothing is told by few generated tokens, a short prompt, or one that is mostly cached: 1000 - 768 = 232
+        ({"tokens": 10}, {"itl": 0.020, "tokens": 15}, 15928, 0.00504),
+        ({"tokens": 255}, {}, 15928, 0.00504),
+        ({"tokens": 1000, "cached_blocks": 12}, {}, 15928, 0.00504),
+        # by a response that is not streamed, of two endpoints or another one, that failed, or came in no time
+        ({"streaming": False}, {}, 15928, 0.00504),
+        ({"extra_legs": {"prefill": 1}}, {}, 15928, 0.00504),
+        ({}, {"served": 1}, 15928, 0.00504),
+        ({}, {"status": 500}, 15928, 0.00504),
+        ({}, {"seconds": 0.0}, 15928, 0.00504),
+    ],
+)
+def test_het_4_responses_teach_the_rates(sent, answered, prefill, itl):
+    world = World(H100, T4)
+    for _ in range(5):
+        world.answer(world.send(**sent), **({"seconds": 0.2} | answered))
+    world.clock.advance(1)
+    rates = world.rates()
+    assert rates.prefill_tokens_per_second[0] == pytest.approx(prefill)
+    assert rates.itl_seconds(world.pool, np.ones(2))[0] == pytest.approx(itl, abs=1e-5)
+    assert (world.source() == PROFILED) == (prefill == 15928)
+    assert (world.source(rate="itl") == "learned (5 samples)") == (itl == 0.020)
+
+
+def test_het_4_decode_speed_is_learned_from_streams_without_usage(world):
     for _ in range(24):
         world.stream(160, 0.05)
     assert world.source(rate="itl") == "learned (24 samples)"
     assert world.plugin.dump_state(world.pool.snapshot)["outputTokens"] == 160
 
 
-def test_het_4_tokens_of_an_event_are_learned_from_streams_that_have_both():
-    world = World(H100)
+def test_het_4_tokens_of_an_event_are_learned_from_streams_that_have_both(world):
     world.stream(50, 0.05, tokens=200)
     world.stream(100, 0.05)
     assert world.plugin.dump_state(world.pool.snapshot)["outputTokens"] == (200 + 400) / 2
@@ -154,61 +182,12 @@ def test_het_4_nothing_is_learned_from_few_samples_or_if_it_is_turned_off(parame
     assert world.prefill() == 15928
 
 
-def test_het_4_tokens_ahead_in_flight_count_and_cached_ones_do_not():
-    world = World(H100)
-    for _ in range(5):
-        # 3000 ahead and 1000 - 10 * 64 = 360 of its own in 0.5 s
-        world.answer(world.send(tokens=1000, in_flight=3000, cached_blocks=10), 0.5)
-    world.clock.advance(1)
-    assert world.prefill() == pytest.approx(3360 / 0.5)
-
-
-@pytest.mark.parametrize(
-    ("sent", "answered"),
-    [
-        ({"tokens": 255}, {}),
-        ({"tokens": 1000, "cached_blocks": 12}, {}),  # 1000 - 768 = 232
-        ({"streaming": False}, {}),
-        ({"extra_legs": {"prefill": 1}}, {}),
-        ({}, {"served": 1}),
-        ({}, {"status": 500}),
-        ({}, {"seconds": 0.0}),
-    ],
-    ids=["short", "mostly cached", "not streamed", "two endpoints", "served elsewhere", "failed", "in no time"],
-)
-def test_het_4_response_that_tells_nothing_teaches_nothing(sent, answered):
-    world = World(H100, T4)
-    for _ in range(10):
-        world.answer(world.send(**sent), **({"seconds": 0.2} | answered))
-    world.clock.advance(1)
-    assert world.rates().prefill_tokens_per_second.tolist() == pytest.approx([15928, 523.4], abs=0.1)
-
-
-def test_het_4_time_between_tokens_teaches_the_itl():
-    world = World(H100)
-    for _ in range(5):
-        world.answer(world.send(tokens=10), 0.1, itl=0.020, tokens=101)
-    world.clock.advance(1)
-    # profile: (10 + 5 / 64 * batch) / 2 ms, batch 1
-    assert world.rates().itl_seconds(world.pool, np.ones(1)).tolist() == pytest.approx([0.020])
-    assert (world.source(rate="itl"), world.source()) == ("learned (5 samples)", PROFILED)
-
-
-def test_het_4_length_of_answers_is_learned():
-    world = World(H100)
+def test_het_4_length_of_answers_is_learned(world):
     assert world.rates().output_tokens == 200
     for tokens in (100, 20, 60):
         world.answer(world.send(), 0.1, itl=0.01, tokens=tokens)
     world.clock.advance(1)
     assert world.rates().output_tokens == pytest.approx(60)
-
-
-def test_het_4_few_generated_tokens_teach_nothing():
-    world = World(H100)
-    for _ in range(5):
-        world.answer(world.send(tokens=10), 0.1, itl=0.020, tokens=15)
-    world.clock.advance(1)
-    assert world.rates().itl_base_seconds.tolist() == pytest.approx([0.005])
 
 
 def test_het_4_endpoints_not_yet_seen_are_taken_to_be_like_those_seen():
@@ -241,8 +220,7 @@ def test_het_4_learning_converges_in_spite_of_noise_and_outliers(seed):
     assert abs(math.log(world.prefill() / true_rate)) < 0.17
 
 
-def test_het_4_learning_follows_an_endpoint_that_becomes_slower():
-    world = World(H100)
+def test_het_4_learning_follows_an_endpoint_that_becomes_slower(world):
     world.learn(12_000, times=31)
     world.learn(3000, times=16)  # the majority of the last 31
     assert world.prefill() == pytest.approx(3000)
@@ -282,8 +260,7 @@ def test_het_4_is_11_other_hardware_and_another_pod_or_boot_are_learned_anew(bef
     assert world.prefill() == pytest.approx(prefill)
 
 
-def test_het_4_engine_that_changes_is_learned_anew():
-    world = World(H100)
+def test_het_4_engine_that_changes_is_learned_anew(world):
     world.learn(5000)
     world.labels = [{"llm-d.ai/engine-type": "sglang"}]
     world.retag(H100)
@@ -291,8 +268,7 @@ def test_het_4_engine_that_changes_is_learned_anew():
     assert world.prefill() == 15360
 
 
-def test_het_4_endpoint_that_leaves_takes_along_what_was_learned_and_what_is_on_its_way():
-    world = World(H100)
+def test_het_4_endpoint_that_leaves_takes_along_what_was_learned_and_what_is_on_its_way(world):
     world.learn(5000)
     on_its_way = [world.send() for _ in range(5)]
     world.plugin.slots_removed([0])
@@ -302,8 +278,7 @@ def test_het_4_endpoint_that_leaves_takes_along_what_was_learned_and_what_is_on_
     assert world.prefill() == 15928
 
 
-def test_same_rates_are_published_until_there_is_news():
-    world = World(H100)
+def test_same_rates_are_published_until_there_is_news(world):
     first = world.rates()
     world.clock.advance(1000)
     assert world.rates() is first
@@ -316,8 +291,8 @@ def test_same_rates_are_published_until_there_is_news():
     assert world.rates() is not learned
 
 
-def test_what_endpoints_report_does_not_make_rates_be_computed_anew():
-    store, world = Datastore(ManualClock()), World(H100)
+def test_what_endpoints_report_does_not_make_rates_be_computed_anew(world):
+    store = Datastore(ManualClock())
     endpoint = Endpoint("e0", "10.0.0.1", 8000)
     store.replace([endpoint])
     store.tag(endpoint, Report(attributes={ACCELERATOR: H100}))
@@ -329,11 +304,6 @@ def test_what_endpoints_report_does_not_make_rates_be_computed_anew():
         published.append(request.get(ENDPOINT_RATES))
     assert published[0] is published[1]
     assert published[0].sources[1][0] == PROFILED
-
-
-def test_adapters_use_the_profiles_of_their_base():
-    assert World(H100, baseModel="Qwen3-32B").source(model="my-adapter") == PROFILED
-    assert World(H100).source(model="my-adapter") == "profile */h100 x2"
 
 
 def test_profiles_are_read_from_a_file_and_those_in_the_configuration_go_first(tmp_path):
