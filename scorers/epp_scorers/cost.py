@@ -184,6 +184,9 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         for profile in (*given.profiles, *from_file):
             self._profiles.setdefault(profile.gpu.strip().lower(), profile)
         self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
+        prices = [profile.cost for profile in self._profiles.values()]
+        self._profile_prices = np.array([*prices, None], dtype=np.float64)
+        """Hourly price by profile, and at the end NaN for no profile; NaN for no price."""
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS, TARGET_IN_REACH)
         self._price_weights = {str(qos): weight for qos, weight in given.qos_price_weights.items()}
@@ -194,15 +197,14 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
 
     @property
     def without_prices(self) -> str:
-        has_own = any(profile.cost is not None for profile in self._profiles.values())
-        return "" if has_own else "all endpoints get 1, which is no preference"
+        return "all endpoints get 1, which is no preference" if np.isnan(self._profile_prices).all() else ""
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         if not self._applies(request):
             return np.ones(len(candidates))
         positions = tag_numbers(candidates, self._profile_position).astype(np.intp)
         prices = cost_per_hour(candidates, self.parameters.spot_preference, self.parameters.cost_basis)
-        prices = np.where(prices >= 0, prices, self._profile_prices()[positions])
+        prices = np.where(prices >= 0, prices, self._profile_prices[positions])
         if np.isnan(prices).all():
             return np.ones(len(candidates))
         seconds = self._seconds(request, candidates, positions)
@@ -245,10 +247,6 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         tolerance = self.parameters.tolerance
         tputs = [one.requests_per_second(input_tokens, output_tokens, tolerance) for one in self._profiles.values()]
         return np.array([*(nan if tput is None else 1.0 / tput if tput else inf for tput in tputs), nan])
-
-    def _profile_prices(self) -> Floats:
-        """Return the hourly price for each profile, and NaN at the end, for none."""
-        return np.array([*(nan if one.cost is None else one.cost for one in self._profiles.values()), nan])
 
 
 def _median_for_unknown(values: Floats) -> Floats:

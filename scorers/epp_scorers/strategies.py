@@ -4,7 +4,6 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -57,13 +56,11 @@ class _Weights(NamedTuple):
     idle: float
 
 
-WEIGHTS: Mapping[str, _Weights] = MappingProxyType(
-    {
-        "cost": _Weights(0.7, 0.1, 0.1, 0.1),
-        "performance": _Weights(0.0, 0.45, 0.45, 0.1),
-        "balanced": _Weights(0.35, 0.25, 0.25, 0.15),
-    }
-)
+_WEIGHTS: Mapping[Strategy, _Weights] = {
+    "cost": _Weights(0.7, 0.1, 0.1, 0.1),
+    "performance": _Weights(0.0, 0.45, 0.45, 0.1),
+    "balanced": _Weights(0.35, 0.25, 0.25, 0.15),
+}
 STRATEGY_INPUTS: tuple[Datum, ...] = (
     ENDPOINT_RATES,
     PREFIX_MATCH,
@@ -92,13 +89,13 @@ class StrategyParameters(Parameters, frozen=True):
     """Weight of the share of the GPUs that is not in use, in place of the strategy's."""
 
     def __post_init__(self) -> None:
-        weights = self.weights()
-        require_weights({f"{name.replace('first_token', 'firstToken')}Weight": one for name, one in weights.items()})
+        names = ("dollarsWeight", "firstTokenWeight", "paceWeight", "idleWeight")
+        require_weights(dict(zip(names, self.weights(), strict=True)))
 
-    def weights(self) -> dict[str, float]:
-        """Return the weights by the names of the terms."""
-        own = {name: getattr(self, f"{name}_weight") for name in _Weights._fields}
-        return {name: one if own[name] is None else own[name] for name, one in WEIGHTS[self.strategy]._asdict().items()}
+    def weights(self) -> _Weights:
+        own = (self.dollars_weight, self.first_token_weight, self.pace_weight, self.idle_weight)
+        pairs = zip(own, _WEIGHTS[self.strategy], strict=True)
+        return _Weights(*(by_strategy if one is None else one for one, by_strategy in pairs))
 
 
 class StrategyScorer(Scorer[StrategyParameters]):
@@ -122,10 +119,10 @@ class StrategyScorer(Scorer[StrategyParameters]):
 
     @property
     def without_prices(self) -> str:
-        return "dollars count for nothing" if self.parameters.weights()["dollars"] else ""
+        return "dollars count for nothing" if self.parameters.weights().dollars else ""
 
     def setup(self) -> None:
-        self._weights = _Weights(**self.parameters.weights())
+        self._weights = self.parameters.weights()
         self._dollars = CostPerRequestScorer(CostPerRequestParameters(applies_to="all"))
         self._usage = GpuUsageParameters()
 
