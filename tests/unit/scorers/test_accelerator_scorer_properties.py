@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.framework import Request, RequestBody
+from epp.framework import ManualClock, Request, RequestBody
 from epp.framework.accelerators.tag import (
     SLOTS_FREE,
     SLOTS_TOTAL,
@@ -22,57 +22,42 @@ from epp.framework.accelerators.tag import (
     Routability,
     Sharing,
 )
+from epp.framework.registry import Registry
 from epp.framework.testing import candidates
-from epp_scorers.capability import (
-    BestFitScorer,
-    DeviceHealthScorer,
-    MostCapableScorer,
-    SliceFitScorer,
-    SliceHeadroomScorer,
-)
-from epp_scorers.cost import CheapestScorer
-from epp_scorers.gpu_packing import (
-    CompactFirstScorer,
-    GpuNeighbourScorer,
-    LowLoadFirstScorer,
-    NodeCompactGpuLowLoadScorer,
-)
-from epp_scorers.load import (
-    ActiveRequestScorer,
-    LoadAwareScorer,
-    QueueScorer,
-    RunningRequestsSizeScorer,
-    TokenLoadScorer,
-)
-from epp_scorers.preference_order import FirstAvailableScorer, PreferenceOrderScorer
-from epp_scorers.strategies import StrategyScorer
-from tests.support.plugins import built
 
 PREFERENCES = [{"class": "b", "score": 30}, {"class": "a", "conditions": [{"promptTokens": ">5"}]}]
 SCORERS = [
-    (BestFitScorer, {}),
-    (BestFitScorer, {"minMemory": 16, "minComputeTFLOPS": 100, "preferredPrecisions": ["fp8", "int4"]}),
-    (MostCapableScorer, {}),
-    (MostCapableScorer, {"basis": "device", "preferredPrecisions": ["int8", "fp32"]}),
-    (CheapestScorer, {}),
-    (CheapestScorer, {"basis": "device", "spotPreference": "always", "costBasis": "compute"}),
-    (FirstAvailableScorer, {}),
-    (FirstAvailableScorer, {"classes": ["b", "a"], "limits": {"a": {"queueDepthThreshold": 1}}}),
-    (PreferenceOrderScorer, {"preferenceOrder": PREFERENCES}),
-    (CompactFirstScorer, {}),
-    (LowLoadFirstScorer, {"vramWeight": 0}),
-    (NodeCompactGpuLowLoadScorer, {}),
-    (NodeCompactGpuLowLoadScorer, {"combine": "weighted"}),
-    (SliceHeadroomScorer, {"mode": "pack"}),
-    (SliceFitScorer, {}),
-    (SliceFitScorer, {"minMemory": "5Gi"}),
-    (SliceFitScorer, {"minComputeSlices": 2}),
-    (GpuNeighbourScorer, {}),
-    (DeviceHealthScorer, {}),
-    (StrategyScorer, {"strategy": "cost"}),
-    (StrategyScorer, {"strategy": "performance"}),
+    ("best-fit-scorer", {}),
+    ("best-fit-scorer", {"minMemory": 16, "minComputeTFLOPS": 100, "preferredPrecisions": ["fp8", "int4"]}),
+    ("most-capable-scorer", {}),
+    ("most-capable-scorer", {"basis": "device", "preferredPrecisions": ["int8", "fp32"]}),
+    ("cheapest-scorer", {}),
+    ("cheapest-scorer", {"basis": "device", "spotPreference": "always", "costBasis": "compute"}),
+    ("first-available-scorer", {}),
+    ("first-available-scorer", {"classes": ["b", "a"], "limits": {"a": {"queueDepthThreshold": 1}}}),
+    ("preference-order-scorer", {"preferenceOrder": PREFERENCES}),
+    ("compact-first-scorer", {}),
+    ("low-load-first-scorer", {"vramWeight": 0}),
+    ("node-compact-gpu-low-load-scorer", {}),
+    ("node-compact-gpu-low-load-scorer", {"combine": "weighted"}),
+    ("slice-headroom-scorer", {"mode": "pack"}),
+    ("slice-fit-scorer", {}),
+    ("slice-fit-scorer", {"minMemory": "5Gi"}),
+    ("slice-fit-scorer", {"minComputeSlices": 2}),
+    ("gpu-neighbour-scorer", {}),
+    ("device-health-scorer", {}),
+    ("strategy-scorer", {"strategy": "cost"}),
+    ("strategy-scorer", {"strategy": "performance"}),
 ]
-LOAD_SCORERS = (QueueScorer, RunningRequestsSizeScorer, ActiveRequestScorer, LoadAwareScorer, TokenLoadScorer)
+BY_CAPACITY = {"normalizeBy": "relativeCapacity"}
+LOAD_SCORERS = [
+    (f"{load}-scorer", BY_CAPACITY)
+    for load in ("queue", "running-requests-size", "active-request", "load-aware", "token-load")
+]
+BY_ACCELERATOR, BY_LOAD = (
+    [Registry().build(kind, parameters, name="s", clock=ManualClock()) for kind, parameters in scorers]
+    for scorers in (SCORERS, LOAD_SCORERS)
+)
 
 names = st.sampled_from(["", "a", "b"])
 fractions = st.floats(0, 1)
@@ -150,10 +135,6 @@ def check(scorers, pool):
         assert found.shape == (len(pool),), scorer.plugin_type
         assert np.isfinite(found).all(), scorer.plugin_type
         assert ((found >= 0) & (found <= 1)).all(), scorer.plugin_type
-
-
-BY_ACCELERATOR = [built(plugin, parameters) for plugin, parameters in SCORERS]
-BY_LOAD = [built(plugin, {"normalizeBy": "relativeCapacity"}) for plugin in LOAD_SCORERS]
 
 
 @given(pool=pools(st.sampled_from([nan, inf, -inf, -1.0, 0.0, 5e-324, 1e-9, 0.5, 1.0, 80.0, 1e12, 1e308])))
