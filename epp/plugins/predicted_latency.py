@@ -112,8 +112,7 @@ class LatencyAdmitter(Admitter[LatencyAdmitterParameters]):
         self.reads = (self._key,)
 
     def admit(self, request: Request, candidates: Candidates) -> None:
-        prediction = request.get(self._key)
-        if request.priority >= 0 or prediction is None or not _has_target(request):
+        if request.priority >= 0 or (prediction := request.get(self._key)) is None or not _has_target(request):
             return
         there = prediction.at(candidates)
         is_idle = np.fmax(candidates.values(RUNNING), candidates.values(IN_FLIGHT)) == 0

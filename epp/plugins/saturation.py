@@ -113,6 +113,9 @@ class UtilizationDetectorParameters(DetectorParameters, frozen=True):
             raise ValueError("metricsStalenessThreshold is 0: write a duration above 0")
 
 
+_REASONS = (("{:g} requests wait there", WAITING), ("its KV cache is full to {:.0%}", KV_USAGE))
+
+
 class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
     """Keeps an endpoint if `waiting` and `kv_usage` are below their thresholds times `1 + headroom`.
 
@@ -156,8 +159,7 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = ["its metrics were too old"] * len(dropped)
-        loads = ("{:g} requests wait there", WAITING), ("its KV cache is full to {:.0%}", KV_USAGE)
-        for (text, column), limit in zip(loads, self._thresholds(dropped), strict=True):
+        for (text, column), limit in zip(_REASONS, self._thresholds(dropped), strict=True):
             values = dropped.values(column)
             for position in np.flatnonzero(values >= limit * self._room).tolist():
                 reasons[position] = text.format(values[position])
