@@ -39,6 +39,8 @@ def test_gie_14_limits_go_by_class():
 
 def test_without_an_order_classes_come_as_the_pool_brings_them():
     assert ordered(A100, H100, A100, classes=[]) == [1.0, 0.5, 1.0]
+    both = replace(A100, classes=("other", "nvidia-h100"))  # counts for the first
+    assert ordered(H100, both, classes=[]) == [1.0, 0.5]
 
 
 def test_class_of_an_endpoint_is_the_first_of_its_own_in_the_order_or_else_its_model():

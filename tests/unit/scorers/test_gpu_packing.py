@@ -146,7 +146,7 @@ def test_tf_3_endpoints_of_the_node_count_even_where_they_are_no_candidates():
         # unknown nodes and nodes of other clusters are not one node
         ([both(0.2), both(0.8), both(0.4, "a"), both(0.6, "a", "other")], [0.2, 0.8, 0.4, 0.6]),
         # GPUs without capacity do not count for their node
-        ([both(0.6, "a"), both(nan, "a")], [0.6, 0.0]),
+        ([both(0.6, "a"), gpu(nan, 0.2, "a")], [0.6, 0.0]),
     ],
 )
 def test_node_is_that_of_its_gpus_with_capacity(tags, expected):

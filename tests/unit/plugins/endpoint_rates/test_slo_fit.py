@@ -61,6 +61,7 @@ def kept(ttft=None, tpot=None, *, rates=RATES, prices=(None, None, None), header
         # a margin leaves a part of the limit free
         (1000, None, {"margin": 0.5}, [True, True, False]),
         (998, None, {"margin": 0.5}, [True, False, False]),
+        (None, 40, {"margin": 0.5}, [True, False, False]),
         # old names are read where the new ones are missing
         (None, None, {"headers": {"x-slo-ttft-ms": 499}}, [True, False, False]),
         (None, None, {"headers": {"x-slo-tpot-ms": 60}}, [True, True, False]),

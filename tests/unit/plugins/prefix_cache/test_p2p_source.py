@@ -26,7 +26,8 @@ def source_for(target, offloaded, held=None, *, waiting=None, prefill=None, requ
         request.put(PULLED_TOKENS, np.array(pulled))
     request.put(PREFIX_MATCH, PrefixMatch(blocks, 100, BLOCK, None, tiers))
     producer.produce(request, pool)
-    added = producer.pre_request(request, legs_to(pool, decode=target, prefill=prefill))
+    legs = {"decode": target} | ({} if prefill is None else {"prefill": prefill})
+    added = producer.pre_request(request, legs_to(pool, **legs))
     named = None if added is None else added["x-kv-cache-source-host-port"]
     assert request.get(COPY_SOURCE) == named
     return named
