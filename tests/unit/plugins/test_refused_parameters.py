@@ -229,6 +229,7 @@ REFUSED = {
         ({"windowSize": 50}, "windowSize is 50; it must be at least maxRequests"),
         ({"bucketDuration": "soon"}, "bucketDuration: 'soon' is not a duration"),
         ({"intervalDuration": "0s"}, "intervalDuration is '0s'; it must be above 0"),
+    ],
     "load-aware-scorer": [({"threshold": nan}, "it must be above 0")],
     "most-capable-scorer": [
         ({"memoryWeight": 0, "bandwidthWeight": 0, "computeWeight": 0}, "are all 0; set at least one"),
