@@ -11,14 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, SystemClock
-from epp.framework.datalayer import DataSource, Feed, NotAskedError
+from epp.framework.datalayer import Feed, NotAskedError
 from epp.framework.snapshot import ANSWERS, REACHABLE
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.polling import collector as capacity
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
 from epp.routing.datastore import Datastore
-from tests.support.scripted_source import collect_once
+from tests.support.scripted_source import Errors, Script, collect_once
 
 
 @pytest.fixture
@@ -43,14 +43,11 @@ async def source():
     await source.close()
 
 
-class Starved(DataSource):
+class Starved(Script):
     plugin_type = "starved"
 
     async def fetch(self, endpoint: Endpoint) -> bytes:
         raise NotAskedError("no file descriptor is free")
-
-    async def close(self) -> None:
-        pass
 
 
 async def test_page_is_not_asked_for_with_a_descriptor_kept_for_others(server, source, soft_limit, next_descriptor):
@@ -67,14 +64,10 @@ async def test_connection_in_the_last_part_of_what_polling_may_use_is_closed_aft
     for most in range(2 * next_descriptor, 4 * next_descriptor):
         soft_limit(most)
         client = source.client_for(server.endpoint())
-        try:
+        with contextlib.suppress(NotAskedError), contextlib.closing(client):
             for _ in range(3):
                 await client.page()
-        except NotAskedError:
-            continue
-        finally:
-            client.close()
-        break
+            break
     assert len(server.ports) >= 3  # the first limit that lets a page be asked for leaves no connection to be kept
 
 
@@ -103,23 +96,14 @@ async def test_thread_that_opens_files_takes_no_descriptor_that_a_poll_waited_fo
 
 
 async def test_endpoint_that_could_not_be_asked_is_not_lost():
-    store = Datastore(SystemClock())
-    endpoint = Endpoint("e", "10.0.0.1", 8000)
+    store, endpoint, errors = Datastore(SystemClock()), Endpoint("e", "10.0.0.1", 8000), Errors()
     store.replace([endpoint])
-    errors = []
-
-    class Errors(CollectorObserver):
-        def poll_error(self, source_type: str) -> None:
-            errors.append(source_type)
-
-    feed = Feed(Starved(), (CoreMetricsExtractor(),))
-    poll = Poll(
-        store, feed, Reachability(store, endpoint), clock=SystemClock(), interval_seconds=0.05, observer=Errors()
-    )
+    feed, reachability = Feed(Starved(), (CoreMetricsExtractor(),)), Reachability(store, endpoint)
+    poll = Poll(store, feed, reachability, clock=SystemClock(), interval_seconds=0.05, observer=errors)
     with capture_logs() as logs:
         waits = [await collect_once(poll, endpoint) for _ in range(6)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert errors == ["starved"] * 6
+    assert errors.seen == [("starved",)] * 6
     assert store.snapshot().column(REACHABLE)[0] == ANSWERS
     assert [(line["event"], line["reason"]) for line in logs] == [("endpoint not read", "no file descriptor is free")]
 

@@ -31,28 +31,34 @@ def test_every_series_of_a_genuine_page_reads_as_the_reference_parser_reads_it(p
         assert [(one.labels, one.value) for one in Selector(name).read(content)] == samples
 
 
-def test_name_that_starts_another_name_does_not_match_it():
-    page = b'a_by_reason{reason="x"} 5\naa 9\na{e="0"} 2\na{e="1"} 3\naa 9\n'
-    assert values("a", page) == [2.0, 3.0]
+LABELLED = b'a{k="max",g="0"} 1\na{k="max",g="1"} 2\na{k="used",g="0"} 3\na 4\n'
 
 
-def test_series_at_the_very_start_and_at_the_very_end_are_found():
-    assert values("a", b"a 1\na 2\nb 3") == [1.0, 2.0]
-    assert values("b", b"a 1\nb 2\nb 3") == [2.0, 3.0]
-
-
-def test_comments_and_label_values_that_mention_the_name_do_not_count():
-    assert values("a", b'# HELP a is a 7\n# TYPE a gauge\nb{text="\\na 5"} 1\na 1\n') == [1.0]
-
-
-def test_absent_series_gives_nothing():
-    assert values("a", b"b 1\n") == []
-    assert values("a", b"") == []
+@pytest.mark.parametrize(
+    ("spec", "page", "expected"),
+    [
+        pytest.param(
+            "a", b'a_by_reason{reason="x"} 5\naa 9\na{e="0"} 2\na{e="1"} 3\naa 9\n', [2, 3], id="longer names"
+        ),
+        pytest.param("a", b"a 1\na 2\nb 3", [1, 2], id="at the start"),
+        pytest.param("b", b"a 1\nb 2\nb 3", [2, 3], id="at the end"),
+        pytest.param("a", b'# HELP a is a 7\n# TYPE a gauge\nb{text="\\na 5"} 1\na 1\n', [1], id="mentioned"),
+        pytest.param("a", b"b{{{\xff one\na 1\n", [1], id="others cannot be read"),
+        pytest.param("a", b"b 1\n", [], id="absent"),
+        pytest.param("a", b"", [], id="empty page"),
+        pytest.param("a{k=max}", LABELLED, [1, 2], id="label"),
+        pytest.param('a{g="0", k=max}', LABELLED, [1], id="all labels"),
+        pytest.param("a{k=none}", LABELLED, [], id="no such label"),
+    ],
+)
+def test_series_of_the_name_with_the_labels_are_read(spec, page, expected):
+    assert values(spec, page) == expected
 
 
 @pytest.mark.parametrize(
     ("line", "value"),
     [
+        (b"a NaN", math.nan),
         (b"a +Inf", math.inf),
         (b"a -Inf", -math.inf),
         (b"a 1.5e3", 1500.0),
@@ -65,12 +71,7 @@ def test_absent_series_gives_nothing():
     ],
 )
 def test_values_time_stamps_and_spaces(line, value):
-    assert values("a", b"b 0\n" + line + b"\nb 0\n") == [value]
-
-
-def test_nan_is_a_value():
-    (value,) = values("a", b"a NaN\n")
-    assert math.isnan(value)
+    assert values("a", b"b 0\n" + line + b"\nb 0\n") == [pytest.approx(value, nan_ok=True)]
 
 
 def test_braces_commas_and_quotes_in_a_label_value_are_text():
@@ -83,17 +84,6 @@ def test_wanted_series_that_cannot_be_read_makes_the_page_bad_and_is_shown(line)
     with pytest.raises(PageError, match="cannot be read") as refusal:
         values("a", b"b 0\n" + line + b"\nc 1\n")
     assert line.decode().strip() in str(refusal.value)
-
-
-def test_unwanted_series_may_be_anything():
-    assert values("a", b"b{{{\xff one\na 1\n") == [1.0]
-
-
-def test_selector_with_labels_takes_only_series_that_have_them_all():
-    page = b'a{k="max",g="0"} 1\na{k="max",g="1"} 2\na{k="used",g="0"} 3\na 4\n'
-    assert values("a{k=max}", page) == [1.0, 2.0]
-    assert values('a{g="0", k=max}', page) == [1.0]
-    assert values("a{k=none}", page) == []
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,7 @@ def source(**parameters: object) -> ModelsDataSource:
 
 def test_models_and_their_adapters_are_named():
     report = ModelsDataExtractor().extract(LIST, E)
-    assert report.attributes == {MODELS: {"qwen3-8b", "lora-a"}}
-    assert report.columns == {}
-
-
-def test_list_without_models_names_none():
+    assert (report.attributes, report.columns) == ({MODELS: {"qwen3-8b", "lora-a"}}, {})
     assert ModelsDataExtractor().extract(b'{"object": "list", "data": []}', E).attributes == {MODELS: frozenset()}
 
 
@@ -48,16 +44,13 @@ def test_page_that_is_no_such_list_is_refused_with_a_hint(page):
         ModelsDataExtractor().extract(page, E)
 
 
-def test_list_of_ten_thousand_objects_is_read_and_no_longer_one():
+def test_list_of_ten_thousand_objects_is_read_and_no_longer_one_nor_one_of_more_than_two_mebibytes():
     def page(count):
         return b'{"data": [' + b", ".join(b'{"id": "%d"}' % number for number in range(count)) + b"]}"
 
     assert len(ModelsDataExtractor().extract(page(9_999), E).attributes[MODELS]) == 9_999
     with pytest.raises(PageError, match=r"default/e: the list of models has more than .* 10000 objects"):
         ModelsDataExtractor().extract(page(10_000), E)
-
-
-def test_page_of_more_than_two_mebibytes_is_no_list_of_models():
     with pytest.raises(PageError, match="the list of models has more than 2097152 bytes"):
         ModelsDataExtractor().extract(b'{"data": [], "x": "' + b"x" * 2**21 + b'"}', E)
 

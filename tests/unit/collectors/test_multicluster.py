@@ -44,6 +44,15 @@ async def test_page_is_fetched_where_the_endpoint_says_it_is(server):
     assert one.place(CLUSTER) == PagePlace("192.0.2.1", 80)
 
 
+def test_pages_are_fetched_over_https_with_verified_certificates_by_default():
+    attempt = source().client_for(replace(CLUSTER, metrics=PagePlace("192.0.2.2", 9090, "router.b"))).attempt
+    assert attempt.tls is not None
+    assert attempt.tls.verify_mode is ssl.CERT_REQUIRED
+    assert attempt.place == PagePlace("192.0.2.2", 9090, "router.b")
+    assert b"GET /metrics HTTP/1.1\r\nHost: router.b:9090\r\n" in attempt.request
+    assert source().most_bytes == 8 * 2**20
+
+
 async def test_polls_follow_the_page_of_a_cluster_to_another_address(server, collecting, until):
     server.page = f"{KV} 0.25\n{QUEUE} 3\n".encode()
     store = Datastore(SystemClock())
@@ -53,15 +62,6 @@ async def test_polls_follow_the_page_of_a_cluster_to_another_address(server, col
     await until(lambda: store.snapshot().column(REACHABLE).item(0) != ANSWERS)  # it is the gateway that is probed
     store.replace([replace(cluster, metrics=PagePlace("127.0.0.1", server.port))])
     await until(lambda: store.snapshot().column(CLUSTER_QUEUE).item(0) == 3)
-
-
-def test_pages_are_fetched_over_https_with_verified_certificates_by_default():
-    client = source().client_for(Endpoint("a", "192.0.2.1", 80, metrics=PagePlace("192.0.2.2", 9090, "router.b")))
-    assert client.attempt.tls is not None
-    assert client.attempt.tls.verify_mode is ssl.CERT_REQUIRED
-    assert client.attempt.place == PagePlace("192.0.2.2", 9090, "router.b")
-    assert b"GET /metrics HTTP/1.1\r\nHost: router.b:9090\r\n" in client.attempt.request
-    assert source().most_bytes == 8 * 2**20
 
 
 def test_means_of_a_cluster_are_read():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from epp.framework import Endpoint, SystemClock
-from epp.framework.datalayer import Contact, Feed, PageError
+from epp.framework.datalayer import Contact, Feed
 from epp.framework.snapshot import LORA, MODELS, WAITING
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.polling.poll import CollectorObserver
@@ -39,78 +39,85 @@ def metrics(timeout: str = "60s") -> Feed:
     return Feed(MetricsDataSource(MetricsSourceParameters(timeout=timeout)), (CoreMetricsExtractor(),))
 
 
-async def settled(collecting, until, store, port, feed=None, **limits: int):
+def models() -> Feed:
+    return Feed(ModelsDataSource(ModelsSourceParameters(timeout="60s")), (ModelsDataExtractor(),))
+
+
+@pytest.fixture
+def settled(collecting, until, store):
     """Poll a server until its state is known; return its condition, what was counted, and the collector."""
-    store.replace([Endpoint("e", "127.0.0.1", port)])
-    seen = Limited()
-    collector = await collecting(store, feed or metrics(), observer=seen, limits=PageLimits(**limits))
-    await until(lambda: collector.conditions.all[0][1].contact is not Contact.NOT_ASKED)
-    return collector.conditions.all[0][1], seen.seen, collector
+
+    async def poll(server, feed=None, **limits: int):
+        store.replace([Endpoint("e", "127.0.0.1", server.port)])
+        seen = Limited()
+        collector = await collecting(store, feed or metrics(), observer=seen, limits=PageLimits(**limits))
+        await until(lambda: collector.conditions.all[0][1].contact is not Contact.NOT_ASKED)
+        return collector.conditions.all[0][1], set(seen.seen), collector
+
+    return poll
+
+
+def series(name: str, count: int) -> bytes:
+    return b"".join(b'%b{n="%d"} 1\n' % (name.encode(), number) for number in range(count))
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("kind", "contact", "limit"),
     [
-        ("honest", (Contact.ANSWERS, None)),
-        ("series", (Contact.ANSWERS, None)),
-        ("adapters", (Contact.ANSWERS, None)),
-        ("one family", (Contact.READ_IN_PART, "family_series")),
-        ("long value", (Contact.READ_IN_PART, "series_bytes")),
-        ("many labels", (Contact.READ_IN_PART, "series_bytes")),
-        ("one line", (Contact.ANSWERS, None)),
-        ("too large", (Contact.NO_PAGE, "page_bytes")),
-        ("compressed", (Contact.NO_PAGE, None)),
-        ("tiny chunks", (Contact.NO_PAGE, "page_chunks")),
-        ("endless", (Contact.NO_PAGE, "page_bytes")),
-        ("endless head", (Contact.NO_PAGE, None)),
-        ("endless trailer", (Contact.NO_PAGE, "page_chunks")),
-        ("trickle", (Contact.NO_PAGE, "page_seconds")),
+        ("honest", Contact.ANSWERS, None),
+        ("series", Contact.ANSWERS, None),
+        ("adapters", Contact.ANSWERS, None),
+        ("one family", Contact.READ_IN_PART, "family_series"),
+        ("long value", Contact.READ_IN_PART, "series_bytes"),
+        ("many labels", Contact.READ_IN_PART, "series_bytes"),
+        ("one line", Contact.ANSWERS, None),
+        ("too large", Contact.NO_PAGE, "page_bytes"),
+        ("compressed", Contact.NO_PAGE, None),
+        ("tiny chunks", Contact.NO_PAGE, "page_chunks"),
+        ("endless", Contact.NO_PAGE, "page_bytes"),
+        ("endless head", Contact.NO_PAGE, None),
+        ("endless trailer", Contact.NO_PAGE, "page_chunks"),
+        ("trickle", Contact.NO_PAGE, "page_seconds"),
     ],
 )
-async def test_hostile_page_is_read_as_far_as_limits_allow(collecting, until, store, kind, expected):
-    contact, limit = expected
+async def test_hostile_page_is_read_as_far_as_limits_allow(settled, store, kind, contact, limit):
     async with answering(answers()[kind]()) as server:
-        feed = metrics("1s" if limit == "page_seconds" else "60s")
-        condition, seen, _ = await settled(collecting, until, store, server.port, feed)
+        condition, seen, _ = await settled(server, metrics("1s" if limit == "page_seconds" else "60s"))
     assert condition.contact is contact, condition
     assert condition.used
-    assert set(seen) == ({limit} if limit else set())
+    assert seen == ({limit} if limit else set())
     assert bool(condition.remedy) == (contact is not Contact.ANSWERS)
     if contact in {Contact.ANSWERS, Contact.READ_IN_PART}:
         assert store.snapshot().column(WAITING)[0] >= 3
+    if kind == "adapters":  # the newest of 80,000
+        assert store.snapshot().records(LORA).values[0].running == {"a-79999"}
 
 
-async def test_newest_of_eighty_thousand_adapters_is_known(collecting, until, store):
-    async with answering(answers()["adapters"]()) as server:
-        await settled(collecting, until, store, server.port)
-    assert store.snapshot().records(LORA).values[0].running == {"a-79999"}
-
-
-async def test_limits_are_those_that_were_set_and_the_remedy_names_the_flag(collecting, until, store):
-    page = HONEST + b"".join(b'vllm:num_requests_waiting_x{n="%d"} 1\n' % number for number in range(50))
-    page += b"".join(b'vllm:prefix_cache_hits_total{n="%d"} 1\n' % number for number in range(11))
+@pytest.mark.parametrize(
+    ("limits", "contact", "why", "flag"),
+    [
+        ({"family_series": 10}, Contact.READ_IN_PART, "more than 10 series", "--max-page-series"),
+        ({"page_bytes": 1000}, Contact.NO_PAGE, "larger than 1000 bytes", "--max-page-size"),
+    ],
+)
+async def test_limits_are_those_that_were_set_and_the_remedy_names_the_flag(settled, limits, contact, why, flag):
+    page = HONEST + series("vllm:num_requests_waiting_x", 50) + series("vllm:prefix_cache_hits_total", 11)
     async with answering(whole(page)) as server:
-        condition, seen, _ = await settled(collecting, until, store, server.port, family_series=10)
-        assert (condition.contact, set(seen)) == (Contact.READ_IN_PART, {"family_series"})
-        assert "more than 10 series" in condition.why
-        assert "--max-page-series" in condition.remedy
-    async with answering(whole(page)) as server:
-        condition, seen, _ = await settled(collecting, until, store, server.port, page_bytes=1000)
-        assert (condition.contact, set(seen)) == (Contact.NO_PAGE, {"page_bytes"})
-        assert "larger than 1000 bytes" in condition.why
-        assert "--max-page-size" in condition.remedy
+        condition, seen, _ = await settled(server, **limits)
+    assert (condition.contact, seen) == (contact, set(limits))
+    assert why in condition.why
+    assert flag in condition.remedy
 
 
-async def test_server_that_mends_its_page_is_well_again(collecting, until, store):
-    many = HONEST + b"".join(b'vllm:prefix_cache_hits_total{n="%d"} 1\n' % number for number in range(2_000))
-    async with answering(whole(many)) as server:
-        condition, _, collector = await settled(collecting, until, store, server.port)
+async def test_server_that_mends_its_page_is_well_again(settled, until):
+    async with answering(whole(HONEST + series("vllm:prefix_cache_hits_total", 2_000))) as server:
+        condition, _, collector = await settled(server)
         assert condition.contact is Contact.READ_IN_PART
         server.answer = whole(HONEST)
         await until(lambda: collector.conditions.all[0][1].contact is Contact.ANSWERS)
 
 
-async def test_server_that_is_well_every_other_time_is_not_logged_each_time(collecting, until, store):
+async def test_server_that_is_well_every_other_time_is_not_logged_each_time(settled, until):
     good, bad = whole(HONEST), whole(HONEST * 10)
 
     async def write(writer: asyncio.StreamWriter) -> None:
@@ -118,7 +125,7 @@ async def test_server_that_is_well_every_other_time_is_not_logged_each_time(coll
 
     with capture_logs() as logs:
         async with answering(write) as server:
-            await settled(collecting, until, store, server.port, page_bytes=len(HONEST))
+            await settled(server, page_bytes=len(HONEST))
             await until(lambda: server.asked >= 40)
     assert 1 <= sum(entry["event"] == "endpoint not read" for entry in logs) <= 6
 
@@ -132,10 +139,9 @@ async def test_server_whose_pages_cost_much_is_asked_less_often(collecting, unti
 
 
 @pytest.mark.parametrize("kind", ["too many models", "deep JSON", "wide JSON", "long models"])
-async def test_list_of_models_made_to_be_expensive(collecting, until, store, kind):
+async def test_list_of_models_made_to_be_expensive(settled, store, kind):
     async with answering(answers()[kind]()) as server:
-        feed = Feed(ModelsDataSource(ModelsSourceParameters(timeout="60s")), (ModelsDataExtractor(),))
-        condition, _, _ = await settled(collecting, until, store, server.port, feed)
+        condition, _, _ = await settled(server, models())
     assert condition.used
     assert not store.snapshot().records(MODELS).values[0]
 
@@ -156,34 +162,27 @@ async def test_adapters_of_a_server_are_bounded_in_number_and_length():
     assert (len(adapters.running), adapters.waiting) == (1000, {"z"})
 
 
-async def test_page_that_is_beyond_the_limit_of_a_plain_fetch(until):
-    async with answering(answers()["too large"]()) as server:
-        source = MetricsDataSource()
-        with pytest.raises(PageError, match="larger than 8388608 bytes"):
-            await source.fetch(Endpoint("e", "127.0.0.1", server.port))
-        await source.close()
-
-
-def models(timeout: str = "60s") -> Feed:
-    return Feed(ModelsDataSource(ModelsSourceParameters(timeout=timeout)), (ModelsDataExtractor(),))
-
-
-async def test_too_long_list_of_models_is_not_explained_with_the_limit_of_metrics_pages(collecting, until, store):
-    async with answering(whole(b'{"data":[' + b" " * 3 * 2**20 + b"]}")) as server:
-        with capture_logs() as logs:
-            _, seen, _ = await settled(collecting, until, store, server.port, models())
-    (entry,) = [entry for entry in logs if entry["event"] == "endpoint not read"]
-    assert "larger than 2097152 bytes" in entry["reason"]
-    assert entry["remedy"] == "check the path of the source: pages of its kind are not so large"
-    assert set(seen) == {"page_bytes"}
-
-
-async def test_limit_of_the_operator_below_that_of_the_source_is_named(collecting, until, store):
-    async with answering(whole(b'{"data":[' + b" " * 2000 + b"]}")) as server:
-        with capture_logs() as logs:
-            await settled(collecting, until, store, server.port, models(), page_bytes=1000)
-    (entry,) = [entry for entry in logs if entry["event"] == "endpoint not read"]
-    assert "--max-page-size" in entry["remedy"]
+@pytest.mark.parametrize(
+    ("size", "limits", "reason", "remedy"),
+    [
+        (
+            3 * 2**20,
+            {},
+            "larger than 2097152 bytes",
+            "check the path of the source: pages of its kind are not so large",
+        ),
+        (2000, {"page_bytes": 1000}, "larger than 1000 bytes", "--max-page-size"),
+    ],
+    ids=["limit of the source", "lower limit of the operator"],
+)
+async def test_too_long_list_of_models_is_explained_with_the_limit_that_it_exceeds(
+    settled, size, limits, reason, remedy
+):
+    async with answering(whole(b'{"data":[' + b" " * size + b"]}")) as server:
+        condition, seen, _ = await settled(server, models(), **limits)
+    assert reason in condition.why
+    assert remedy in condition.remedy
+    assert seen == {"page_bytes"}
 
 
 async def test_all_whole_pages_together_are_limited_and_small_ones_come_through(collecting, until, store):
@@ -233,10 +232,10 @@ def test_whole_pages_give_back_what_they_took(steps):
         assert reading.incomplete_bytes == sum(max(size - 65_536, 0) for size in sizes)
 
 
-async def test_page_with_impossible_values_is_shown_as_read_in_part(collecting, until, store):
+async def test_page_with_impossible_values_is_shown_as_read_in_part(settled, store):
     page = b"vllm:num_requests_waiting -5\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"
     async with answering(whole(page)) as server:
-        condition, _, _ = await settled(collecting, until, store, server.port)
+        condition, _, _ = await settled(server)
     assert condition.contact is Contact.READ_IN_PART
-    assert condition.why == ("the page has impossible values: vllm:num_requests_waiting is -5; they count as unknown")
+    assert condition.why == "the page has impossible values: vllm:num_requests_waiting is -5; they count as unknown"
     assert math.isnan(store.snapshot().column(WAITING)[0])

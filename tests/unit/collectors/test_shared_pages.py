@@ -3,6 +3,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,18 +13,13 @@ from epp.pool.collectors.polling.poller import SharedPages
 from epp.routing.datastore import Datastore
 
 
-def stores_of(server, count: int) -> list[Datastore]:
-    stores = [Datastore(SystemClock()) for _ in range(count)]
-    for store in stores:
-        store.replace([server.endpoint()])
-    return stores
-
-
-async def read_by(stores, metrics_feed, collecting, until, shared) -> int:
-    """Collect for a pool in each store until each has read five pages; return how many all have read."""
+@pytest.mark.parametrize("shares", [True, False])
+async def test_pools_that_share_pages_use_those_of_each_other(server, metrics_feed, collecting, until, shares):
+    shared = SharedPages(SystemClock()) if shares else None
+    stores = [Datastore(SystemClock()) for _ in range(4)]
     read: Counter[int] = Counter()
 
-    def count(store: Datastore) -> None:
+    def count_reports(store: Datastore) -> None:
         report = store.report
 
         def counted(*arguments) -> None:
@@ -33,22 +29,12 @@ async def read_by(stores, metrics_feed, collecting, until, shared) -> int:
         store.report = counted
 
     for store in stores:
-        count(store)
+        store.replace([server.endpoint()])
+        count_reports(store)
         await collecting(store, metrics_feed(interval="200ms"), shared=shared)
     await until(lambda: len(read) == len(stores) and min(read.values()) >= 5)
-    return sum(read.values())
-
-
-async def test_pools_use_the_pages_of_each_other(server, metrics_feed, collecting, until):
-    stores = stores_of(server, 4)
-    read = await read_by(stores, metrics_feed, collecting, until, SharedPages(SystemClock()))
-    assert len(server.asked) < read
+    assert (len(server.asked) < sum(read.values())) is shares
     assert {float(store.snapshot().column(WAITING)[0]) for store in stores} == {3.0}
-
-
-async def test_pools_that_share_nothing_ask_for_themselves(server, metrics_feed, collecting, until):
-    read = await read_by(stores_of(server, 4), metrics_feed, collecting, until, None)
-    assert len(server.asked) >= read
 
 
 @given(st.lists(st.tuples(st.sampled_from("jlpt"), st.sampled_from("ab")), max_size=60))

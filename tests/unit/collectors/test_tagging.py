@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from epp.framework import Candidates, Column, Endpoint, ManualClock, Topology
 from epp.framework.datalayer import EveryEndpoint, Report, Tagger, every_endpoint
 from epp.framework.snapshot import TOPOLOGY
-from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
+from tests.support.scripted_source import Errors
 
 LENGTH = Column("length", "letters")
 
@@ -43,14 +43,6 @@ class Length(Tagger):
         return Report({LENGTH: len(endpoint.labels.get("zone", ""))})
 
 
-class Errors(CollectorObserver):
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str]] = []
-
-    def extract_error(self, source_type: str, extractor_type: str) -> None:
-        self.seen.append((source_type, extractor_type))
-
-
 def endpoint(name: str, **labels: str) -> Endpoint:
     return Endpoint(name, "10.0.0.1", 8000, labels=labels)
 
@@ -70,23 +62,18 @@ def lengths(store: Datastore) -> list[float]:
     return snapshot.column(LENGTH)[snapshot.slots].tolist()
 
 
-def test_endpoints_are_tagged_when_they_are_there_join_and_change(store):
+def test_endpoints_are_tagged_when_they_are_there_join_and_change_and_untagged_when_they_leave(store):
     store.replace([endpoint("a", zone="z1")])
-    Tagging(store, [Zone(), Length()])
+    tagging = Tagging(store, [Zone(), Length()])
     assert zones(store) == ["z1"]
     store.replace([endpoint("a", zone="z1"), endpoint("b", zone="zone-2")])
     assert zones(store) == ["z1", "zone-2"]
     store.replace([endpoint("a", zone="z33"), endpoint("b", zone="zone-2")])
-    assert zones(store) == ["z33", "zone-2"]
-    assert lengths(store) == [3.0, 6.0]
-
-
-def test_slot_of_one_that_left_does_not_keep_its_tags(store):
-    Tagging(store, [Length()])
-    store.replace([endpoint("a", zone="z1")])
+    assert (zones(store), lengths(store)) == (["z33", "zone-2"], [3.0, 6.0])
+    tagging.replace([Length()])
     store.replace([])
-    store.replace([endpoint("b")])
-    assert lengths(store) == [0.0]
+    store.replace([endpoint("c")])  # in the slot of a
+    assert (zones(store), lengths(store)) == ([""], [0.0])
 
 
 def test_tagger_that_raises_is_counted_and_changes_nothing_else(store):
@@ -213,30 +200,24 @@ async def test_round_through_all_ends_however_often_all_are_to_be_tagged_anew(st
 
 async def test_some_endpoints_need_not_wait_for_the_round_through_all(store, weather):
     tagger, tagging = weather
-    tagging.retag(tagger, every_endpoint)
+    tagging.retag(tagger, EveryEndpoint(first=lambda endpoint: endpoint.name == "e07"))
     async with followed(tagging):
-        await step(lambda: len(tagger.asked) == 4)
+        await step(lambda: zones(store) == [*["rain"] * 7, "sun", *["rain"] * 12])
+        await step(lambda: len(tagger.asked) == 5)
         tagger.now = "snow"
         tagging.retag(tagger, lambda endpoint: endpoint.name in {"e00", "e19"})
         await step(lambda: zones(store).count("snow") == 2)
-        assert zones(store).count("rain") == 18
+        assert zones(store).count("rain") == 17
         await step(lambda: "rain" not in zones(store))
     assert zones(store)[0] == zones(store)[19] == "snow"  # nothing older is written over them
 
 
-async def test_round_through_all_tags_some_of_them_first(store, weather):
-    tagger, tagging = weather
-    tagging.retag(tagger, EveryEndpoint(first=lambda endpoint: endpoint.name == "e19"))
-    async with followed(tagging):
-        await step(lambda: zones(store) == [*["rain"] * 19, "sun"])
-        await step(lambda: zones(store) == ["sun"] * 20)
-
-
-async def test_of_two_taggers_only_the_one_that_knows_more_is_asked(store):
+async def test_tagger_that_knows_nothing_more_is_not_asked(store):
     store.replace(pool(3))
     weather, length = Weather(), Length()
     tagging = Tagging(store, [weather, length])
     weather.asked.clear()
+    tagging.replace([weather, length])
     async with followed(tagging):
         tagging.retag(length, every_endpoint)
         tagging.retag(length, lambda _: True)
@@ -317,12 +298,6 @@ async def test_taggers_that_are_gone_write_nothing_more(store, weather):
     assert zones(store) == [""] * 20
 
 
-def test_same_taggers_again_tag_nobody(weather):
-    tagger, tagging = weather
-    tagging.replace([tagger])
-    assert tagger.asked == []
-
-
 ZONES = st.sampled_from(["z1", "zone-2", ""])
 POOLS = st.dictionaries(st.sampled_from("abc"), ZONES)
 STEPS = st.lists(st.one_of(POOLS, st.sets(st.sampled_from([0, 1]))), max_size=8)
@@ -397,7 +372,6 @@ def test_after_any_changes_each_endpoint_has_the_tag_that_was_told_last(steps):
     asyncio.run(run())
 
 
-@pytest.mark.asyncio
 async def test_another_pool_comes_with_the_tags_of_other_taggers_that_were_made_in_turns(store):
     store.replace([endpoint("kept", zone="zone"), endpoint("changed", zone="z"), endpoint("gone", zone="z1")])
     tagging = Tagging(store, [Zone()])
@@ -418,7 +392,6 @@ async def test_another_pool_comes_with_the_tags_of_other_taggers_that_were_made_
     assert lengths(store)[-1] == 4.0
 
 
-@pytest.mark.asyncio
 async def test_endpoint_that_comes_while_others_are_tagged_is_tagged_too(store):
     tagging, wanted = Tagging(store, []), [endpoint(f"e{number}", zone="z") for number in range(8)]
     making = asyncio.create_task(tagging.tags_of(lambda: wanted, [Length()]))
