@@ -3,7 +3,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import msgspec
 import pytest
@@ -11,8 +12,10 @@ from aiohttp import web
 
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import DataSource, Feed
+from epp.framework.endpoint import EndpointTrust
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.polling.collector import Collector
+from epp.pool.collectors.sources.probes import EndpointTls
 from epp.routing.datastore import Datastore
 from tests.support.ports import reserved_ports
 
@@ -85,6 +88,29 @@ async def metrics_feed() -> AsyncIterator[Callable[..., Feed]]:
     yield make
     for source in sources:
         await source.close()
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[Callable[..., MetricsDataSource]]:
+    """Make sources of metrics that are closed in the end, with the trust of a gateway if any."""
+    made: list[MetricsDataSource] = []
+
+    def make(trust: EndpointTrust | None = None, **parameters: object) -> MetricsDataSource:
+        made.append(MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters)))
+        made[-1].endpoint_tls = None if trust is None else EndpointTls(trust)
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+@pytest.fixture
+def deaf_port() -> Iterator[int]:
+    """A port that is bound, so that no server listens on it, but refuses connections."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        yield deaf.getsockname()[1]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 import asyncio
 import math
-import socket
 
 import pytest
 import uvloop
@@ -11,22 +10,27 @@ import uvloop
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import Contact, Feed
 from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE
-from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.polling.collector import Collector
 from epp.pool.collectors.sources.http import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.routing.datastore import Datastore
+from tests.support.hostile_servers import answering, whole
 from tests.support.scripted_source import PAGE, Counting, Errors, Length, Script, value
+from tests.support.waiting import until
 
 E = Endpoint("e", "10.0.0.1", 8000)
 
 
+def contacts(collector: Collector) -> list[Contact]:
+    return [condition.contact for _, condition in collector.conditions.all]
+
+
 async def test_endpoint_that_no_feed_asks_is_probed(metrics_feed, store, server, until, collecting):
     collector = await collecting(store, metrics_feed(port=1))
-    contacts = lambda: [condition.contact for _, condition in collector.conditions.all]  # noqa: E731
-    await until(lambda: contacts() == [Contact.ANSWERS])
+    await until(lambda: contacts(collector) == [Contact.ANSWERS])
     await server.stop()
     await until(lambda: value(store, REACHABLE) == 0)
-    assert contacts() == [Contact.REFUSED]
+    assert contacts(collector) == [Contact.REFUSED]
     await server.start()
     await until(lambda: value(store, REACHABLE) == 1)
     assert server.asked == []
@@ -35,14 +39,13 @@ async def test_endpoint_that_no_feed_asks_is_probed(metrics_feed, store, server,
 async def test_server_without_metrics_that_dies_is_unreachable(metrics_feed, store, server, until, collecting):
     server.status = 404
     collector = await collecting(store, metrics_feed())
-    contacts = lambda: [condition.contact for _, condition in collector.conditions.all]  # noqa: E731
-    await until(lambda: contacts() == [Contact.NO_PAGE])
+    await until(lambda: contacts(collector) == [Contact.NO_PAGE])
     assert value(store, REACHABLE) == 1
     await server.stop()
-    await until(lambda: contacts() == [Contact.REFUSED])
+    await until(lambda: contacts(collector) == [Contact.REFUSED])
     assert value(store, REACHABLE) == 0
     await server.start()
-    await until(lambda: contacts() == [Contact.NO_PAGE])
+    await until(lambda: contacts(collector) == [Contact.NO_PAGE])
 
 
 async def test_https_endpoint_that_joins_a_gateway_without_tls_is_not_used(server, collecting):
@@ -95,7 +98,7 @@ async def test_server_that_hangs_becomes_unreachable(metrics_feed, store, server
     await until(lambda: len(server.asked) >= 3)  # a busy server reads a request after the poll has timed out
 
 
-async def test_polls_follow_the_pool(metrics_feed, server, until, collecting):
+async def test_polls_follow_the_pool_until_the_collector_stops(metrics_feed, server, until, collecting, deaf_port):
     store = Datastore(SystemClock())
     a, b = server.endpoint("a"), server.endpoint("b")
     collector = await collecting(store, metrics_feed())
@@ -106,18 +109,10 @@ async def test_polls_follow_the_pool(metrics_feed, server, until, collecting):
     store.replace([b])
     await until(lambda: collector.feed_count == 1)
     assert math.isnan(value(store, slot=0))
-    with socket.socket() as deaf:  # bound, so nobody else listens there, but not listening
-        deaf.bind(("127.0.0.1", 0))
-        moved = Endpoint("b", "127.0.0.1", deaf.getsockname()[1])  # the same name elsewhere is another endpoint
-        store.replace([moved])
-        await until(lambda: value(store, REACHABLE, slot=store.snapshot().slots[0]) == 0)
-
-
-async def test_stopped_collector_does_not_follow_the_pool(metrics_feed, server, collecting):
-    store = Datastore(SystemClock())
-    collector = await collecting(store, metrics_feed())
+    store.replace([Endpoint("b", "127.0.0.1", deaf_port)])  # the same name elsewhere is another endpoint
+    await until(lambda: value(store, REACHABLE, slot=store.snapshot().slots[0]) == 0)
     await collector.stop()
-    store.replace([server.endpoint()])
+    store.replace([a])
     assert collector.feed_count == 0
 
 
@@ -131,15 +126,13 @@ async def test_endpoint_that_gets_another_label_is_asked_with_it(until, collecti
     await until(lambda: source.asked[-1].labels == {"a": "b"})
 
 
-async def test_exporter_that_fails_beside_an_endpoint_takes_nothing_with_it(metrics_feed, server, until, collecting):
+async def test_exporter_that_fails_beside_an_endpoint_takes_nothing_with_it(
+    metrics_feed, store, until, collecting, deaf_port
+):
     errors = Errors()
-    with socket.socket() as deaf:  # bound, so nobody else listens there, but not listening
-        deaf.bind(("127.0.0.1", 0))
-        exporter = DcgmDataSource(DcgmSourceParameters(port=deaf.getsockname()[1], interval="10ms"))
-        store = Datastore(SystemClock())
-        store.replace([server.endpoint()])
-        await collecting(store, metrics_feed(), Feed(exporter, (DcgmExtractor(),)), observer=errors)
-        await until(lambda: errors.seen.count(("dcgm-data-source",)) >= 3)
+    exporter = DcgmDataSource(DcgmSourceParameters(port=deaf_port, interval="10ms"))
+    await collecting(store, metrics_feed(), Feed(exporter, (DcgmExtractor(),)), observer=errors)
+    await until(lambda: errors.seen.count(("dcgm-data-source",)) >= 3)
     assert value(store, REACHABLE) == 1
     await until(lambda: value(store) == 3)
 
@@ -147,9 +140,8 @@ async def test_exporter_that_fails_beside_an_endpoint_takes_nothing_with_it(metr
 async def test_exporter_beside_an_endpoint_is_read(server, until, collecting):
     server.page = b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 50\n'
     exporter = DcgmDataSource(DcgmSourceParameters(port=server.port, interval="10ms"))
-    endpoint = Endpoint("e", "127.0.0.1", 1)
     store = Datastore(SystemClock())
-    store.replace([endpoint])
+    store.replace([Endpoint("e", "127.0.0.1", 1)])
     await collecting(store, Feed(exporter, (DcgmExtractor(),)))
     await until(lambda: value(store, GPU_UTILIZATION) == 0.5)
     assert math.isnan(value(store, METRICS_AT))  # the engine has said nothing yet
@@ -175,27 +167,15 @@ def test_interval_of_no_length_is_refused():
 
 
 def test_runs_under_uvloop():
-    async def collect() -> float:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(PAGE)}\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode() + PAGE)
-            await writer.drain()
-            writer.close()
-
-        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
-        store = Datastore(SystemClock())
-        store.replace([Endpoint("e", "127.0.0.1", listening.sockets[0].getsockname()[1])])
-        feed = Feed(MetricsDataSource(MetricsSourceParameters()), (CoreMetricsExtractor(),))
+    async def collect() -> None:
+        store, feed = Datastore(SystemClock()), Feed(MetricsDataSource(), (CoreMetricsExtractor(),))
         collector = Collector(store, [feed], clock=SystemClock(), interval_seconds=0.01)
         await collector.start()
-        while math.isnan(value(store)):  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-        listening.close()
-        while value(store, REACHABLE) == 1:  # noqa: ASYNC110 - the same
-            await asyncio.sleep(0.005)
+        async with answering(whole(PAGE)) as server:
+            store.replace([Endpoint("e", "127.0.0.1", server.port)])
+            await until(lambda: value(store) == 3, "the page is read")
+        await until(lambda: value(store, REACHABLE) == 0, "the server is gone")
         await collector.stop()
         await feed.source.close()
-        return value(store)
 
-    assert uvloop.run(collect()) == 3
+    uvloop.run(collect())

@@ -108,9 +108,12 @@ async def test_endpoint_that_joins_after_a_replacement_is_asked_by_the_new_feeds
     await until(lambda: collector.feed_count == 0)
 
 
-async def test_another_extractor_makes_another_feed(store, metrics_feed, server, until, collecting):
+async def test_another_extractor_makes_another_feed_and_one_given_twice_is_asked_once(
+    store, metrics_feed, server, until, collecting
+):
     feed = metrics_feed()
-    collector = await collecting(store, feed)
+    collector = await collecting(store, feed, feed)
+    assert collector.feed_count == 1
     await until(lambda: value(store) == 3)
     await collector.replace([Feed(feed.source, (Length(),))])
     await until(lambda: value(store, RUNNING) == len(server.page))
@@ -175,12 +178,6 @@ async def test_replacement_outside_of_start_and_stop_starts_nothing(store, metri
     await collector.stop()
     await collector.replace([Feed(Counting(), ())])
     assert collector.feed_count == 0
-
-
-async def test_feed_given_twice_is_asked_once(store, metrics_feed, collecting):
-    feed = metrics_feed()
-    collector = await collecting(store, feed, feed)
-    assert collector.feed_count == 1
 
 
 async def test_endpoints_at_rest_are_polled_as_often_as_the_plugins_in_effect_trust_metrics(collecting):

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed, NotAskedError
 from epp.framework.snapshot import ANSWERS, REACHABLE
-from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
+from epp.pool.collectors.engine_metrics import CoreMetricsExtractor
 from epp.pool.collectors.polling import collector as capacity
 from epp.pool.collectors.polling.conditions import Reachability
 from epp.pool.collectors.polling.poll import CollectorObserver, Poll
@@ -36,13 +36,6 @@ def next_descriptor() -> int:
     return number
 
 
-@pytest.fixture
-async def source():
-    source = MetricsDataSource()
-    yield source
-    await source.close()
-
-
 class Starved(Script):
     plugin_type = "starved"
 
@@ -53,9 +46,9 @@ class Starved(Script):
 async def test_page_is_not_asked_for_with_a_descriptor_kept_for_others(server, source, soft_limit, next_descriptor):
     soft_limit(2 * next_descriptor)  # half is kept
     with pytest.raises(NotAskedError, match="all free file descriptors are reserved for listeners"):
-        await source.fetch(server.endpoint())
+        await source().fetch(server.endpoint())
     soft_limit(4 * next_descriptor)
-    assert await source.fetch(server.endpoint()) == server.page
+    assert await source().fetch(server.endpoint()) == server.page
 
 
 async def test_connection_in_the_last_part_of_what_polling_may_use_is_closed_after_the_page(
@@ -63,7 +56,7 @@ async def test_connection_in_the_last_part_of_what_polling_may_use_is_closed_aft
 ):
     for most in range(2 * next_descriptor, 4 * next_descriptor):
         soft_limit(most)
-        client = source.client_for(server.endpoint())
+        client = source().client_for(server.endpoint())
         with contextlib.suppress(NotAskedError), contextlib.closing(client):
             for _ in range(3):
                 await client.page()
@@ -83,13 +76,13 @@ async def test_thread_that_opens_files_takes_no_descriptor_that_a_poll_waited_fo
     for most in range(2 * next_descriptor, 4 * next_descriptor):
         soft_limit(most)
         with contextlib.suppress(NotAskedError):
-            await source.fetch(server.endpoint())
+            await source().fetch(server.endpoint())
             break  # one descriptor is left
     thread = threading.Thread(target=open_files)
     thread.start()
     try:
         for _ in range(20):
-            assert await source.fetch(server.endpoint()) == server.page
+            assert await source().fetch(server.endpoint()) == server.page
     finally:
         stop.set()
         thread.join()

@@ -2,39 +2,23 @@
 import asyncio
 import socket
 
-import msgspec
 import pytest
 
 from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import PageError, UnreachableError
 from epp.framework.input_errors import read_parameters
 from epp.pool.collectors.engine_metrics import MetricsDataSource, MetricsSourceParameters
-
-
-@pytest.fixture
-async def source():
-    """Make sources that are closed in the end."""
-    made = []
-
-    def make(**parameters: object) -> MetricsDataSource:
-        made.append(MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters)))
-        return made[-1]
-
-    yield make
-    for one in made:
-        await one.close()
+from tests.support.hostile_servers import Answer, answering
 
 
 async def test_page_comes_as_it_was_sent(server, source):
     assert await source().fetch(server.endpoint()) == b"vllm:num_requests_waiting 3\n"
     (request,) = server.asked
-    assert request.path == "/metrics"
-    assert request.headers["Accept-Encoding"] == "identity"
+    assert (request.path, request.headers["Accept-Encoding"]) == ("/metrics", "identity")
 
 
 async def test_path_and_port_are_the_configured_ones(server, source):
-    elsewhere = Endpoint("e", "127.0.0.1", 1)
-    await source(path="/prometheus/metrics?a=b", port=server.port).fetch(elsewhere)
+    await source(path="/prometheus/metrics?a=b", port=server.port).fetch(Endpoint("e", "127.0.0.1", 1))
     assert server.asked[0].path_qs == "/prometheus/metrics?a=b"
 
 
@@ -62,28 +46,13 @@ async def test_closed_port_is_a_refusal(server, source):
     assert failure.value.refused
 
 
-async def test_server_that_hangs_up_without_an_answer_is_a_refusal(source):
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    rude = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with rude:
-        with pytest.raises(UnreachableError) as failure:
-            await source().fetch(Endpoint("e", "127.0.0.1", rude.sockets[0].getsockname()[1]))
-    assert failure.value.refused
-
-
-async def test_server_that_does_not_answer_in_time_is_no_refusal(server, source):
+async def test_server_that_does_not_answer_or_accept_in_time_is_no_refusal(server, source):
     server.hanging = True
-    with pytest.raises(UnreachableError, match=r"did not answer within 0.05 s") as failure:
-        await source(timeout="50ms").fetch(server.endpoint())
-    assert not failure.value.refused
-
-
-async def test_server_that_never_accepts_is_no_refusal(source):
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as deaf, pytest.raises(UnreachableError) as failure:
-        await source(timeout="50ms").fetch(Endpoint("e", "127.0.0.1", deaf.getsockname()[1]))
-    assert not failure.value.refused
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as deaf:
+        for port in (server.port, deaf.getsockname()[1]):
+            with pytest.raises(UnreachableError, match=r"did not answer within 0.05 s") as failure:
+                await source(timeout="50ms").fetch(Endpoint("e", "127.0.0.1", port))
+            assert not failure.value.refused
 
 
 @pytest.mark.parametrize(
@@ -108,23 +77,6 @@ async def test_page_of_more_than_8_mib_is_refused(server, source):
         await source(timeout="60s").fetch(server.endpoint())
 
 
-async def test_what_is_no_http_is_refused(source):
-    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-server\r\n")
-        await writer.drain()
-        writer.close()
-
-    other = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with other:
-        with pytest.raises(PageError):
-            await source().fetch(Endpoint("e", "127.0.0.1", other.sockets[0].getsockname()[1]))
-
-
-async def test_plain_server_asked_for_tls_is_a_bad_page(server, source):
-    with pytest.raises(PageError, match="speaks plaintext HTTP, but is asked over TLS"):
-        await source(scheme="https").fetch(server.endpoint())
-
-
 async def test_cookies_are_not_sent_back(server, source):
     server.headers = {"Set-Cookie": "session=1"}
     one = source()
@@ -142,35 +94,42 @@ async def test_connection_that_the_server_has_closed_is_opened_again_without_a_f
     client.close()
 
 
-async def test_server_that_answers_in_its_own_way_is_read(source):
-    answers = [
+def raw(answer: bytes) -> Answer:
+    """Send these bytes, and close the connection."""
+
+    async def write(writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
         b"HTTP/1.0 200 OK\r\n\r\npage",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\npa\r\n2\r\nge\r\n0\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\npage",
         b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage and more",
-    ]
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answers.pop(0))
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as odd:
-        one, endpoint = source(), Endpoint("e", "127.0.0.1", odd.sockets[0].getsockname()[1])
-        assert [await one.fetch(endpoint) for _ in tuple(answers)] == [b"page"] * 4
+    ],
+)
+async def test_server_that_answers_in_its_own_way_is_read(source, answer):
+    async with answering(raw(answer)) as server:
+        assert await source().fetch(Endpoint("e", "127.0.0.1", server.port)) == b"page"
 
 
-async def test_page_that_is_cut_off_is_refused(source):
-    async def cut_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nvllm:num_requests_waiting 3")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(cut_off, "127.0.0.1", 0) as rude:
-        with pytest.raises(PageError, match="closed before the end of the answer"):
-            await source().fetch(Endpoint("e", "127.0.0.1", rude.sockets[0].getsockname()[1]))
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"SSH-2.0-server\r\n", "is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nvllm:", "closed before the end of the answer"),
+    ],
+)
+async def test_answer_that_is_no_http_or_cut_off_is_refused(source, answer, problem):
+    async with answering(raw(answer)) as server:
+        with pytest.raises(PageError, match=problem):
+            await source().fetch(Endpoint("e", "127.0.0.1", server.port))
 
 
 async def test_pages_asked_for_at_once_come_on_connections_of_their_own(server, source):
@@ -217,16 +176,11 @@ async def test_interval_and_port_tell_what_was_asked_for(source):
         ({"timeout": "0s"}, "timeout is '0s': write a duration above 0"),
         ({"clientCertPath": "a.pem"}, "belong together"),
         ({"scheme": "https", "caCertPath": "/nowhere/ca.pem"}, "caCertPath: there is no file '/nowhere/ca.pem'"),
+        ({"scheme": "https", "caCertPath": "FILE", "insecureSkipVerify": False}, r"ca.pem\) cannot be used"),
     ],
 )
-def test_bad_parameters_are_refused(parameters, problem):
-    with pytest.raises((ConfigurationError, ValueError), match=problem):
-        MetricsDataSource(read_parameters(MetricsSourceParameters, parameters))
-
-
-def test_certificate_file_that_is_none_is_refused(tmp_path):
+def test_bad_parameters_are_refused(tmp_path, parameters, problem):
     (tmp_path / "ca.pem").write_text("not a certificate")
-    with pytest.raises(ValueError, match=r"ca.pem\) cannot be used"):
-        MetricsDataSource(
-            MetricsSourceParameters(scheme="https", ca_cert_path=str(tmp_path / "ca.pem"), insecure_skip_verify=False)
-        )
+    given = {name: f"{tmp_path}/ca.pem" if value == "FILE" else value for name, value in parameters.items()}
+    with pytest.raises((ConfigurationError, ValueError), match=problem):
+        MetricsDataSource(read_parameters(MetricsSourceParameters, given))

@@ -9,13 +9,11 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from epp.framework import ConfigurationError, Endpoint
 from epp.framework.datalayer import Contact, DataSource, PageError, UnreachableError
 from epp.framework.endpoint import EndpointTrust
-from epp.pool.collectors.engine_metrics import MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.sources.probes import ConnectionProbe, EndpointTls
 from tests.support import certificates
 
@@ -83,21 +81,6 @@ async def plain() -> AsyncIterator[Server]:
         yield server
 
 
-@pytest.fixture
-async def source():
-    """Make sources that are closed in the end, with the trust of a gateway if any."""
-    made = []
-
-    def make(trust: EndpointTrust | None = None, **parameters: object) -> MetricsDataSource:
-        made.append(MetricsDataSource(msgspec.convert(parameters, MetricsSourceParameters)))
-        made[-1].endpoint_tls = None if trust is None else EndpointTls(trust)
-        return made[-1]
-
-    yield make
-    for one in made:
-        await one.close()
-
-
 def at(server: Server, host: str = "localhost", *, tls: bool = True) -> Endpoint:
     return Endpoint("e", "127.0.0.1", server.port, host=host, tls=tls)
 
@@ -154,7 +137,7 @@ async def test_server_that_neither_answers_nor_speaks_tls_has_closed_the_connect
     async with await asyncio.start_server(close, "127.0.0.1", 0) as listening:
         endpoint = Endpoint("e", "127.0.0.1", listening.sockets[0].getsockname()[1])
         error = await failure(source(), endpoint)
-    assert error.contact is Contact.REFUSED
+    assert (error.contact, error.refused) == (Contact.REFUSED, True)
     assert "closed without an answer" in str(error)
 
 
@@ -186,9 +169,6 @@ async def test_answer_that_asks_for_https_is_believed_after_a_handshake(context,
     with proxy_that_asks_for_https(context, speaks_tls=True) as port:
         error = await failure(source(), Endpoint("e", "127.0.0.1", port))
     assert error.contact is Contact.SPEAKS_TLS
-
-
-async def test_answer_that_only_mentions_https_is_a_bad_page(context, source):
     with proxy_that_asks_for_https(context, speaks_tls=False) as port, pytest.raises(PageError, match="answered 400"):
         await source().fetch(Endpoint("e", "127.0.0.1", port))
 
@@ -198,12 +178,12 @@ async def test_wrong_protocol_of_the_source_alone_is_a_bad_page(secure, plain, s
     with pytest.raises(PageError, match="speaks TLS") as raised:
         await source(port=secure.port).fetch(beside)
     assert raised.value.remedy == "write scheme: https in the parameters of metrics-data-source"
-    with pytest.raises(PageError, match="speaks plaintext HTTP") as raised:
+    with pytest.raises(PageError, match="speaks plaintext HTTP, but is asked over TLS") as raised:
         await source(scheme="https").fetch(at(plain, tls=False))
     assert raised.value.remedy == "write scheme: http in the parameters of metrics-data-source"
 
 
-async def test_probe_connects_as_requests_would(secure, plain, authority):
+async def test_probe_connects_as_requests_would(secure, plain, authority, deaf_port):
     trusting, elsewhere = ConnectionProbe(EndpointTls(EndpointTrust(authority))), ConnectionProbe(None)
     for probe, endpoint in [
         (trusting, at(secure)),
@@ -212,13 +192,12 @@ async def test_probe_connects_as_requests_would(secure, plain, authority):
         (trusting, at(plain, tls=False)),
     ]:
         assert await probe.fetch(endpoint) == b""
-    distrusting = ConnectionProbe(EndpointTls(EndpointTrust()))
-    assert (await failure(distrusting, at(secure))).contact is Contact.NOT_TRUSTED
-    assert (await failure(trusting, at(plain))).contact is Contact.SPEAKS_PLAINTEXT
-    with socket.socket() as deaf:  # bound, so nobody else listens there, but not listening
-        deaf.bind(("127.0.0.1", 0))
-        error = await failure(trusting, Endpoint("e", "127.0.0.1", deaf.getsockname()[1]))
-    assert error.contact is Contact.REFUSED
+    for probe, endpoint, contact in [
+        (ConnectionProbe(EndpointTls(EndpointTrust())), at(secure), Contact.NOT_TRUSTED),
+        (trusting, at(plain), Contact.SPEAKS_PLAINTEXT),
+        (trusting, Endpoint("e", "127.0.0.1", deaf_port), Contact.REFUSED),
+    ]:
+        assert (await failure(probe, endpoint)).contact is contact
 
 
 def test_file_of_authorities_that_is_none_is_refused(tmp_path):
