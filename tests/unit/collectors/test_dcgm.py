@@ -26,38 +26,28 @@ def utilization(page: bytes, endpoint: Endpoint) -> float:
     return DcgmExtractor().extract(page, endpoint).columns[GPU_UTILIZATION]
 
 
+RENAMED = (
+    b'DCGM_FI_DEV_GPU_UTIL{exported_namespace="serving",exported_pod="a",namespace="gpu",pod="dcgm-x"} 10\n'
+    b'DCGM_FI_DEV_GPU_UTIL{exported_namespace="serving",exported_pod="b",namespace="gpu",pod="dcgm-x"} 20\n'
+)
+
+
 @pytest.mark.parametrize(
-    ("endpoint", "expected"),
+    ("page", "endpoint", "expected"),
     [
-        (pod("llama-0"), 0.72),  # its GPUs are at 35 and 72 percent
-        (pod("llama-1"), 0.9),
-        (pod("llama-0", "research"), 1.0),
-        (pod("llama-1-rank-3"), 0.9),  # one of several ports of the pod
+        (PODS, pod("llama-0"), 0.72),  # its GPUs are at 35 and 72 percent
+        (PODS, pod("llama-1"), 0.9),
+        (PODS, pod("llama-0", "research"), 1.0),
+        (PODS, pod("llama-1-rank-3"), 0.9),  # one of several ports of the pod
+        (PODS, pod("llama-2"), math.nan),  # it has no GPU there
+        (NO_PODS, pod("anyone", "anywhere"), 0.82),
+        (RENAMED, pod("a"), 0.1),  # by a Prometheus that has labels of these names itself
+        (MIG, pod("llama-0"), 0.275),  # a MIG instance counts by its engine activity
+        (MIG, pod("llama-1"), 0.4),  # a whole GPU
     ],
 )
-def test_busiest_gpu_of_the_pod_counts(endpoint, expected):
-    assert utilization(PODS, endpoint) == pytest.approx(expected)
-
-
-def test_pod_without_a_gpu_on_the_page_is_unknown():
-    assert math.isnan(utilization(PODS, pod("llama-2")))
-
-
-def test_gpus_without_a_pod_count_for_everyone():
-    assert utilization(NO_PODS, pod("anyone", "anywhere")) == pytest.approx(0.82)
-
-
-def test_labels_that_a_prometheus_renamed_go_before_its_own():
-    page = (
-        b'DCGM_FI_DEV_GPU_UTIL{exported_namespace="serving",exported_pod="a",namespace="gpu",pod="dcgm-x"} 10\n'
-        b'DCGM_FI_DEV_GPU_UTIL{exported_namespace="serving",exported_pod="b",namespace="gpu",pod="dcgm-x"} 20\n'
-    )
-    assert utilization(page, pod("a")) == pytest.approx(0.1)
-
-
-def test_mig_instance_counts_by_its_engine_activity():
-    assert utilization(MIG, pod("llama-0")) == 0.275
-    assert utilization(MIG, pod("llama-1")) == 0.4  # a whole GPU
+def test_busiest_gpu_of_the_pod_counts_or_of_all_where_none_has_a_pod(page, endpoint, expected):
+    assert utilization(page, endpoint) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize("value", ["NaN", "9223372036854775794", "-1"])
@@ -72,14 +62,11 @@ def test_page_of_something_else_is_refused():
         utilization(b"vllm:num_requests_waiting 3\n", pod("a"))
 
 
-async def test_exporter_is_asked_at_the_address_of_the_endpoint(server):
+async def test_exporter_is_asked_at_the_address_of_the_endpoint_and_is_something_beside_it(server):
     one = source(port=server.port)
     await one.fetch(Endpoint("e", "127.0.0.1", 8000))
     await one.close()
     assert server.asked[0].path == "/metrics"
-
-
-def test_exporter_is_something_beside_the_endpoint():
     assert (source().port, source().interval_seconds) == (9400, 1.0)
     assert not Feed(source(), (DcgmExtractor(),)).asks(pod("a"))
 

@@ -20,6 +20,7 @@ from epp.framework.snapshot import (
     WAITING,
     Column,
 )
+from epp.pool.collectors.engine import BUILT_IN, SERIES_PREFIXES
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, CoreMetricsParameters
 
 DATA = Path(__file__).parents[2] / "data"
@@ -28,32 +29,20 @@ VLLM = "vllm-0.32/metrics-busy.txt"
 TRITON = "triton/metrics.txt"
 TRITON_LLM = "triton-tensorrt-llm/metrics.txt"
 
+COLUMNS = (WAITING, RUNNING, KV_USAGE, KV_BLOCK_TOKENS, KV_BLOCKS, PREFIX_QUERY_TOKENS, PREFIX_HIT_TOKENS)
 SAID = {
-    # Ranks 0 and 1, two pipeline stages each: 7 + 4 waiting, 5 + 2 running, 1024 + 1000 pages; the fuller cache is
-    # that of rank 1. 30000 + 12000 prompt tokens, of which 9000 were on the device and 1500 on the host.
-    RANKS: {
-        WAITING: 11,
-        RUNNING: 7,
-        KV_USAGE: 0.88,
-        KV_BLOCK_TOKENS: 64,
-        KV_BLOCKS: 2024,
-        PREFIX_QUERY_TOKENS: 42000,
-        PREFIX_HIT_TOKENS: 10500,
-    },
-    "sglang/metrics-underscore.txt": {
-        WAITING: 3,
-        RUNNING: 12,
-        KV_USAGE: 0.28,
-        KV_BLOCK_TOKENS: 64,
-        KV_BLOCKS: 11147,
-        PREFIX_QUERY_TOKENS: 8128,
-        PREFIX_HIT_TOKENS: 2048,
-    },
-    "trtllm-serve/metrics.txt": {WAITING: 2, RUNNING: 6, KV_USAGE: 0.375, KV_BLOCK_TOKENS: 32, KV_BLOCKS: 6240},
-    TRITON_LLM: {WAITING: 3, RUNNING: 8, KV_USAGE: 0.4875, KV_BLOCK_TOKENS: 64, KV_BLOCKS: 6400},
-    TRITON: {WAITING: 14},  # 3 + 11 over its models; how many run nobody says
-    "tgi/metrics.txt": {WAITING: 9, RUNNING: 4},
-    "lmdeploy/metrics.txt": {WAITING: 5, RUNNING: 15, KV_USAGE: 0.75},  # ranks 0 and 1
+    name: {column: number for column, number in zip(COLUMNS, numbers, strict=False) if number is not None}
+    for name, numbers in {
+        # Ranks 0 and 1, two pipeline stages each: 7 + 4 waiting, 5 + 2 running, 1024 + 1000 pages; the fuller cache
+        # is that of rank 1. 30000 + 12000 prompt tokens, of which 9000 were on the device and 1500 on the host.
+        RANKS: (11, 7, 0.88, 64, 2024, 42000, 10500),
+        "sglang/metrics-underscore.txt": (3, 12, 0.28, 64, 11147, 8128, 2048),
+        "trtllm-serve/metrics.txt": (2, 6, 0.375, 32, 6240),
+        TRITON_LLM: (3, 8, 0.4875, 64, 6400),
+        TRITON: (14,),  # 3 + 11 over its models; how many run nobody says
+        "tgi/metrics.txt": (9, 4),
+        "lmdeploy/metrics.txt": (5, 15, 0.75),  # ranks 0 and 1
+    }.items()
 }
 
 
@@ -70,14 +59,9 @@ def extractor(**parameters: object) -> CoreMetricsExtractor:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_page_of_a_labelled_engine_says_all(name):
+def test_page_of_a_labelled_engine_says_all_and_is_recognised_without_a_label(name):
     report = extractor().extract(page(name), endpoint(name.partition("/")[0]))
-    assert report.columns == SAID[name]
-    assert report.attributes == {}
-
-
-@pytest.mark.parametrize("name", SAID)
-def test_engine_is_recognised_by_its_page_where_no_label_names_it(name):
+    assert (report.columns, report.attributes) == (SAID[name], {})
     assert extractor().extract(page(name), endpoint()).columns == SAID[name]
 
 
@@ -107,11 +91,6 @@ def test_gauges_of_block_numbers_go_before_labels_one_by_one():
     assert (said[KV_BLOCK_TOKENS], said[KV_BLOCKS]) == (16, 100)
 
 
-def test_rank_without_a_finite_number_counts_for_nothing():
-    some = b'sglang:num_queue_reqs{dp_rank="0"} NaN\nsglang:num_queue_reqs{dp_rank="1"} 4\n'
-    assert extractor().extract(some, endpoint("sglang")).columns[WAITING] == 4
-
-
 def test_labelled_endpoint_is_not_read_as_another_engine():
     with pytest.raises(PageError, match=r"'vllm', but series of SGLang: set .* llm-d.ai/engine-type to sglang"):
         extractor().extract(page(RANKS), endpoint("vllm"))
@@ -127,29 +106,20 @@ def test_vllm_page_is_recognised_where_the_default_is_another_engine():
     assert said[WAITING] == 7
 
 
-def test_endpoint_that_changes_its_engine_is_recognised_again():
+def test_endpoint_that_changes_its_engine_is_recognised_again_and_each_for_itself():
     one = extractor()
     names = [RANKS, VLLM, RANKS, TRITON, TRITON_LLM]
     assert [one.extract(page(name), endpoint()).columns[WAITING] for name in names] == [11, 7, 11, 14, 3]
-
-
-def test_endpoints_are_recognised_each_for_itself():
-    one = extractor()
     for _ in range(2):
         assert one.extract(page(RANKS), endpoint(name="a")).columns[WAITING] == 11
         assert one.extract(page(VLLM), endpoint(name="b")).columns[WAITING] == 7
 
 
-def test_recognised_engine_is_tried_first_the_next_time():
+def test_recognised_engine_is_tried_first_the_next_time_and_a_hint_is_of_the_default_engine():
     one = extractor()
     one.extract(page(RANKS), endpoint())
     both = page(RANKS) + b"vllm:num_requests_waiting 99\n"
     assert one.extract(both, endpoint()).columns[WAITING] == 11
-
-
-def test_hint_speaks_of_the_default_engine_once_an_endpoint_fell_silent():
-    one = extractor()
-    one.extract(page(RANKS), endpoint())
     with pytest.raises(PageError, match="no series of engine 'vllm': it is empty"):
         one.extract(b"", endpoint())
 
@@ -165,29 +135,24 @@ def custom(*entries: tuple[str, str], engine: str = "sglang") -> dict:
     return {"engineConfigs": [{"name": engine, "customMetrics": metrics}]}
 
 
-def test_custom_metric_becomes_a_column_of_its_name():
-    one = extractor(**custom(("prealloc", "sglang:num_decode_prealloc_queue_reqs")))
-    said = one.extract(page(RANKS), endpoint()).columns
-    assert said[Column("prealloc", "")] == 9  # the highest of 2 and 9
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        ("sglang:num_decode_prealloc_queue_reqs", 9),  # the highest of 2 and 9
+        ('sglang:num_decode_prealloc_queue_reqs{dp_rank="0"}', 2),
+        ("nowhere", math.nan),
+        ("sglang:fwd_occupancy", math.nan),  # it is no number
+    ],
+)
+def test_custom_metric_becomes_a_column_of_its_name(spec, value):
+    said = extractor(**custom(("mine.0", spec))).extract(page(RANKS), endpoint()).columns
+    assert said[Column("mine.0", "")] == pytest.approx(value, nan_ok=True)
     assert said[WAITING] == 11  # what is built in stays
 
 
-def test_labels_of_a_custom_metric_mean_one_series():
-    one = extractor(**custom(("prealloc.0", 'sglang:num_decode_prealloc_queue_reqs{dp_rank="0"}')))
-    assert one.extract(page(RANKS), endpoint()).columns[Column("prealloc.0", "")] == 2
-
-
-def test_custom_metric_that_is_absent_or_no_number_is_unknown():
-    one = extractor(**custom(("a", "nowhere"), ("b", "sglang:fwd_occupancy")))
-    said = one.extract(page(RANKS), endpoint()).columns
-    assert math.isnan(said[Column("a", "")])
-    assert math.isnan(said[Column("b", "")])
-
-
 def test_extractor_says_what_it_can_fill():
-    core = {WAITING, RUNNING, KV_USAGE, KV_BLOCK_TOKENS, KV_BLOCKS, PREFIX_QUERY_TOKENS, PREFIX_HIT_TOKENS, LORA}
-    assert set(extractor().writes) == core
-    assert set(extractor(**custom(("a", "x"))).writes) == {*core, Column("a", "")}
+    assert set(extractor().writes) == {*COLUMNS, LORA}
+    assert set(extractor(**custom(("a", "x"))).writes) == {*COLUMNS, LORA, Column("a", "")}
 
 
 @pytest.mark.parametrize(
@@ -212,3 +177,18 @@ def test_the_same_attribute_may_come_from_several_engines():
     one = extractor(engineConfigs=both)
     assert one.extract(page(RANKS), endpoint(name="a")).columns[Column("queue", "")] == 1
     assert one.extract(page(TRITON), endpoint(name="b")).columns[Column("queue", "")] == 0.63
+
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
+
+
+@pytest.mark.parametrize("engine", BUILT_IN)
+def test_engine_is_documented_with_its_load(engine):
+    config = BUILT_IN[engine]
+    assert f"`{engine}`" in DOCUMENT
+    for spec in filter(None, (config.queued_requests_spec, config.running_requests_spec, config.kv_usage_spec)):
+        assert f"`{spec}`" in DOCUMENT
+
+
+def test_every_built_in_engine_is_recognised_by_a_prefix():
+    assert {name for _, _, name in SERIES_PREFIXES} == set(BUILT_IN)

@@ -111,11 +111,6 @@ def test_sifted_page_reads_as_the_whole_one():
     assert len(left) < len(PAGE) / 10
     assert outcome(CoreMetricsExtractor(), left) == outcome(CoreMetricsExtractor(), PAGE)
     assert not found.cut
-
-
-def test_page_without_anything_to_be_read_still_shows_what_it_is():
-    extractor = CoreMetricsExtractor()
-    found = MetricFilter(extractor.series, LIMITS)
     for page, what in ((b"<html>" + OTHERS, "it is HTML"), (b'{"a": 1}' + OTHERS, "it is JSON")):
         assert what in str(outcome(extractor, sifted(found, page)))
 
@@ -130,11 +125,14 @@ def test_small_page_stays_as_it_is_unless_it_has_very_many_lines():
     assert not found.cut
 
 
-def test_of_too_many_series_of_a_name_the_first_ones_are_left():
+def test_of_too_many_series_of_a_name_the_first_ones_are_left_and_all_together_have_a_limit():
     found = MetricFilter(["a", "b"], PageLimits(family_series=2))
     page = b'a{x="1"} 1\na{x="2"} 1\na{x="3"} 1\nb 1\n' + OTHERS
     assert sifted(found, page) == b'a{x="1"} 1\na{x="2"} 1\nb 1'
     assert found.cut == {Limit.FAMILY_SERIES}
+    found = MetricFilter(["a", "b"], PageLimits(series_bytes=400))
+    assert len(sifted(found, b"a 1\n" * 1_000 + OTHERS).replace(b"\n", b"")) <= 400
+    assert found.cut == {Limit.SERIES_BYTES}
 
 
 def test_of_the_newest_series_one_is_left_however_many_there_are():
@@ -159,13 +157,6 @@ def test_series_that_is_too_long_is_left_out_and_others_are_not(end):
             assert found.cut == {Limit.SERIES_BYTES}
     assert sifted(found, OTHERS + b"x" * 10 * LARGE_BYTES + b"\nb 1") == b"b 1"
     assert not found.cut
-
-
-def test_all_series_together_have_a_limit():
-    found = MetricFilter(["a", "b"], PageLimits(series_bytes=400))
-    left = sifted(found, b"a 1\n" * 1_000 + OTHERS)
-    assert len(left.replace(b"\n", b"")) <= 400
-    assert found.cut == {Limit.SERIES_BYTES}
 
 
 def test_work_for_a_piece_and_what_is_kept_is_bounded(monkeypatch):

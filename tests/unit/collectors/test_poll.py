@@ -62,11 +62,6 @@ def poll_of(store, errors, clock, conditions):
     return make
 
 
-async def test_page_fills_columns(store, poll_of):
-    assert await collect_once(poll_of(PAGE), E) == 0.05
-    assert (value(store), value(store, METRICS_AT)) == (3, 100.0)
-
-
 async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store, poll_of, errors):
     poll = poll_of(PAGE, PageError("answered 500"), PageError("answered 500"), PAGE, PageError("answered 500"))
     with capture_logs() as logs:
@@ -78,9 +73,10 @@ async def test_bad_page_keeps_values_is_counted_each_time_and_logged_once(store,
     assert logs[0]["reason"] == "answered 500"
 
 
-async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(store, poll_of, clock):
+@pytest.mark.parametrize("gone", [PageError("answered 404"), b"<html>"], ids=["none", "one that no extractor can read"])
+async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(store, poll_of, clock, gone):
     page = b'vllm:num_requests_waiting 3\nvllm:cache_config_info{block_size="16"} 1\n'
-    poll = poll_of(page, *[PageError("answered 404")] * 3, page)
+    poll = poll_of(page, *[gone] * 3, page)
     await collect_once(poll, E)
     clock.advance(1.9)
     await collect_once(poll, E)
@@ -92,16 +88,6 @@ async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(s
     assert value(store, METRICS_AT) == 100.0
     clock.advance(1)
     await collect_once(poll, E)
-    await collect_once(poll, E)
-    assert value(store) == 3
-
-
-async def test_numbers_of_a_page_that_no_extractor_can_read_become_unknown_too(store, poll_of, clock):
-    poll = poll_of(PAGE, b"<html>", PAGE)
-    await collect_once(poll, E)
-    clock.advance(2)
-    await collect_once(poll, E)
-    assert math.isnan(value(store))
     await collect_once(poll, E)
     assert value(store) == 3
 
@@ -173,37 +159,22 @@ async def test_condition_changes_once_for_many_polls_of_one_kind(store, conditio
     assert changes == [Contact.NOT_ASKED, Contact.REFUSED, Contact.SILENT, Contact.ANSWERS]
 
 
-async def test_refusal_makes_the_endpoint_unreachable_at_once_and_a_page_brings_it_back(store, poll_of):
-    poll = poll_of(PAGE, REFUSED, PAGE)
-    await collect_once(poll, E)
-    await collect_once(poll, E)
-    assert value(store, REACHABLE) == 0
-    assert value(store) == 3  # what was known stays
-    await collect_once(poll, E)
-    assert value(store, REACHABLE) == 1
-
-
-async def test_silence_makes_the_endpoint_unreachable_the_third_time_in_a_row(store, poll_of):
-    poll = poll_of(SILENT, SILENT, PAGE, SILENT, SILENT, SILENT)
-    reachable = []
-    for _ in range(6):
+@pytest.mark.parametrize(
+    ("answers", "port", "reachable"),
+    [
+        pytest.param([PAGE, REFUSED, PAGE], None, [1, 0, 1], id="refusal"),
+        pytest.param([PAGE, SILENT, SILENT, PAGE, SILENT, SILENT, SILENT], None, [1] * 6 + [0.5], id="third silence"),
+        pytest.param([PAGE, REFUSED, PageError("answered 500")], None, [1, 0, 1], id="bad page"),
+        pytest.param([PAGE, REFUSED, REFUSED, SILENT, SILENT, SILENT], 9400, [1] * 6, id="beside the endpoint"),
+    ],
+)
+async def test_endpoint_is_reachable_until_a_refusal_or_three_silences(store, poll_of, answers, port, reachable):
+    poll, found = poll_of(*answers, port=port), []
+    for _ in answers:
         await collect_once(poll, E)
-        reachable.append(value(store, REACHABLE))
-    assert reachable == [1, 1, 1, 1, 1, 0.5]
-
-
-async def test_bad_page_shows_that_the_endpoint_can_be_reached(store, poll_of):
-    poll = poll_of(REFUSED, PageError("answered 500"))
-    await collect_once(poll, E)
-    await collect_once(poll, E)
-    assert value(store, REACHABLE) == 1
-
-
-async def test_failure_beside_the_endpoint_says_nothing_of_the_endpoint(store, poll_of):
-    exporter = poll_of(REFUSED, REFUSED, SILENT, SILENT, SILENT, port=9400)
-    for _ in range(5):
-        await collect_once(exporter, E)
-    assert value(store, REACHABLE) == 1
+        found.append(value(store, REACHABLE))
+        assert value(store) == 3  # what was known stays
+    assert found == reachable
 
 
 async def test_page_from_beside_the_endpoint_does_not_bring_it_back(store, poll_of):

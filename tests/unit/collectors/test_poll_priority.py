@@ -79,36 +79,27 @@ async def test_endpoint_that_is_not_polled_is_silent(metrics_feed, server, until
     await asyncio.sleep(0)
 
 
-def test_poll_that_began_before_the_question_does_not_answer_it():
+@pytest.mark.parametrize(
+    ("outcome", "verdict", "answers_later_questions"),
+    [
+        (b"page", Verdict.ANSWERS, False),
+        (REFUSED, Verdict.REFUSES, True),
+        (PageError("404"), Verdict.ANSWERS, False),
+        (TIMED_OUT, Verdict.SILENT, False),
+        (NotAskedError("no descriptor"), Verdict.SILENT, False),
+    ],
+)
+def test_poll_answers_questions_from_before_it_began_and_a_refusal_later_ones(
+    outcome, verdict, answers_later_questions
+):
     urgency, verdicts = PollPriority(), []
     urgency.began_at = 1.0
     urgency.ask(2.0, verdicts.append)
-    urgency.settled(b"page")
-    assert (verdicts, urgency.is_asked) == ([], True)
+    urgency.settled(outcome)
+    assert (verdicts, urgency.is_asked) == (([verdict], False) if answers_later_questions else ([], True))
     urgency.began_at = 2.5
-    urgency.settled(b"page")
-    assert (verdicts, urgency.is_asked) == ([Verdict.ANSWERS], False)
-
-
-def test_refusal_answers_questions_of_the_meantime():
-    urgency, verdicts = PollPriority(), []
-    urgency.began_at = 1.0
-    urgency.ask(2.0, verdicts.append)
-    urgency.settled(REFUSED)
-    assert verdicts == [Verdict.REFUSES]
-
-
-def test_what_is_no_answer():
-    for outcome, verdict in (
-        (PageError("404"), Verdict.ANSWERS),
-        (TIMED_OUT, Verdict.SILENT),
-        (NotAskedError("no descriptor"), Verdict.SILENT),
-    ):
-        urgency, verdicts = PollPriority(), []
-        urgency.ask(1.0, verdicts.append)
-        urgency.began_at = 1.0
-        urgency.settled(outcome)
-        assert verdicts == [verdict]
+    urgency.settled(outcome)
+    assert (verdicts, urgency.is_asked) == ([verdict], False)
 
 
 def test_server_that_always_closes_its_connections_is_asked_ever_more_rarely():

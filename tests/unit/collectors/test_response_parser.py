@@ -72,9 +72,16 @@ def test_answers_follow_one_another_on_a_connection():
     assert (reader.done, reader.body()) == (True, b"two")
 
 
-def test_interim_answers_are_left_out():
+def test_status_reason_and_encoding_are_those_of_the_final_answer():
+    reader = read(b"HTTP/1.1 404 Not Found\r\ncontent-encoding: GZIP\r\nContent-Length: 0\r\n\r\n")
+    assert (reader.status, reader.reason, reader.encoding, reader.body()) == (404, "Not Found", "gzip", b"")
     reader = read(b"HTTP/1.1 103 Early Hints\r\nContent-Encoding: gzip\r\n\r\n", with_length(b"page"))
-    assert (reader.status, reader.reason, reader.body(), reader.encoding) == (200, "OK", b"page", "")
+    assert (reader.status, reader.reason, reader.encoding, reader.body()) == (200, "OK", "", b"page")
+
+
+@pytest.mark.parametrize("more", [with_length(b"another"), b"junk"])
+def test_more_than_an_answer_is_excess(more):
+    assert read(with_length(b"page") + more).excess
 
 
 @pytest.mark.parametrize(
@@ -88,16 +95,6 @@ def test_interim_answers_are_left_out():
 def test_server_says_whether_it_keeps_the_connection(head, keeps):
     reader = read(head + b"Content-Length: 1\r\n\r\nx")
     assert (reader.done, reader.keeps_connection) == (True, keeps)
-
-
-def test_status_reason_and_encoding_are_told():
-    reader = read(b"HTTP/1.1 404 Not Found\r\ncontent-encoding: GZIP\r\nContent-Length: 0\r\n\r\n")
-    assert (reader.status, reader.reason, reader.encoding, reader.body()) == (404, "Not Found", "gzip", b"")
-
-
-def test_more_than_an_answer_is_excess():
-    assert read(with_length(b"page") + with_length(b"another")).excess
-    assert read(with_length(b"page") + b"junk").excess
 
 
 @pytest.mark.parametrize(
