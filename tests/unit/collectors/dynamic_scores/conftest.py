@@ -70,17 +70,12 @@ class Stub:
 async def stub():
     stub = Stub()
     app = web.Application()
-    app.router.add_post("/scoring", stub.scoring)
-    app.router.add_post("/other", stub.scoring)
-    app.router.add_get("/api/v1/query_range", stub.query)
-    app.router.add_get("/metrics", stub.page)
-    app.router.add_get("/elsewhere", stub.elsewhere)
-    app.router.add_get("/healthz", stub.health)
-    app.router.add_get("/config", stub.said)
+    app.add_routes([web.post(path, stub.scoring) for path in ("/scoring", "/other")])
+    pages = {"/metrics": stub.page, "/elsewhere": stub.elsewhere, "/healthz": stub.health, "/config": stub.said}
+    app.add_routes([web.get(path, page) for path, page in {**pages, "/api/v1/query_range": stub.query}.items()])
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    stub.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    stub.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield stub
     await runner.cleanup()

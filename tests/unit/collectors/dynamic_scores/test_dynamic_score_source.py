@@ -12,9 +12,11 @@ from epp.framework.endpoint import Endpoint
 from epp.framework.registry import Registry
 from epp.framework.scoring import DYNAMIC_SCORES, DynamicScore
 from epp.pool.collectors.dynamic_scores.source import DynamicScoreSource
+from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
+from tests.support.waiting import until
 
 VLLM = Endpoint("vllm-a", "10.0.0.1", 8000, node="n1", cluster="east")
-SECONDS = 30.0
 
 
 def build(**parameters):
@@ -31,6 +33,10 @@ def score_of(source, endpoint=VLLM, name="power"):
     return source.tag(endpoint).attributes[DYNAMIC_SCORES].by_name.get(name)
 
 
+async def has_score(source, name="power"):
+    await until(lambda: score_of(source, name=name) is not None, f"the scores of {name} are known")
+
+
 @contextlib.asynccontextmanager
 async def running(source):
     changes = []
@@ -43,12 +49,6 @@ async def running(source):
             await task
 
 
-async def until(condition):
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110  nothing tells of it
-            await asyncio.sleep(0.01)
-
-
 def sample(source, name, *labels):
     return next((each.value for each in source.samples if (each.metric.name, each.labels) == (name, labels)), None)
 
@@ -58,7 +58,7 @@ async def test_ocm_8_series_are_posted_as_documented_and_results_joined(stub, tm
     query = {"host": stub.url, "query": "up; down", "range": "60s", "step": "15s", "tokenFile": str(tmp_path / "token")}
     source = build(scorers=[scorer(stub, source=query)])
     async with running(source) as changes:
-        await until(lambda: score_of(source) is not None)
+        await has_score(source)
         assert changes
     (first, headers), (second, _) = stub.asked[:2]
     assert (first["query"], second["query"], first["step"]) == ("up", "down", "15")
@@ -73,48 +73,43 @@ async def test_ocm_8_series_are_posted_as_documented_and_results_joined(stub, tm
 
 
 async def test_ocm_8_scorer_without_a_source_is_sent_no_data(stub):
-    source = build(scorers=[scorer(stub)])
-    async with running(source):
-        await until(lambda: stub.posted)
+    async with running(build(scorers=[scorer(stub)])):
+        await until(lambda: stub.posted, "the scorer is asked")
     assert stub.posted[0][0] == {"data": []}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hangs", "redirects", "huge", "fails", "compressed", "drips"])
 async def test_ocm_8_scorer_that_misbehaves_leaves_the_last_scores_until_they_expire(stub, mode):
-    source = build(scorers=[scorer(stub)], timeout="300ms", validity="3s")
+    source = build(scorers=[scorer(stub)], timeout="300ms", validity="1500ms")
     async with running(source) as changes:
-        await until(lambda: score_of(source) is not None)
+        await has_score(source)
         stub.mode = mode
         before = len(changes)
-        await until(lambda: (sample(source, "dynamic_scorer_requests", "power", "error") or 0) > 0)
-        await until(lambda: score_of(source) == DynamicScore(expired=True))
-        await until(lambda: len(changes) > before)  # endpoints are told
+        await until(lambda: (sample(source, "dynamic_scorer_requests", "power", "error") or 0) > 0, "an error counts")
+        await until(lambda: score_of(source) == DynamicScore(expired=True), "the score has expired")
+        await until(lambda: len(changes) > before, "endpoints are told")
         stub.mode = "well"
-        await until(lambda: score_of(source) == DynamicScore(value=42.7, per_pod=True))
+        await until(lambda: score_of(source) == DynamicScore(value=42.7, per_pod=True), "there is a score again")
 
 
 async def test_ocm_8_one_that_hangs_does_not_keep_others_waiting(stub):
     slow = {"name": "slow", "scoring": {"host": stub.url, "path": "/nowhere"}, "interval": "1s"}
     source = build(scorers=[slow, scorer(stub)])
     async with running(source):
-        await until(lambda: score_of(source) is not None)
+        await has_score(source)
     assert score_of(source, name="slow") is None
 
 
 async def test_ocm_8_health_is_active_inactive_or_unknown(stub):
-    source = build(scorers=[scorer(stub)])
+    def states(source):
+        return [sample(source, "dynamic_scorer_health", "power", state) for state in ("Active", "Inactive", "Unknown")]
 
-    def states():
-        return {s: sample(source, "dynamic_scorer_health", "power", s) for s in ("Active", "Inactive", "Unknown")}
-
-    assert states() == {"Active": 0.0, "Inactive": 0.0, "Unknown": 1.0}
-    async with running(source):
-        await until(lambda: states()["Active"] == 1.0)
-    stub.healthy = False
-    source = build(scorers=[scorer(stub)])
-    async with running(source):
-        await until(lambda: states()["Inactive"] == 1.0)
+    for stub.healthy, expected in ((True, [1, 0, 0]), (False, [0, 1, 0])):
+        source = build(scorers=[scorer(stub)])
+        assert states(source) == [0, 0, 1]
+        async with running(source):
+            await until(lambda: states(source) == expected, "health is known")  # noqa: B023  awaited
 
 
 async def test_ocm_8_scorer_says_how_it_is_asked_and_hosts_stay(stub):
@@ -125,7 +120,7 @@ async def test_ocm_8_scorer_says_how_it_is_asked_and_hosts_stay(stub):
     asked = scorer(stub, configURL=f"{stub.url}/config", configSyncMode="Full", source={"host": stub.url, "query": "x"})
     source = build(scorers=[asked])
     async with running(source):
-        await until(lambda: score_of(source, name="watts") is not None)
+        await has_score(source, "watts")
     assert {query["query"] for query, _ in stub.asked} == {"watts"}
 
 
@@ -136,14 +131,17 @@ async def test_ocm_8_impossible_configuration_of_a_scorer_is_not_used(stub, conf
     stub.config = config
     source = build(scorers=[scorer(stub, configURL=f"{stub.url}/config", configSyncMode="Full")])
     async with running(source):
-        await until(lambda: score_of(source) is not None)
+        await has_score(source)
 
 
 async def test_ocm_7_page_of_scores_is_read(stub):
     source = build(pages=[{"url": f"{stub.url}/metrics", "interval": "1s"}])
     async with running(source):
-        await until(lambda: score_of(source) is not None)
+        await has_score(source)
     assert score_of(source) == DynamicScore(value=42.7, per_pod=True)
+
+
+API = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 
 
 async def test_ocm_8_objects_are_asked_and_masked(stub, tmp_path):
@@ -154,47 +152,27 @@ async def test_ocm_8_objects_are_asked_and_masked(stub, tmp_path):
         "scoring": {"host": stub.url, "path": "/scoring", "params": {"name": "power", "interval": 1}},
         "scoreDimensionFormat": "${pod}",
     }
-    api = "dynamic-scoring.open-cluster-management.io/v1alpha1"
-    power = {"apiVersion": api, "kind": "DynamicScorer", "metadata": {"name": "gpu-power"}, "spec": spec}
-    mask = {
-        "apiVersion": api,
-        "kind": "DynamicScoringConfig",
-        "metadata": {"name": "dynamic-scoring-config"},
-        "spec": {"masks": [{"clusterName": "east", "scoreName": "power"}]},
-    }
+    power = manifest(API, "DynamicScorer", "gpu-power", spec=spec)
+    masks = {"masks": [{"clusterName": "east", "scoreName": "power"}]}
+    mask = manifest(API, "DynamicScoringConfig", "dynamic-scoring-config", spec=masks)
     objects.write_text(yaml.safe_dump(power))
     source = build(paths=[str(objects)])
     async with running(source):
-        await until(lambda: score_of(source) is not None)
-        (tmp_path / "next").write_text(yaml.safe_dump_all([power, mask]))
-        (tmp_path / "next").rename(objects)
-        await until(lambda: score_of(source) is None)
+        await has_score(source)
+        replace(objects, yaml.safe_dump_all([power, mask]))
+        await until(lambda: score_of(source) is None, "the score is masked")
         assert score_of(source, Endpoint("vllm-a", "10.0.0.1", 8000, cluster="west")) is not None  # as it was
 
 
-def test_ocm_8_object_that_needs_a_token_is_not_asked_without_its_secret(stub_free_objects, tmp_path):
-    source = build(paths=[str(stub_free_objects)])
+def test_ocm_8_object_that_needs_a_token_is_not_asked_without_its_secret(tmp_path):
+    scoring = {"host": "http://127.0.0.1:1", "auth": {"tokenSecretRef": {"name": "scorer-token", "key": "token"}}}
+    objects = tmp_path / "objects.yaml"
+    objects.write_text(yaml.safe_dump(manifest(API, "DynamicScorer", "gpu-power", spec={"scoring": scoring})))
+    source = build(paths=[str(objects)])
     assert [each for each in source.samples if each.labels[0] == "default/gpu-power"] == []
     (tmp_path / "scorer-token").mkdir()
-    source = build(paths=[str(stub_free_objects)], secretsPath=str(tmp_path))
+    source = build(paths=[str(objects)], secretsPath=str(tmp_path))
     assert sample(source, "dynamic_scorer_requests", "default/gpu-power", "ok") == 0
-
-
-@pytest.fixture
-def stub_free_objects(tmp_path):
-    path = tmp_path / "objects.yaml"
-    auth = {"tokenSecretRef": {"name": "scorer-token", "key": "token"}}
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
-                "kind": "DynamicScorer",
-                "metadata": {"name": "gpu-power"},
-                "spec": {"scoring": {"host": "http://127.0.0.1:1", "auth": auth}},
-            }
-        )
-    )
-    return path
 
 
 @pytest.mark.parametrize(
