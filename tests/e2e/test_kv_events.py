@@ -31,7 +31,7 @@ async def test_request_goes_where_its_blocks_are_and_elsewhere_when_they_are_gon
         endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
         world = await stack.enter_async_context(open_world(endpoints=endpoints, sims=sims, config=config))
         for each in publishers.values():
-            await each.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+            await each.subscribed()
         producer = world.gateway.picker.plugins["precise-prefix-cache-producer"]
 
         async def has(blocks: int) -> None:

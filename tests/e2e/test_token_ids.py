@@ -72,7 +72,7 @@ async def rendering(budget: str, method: str = ""):
         endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
         world = await stack.enter_async_context(open_world(endpoints=endpoints, sims=sims, config=config))
         for each in publishers.values():
-            await each.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+            await each.subscribed()
         yield Rendering(world, publishers, render)
 
 

@@ -54,7 +54,7 @@ class Fleet:
         port = int((address or self.producer.parameters.kv_events_config.zmq_endpoint).rpartition(":")[2]) + rank
         sockets = f"tcp://127.0.0.{number + 1}:0;127.0.0.1:{port}"
         self.publishers.append(Publisher(sockets, name=name, connects=True, rank=rank))
-        await self.publishers[-1].subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await self.publishers[-1].subscribed()
 
     @property
     def received(self) -> float:
@@ -105,7 +105,7 @@ async def fleet(count=3, **parameters):
         publishers = [first] + [Publisher(f"tcp://127.0.0.{number + 1}:{first.port}") for number in range(1, count)]
         found = await stack.enter_async_context(running(Fleet(first.port, publishers, count, **parameters)))
         for each in publishers:
-            await each.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+            await each.subscribed()
         yield found
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import zmq
 
+from tests.support.waiting import until
+
 
 class Publisher:
     """A ZeroMQ PUB socket with the topic and the sequence numbers of an engine."""
@@ -80,9 +82,9 @@ class Publisher:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
-    async def subscribed(self, until) -> None:
+    async def subscribed(self, what: str = "the picker has subscribed") -> None:
         """Wait for a subscriber: what is sent before is lost."""
-        await until(lambda: self._socket.poll(0))
+        await until(lambda: self._socket.poll(0), what)
         self._socket.recv()
 
     def send(self, *events: Any, skip: int = 0) -> None:

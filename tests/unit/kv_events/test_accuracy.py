@@ -87,7 +87,7 @@ async def world(publisher, more: str = ""):
     found.engine = engine
     tasks = [asyncio.create_task(found.tagging.follow()), asyncio.create_task(found.producer.follow(lambda _: None))]
     try:
-        await engine.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await engine.subscribed()
         engine.send(stored(range(1, 21), PROMPT))
         await until(lambda: found.matched == 320, "the events are applied")
         yield found
@@ -136,40 +136,35 @@ async def test_approximate_index_replaces_wrong_predictions(publisher):
         assert found.value("prefix_check_distrusted_endpoints") == 1
 
 
-async def test_engine_that_does_not_report_cached_tokens_is_never_distrusted(publisher):
+async def test_responses_without_a_number_of_a_fallback_or_with_copied_blocks_are_not_compared(publisher):
     async with world(publisher) as found:
         for _ in range(9):
             found.ask(None)
+        found.ask(0, source="10.0.0.2:8000")
+        found.store.update([Endpoint("p1", "127.0.0.2", 8000)])
+        found.ask(0, address="127.0.0.2:8000")
         assert found.value("prefix_check_responses", "wrong") == 0
         assert found.matched == 320
         assert ending_of(found.ask(None), Cause.NATURAL).cached_tokens is None
 
 
-async def test_response_of_a_fallback_is_not_compared(publisher):
-    async with world(publisher) as found:
-        found.store.update([Endpoint("p1", "127.0.0.2", 8000)])
-        found.ask(0, address="127.0.0.2:8000")
-        assert found.value("prefix_check_responses", "wrong") == 0
-
-
-async def test_response_with_blocks_that_were_copied_is_not_compared(publisher):
-    async with world(publisher) as found:
-        found.ask(0, source="10.0.0.2:8000")
-        assert found.value("prefix_check_responses", "wrong") == 0
-
-
 def accuracy(**given) -> Accuracy:
-    return Accuracy(PredictionCheck(window=10, min_responses=1, **given), 16)
+    return Accuracy(PredictionCheck(**{"window": 10, "min_responses": 1, **given}), 16)
+
+
+def check(found: Accuracy, predicted: int, reported: int | None, path: str = "/v1/completions") -> bool:
+    """Compare a response to a prompt of 320 tokens; return whether its blocks are to be dropped."""
+    return found.check(0, path, predicted, reported, 320)
 
 
 def test_missing_number_means_none_cached_where_the_engine_reports_numbers():
     found = accuracy()  # vLLM leaves out a number that is 0
-    found.check(0, "/v1/completions", 300, None, 320)
-    found.check(0, "/v1/completions", 300, 300, 320)
-    found.check(0, "/v1/embeddings", 300, None, 320)
+    check(found, 300, None)
+    check(found, 300, 300)
+    check(found, 300, None, "/v1/embeddings")
     assert not found.distrusted
     for _ in range(2):
-        found.check(0, "/v1/completions", 300, None, 320)
+        check(found, 300, None)
     assert found.distrusted == {0}
     found.forget(0)
     assert not found.distrusted
@@ -180,15 +175,15 @@ def test_missing_number_means_none_cached_where_the_engine_reports_numbers():
 )
 def test_difference_of_two_blocks_or_a_tenth_of_the_prompt_is_right(predicted, reported, is_wrong):
     found = accuracy()
-    found.check(0, "/v1/completions", predicted, reported, 320)
+    check(found, predicted, reported)
     assert bool(found.distrusted) is is_wrong
 
 
 def test_short_matches_do_not_hide_wrong_ones():
     found = accuracy(wrong_share=0.4)
     for _ in range(9):
-        found.check(0, "/v1/completions", 0, 0, 320)
-    found.check(0, "/v1/completions", 0, 320, 320)
+        check(found, 0, 0)
+    check(found, 0, 320)
     assert found.distrusted == {0}
 
 
@@ -206,34 +201,34 @@ def test_mistakes_in_parameters_are_said(check, message):
         assemble(load_text(text), Builder(Registry(), ManualClock()))
 
 
-def doubt_after_a_right_prediction(found: Accuracy) -> bool:
-    found.check(0, "/v1/completions", 300, 300, 320)
-    return found.doubt(0)
+@pytest.fixture
+def doubted() -> Accuracy:
+    """One that doubts after a right prediction, as a gap is found, and needs two right ones to be certain again."""
+    found = accuracy(min_responses=2, window=4)
+    check(found, 300, 300)
+    assert found.doubt(0)
+    return found
 
 
-def test_blocks_are_uncertain_after_a_gap_until_a_response_has_fewer_cached():
-    found = Accuracy(PredictionCheck(min_responses=2, window=4), 16)
-    assert doubt_after_a_right_prediction(found)
-    assert not found.check(0, "/v1/completions", 0, 300, 320)  # it had more than predicted: what is known is right
-    assert found.check(0, "/v1/completions", 300, 100, 320)
-    assert not found.check(0, "/v1/completions", 300, 100, 320)  # they were dropped already
+def test_blocks_are_uncertain_after_a_gap_until_a_response_has_fewer_cached(doubted):
+    assert not check(doubted, 0, 300)  # it had more than predicted: what is known is right
+    assert check(doubted, 300, 100)
+    assert not check(doubted, 300, 100)  # they were dropped already
 
 
-def test_blocks_are_certain_again_after_enough_right_predictions():
-    found = Accuracy(PredictionCheck(min_responses=2, window=4), 16)
-    assert doubt_after_a_right_prediction(found)
-    uncertain = {sample.metric.name: sample.value for sample in found.samples}["prefix_check_uncertain_endpoints"]
+def test_blocks_are_certain_again_after_enough_right_predictions(doubted):
+    uncertain = {sample.metric.name: sample.value for sample in doubted.samples}["prefix_check_uncertain_endpoints"]
     assert uncertain == 1
     for _ in range(2):
-        assert not found.check(0, "/v1/completions", 300, 300, 320)
-    assert not found.check(0, "/v1/completions", 300, 100, 320)
+        assert not check(doubted, 300, 300)
+    assert not check(doubted, 300, 100)
 
 
 @pytest.mark.parametrize("responses", [[], [None], [100]])
 def test_blocks_of_an_endpoint_that_does_not_tell_or_was_wrong_are_not_kept(responses):
-    found = Accuracy(PredictionCheck(min_responses=2, window=4), 16)
+    found = accuracy(min_responses=2, window=4)
     for reported in responses:
-        found.check(0, "/v1/completions", 300, reported, 320)
+        check(found, 300, reported)
     assert not found.doubt(0)
 
 

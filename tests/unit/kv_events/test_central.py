@@ -2,6 +2,7 @@
 """Engines that connect to the picker: which of them are believed, and about which endpoint."""
 
 import socket
+from contextlib import asynccontextmanager
 
 import pytest
 import zmq
@@ -9,10 +10,20 @@ import zmq
 from epp.app.operators import inputs_health
 from epp.framework import Endpoint
 from epp.pool.kv_events.subscriptions import KvEvents
+from tests.support.kv_fleet import HASHES, PROMPT, Fleet, fleet, running
 from tests.support.kv_publisher import stored
 from tests.support.ports import reserved_ports
 from tests.support.waiting import until
-from tests.unit.kv_events.test_producer import HASHES, PROMPT, central_fleet, fleet
+
+
+@asynccontextmanager
+async def central_fleet(count, address="", replay_port=0):
+    """Return a fleet whose engines connect to the picker."""
+    with reserved_ports(1) as (port,):
+        events = {"discoverPods": False, "zmqEndpoint": address or f"tcp://127.0.0.1:{port}"}
+        events["podDiscoveryConfig"] = {"replaySocketPort": replay_port}
+        async with running(Fleet(5557, [], count, kvEventsConfig=events)) as found:
+            yield found
 
 
 async def test_engine_that_connects_is_believed_about_the_endpoint_of_its_topic():
@@ -22,6 +33,8 @@ async def test_engine_that_connects_is_believed_about_the_endpoint_of_its_topic(
         await world.tell(0, stored(HASHES, PROMPT))
         await world.tell(1, stored(HASHES[:2], PROMPT[:32]))
         assert world.scores() == [1.0, 0.5, 0]
+        world.publishers[0].close()
+        await until(lambda: world.scores() == [0, 0.5, 0], "only the other one is known")
 
 
 async def test_picker_listens_once_it_knows_an_endpoint():
@@ -43,15 +56,6 @@ async def test_message_of_an_unknown_sender_is_dropped_and_counted():
             each.send(stored(HASHES, PROMPT))
         await until(lambda: world.value("kv_cache_events_unknown_senders") == 2, "both are counted")
         assert world.scores() == [0, 0]
-
-
-async def test_cache_of_an_engine_that_connected_is_unknown_when_it_ends():
-    async with central_fleet(2) as world:
-        for number in range(2):
-            await world.join(number, name=f"p{number}")
-            await world.tell(number, stored(HASHES, PROMPT))
-        world.publishers[0].close()
-        await until(lambda: world.scores() == [0, 1.0], "only the other one is known")
 
 
 async def test_endpoint_that_left_is_not_believed():

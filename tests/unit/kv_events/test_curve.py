@@ -33,7 +33,7 @@ async def test_encrypted_events_and_replays_are_received(tmp_path, has_key):
     (one,) = world.publishers
     one.lose(stored(HASHES[:2], PROMPT[:32]))
     async with running(world):
-        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await one.subscribed()
         await until(lambda: one.asked, "a replay was asked for")
         await world.tell(0, stored(HASHES[2:], PROMPT[32:], parent=HASHES[1]))
         await until(lambda: world.scores() == [1.0], "all blocks are known")

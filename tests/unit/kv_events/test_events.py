@@ -21,12 +21,12 @@ from tests.support.kv_publisher import CLEARED, removed, stored
 RECORDED = Path(__file__).parents[2] / "data" / "kv_events" / "vllm-0.32.txt"
 
 
+def payload(*events):
+    return msgspec.msgpack.encode([1.5, list(events), 0])
+
+
 def decoded(*events):
-    return decode_events(msgspec.msgpack.encode([1.5, list(events), 0]))
-
-
-def reason_skipped(event):
-    return skip_reason(event, event.kv_cache_spec_kind or "")
+    return decode_events(payload(*events))
 
 
 def test_messages_of_a_real_engine_are_read():
@@ -37,10 +37,11 @@ def test_messages_of_a_real_engine_are_read():
     first = events[0]
     assert first.block_hashes[0] == 6641085209413538332
     assert (first.block_size, len(first.token_ids), first.medium, first.parent_block_hash) == (32, 128, "GPU", None)
-    assert not any(reason_skipped(event) for event in events if isinstance(event, BlockStored))
+    kinds = [(event, event.kv_cache_spec_kind or "") for event in events if isinstance(event, BlockStored)]
+    assert not any(skip_reason(*each) for each in kinds)
 
 
-def test_maps_and_arrays_say_the_same():
+def test_maps_and_arrays_say_the_same_and_fields_may_be_left_out_at_the_end_or_added():
     as_map = decoded(stored([1, 2], range(8), size=4, medium="GPU", lora_name="a"), removed([3], group_idx=0), CLEARED)
     as_array = decoded(
         ["BlockStored", [1, 2], None, list(range(8)), 4, None, "GPU", "a"],
@@ -48,42 +49,39 @@ def test_maps_and_arrays_say_the_same():
         ["AllBlocksCleared"],
     )
     assert [msgspec.structs.asdict(each) for each in as_map] == [msgspec.structs.asdict(each) for each in as_array]
-
-
-def test_sglang_leaves_out_fields_at_the_end_and_newer_engines_add_some():
-    (short,) = decoded(["BlockStored", [1], 7, [1, 2], 2])
+    (short,) = decoded(["BlockStored", [1], 7, [1, 2], 2])  # of SGLang
     assert (short.parent_block_hash, short.medium, short.group_idx) == (7, None, None)
     (long,) = decoded({**stored([1], [1, 2], size=2), "new_field": {"x": 1}})
     assert long.block_hashes == [1]
 
 
 @pytest.mark.parametrize(
-    "payload",
+    "malformed",
     [
         b"",
         b"\xc1",
         msgspec.msgpack.encode({"events": []}),
-        msgspec.msgpack.encode([1.5, [{"type": "BlockMoved"}], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [-1], size=1)], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [2**32], size=1)], 0]),
-        msgspec.msgpack.encode([1.5, [stored([b""], [1], size=1)], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [1], size=0)], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [1], size=16_385)], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [2**64 - 1], size=1)], 0]),
-        msgspec.msgpack.encode([1.5, [["BlockStored", [1]]], 0]),
-        msgspec.msgpack.encode([1.5, [removed(["a"])], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, extra_keys=[[]] * 131_072)], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [1] * 262_145, size=1)], 0]),
-        msgspec.msgpack.encode([1.5, [removed([1] * 262_145)], 0]),
-        msgspec.msgpack.encode([1.5, [CLEARED] * 16_385, 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, extra_keys=[["a"] * 65])], 0]),
-        msgspec.msgpack.encode([1.5, [stored([1], [1], size=1, lora_name="a" * 1025)], 0]),
+        payload({"type": "BlockMoved"}),
+        payload(stored([1], [-1], size=1)),
+        payload(stored([1], [2**32], size=1)),
+        payload(stored([b""], [1], size=1)),
+        payload(stored([1], [1], size=0)),
+        payload(stored([1], [1], size=16_385)),
+        payload(stored([1], [2**64 - 1], size=1)),
+        payload(["BlockStored", [1]]),
+        payload(removed(["a"])),
+        payload(stored([1], [1], size=1, extra_keys=[[]] * 131_072)),
+        payload(stored([1], [1] * 262_145, size=1)),
+        payload(removed([1] * 262_145)),
+        payload(*[CLEARED] * 16_385),
+        payload(stored([1], [1], size=1, extra_keys=[["a"] * 65])),
+        payload(stored([1], [1], size=1, lora_name="a" * 1025)),
         b"\x93" * 5_000,
     ],
 )
-def test_malformed_messages_are_refused(payload):
+def test_malformed_messages_are_refused(malformed):
     with pytest.raises(msgspec.DecodeError):
-        decode_events(payload)
+        decode_events(malformed)
 
 
 def test_many_events_of_a_message_are_all_read_in_order():
@@ -98,23 +96,19 @@ def test_last_eight_bytes_of_a_hash_count():
 
 
 @pytest.mark.parametrize(
-    ("more", "indexed"),
+    ("hashes", "more", "reason"),
     [
-        ({}, True),
-        ({"group_idx": 0, "kv_cache_spec_kind": "full_attention"}, True),
-        ({"group_idx": 1, "kv_cache_spec_kind": "mla_attention"}, True),
-        ({"group_idx": 0, "kv_cache_spec_kind": "sliding_window"}, False),
-        ({"group_idx": 0}, False),
+        ([1], {}, ""),
+        ([1], {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}, ""),
+        ([1], {"group_idx": 1, "kv_cache_spec_kind": "mla_attention"}, ""),
+        ([1], {"group_idx": 0, "kv_cache_spec_kind": "sliding_window"}, "unsupported_cache_kind"),
+        ([1], {"group_idx": 0}, "unsupported_cache_kind"),
+        ([1, 2], {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}, "non_dense_block_span"),
     ],
 )
-def test_only_caches_whose_blocks_serve_all_later_tokens_are_indexed(more, indexed):
-    (event,) = decoded(stored([1], [1, 2], size=2, **more))
-    assert (not reason_skipped(event)) is indexed
-
-
-def test_group_without_the_tokens_of_each_block_is_not_indexed():
-    (event,) = decoded(stored([1, 2], [1, 2], size=2, group_idx=0, kv_cache_spec_kind="full_attention"))
-    assert reason_skipped(event) == "non_dense_block_span"
+def test_only_caches_whose_blocks_serve_all_later_tokens_are_indexed(hashes, more, reason):
+    (event,) = decoded(stored(hashes, [1, 2], size=2, **more))
+    assert skip_reason(event, event.kv_cache_spec_kind or "") == reason
 
 
 def test_long_event_is_split_into_pieces_that_follow_one_another():

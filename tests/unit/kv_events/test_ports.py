@@ -4,14 +4,13 @@
 import json
 
 import pytest
-from aiohttp import web
 
 from epp.app.operators import inputs_health
 from epp.framework import Endpoint
 from epp.pool.kv_events.subscriber import Ports, rank_of, read_ports
+from tests.support.hostile_servers import answering, whole
+from tests.support.kv_fleet import HASHES, PROMPT, Fleet, running
 from tests.support.kv_publisher import stored
-from tests.support.waiting import until
-from tests.unit.kv_events.test_producer import HASHES, PROMPT, Fleet, running
 
 VLLM_0_32 = {
     "0": {
@@ -41,18 +40,10 @@ def test_ports_of_a_rank(answer, rank, expected):
     assert found.addresses_at(endpoint).events == f"tcp://10.0.0.1:{expected.events}"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        [],
-        {"0": {"endpoint": "inproc://x"}},
-        {"0": {"endpoint": "tcp://*:99999"}},
-        {"0": 1},
-        {"1": {}, "2": {}},
-        "x",
-    ],
-)
+NO_PORTS = [{}, [], "x", {"0": 1}, {"1": {}, "2": {}}]
+
+
+@pytest.mark.parametrize("answer", [*NO_PORTS, {"0": {"endpoint": "inproc://x"}}, {"0": {"endpoint": "tcp://*:99999"}}])
 def test_answer_without_ports_is_refused(answer):
     with pytest.raises(ValueError, match=r".+"):
         read_ports(json.dumps(answer).encode(), 0)
@@ -69,7 +60,7 @@ async def test_label_has_the_port_of_the_first_rank_and_a_change_takes_effect(pu
     assert subscriptions(**{label: "6000"}) == ["tcp://127.0.0.1:6002"]
     async with running(world):
         assert subscriptions(**{label: str(one.port - 2)}) == [one.address]
-        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await one.subscribed()
         await world.tell(0, stored(HASHES, PROMPT))
         assert world.scores() == [1.0]
     assert subscriptions() == ["tcp://127.0.0.1:5559"]
@@ -85,25 +76,14 @@ def test_label_without_a_port_is_ignored_and_said(port):
     assert (ignored["object"], ignored["reason"]) == ("default/p-rank-1", reason)
 
 
-@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
 async def test_endpoint_is_asked_and_without_an_answer_the_configured_port_is_used(publisher, status):
     one = publisher()
-    told = {"0": {"endpoint": f"tcp://192.0.2.1:{one.port}"}}
-
-    async def answer(_request: web.Request) -> web.Response:
-        return web.json_response(told, status=status)
-
-    app = web.Application()
-    app.router.add_get("/kv_event_sources", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = 5557 if status == 200 else one.port
+    told = json.dumps({"0": {"endpoint": f"tcp://192.0.2.1:{one.port}"}}).encode()
+    port = 5557 if status == "200 OK" else one.port
     world = Fleet(port, [one], 1, kvEventsConfig={"podDiscoveryConfig": {"askEndpoints": True, "socketPort": port}})
-    world.store.replace([Endpoint("p0", "127.0.0.1", runner.addresses[0][1])])
-    async with running(world):
-        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+    async with answering(whole(told, status=status)) as server, running(world):
+        world.store.replace([Endpoint("p0", "127.0.0.1", server.port)])
+        await one.subscribed()
         await world.tell(0, stored(HASHES, PROMPT))
         assert world.scores() == [1.0]
-    await runner.cleanup()

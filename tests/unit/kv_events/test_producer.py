@@ -2,7 +2,6 @@
 """The producer, with publishers in place of engines: the scores that llm-d-router has in the same states."""
 
 import json
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -22,10 +21,11 @@ from epp.framework.result import Destination, ProfileResult, SchedulingResult
 from epp.pool.collectors.tagging import Tagging
 from epp.routing.datastore import Datastore
 from tests.support.apis import parse
-from tests.support.kv_fleet import HASHES, PROMPT, Fleet, build, fleet, running
+from tests.support.kv_fleet import HASHES, PROMPT, Fleet, build, fleet
 from tests.support.kv_publisher import CLEARED, removed, stored
-from tests.support.ports import reserved_ports
 from tests.support.waiting import until
+
+MATCH = PREFIX_MATCH.produced_by("precise")
 
 
 def picked(candidates, position: int) -> SchedulingResult:
@@ -33,14 +33,23 @@ def picked(candidates, position: int) -> SchedulingResult:
     return SchedulingResult(Destination(result), {"default": result}, {})
 
 
-@asynccontextmanager
-async def central_fleet(count, address="", replay_port=0):
-    """Return a fleet whose engines connect to the picker."""
-    with reserved_ports(1) as (port,):
-        events = {"discoverPods": False, "zmqEndpoint": address or f"tcp://127.0.0.1:{port}"}
-        events["podDiscoveryConfig"] = {"replaySocketPort": replay_port}
-        async with running(Fleet(5557, [], count, kvEventsConfig=events)) as found:
-            yield found
+def match_of(world: Fleet, request: Request | None = None, **more):
+    """Return the match of a request, or of one with so many tokens."""
+    made, candidates = world.request(**more)
+    request = request or made
+    world.producer.produce(request, candidates)
+    return request.get(MATCH)
+
+
+MEDIA = {"mm_hashes": {"image": ["h"]}, "mm_placeholders": {"image": [{"offset": 0, "length": 1}]}}
+
+
+def text_request(tokens: PromptTokens | None = None, **body) -> Request:
+    """Return a request whose prompt is text, with the token ids of another plugin if any."""
+    request = Request("r", body=RequestBody(prompt=b"text", **body), target_model="m")
+    if tokens is not None:
+        request.put(PROMPT_TOKENS, tokens)
+    return request
 
 
 async def test_scores_are_those_of_llm_d_in_the_same_states():
@@ -68,9 +77,7 @@ async def test_tokens_of_lower_tiers_are_told_apart():
     async with fleet(2) as world:
         await world.tell(0, stored(HASHES, PROMPT, medium="GPU"), stored(HASHES, PROMPT, medium="CPU"))
         await world.tell(1, stored(HASHES[:1], PROMPT[:16], medium="GPU"), stored(HASHES, PROMPT, medium="CPU"))
-        request, candidates = world.request()
-        world.producer.produce(request, candidates)
-        tiers = request.get(PREFIX_MATCH.produced_by("precise")).tier_tokens
+        tiers = match_of(world).tier_tokens
         assert {tier: tokens[:2].tolist() for tier, tokens in tiers.items()} == {"cpu": [0, 48]}
 
 
@@ -94,33 +101,30 @@ async def test_blocks_of_a_long_prompt_are_computed_in_steps_while_it_is_held():
         request, candidates = world.request(prompt)
         simulated = request.dry_copy(seed=1)
         assert world.producer.admit(simulated, candidates) is None
-        world.producer.produce(simulated, candidates)
-        assert simulated.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == 1250
+        assert match_of(world, simulated).matched_blocks[0] == 1250
 
 
-async def test_salted_request_matches_the_blocks_of_its_salt():
+@pytest.mark.parametrize(
+    ("event", "asked", "others"),
+    [
+        ({"extra_keys": [["tenant1"], None, None, None]}, {"salt": "tenant1"}, {"salt": "tenant2"}),
+        ({"lora_name": "lora-a", "extra_keys": [["lora-a"]] * 4}, {"model": "lora-a"}, {"model": "lora-b"}),
+    ],
+    ids=["salt", "adapter, whose name is in the extra keys"],
+)
+async def test_request_matches_the_blocks_of_its_salt_or_adapter(event, asked, others):
     async with fleet(1) as world:
-        await world.tell(0, stored(HASHES, PROMPT, extra_keys=[["tenant1"], None, None, None]))
-        assert world.scores(salt="tenant1") == [1.0]
-        assert world.scores() == world.scores(salt="tenant2") == [0]
+        await world.tell(0, stored(HASHES, PROMPT, **event))
+        assert world.scores(**asked) == [1.0]
+        assert world.scores() == world.scores(**others) == [0]
 
 
-async def test_request_for_an_adapter_matches():
+@pytest.mark.parametrize(("size", "hashes", "score"), [(32, [1, 2], 0.5), (8, range(1, 9), 0.75)])
+async def test_blocks_of_the_engine_may_be_larger_or_smaller(size, hashes, score):
     async with fleet(1) as world:
-        await world.tell(0, stored(HASHES, PROMPT, lora_name="lora-a", extra_keys=[["lora-a"]] * 4))
-        assert world.scores(model="lora-a") == [1.0]
-        assert world.scores() == [0]
-
-
-async def test_blocks_of_the_engine_may_be_larger_or_smaller():
-    async with fleet(2) as world:
-        await world.tell(0, stored([1, 2], PROMPT, size=32))
-        await world.tell(0, removed([2]))
-        assert world.scores() == [0.5, 0]
-    async with fleet(1) as world:
-        await world.tell(0, stored(range(1, 9), PROMPT, size=8))
-        await world.tell(0, removed([8]))
-        assert world.scores() == [0.75]
+        await world.tell(0, stored(hashes, PROMPT, size=size))
+        await world.tell(0, removed(hashes[-1:]))
+        assert world.scores() == [score]
 
 
 async def test_what_an_engine_holds_is_unknown_after_a_gap():
@@ -159,9 +163,7 @@ async def test_target_is_expected_to_hold_the_blocks_for_a_while():
 
 async def test_match_names_the_endpoint_that_computed_the_conversation_last():
     def last(world):
-        request, candidates = world.request()
-        world.producer.produce(request, candidates)
-        match = request.get(PREFIX_MATCH.produced_by("precise"))
+        match = match_of(world)
         return match.last_slot, match.last_tokens
 
     async with fleet(2) as world:
@@ -178,72 +180,50 @@ async def test_match_names_the_endpoint_that_computed_the_conversation_last():
         assert last(world) == (-1, 0)
 
 
-async def test_tokens_of_a_token_producer_are_used():
+async def test_tokens_of_a_token_producer_are_used_with_the_ends_of_prompts_and_placeholders_of_media():
+    """The list has the same prompt twice; of the picture, blocks 1 and 2 have the identifier."""
+    extras = [["salt"], ["picture"], ["picture"], None]
+    ids = np.array(PROMPT, dtype=np.uint32)
+    media = (MediaTokens("picture", 20, 28),)
     async with fleet(1) as world:
-        await world.tell(0, stored(HASHES, PROMPT))
-        _, candidates = world.request()
-        request = Request("r", body=RequestBody(prompt=b"text"), target_model="m")
-        request.put(PROMPT_TOKENS, PromptTokens(len(PROMPT), np.array(PROMPT)))
-        world.producer.produce(request, candidates)
-        assert request.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == 4
+        await world.tell(0, stored(HASHES, PROMPT), stored([21, 22, 23, 24], PROMPT, extra_keys=extras))
+        for tokens, salt, blocks in (
+            (PromptTokens(64, ids), "", 4),
+            (PromptTokens(128, np.tile(ids, 2), ends=(64, 128)), "", 8),
+            (PromptTokens(64, ids, media=media), "salt", 4),
+            (PromptTokens(64, ids, media=media), "", 1),
+        ):
+            assert match_of(world, text_request(tokens, cache_salt=salt)).matched_blocks[0] == blocks
 
 
 async def test_lookup_of_small_blocks_and_of_many_prompts_is_bounded():
     """Of blocks of one token, 12,288 are looked up; of a list, 32 prompts. Scores count blocks of 16 tokens."""
     long = [token % 1000 for token in range(20_000)]
     async with fleet(1) as world:
-        hashes = range(1, len(long) + 1)
-        await world.tell(0, stored(hashes, long, size=1))
+        await world.tell(0, stored(range(1, len(long) + 1), long, size=1))
         await until(lambda: world.value("kv_cache_index_blocks") == 20_000, "all blocks are in the index")
         for ids, blocks, total in (([long], 768, 1250), ([long[:16]] * 40, 32, 32)):
             request, candidates = world.request(prompts=ids)
             await world.admit(request, candidates)
-            match = request.get(PREFIX_MATCH.produced_by("precise"))
+            match = request.get(MATCH)
             assert (match.matched_blocks[0], match.total_blocks) == (blocks, total)
 
 
 async def test_request_without_token_ids_has_no_match_and_is_counted():
     async with fleet(1) as world:
-        _, candidates = world.request()
-        request = Request("r", body=RequestBody(prompt=b"text"), target_model="m")
-        world.producer.produce(request, candidates)
-        assert request.get(PREFIX_MATCH.produced_by("precise")) is None
-        world.producer.pre_request(request, picked(candidates, 0))
+        request = text_request()
+        assert match_of(world, request) is None
+        world.producer.pre_request(request, picked(world.request()[1], 0))
         assert world.value("prefix_requests_without_tokens") == 1
 
 
-async def test_prompts_of_a_list_and_placeholders_of_media_match():
-    """The list has the same prompt twice; of the picture, blocks 1 and 2 have the identifier."""
-    extras = [["salt"], ["picture"], ["picture"], None]
-    async with fleet(1) as world:
-        await world.tell(0, stored(HASHES, PROMPT), stored([21, 22, 23, 24], PROMPT, extra_keys=extras))
-        _, candidates = world.request()
-        ids = np.array(PROMPT, dtype=np.uint32)
-        media = (MediaTokens("picture", 20, 28),)
-        for tokens, salt, blocks in (
-            (PromptTokens(128, np.tile(ids, 2), ends=(64, 128)), "", 8),
-            (PromptTokens(64, ids, media=media), "salt", 4),
-            (PromptTokens(64, ids, media=media), "", 1),
-        ):
-            request = Request("r", body=RequestBody(prompt=b"text", cache_salt=salt), target_model="m")
-            request.put(PROMPT_TOKENS, tokens)
-            world.producer.produce(request, candidates)
-            assert request.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == blocks
-
-
-async def test_simulated_request_matches_and_leaves_nothing_behind():
+async def test_state_says_what_each_endpoint_holds_and_a_simulated_request_changes_nothing():
     async with fleet(1) as world:
         await world.tell(0, stored(HASHES, PROMPT))
-        request, candidates = world.request()
+        request, _ = world.request()
         request.dry_run = True
-        world.producer.produce(request, candidates)
-        assert request.get(PREFIX_MATCH.produced_by("precise")).matched_blocks[0] == 4
+        assert match_of(world, request).matched_blocks[0] == 4
         assert world.value("kv_cache_index_lookup_requests") == 0
-
-
-async def test_state_says_what_each_endpoint_holds_and_nothing_of_prompts():
-    async with fleet(1) as world:
-        await world.tell(0, stored(HASHES, PROMPT))
         state = world.producer.dump_state(world.store.snapshot())
         assert (state["distinctBlocks"], state["blockSizes"]) == (4, [16])
         assert state["subscriptions"] == [f"tcp://127.0.0.1:{world.publishers[0].port}"]
@@ -253,19 +233,11 @@ async def test_state_says_what_each_endpoint_holds_and_nothing_of_prompts():
 def test_ranks_of_a_pod_have_ports_one_after_another():
     producer = build(kvEventsConfig={"podDiscoveryConfig": {"socketPort": 6000}})
     store = Datastore(ManualClock())
-    store.replace(
-        [
-            Endpoint("pod-rank-0", "10.0.0.1", 8000),
-            Endpoint("pod-rank-3", "10.0.0.1", 8003),
-            Endpoint("pod", "fd00::1", 8000),
-        ]
-    )
+    ranks = [("pod-rank-0", "10.0.0.1", 8000), ("pod-rank-3", "10.0.0.1", 8003), ("pod", "fd00::1", 8000)]
+    store.replace(Endpoint(*rank) for rank in ranks)
     Tagging(store, [producer])
-    assert producer.dump_state(store.snapshot())["subscriptions"] == [
-        "tcp://10.0.0.1:6000",
-        "tcp://10.0.0.1:6003",
-        "tcp://[fd00::1]:6000",
-    ]
+    subscriptions = producer.dump_state(store.snapshot())["subscriptions"]
+    assert subscriptions == ["tcp://10.0.0.1:6000", "tcp://10.0.0.1:6003", "tcp://[fd00::1]:6000"]
 
 
 @pytest.mark.parametrize(
@@ -288,9 +260,7 @@ def test_mistakes_in_parameters_are_said(parameters, message):
 
 async def test_deprecated_block_size_counts_where_the_new_one_is_zero():
     async with fleet(1, tokenProcessorConfig={"blockSizeTokens": 0, "blockSize": 32}) as world:
-        request, candidates = world.request()
-        world.producer.produce(request, candidates)
-        assert request.get(PREFIX_MATCH.produced_by("precise")).total_blocks == 2
+        assert match_of(world).total_blocks == 2
 
 
 @pytest.mark.parametrize(
@@ -305,14 +275,7 @@ async def test_deprecated_block_size_counts_where_the_new_one_is_zero():
         ("completions", {"prompt": ["a", "b"]}, False),
         ("chat/completions", {"messages": [{"role": "user", "content": "a"}]}, False),
         ("/generate", {"input_ids": [1, 2], "image_data": "x"}, False),
-        (
-            "inference/v1/generate",
-            {
-                "token_ids": [1, 2],
-                "features": {"mm_hashes": {"image": ["h"]}, "mm_placeholders": {"image": [{"offset": 0, "length": 1}]}},
-            },
-            False,
-        ),
+        ("inference/v1/generate", {"token_ids": [1, 2], "features": MEDIA}, False),
     ],
 )
 def test_prompts_that_are_token_ids(suffix, body, expected):

@@ -10,12 +10,11 @@ from epp.config import Assembly, Builder, assemble, load_text
 from epp.framework import PROMPT_TOKENS, Endpoint, ManualClock, Request, RequestBody
 from epp.framework.errors import ConfigurationError
 from epp.framework.registry import Registry
-from epp.pool.kv_events.producer import PrecisePrefixCacheProducer
 from epp.pool.kv_events.scorer import PrecisePrefixCacheScorer
+from tests.support.kv_fleet import HASHES, PROMPT, Fleet, build, running
 from tests.support.kv_publisher import stored
 from tests.support.uds_tokenizer import uds_tokenizer
 from tests.support.waiting import until
-from tests.unit.kv_events.test_producer import HASHES, PROMPT, Fleet, running
 
 PRODUCER = "- {type: precise-prefix-cache-producer, name: NAME}\n"
 
@@ -46,6 +45,11 @@ def warnings(assembly: Assembly) -> str:
     return "; ".join(str(each) for each in assembly.warnings)
 
 
+def index(**config: object) -> dict:
+    """Return parameters of the index of blocks."""
+    return {"indexerConfig": {"kvBlockIndexConfig": config}}
+
+
 async def test_scorer_without_a_producer_scores_by_events_of_its_own(publisher):
     one = publisher()
     scorer = scorer_of(assembled(parameters=f"{{kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {one.port}}}}}}}"))
@@ -55,7 +59,7 @@ async def test_scorer_without_a_producer_scores_by_events_of_its_own(publisher):
     world.tagging.replace([scorer])
     world.store.replace([Endpoint("p0", "127.0.0.1", 8000)])
     async with running(world):
-        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await one.subscribed()
         await world.tell(0, stored(HASHES[:3], PROMPT[:48]))
         assert world.scores() == [0.75]
         await world.tell(0, stored(range(1001, 2251), range(20_000)))
@@ -100,7 +104,7 @@ async def test_tokenizer_service_of_older_configurations_supplies_token_ids(publ
     world.producer = scorer
     world.tagging.replace([scorer])
     async with uds_tokenizer(path) as service, running(world):
-        await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await one.subscribed()
         text = "x" * 32
         await world.tell(0, stored(HASHES[:1], text.encode()[:16]))
         _, candidates = world.request()
@@ -130,24 +134,16 @@ def test_tokenizer_service_is_not_asked_without_a_model_or_beside_a_producer():
 @pytest.mark.parametrize(
     ("parameters", "warning"),
     [
-        (
-            {"indexerConfig": {"kvBlockIndexConfig": {"inMemoryConfig": {"size": 20_000_000}}}},
-            "size is 20000000; only the 10000000 blocks used last",
-        ),
-        ({"indexerConfig": {"kvBlockIndexConfig": {"inMemoryConfig": {"size": 10_000_000}}}}, ""),
-        (
-            {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "2GiB"}}}},
-            "inMemoryConfig is used",
-        ),
-        ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "redis://index:6379"}}}}, ""),
-        ({"indexerConfig": {"kvBlockIndexConfig": {"metricsLoggingInterval": 10**9}}}, "nothing is logged"),
+        (index(inMemoryConfig={"size": 20_000_000}), "size is 20000000; only the 10000000 blocks used last"),
+        (index(inMemoryConfig={"size": 10_000_000}), ""),
+        (index(costAwareMemoryConfig={"size": "2GiB"}), "inMemoryConfig is used"),
+        (index(redisConfig={"address": "redis://index:6379"}), ""),
+        (index(metricsLoggingInterval=10**9), "nothing is logged"),
         ({"kvEventsConfig": {"concurrency": 8}}, "one thread receives events"),
         ({}, ""),
     ],
 )
 def test_parameters_without_effect_are_warned_of(parameters, warning):
-    registry = Registry({})
-    registry.register(PrecisePrefixCacheProducer)
-    found = registry.build("precise-prefix-cache-producer", parameters, name="p", clock=ManualClock()).warnings
+    found = build(**parameters).warnings
     assert len(found) == bool(warning)
     assert warning in "".join(found)

@@ -2,7 +2,7 @@
 """Subscriptions over ZeroMQ: what arrives, and when the contents of a cache become unknown."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -25,11 +25,16 @@ class Inbox:
 
     def __init__(self) -> None:
         self.received: list[Received] = []
-        self.engine = EngineCounts()
-        self.subscriber = Subscriber("kv@", self.take, EventCounts())
+        self.batches: list[int] = []
+        self.pause: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
+        """Other work of the event loop after each batch."""
+        self.engine, self.events = EngineCounts(), EventCounts()
+        self.subscriber = Subscriber("kv@", self.take, self.events)
 
     async def take(self, batch) -> None:
+        self.batches.append(len(batch))
         self.received += batch
+        await self.pause()
 
     async def of(self, count: int) -> list[Received]:
         await until(lambda: len(self.received) >= count, f"{count} messages have arrived")
@@ -50,13 +55,8 @@ class Inbox:
         return sorted(block for engine, known in held.items() if current[engine] for block in known)
 
     @property
-    def complete(self) -> list[bool]:
-        return [is_whole(each) for each in self.received]
-
-    @property
     def counts(self) -> dict[str, int]:
-        counts = self.subscriber.counts
-        found = {"messages": self.engine.messages, **counts.resets, **counts.replays}
+        found = {"messages": self.engine.messages, **self.events.resets, **self.events.replays}
         return {name: count for name, count in found.items() if count}
 
     def connect(self, publisher, engine: int = 1) -> None:
@@ -72,8 +72,13 @@ async def inbox() -> AsyncIterator[Inbox]:
 
 async def subscribed(inbox: Inbox, publisher, engine: int = 1):
     inbox.connect(publisher, engine)
-    await publisher.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+    await publisher.subscribed()
     return publisher
+
+
+def block(number: int) -> dict:
+    """Return an event about a block of one token."""
+    return stored([number], [number], size=1)
 
 
 async def test_events_of_engines_arrive_in_order_with_the_model_of_the_topic(inbox, publisher):
@@ -92,52 +97,41 @@ async def test_events_of_engines_arrive_in_order_with_the_model_of_the_topic(inb
     assert inbox.counts == {"messages": 101}
 
 
-async def test_gap_is_told_and_counted(inbox, publisher):
+@pytest.mark.parametrize(
+    ("numbers", "expected", "counted"),
+    [
+        pytest.param([0, 4, 5], [(True, 1), (False, 1), (True, 1)], {"gap": 1}, id="gap, after which all holds"),
+        pytest.param([1000], [(True, 1)], {}, id="any first number"),
+        pytest.param([50, 0], [(True, 1), (False, 0)], {"restart": 1}, id="restart"),
+    ],
+)
+async def test_numbers_of_messages_show_what_is_missing(inbox, publisher, numbers, expected, counted):
     one = await subscribed(inbox, publisher())
-    one.send(stored([1], [1], size=1))
-    one.send(stored([2], [2], size=1), skip=3)
-    one.send(stored([3], [3], size=1))
-    await inbox.of(3)
-    assert inbox.complete == [True, False, True]
-    assert inbox.received[1].events  # what is said after the gap holds
-    assert inbox.counts == {"messages": 3, "gap": 1}
-
-
-async def test_first_message_may_have_any_number(inbox, publisher):
-    one = await subscribed(inbox, publisher())
-    one.send(stored([1], [1], size=1), skip=1000)
-    await inbox.of(1)
-    assert inbox.complete == [True]
+    for one.sequence in numbers:
+        one.send(block(1))
+    received = await inbox.of(len(numbers))
+    assert [(is_whole(each), len(each.events)) for each in received] == expected
+    assert inbox.counts == {"messages": len(numbers), **counted}
 
 
 async def test_repeated_message_is_ignored(inbox, publisher):
     one = await subscribed(inbox, publisher())
-    one.send(stored([1], [1], size=1))
+    one.send(block(1))
     one.send_parts(one.history[-1])
-    one.send(stored([2], [2], size=1))
+    one.send(block(2))
     received = await inbox.of(2)
     assert [each.events[0].block_hashes for each in received] == [[1], [2]]
-    assert all(inbox.complete)
-
-
-async def test_sequence_that_begins_anew_is_a_restart(inbox, publisher):
-    one = await subscribed(inbox, publisher())
-    one.send(stored([1], [1], size=1), skip=50)
-    one.sequence = 0
-    one.send(stored([2], [2], size=1))
-    await inbox.of(2)
-    assert inbox.complete == [True, False]
-    assert inbox.counts["restart"] == 1
+    assert all(map(is_whole, received))
 
 
 async def test_gap_is_repaired_by_a_replay_that_begins_with_the_last_message(inbox, publisher):
     one = await subscribed(inbox, publisher().repeat())
     await until(lambda: one.asked == [0], "all is asked for at first")
-    one.send(stored([1], [1], size=1))
+    one.send(block(1))
     await inbox.of(2)
-    one.lose(stored([2], [2], size=1))
+    one.lose(block(2))
     one.send(removed([1]))
-    one.send(stored([3], [3], size=1))
+    one.send(block(3))
     await until(lambda: inbox.stored == [2, 3], "the contents are those of the engine")
     assert one.asked == [0, 0]
     assert inbox.counts["complete"] == 2
@@ -147,7 +141,7 @@ async def test_gap_is_repaired_by_a_replay_that_begins_with_the_last_message(inb
 async def test_subscriber_that_joins_asks_for_all_that_the_engine_remembers(inbox, publisher):
     one = publisher().repeat()
     for number in range(20):
-        one.lose(stored([number], [number], size=1))
+        one.lose(block(number))
     del one.history[:10]
     await subscribed(inbox, one)
     await until(lambda: inbox.stored == list(range(10, 20)), "the blocks of the remembered messages are known")
@@ -156,7 +150,7 @@ async def test_subscriber_that_joins_asks_for_all_that_the_engine_remembers(inbo
 async def test_reply_with_a_hole_is_asked_for_again_from_there(inbox, publisher):
     one = publisher().repeat()
     for number in range(6):
-        one.lose(stored([number], [number], size=1))
+        one.lose(block(number))
     hole = one.history.pop(3)
     await subscribed(inbox, one)
     await until(lambda: len(one.asked) > 1, "the rest is asked for")
@@ -184,21 +178,21 @@ async def test_engine_without_answers_is_asked_three_times_and_heard_without(inb
 async def test_many_engines_are_replayed_some_at_a_time(inbox, publisher):
     found = [publisher().repeat() for _ in range(20)]
     for number, each in enumerate(found):
-        each.lose(stored([number], [number], size=1))
+        each.lose(block(number))
         await subscribed(inbox, each, number)
     await until(lambda: inbox.stored == list(range(20)), "all are known")
 
 
 async def test_engine_that_ends_is_unknown_at_once_and_heard_again_when_it_is_back(inbox, publisher):
     one = await subscribed(inbox, publisher())
-    one.send(stored([1], [1], size=1))
+    one.send(block(1))
     await inbox.of(1)
     one.close()
     received = await inbox.of(2)
     assert (received[1].events, received[1].is_known) == ((), False)
     again = publisher(one.address)
-    await again.subscribed(lambda ready: until(ready, "the picker has subscribed again"))
-    again.send(stored([2], [2], size=1))
+    await again.subscribed()
+    again.send(block(2))
     await inbox.of(3)
     assert inbox.received[2].is_known
 
@@ -218,7 +212,7 @@ async def test_malformed_message_makes_the_cache_unknown_and_the_next_one_is_rea
     one = await subscribed(inbox, publisher())
     one.send_parts(parts)
     one.sequence = 1
-    one.send(stored([2], [2], size=1))
+    one.send(block(2))
     received = await inbox.of(2)
     assert (received[0].events, received[0].is_known) == ((), False)
     assert isinstance(received[1].events[0], BlockStored)
@@ -228,7 +222,7 @@ async def test_malformed_message_makes_the_cache_unknown_and_the_next_one_is_rea
 async def test_other_topics_are_not_received(inbox, publisher):
     one = await subscribed(inbox, publisher())
     one.send_parts([b"load@e@m", b"\0" * 8, b"x"])
-    one.send(stored([1], [1], size=1))
+    one.send(block(1))
     await inbox.of(1)
     assert inbox.counts == {"messages": 1}
 
@@ -243,59 +237,38 @@ async def test_connection_of_an_engine_that_sends_a_huge_message_is_closed_and_o
     assert (lost.events, lost.is_known) == ((), False)
     assert inbox.counts == {"disconnection": 1}
     for change in ("unsubscribed", "subscribed"):
-        await one.subscribed(lambda ready, change=change: until(ready, f"the picker has {change}"))
-    one.send(stored([1], [1], size=1))
+        await one.subscribed(f"the picker has {change}")
+    one.send(block(1))
     assert [event.block_hashes for event in (await inbox.of(2))[1].events] == [[1]]
 
 
-async def test_slow_event_loop_gets_larger_batches(publisher):
-    batches: list[int] = []
-
-    async def slowly(batch) -> None:
-        batches.append(len(batch))
-        await asyncio.sleep(0.2)
-
-    subscriber = Subscriber("kv@", slowly, EventCounts())
-    one = publisher()
-    subscriber.connect(1, Addresses(one.address), EngineCounts())
-    await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+async def test_slow_event_loop_gets_larger_batches(inbox, publisher):
+    inbox.pause = lambda: asyncio.sleep(0.2)
+    one = await subscribed(inbox, publisher())
     for number in range(60):
-        one.send(stored([number], [1], size=1))
-    await until(lambda: sum(batches) == 60, "all have arrived")
-    assert len(batches) <= 20
-    await subscriber.close()
+        one.send(block(number))
+    await inbox.of(60)
+    assert len(inbox.batches) <= 20
 
 
-async def test_flood_that_an_event_loop_does_not_keep_up_with_shows_as_a_gap(publisher):
-    received: list[Received] = []
-    batches: list[int] = []
+async def test_flood_that_an_event_loop_does_not_keep_up_with_shows_as_a_gap(inbox, publisher):
     may_go_on = asyncio.Event()
-
-    async def wait(batch) -> None:
-        batches.append(len(batch))
-        received.extend(batch)
-        await may_go_on.wait()
-
-    counts = EventCounts()
-    subscriber = Subscriber("kv@", wait, counts)
-    one = publisher()
-    subscriber.connect(1, Addresses(one.address), EngineCounts())
-    await one.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+    inbox.pause = may_go_on.wait
+    one = await subscribed(inbox, publisher())
     large = stored([1], [2**31] * 4_000, size=4_000)
     one.send(large)
-    await until(lambda: received, "the event loop is busy")
+    await until(lambda: inbox.received, "the event loop is busy")
     for _ in range(2_000):
         one.send(large)
     may_go_on.set()
 
     def is_over() -> bool:
         one.send(removed([1]))
-        return not all(is_whole(each) for each in received)
+        return not all(map(is_whole, inbox.received))
 
     await until(is_over, "messages were dropped", seconds=90)  # those before them are decoded first
-    assert max(batches) <= MOST_WAITING_MESSAGES
-    assert counts.resets["gap"]
-    await subscriber.close()
+    assert max(inbox.batches) <= MOST_WAITING_MESSAGES
+    assert inbox.counts["gap"]
 
 
 async def test_flood_of_malformed_messages_disturbs_no_other_engine(inbox, publisher):
@@ -306,28 +279,22 @@ async def test_flood_of_malformed_messages_disturbs_no_other_engine(inbox, publi
         bad.send_parts([b"kv@e@m", number.to_bytes(8, "big"), b"\xc1" * 1_000])
         bad.send_parts([b"other", b"x"])
     for number in range(50):
-        good.send(stored([number], [number], size=1))
+        good.send(block(number))
     await until(lambda: inbox.stored == list(range(50)), "the other engine is heard")
     assert not [each for each in inbox.received if each.engine == 2 and not is_whole(each)]
 
 
-async def test_engine_that_is_disconnected_is_not_heard(inbox, publisher):
+async def test_engine_that_is_disconnected_is_not_heard_and_an_address_that_is_none_disturbs_no_other(inbox, publisher):
+    inbox.subscriber.connect(7, Addresses("tcp://:::::"), EngineCounts())
     one, two = publisher(), publisher()
     await subscribed(inbox, one, 1)
     await subscribed(inbox, two, 2)
     inbox.subscriber.disconnect(1)
-    await one.subscribed(lambda ready: until(ready, "the picker has unsubscribed"))
-    one.send(stored([1], [1], size=1))
-    two.send(stored([2], [2], size=1))
+    await one.subscribed("the picker has unsubscribed")
+    one.send(block(1))
+    two.send(block(2))
     await inbox.of(1)
     assert [each.engine for each in inbox.received] == [2]
-
-
-async def test_address_that_is_none_disturbs_no_other(inbox, publisher):
-    inbox.subscriber.connect(7, Addresses("tcp://:::::"), EngineCounts())
-    one = await subscribed(inbox, publisher())
-    one.send(stored([1], [1], size=1))
-    await inbox.of(1)
 
 
 async def test_two_hundred_engines_come_and_go(inbox, publisher):
@@ -335,9 +302,9 @@ async def test_two_hundred_engines_come_and_go(inbox, publisher):
     for number, each in enumerate(found):
         inbox.connect(each, number)
     for each in found:
-        await each.subscribed(lambda ready: until(ready, "the picker has subscribed"))
+        await each.subscribed()
     for each in found:
-        each.send(stored([1], [1], size=1))
+        each.send(block(1))
     await inbox.of(200)
     assert {each.engine for each in inbox.received} == set(range(200))
     for number in range(0, 200, 2):
