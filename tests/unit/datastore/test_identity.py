@@ -83,6 +83,14 @@ def test_is_11_node_that_starts_anew_while_it_is_out_of_sight_is_noticed(store):
     assert len(change.removed) == len(change.added) == 1
 
 
+def test_is_11_request_in_flight_to_a_replaced_pod_does_not_count_for_the_next(store):
+    store.replace([endpoint(uid="u1")])
+    ticket = store.ledger.open(0, tokens=10)
+    store.update([endpoint(uid="u2")])
+    ticket.close()
+    assert known(store, endpoint())[1] == 0.0  # not -1
+
+
 def test_is_11_late_report_on_a_replaced_pod_is_ignored(store):
     before, after = endpoint(uid="u1"), endpoint(uid="u2")
     with_knowledge(store, before)
@@ -92,14 +100,6 @@ def test_is_11_late_report_on_a_replaced_pod_is_ignored(store):
     store.mark(before, REFUSES)
     waiting, _, loras = known(store, after)
     assert (np.isnan(waiting), loras) == (True, LORA.unknown)
-
-
-def test_is_11_request_in_flight_to_a_replaced_pod_does_not_count_for_the_next(store):
-    store.replace([endpoint(uid="u1")])
-    ticket = store.ledger.open(0, tokens=10)
-    store.update([endpoint(uid="u2")])
-    ticket.close()
-    assert known(store, endpoint())[1] == 0.0  # not -1
 
 
 def test_unknown_is_not_another_but_every_known_difference_is():

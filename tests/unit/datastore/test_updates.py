@@ -30,12 +30,14 @@ def test_update_adds_changes_and_removes_and_tells_listeners_once():
     assert [e.name for e in store.endpoints] == ["d", "b", "c"]
 
 
-def test_update_that_changes_nothing_tells_nobody():
+def test_update_that_changes_nothing_or_is_refused_tells_nobody():
     store, told = Datastore(ManualClock()), []
     store.replace([endpoint("a")])
     before = store.snapshot()
     store.subscribe(told.append)
     store.update([endpoint("a")], ["default/b"])
+    with pytest.raises(ValueError, match="two endpoints are named 'default/b'"):
+        store.update([endpoint("b"), endpoint("b", labels={"x": "y"})], ["default/a"])
     assert not told
     assert store.snapshot() is before
 
@@ -46,14 +48,6 @@ def test_endpoint_that_left_and_came_back_in_one_update_starts_from_nothing():
     store.report(a, Report({WAITING: 3}))
     store.update([a], [a.id])
     assert np.isnan(store.snapshot().column(WAITING)).all()
-
-
-def test_update_with_two_endpoints_of_one_id_changes_nothing():
-    store = Datastore(ManualClock())
-    store.replace([endpoint("a")])
-    with pytest.raises(ValueError, match="two endpoints are named 'default/b'"):
-        store.update([endpoint("b"), endpoint("b", labels={"x": "y"})], ["default/a"])
-    assert [e.name for e in store.endpoints] == ["a"]
 
 
 def test_address_is_found_for_as_long_as_an_endpoint_has_it():

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools and name servers that tests can look into and change."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -45,3 +47,20 @@ def pool() -> RecordingPool:
 @pytest.fixture
 def names() -> Names:
     return Names()
+
+
+@pytest.fixture
+def following():
+    """Follow a discovery's source until the end of the block."""
+
+    @asynccontextmanager
+    async def follow(discovery, pool):
+        task = asyncio.create_task(discovery.follow(pool))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    return follow

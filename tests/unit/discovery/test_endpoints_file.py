@@ -20,32 +20,31 @@ def test_yaml_with_all_fields():
           namespace: models
           address: 10.0.0.1
           port: "8000"
+          scheme: https
           labels: {llm-d.ai/role: decode, gpu: "8"}
-        - {name: b, address: "2001:DB8:0::1", port: 8001}
-        - {name: c, address: vllm-c.models.svc, port: 8002, labels: }
+          node: gpu-node-1
+          cluster: east
+          accelerator: {class: nvidia-h100-80gb, count: 4}
+        - {name: a, address: "2001:DB8:0::1", port: 8001, scheme: http}  # of another namespace
+        - {name: c, address: vllm-c.models.svc, port: 8002, labels: , scheme: , namespace: "", node: "", cluster: ""}
         """
     ) == (
-        Target("a", "10.0.0.1", 8000, "models", {"llm-d.ai/role": "decode", "gpu": "8"}),
-        Target("b", "2001:db8::1", 8001),
+        Target(
+            *("a", "10.0.0.1", 8000, "models", {"llm-d.ai/role": "decode", "gpu": "8"}),
+            node="gpu-node-1",
+            cluster="east",
+            accelerator=AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb", count=4),
+            tls=True,
+        ),
+        Target("a", "2001:db8::1", 8001),
         Target("c", "vllm-c.models.svc", 8002),
     )
 
 
-def test_json_with_tabs_and_byte_order_mark():
-    assert read('\ufeff{\n\t"endpoints":[{"name":"a","address":"10.0.0.1","port":8000}]\n}') == (
-        Target("a", "10.0.0.1", 8000),
-    )
-
-
-def test_empty_list_is_a_pool_without_endpoints():
+def test_json_with_tabs_and_byte_order_mark_and_an_empty_list_are_read():
+    text = '\ufeff{\n\t"endpoints":[{"name":"a","address":"10.0.0.1","port":8000}]\n}'
+    assert read(text) == (Target("a", "10.0.0.1", 8000),)
     assert read("endpoints: []") == ()
-
-
-def test_one_name_in_two_namespaces_is_two_endpoints():
-    assert (
-        len(read("endpoints: [{name: a, address: 10.0.0.1, port: 1}, {name: a, namespace: b, address: h, port: 1}]"))
-        == 2
-    )
 
 
 GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
@@ -68,20 +67,15 @@ GOOD = "- {name: a, address: 10.0.0.1, port: 8000}\n"
         ("- {name: b, address: h, port: 80, labels: {gpu: 8}}", "labels.gpu: gpu is 8; write it in quotes"),
         ("- {name: b, address: h, port: 80, labels: [x]}", "labels is a list; write a mapping"),
         ("- name: b\n  adress: h\n  port: 80", r"\(line 4\): adress: unknown key; did you mean 'address'\?"),
+        *((f"- {{name: b, address: h, port: 80, scheme: {each}}}", "use 'http', 'https'") for each in ("HTTPS", "h2")),
         ("- {name: b, address: h, port: 80, zzz: 1}", "zzz: unknown key; known are accelerator, address, cluster"),
         ("- {name: b, address: h, port: 80, node: 7}", "node is 7; write it in quotes"),
         ("- {name: b, address: h, port: 80, accelerator: h100}", "accelerator is 'h100'; write a mapping"),
-        (
-            "- {name: b, address: h, port: 80, accelerator: {clas: h100}}",
-            "accelerator.clas: unknown key; did you mean 'class'",
-        ),
-        (
-            "- {name: b, address: h, port: 80, accelerator: {class: h100, count: four}}",
-            "accelerator.count: count is 'four'; write a whole",
-        ),
         *(
             (f"- {{name: b, address: h, port: 80, accelerator: {{{field}: {value}}}}}", f"accelerator.{problem}")
             for field, value, problem in (
+                ("clas", "h100", "clas: unknown key; did you mean 'class'"),
+                ("count", "four", "count: count is 'four'; write a whole"),
                 ("count", "-2", "count: count is -2; it must be between 1 and 65536"),
                 ("sharers", "0", "sharers: sharers is 0; it must be between 1 and 65536"),
                 ("costPerHour", "-2", "costPerHour: costPerHour is -2; it must be between 0 and 10000"),
@@ -108,15 +102,6 @@ def test_bad_entry_is_refused_with_place_field_and_remedy(entries, problem):
         read("endpoints:\n" + GOOD + entries)
 
 
-def test_endpoint_may_say_where_it_runs_and_on_what():
-    (target,) = read(
-        "endpoints:\n- {name: p, address: 10.0.0.12, port: 8000, node: gpu-node-1, cluster: east,"
-        " accelerator: {class: nvidia-h100-80gb, count: 4}}"
-    )
-    assert (target.node, target.cluster) == ("gpu-node-1", "east")
-    assert target.accelerator == AcceleratorDeclaration(accelerator_class="nvidia-h100-80gb", count=4)
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -136,9 +121,3 @@ def test_endpoint_may_say_where_it_runs_and_on_what():
 def test_file_that_is_no_list_of_endpoints_is_refused(text, problem):
     with pytest.raises(ValueError, match=problem):
         read(text)
-
-
-@pytest.mark.parametrize("field", ["namespace", "node", "cluster"])
-def test_empty_optional_field_is_one_left_out(field):
-    without = read("endpoints: [{name: a, address: h, port: 1}]")
-    assert read(f"endpoints: [{{name: a, address: h, port: 1, {field}: ''}}]") == without

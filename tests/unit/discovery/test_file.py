@@ -1,7 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import asyncio
-import os
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,18 +8,13 @@ from epp.framework import ConfigurationError, ManualClock
 from epp.pool.discovery import FileDiscovery
 from epp.pool.discovery.endpoints_file import FileDiscoveryParameters
 from epp.routing.datastore import Datastore
+from tests.support.config_files import replace
 from tests.support.waiting import until
 
 
 def content(**endpoints: str) -> str:
     lines = [f"- {{name: {name}, address: '{address}', port: 8000}}" for name, address in endpoints.items()]
     return "endpoints:\n" + "\n".join(lines) + "\n"
-
-
-def replace(path: Path, text: str) -> None:
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
-    fresh.replace(path)
 
 
 @pytest.fixture
@@ -37,33 +29,28 @@ def discovery(path, names) -> FileDiscovery:
     return FileDiscovery(FileDiscoveryParameters(path=str(path), watch_file=True), lookup=names)
 
 
-@asynccontextmanager
-async def following(discovery, pool):
-    task = asyncio.create_task(discovery.follow(pool))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-async def test_start_fills_the_pool(discovery, pool):
+async def test_start_fills_the_pool_and_a_file_touched_without_a_change_does_not_again(discovery, path, pool):
     await discovery.start(pool)
     assert pool.hostports == {"a": "10.0.0.1:8000"}
+    path.touch()
+    await discovery.reread(pool)
+    assert pool.replaced == 1
 
 
-async def test_bad_file_is_an_error_at_the_start(discovery, path, pool):
-    path.write_text("endpoints: [{name: a}]")
-    with pytest.raises(ConfigurationError, match=r"endpoints.yaml: endpoints\[0\] 'a' \(line 1\): address is missing"):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("endpoints: [{name: a}]", r"endpoints.yaml: endpoints\[0\] 'a' \(line 1\): address is missing"),
+        (None, "No such file"),
+    ],
+)
+async def test_bad_or_missing_file_is_an_error_at_the_start(discovery, path, pool, text, problem):
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigurationError, match=problem):
         await discovery.start(pool)
     assert pool.replaced == 0
-
-
-async def test_missing_file_is_an_error_at_the_start(discovery, path, pool):
-    path.unlink()
-    with pytest.raises(ConfigurationError, match="No such file"):
-        await discovery.start(pool)
 
 
 async def test_unresolvable_hosts_are_left_out_even_when_none_is_left(discovery, path, pool, names):
@@ -82,7 +69,7 @@ async def test_unresolvable_hosts_are_left_out_even_when_none_is_left(discovery,
     assert pool.hostports == {"a": "10.0.0.1:8000", "b": "[::1]:8000"}
 
 
-async def test_replacement_is_followed(discovery, path, pool):
+async def test_replacement_is_followed(discovery, path, pool, following):
     await discovery.start(pool)
     async with following(discovery, pool):
         replace(path, content(a="10.0.0.1", b="10.0.0.2"))
@@ -91,39 +78,17 @@ async def test_replacement_is_followed(discovery, path, pool):
         await until(lambda: pool.hostports == {"b": "10.0.0.3:8000"}, "one is gone and one has moved")
 
 
-async def test_config_map_swap_is_followed(tmp_path, pool):
-    """Kubernetes mounts `file -> ..data/file` and `..data -> ..<time>`, and renames a new `..data` over the old."""
-
-    def publish(version: str, text: str) -> None:
-        (tmp_path / version).mkdir()
-        (tmp_path / version / "endpoints.yaml").write_text(text)
-        (tmp_path / "..data_tmp").symlink_to(version)
-        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
-
-    publish("..2026_01", content(a="10.0.0.1"))
-    path = tmp_path / "endpoints.yaml"
-    path.symlink_to(os.path.join("..data", "endpoints.yaml"))  # noqa: PTH118 - '..data' is a name of its own
-    discovery = FileDiscovery(FileDiscoveryParameters(path=str(path), watch_file=True))
-    await discovery.start(pool)
-    async with following(discovery, pool):
-        for version, address in (("..2026_02", "10.0.0.2"), ("..2026_03", "10.0.0.3")):
-            publish(version, content(a=address))
-            wanted = {"a": f"{address}:8000"}
-            await until(lambda wanted=wanted: pool.hostports == wanted, f"{version} is in the pool")
-
-
 async def test_bad_replacement_changes_nothing_and_is_logged_once(discovery, path, pool):
     await discovery.start(pool)
     with capture_logs() as logs:
-        for text in ("endpoints: [{name: a}]", "endpoints: [{name: a}]", "endpoints"):
-            replace(path, text)
+        for text in ("endpoints: [{name: a}]", "endpoints: [{name: a}]", "endpoints", None):
+            if text is None:
+                path.unlink()
+            else:
+                replace(path, text)
             await discovery.reread(pool)
             await discovery.reread(pool)
-        path.unlink()
-        await discovery.reread(pool)
-        await discovery.reread(pool)
-    assert pool.hostports == {"a": "10.0.0.1:8000"}
-    assert pool.replaced == 1
+    assert (pool.hostports, pool.replaced) == ({"a": "10.0.0.1:8000"}, 1)
     reasons = [entry["reason"].partition("with 1 object: ")[2] for entry in logs]
     assert [reason[:25] for reason in reasons] == [
         "endpoints[0] 'a' (line 1)",
@@ -132,25 +97,7 @@ async def test_bad_replacement_changes_nothing_and_is_logged_once(discovery, pat
     ]
 
 
-async def test_good_file_after_a_bad_one_is_taken_over(discovery, path, pool):
-    await discovery.start(pool)
-    async with following(discovery, pool):
-        with capture_logs() as logs:
-            replace(path, "endpoints: [")
-            await until(lambda: logs, "the bad file is logged")
-        assert pool.replaced == 1
-        replace(path, content(b="10.0.0.2"))
-        await until(lambda: pool.hostports == {"b": "10.0.0.2:8000"}, "the good file is in the pool")
-
-
-async def test_file_touched_without_a_change_is_not_taken_over_again(discovery, path, pool):
-    await discovery.start(pool)
-    path.touch()
-    await discovery.reread(pool)
-    assert pool.replaced == 1
-
-
-async def test_file_that_is_not_watched_stays_as_it_was_read(path, pool, names):
+async def test_file_that_is_not_watched_stays_as_it_was_read(path, pool, names, following):
     discovery = FileDiscovery(FileDiscoveryParameters(path=str(path)), lookup=names)
     watching = FileDiscovery(FileDiscoveryParameters(path=str(path), watch_file=True), lookup=names)
     other = type(pool)()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A directory of dumps is a pool, and stays one while its files change, shrink or break."""
 
-import asyncio
 import json
 
 import pytest
@@ -13,30 +12,20 @@ from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.registry import Registry
 from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
 from tests.support.config_files import replace
+from tests.support.kube import manifests
 from tests.support.waiting import until
 
 
 def pod(name, address, **labels):
+    gpu = {"limits": {"nvidia.com/gpu": "1"}}
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "llm", "uid": f"u-{name}", "labels": labels},
-        "spec": {"containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-        "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]},
+        **manifests.pod(name, namespace="llm", labels=labels, resources=gpu),
+        "status": manifests.pod_status(address),
     }
 
 
 def inference_pool(name, **labels):
-    return {
-        "apiVersion": "inference.networking.k8s.io/v1",
-        "kind": "InferencePool",
-        "metadata": {"name": name, "namespace": "llm"},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "targetPorts": [{"number": 9000}],
-            "endpointPickerRef": {"name": "epp"},
-        },
-    }
+    return manifests.pool(name, namespace="llm", selector=labels, ports=(9000,))
 
 
 def dump(*objects):
@@ -120,33 +109,22 @@ async def test_files_without_pods_are_an_error_at_the_start(tmp_path, build, poo
         await build().start(pool)
 
 
-async def test_files_are_followed(tmp_path, build, pool):
+async def test_files_are_followed(tmp_path, build, pool, following):
     file = tmp_path / "dump.yaml"
     file.write_text(dump(pod("a", "10.0.0.1")))
     discovery = build()
     await discovery.start(pool)
-    following = asyncio.create_task(discovery.follow(pool))
-    replace(file, dump(pod("a", "10.0.0.9")))
-    await until(lambda: pool.hostports == {"a-rank-0": "10.0.0.9:8000"}, "the new address")
-    following.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await following
+    async with following(discovery, pool):
+        replace(file, dump(pod("a", "10.0.0.9")))
+        await until(lambda: pool.hostports == {"a-rank-0": "10.0.0.9:8000"}, "the new address")
 
 
 async def test_empty_pool_is_a_warning_that_says_which_pods_were_looked_for(tmp_path, build, pool):
-    router = pod("router", "10.0.0.1")
-    router["spec"]["containers"] = [{"name": "nginx"}]
-    (tmp_path / "dump.yaml").write_text(dump(router))
+    (tmp_path / "dump.yaml").write_text(dump(manifests.pod("router")))
     with capture_logs() as logs:
         await build().start(pool)
-    assert logs == [
-        {
-            "event": "pods in files selected",
-            "log_level": "warning",
-            "pods": "pods that request accelerators",
-            "endpoints": 0,
-        }
-    ]
+    counts = {"pods": "pods that request accelerators", "endpoints": 0}
+    assert logs == [{"event": "pods in files selected", "log_level": "warning", **counts}]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,13 @@ from epp.routing.datastore import Datastore
 from tests.support.waiting import until
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Try sources again at once."""
+    for pause in ("_FIRST_DELAY_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(f"epp.pool.discovery.several.{pause}", 0.01)
+
+
 class Scripted(Discovery):
     """Puts what a test says into the pool; fails for as long as it has a `failure`."""
 
@@ -92,8 +99,7 @@ async def test_ocm_14_first_source_wins_and_the_next_takes_over_when_its_endpoin
         assert in_pool(store) == ({("a", "9")} if other.name == "a" else {("a", "9"), ("other", "1")})
 
 
-async def test_ocm_14_source_that_cannot_be_read_leaves_the_others_and_joins_later(monkeypatch):
-    monkeypatch.setattr("epp.pool.discovery.several._FIRST_DELAY_SECONDS", 0.01)
+async def test_ocm_14_source_that_cannot_be_read_leaves_the_others_and_joins_later():
     broken = Scripted(at("b", "2"), failure="endpoints file x: no list 'endpoints'")
     with capture_logs() as logs:
         async with running(local=Scripted(at("a", "1")), remote=broken) as (whole, store):
@@ -108,8 +114,7 @@ async def test_ocm_14_source_that_cannot_be_read_leaves_the_others_and_joins_lat
     ]
 
 
-async def test_ocm_14_source_that_fails_keeps_its_endpoints_and_is_started_again(monkeypatch):
-    monkeypatch.setattr("epp.pool.discovery.several._FIRST_DELAY_SECONDS", 0.01)
+async def test_ocm_14_source_that_fails_keeps_its_endpoints_and_is_started_again():
     remote = Scripted(at("b", "2"))
     async with running(local=Scripted(at("a", "1")), remote=remote) as (whole, store):
         remote.failure = "gone"
@@ -145,8 +150,7 @@ async def test_ocm_14_only_source_that_fails_is_logged_and_told_of(monkeypatch):
     assert [entry["event"] for entry in logs] == ["source of endpoints failed"]
 
 
-async def test_ocm_14_source_that_is_stale_is_told_of(monkeypatch):
-    monkeypatch.setattr("epp.pool.discovery.several._LOOK_SECONDS", 0.01)
+async def test_ocm_14_source_that_is_stale_is_told_of():
     remote = Scripted(at("b", "2"))
     with capture_logs() as logs:
         async with running(local=Scripted(at("a", "1")), remote=remote):
@@ -168,8 +172,7 @@ async def test_ocm_14_start_fails_with_all_reasons_if_no_source_can_be_read():
         await whole.start(Datastore(ManualClock()))
 
 
-async def test_ocm_14_other_sources_are_taken_without_a_new_start_of_those_that_stay(monkeypatch):
-    monkeypatch.setattr("epp.pool.discovery.several._LOOK_SECONDS", 0.01)
+async def test_ocm_14_other_sources_are_taken_without_a_new_start_of_those_that_stay():
     stays, leaves, joins = Scripted(at("a", "1")), Scripted(at("b", "2"), at("c", "3")), Scripted(at("x", "3"))
     async with running(stays=stays, leaves=leaves) as (whole, store):
         whole.use(sources(joins=joins, stays=stays))
@@ -221,8 +224,7 @@ def test_ocm_14_pool_is_what_the_sources_say_whatever_their_order(steps):
     asyncio.run(run())
 
 
-async def test_ocm_14_new_plugin_of_a_name_takes_over_the_endpoints_of_the_one_before(monkeypatch):
-    monkeypatch.setattr("epp.pool.discovery.several._LOOK_SECONDS", 0.01)
+async def test_ocm_14_new_plugin_of_a_name_takes_over_the_endpoints_of_the_one_before():
     before, after = Scripted(at("b", "2"), at("c", "3")), Scripted(at("b", "2"), failure="not yet")
     async with running(local=Scripted(at("a", "1")), remote=before) as (whole, store):
         kept = store.endpoint("default/b")
