@@ -73,59 +73,32 @@ def test_worker_that_hangs_is_the_last_choice(fleet):
     assert fleet.hand_over() == 2
 
 
-def test_new_worker_gets_its_part(fleet):
-    fleet.report(w1=load(1.0, 1.0, 1.0, 1.0), w2=load())
-    assert fleet.released == [(1, 1.0)]
-
-
-def test_worker_without_connections_gets_one_even_if_that_helps_little(fleet):
-    fleet.report(w1=load(1000.0, 30.0, 30.0), w2=load())
-    assert fleet.released == [(1, 1000.0)]  # 60 and 1000; with another it would be 1030 and 30
-
-
-def test_idle_connections_move_rather_than_the_busy_one(fleet):
-    fleet.report(w1=load(1000.0, 0.0, 0.0), w2=load())
-    assert fleet.released == [(1, 0.0)]
-
-
-def test_one_connection_more_is_no_reason(fleet):
-    for _ in range(10):
-        fleet.report(w1=load(1.0, 1.0), w2=load(1.0))
-    assert not fleet.released
-
-
-def test_busy_connection_moves_to_the_idle_worker_though_it_has_more_connections(fleet):
-    fleet.report(w2=load(5.0, 5.0, 5.0), w1=load(300.0, 200.0))
-    assert fleet.released == [(1, 200.0)]  # 300 and 215; with the other it would be 200 and 315
-    assert fleet.hand_over() == 2
-    assert fleet.hand_over() == 1
-
-
-def test_worker_that_is_waited_for_in_vain_is_not_preferred_for_long(fleet):
-    fleet.report(w2=load(5.0, 5.0, 5.0), w1=load(300.0, 200.0))
-    fleet.clock.advance(2)
-    assert fleet.hand_over() == 1
-
-
 @pytest.mark.parametrize(
-    ("busy", "idle"),
+    ("busy", "other", "released"),
     [
-        ((500.0,), ()),  # the only one
-        ((500.0, 0.1), (10.0,)),  # one would move everything, the other nothing
-        ((40.0, 9.0), (1.0,)),  # few calls
-        ((300.0, 300.0), (430.0,)),  # less than half more
+        pytest.param((1.0, 1.0, 1.0, 1.0), (), 1.0, id="new worker"),
+        pytest.param((1000.0, 30.0, 30.0), (), 1000.0, id="60 and 1000: with another it would be 1030 and 30"),
+        pytest.param((1000.0, 0.0, 0.0), (), 0.0, id="an idle one rather than the busy one"),
+        pytest.param((300.0, 200.0), (5.0, 5.0, 5.0), 200.0, id="300 and 215: with the other it would be 200 and 315"),
+        pytest.param((1.0, 1.0), (1.0,), None, id="one more is no reason"),
+        pytest.param((200.0, 200.0, 200.0), (600.0,), None, id="not at the cost of rates"),
+        pytest.param((500.0,), (), None, id="the only one"),
+        pytest.param((500.0, 0.1), (10.0,), None, id="one would move everything, the other nothing"),
+        pytest.param((40.0, 9.0), (1.0,), None, id="few calls"),
+        pytest.param((300.0, 300.0), (430.0,), None, id="less than half more"),
     ],
 )
-def test_move_that_helps_nobody_is_left_out(fleet, busy, idle):
-    for _ in range(10):
-        fleet.report(w1=load(*busy), w2=load(*idle))
-    assert not fleet.released
+def test_connection_moves_if_that_makes_rates_or_numbers_more_even(fleet, busy, other, released):
+    for _ in range(10 if released is None else 1):
+        fleet.report(w2=load(*other), w1=load(*busy))
+    assert fleet.released == ([] if released is None else [(1, released)])
 
 
-def test_numbers_of_connections_are_not_made_even_at_the_cost_of_rates(fleet):
-    for _ in range(10):
-        fleet.report(w1=load(200.0, 200.0, 200.0), w2=load(600.0))
-    assert not fleet.released
+@pytest.mark.parametrize(("seconds", "workers"), [(0, [2, 1]), (2, [1])])
+def test_idle_worker_gets_the_released_connection_though_it_has_more_unless_that_takes_long(fleet, seconds, workers):
+    fleet.report(w2=load(5.0, 5.0, 5.0), w1=load(300.0, 200.0))
+    fleet.clock.advance(seconds)
+    assert [fleet.hand_over() for _ in workers] == workers
 
 
 def test_releases_have_time_between_them_and_an_end(fleet):

@@ -23,9 +23,10 @@ def state(**more: object) -> dict[str, Any]:
     }
 
 
-def test_workers_without_a_difference_are_only_counted():
+def test_workers_without_a_difference_are_only_counted_and_one_without_an_answer_is_named():
     found = merged(state(), {0: state(), 1: state()}, Processes(serving=2, starting=1, replaced=3))
     assert found == state(workers={"serving": 2, "starting": 1, "replaced": 3})
+    assert merged(state(), {0: None, 1: state()}, TWO)["workers"]["silent"] == [0]
 
 
 def test_picker_is_ready_only_while_a_worker_serves():
@@ -36,16 +37,11 @@ def test_picker_is_ready_only_while_a_worker_serves():
 
 
 def test_differences_are_told_once_for_all_workers_that_have_them():
-    refused = {"generation": 1, "refused": "line 3: unknown plugin"}
-    old = state(config=refused, failing_tasks={"shadow profiles": "KeyError: 'x'"})
-    found = merged(
-        state(config={"generation": 2, "refused": None}),
-        {0: old, 1: state(config={"generation": 2, "refused": None}), 2: old},
-        TWO,
-    )
-    assert found["workers"]["differing"] == [
-        {"workers": [0, 2], "config": refused, "failing_tasks": {"shadow profiles": "KeyError: 'x'"}}
-    ]
+    refused, newer = {"generation": 1, "refused": "line 3: unknown plugin"}, {"generation": 2, "refused": None}
+    failing = {"shadow profiles": "KeyError: 'x'"}
+    old, new = state(config=refused, failing_tasks=failing), state(config=newer)
+    found = merged(new, {0: old, 1: new, 2: old}, TWO)
+    assert found["workers"]["differing"] == [{"workers": [0, 2], "config": refused, "failing_tasks": failing}]
 
 
 def test_problem_that_the_main_process_has_too_is_not_repeated():
@@ -55,12 +51,8 @@ def test_problem_that_the_main_process_has_too_is_not_repeated():
     assert found["workers"]["differing"] == [{"workers": [0], "degraded_plugins": [other]}]
 
 
-def test_worker_that_does_not_answer_is_named():
-    assert merged(state(), {0: None, 1: state()}, TWO)["workers"]["silent"] == [0]
-
-
 def test_what_requests_use_is_summed():
-    own = state(queued={"requests": 0, "bytes": 0, "longest_seconds": 0.0})
+    spans = {"exporters": ["otlp"], "exported_spans": 4, "failed_spans": 0, "dropped_spans": 1, "failing": None}
     workers = {
         number: state(
             queued={"requests": number, "bytes": 10, "longest_seconds": float(number)},
@@ -68,17 +60,11 @@ def test_what_requests_use_is_summed():
             lost_log_lines=number,
             quota_alerts=[{"tenant": "a", "limit": "total", "used": number, "most": 9}],
             quotas_almost_used_up=1,
-            tracing={
-                "exporters": ["otlp"],
-                "exported_spans": 4,
-                "failed_spans": 0,
-                "dropped_spans": 1,
-                "failing": None,
-            },
+            tracing=spans,
         )
         for number in (1, 2)
     }
-    found = merged(own, workers, TWO)
+    found = merged(state(queued={"requests": 0, "bytes": 0, "longest_seconds": 0.0}), workers, TWO)
     assert found["queued"] == {"requests": 3, "bytes": 20, "longest_seconds": 2.0}
     assert found["budgets_used_up"] == {"streams": {"used": 10, "limit": 20, "refusals": 3}}
     assert found["lost_log_lines"] == 3

@@ -2,6 +2,7 @@
 """Starts of worker processes."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -55,6 +56,12 @@ class Started:
         self.processes.append(process)
         return process
 
+    def say(self, worker: int, *kinds: str) -> None:
+        """Send messages as a worker does."""
+        for kind in kinds:
+            message = packed(kind, "worker")
+            self.sockets[worker].sendall(len(message).to_bytes(4) + message)
+
 
 @pytest.fixture
 async def started(monkeypatch) -> AsyncIterator[Started]:
@@ -69,34 +76,30 @@ async def started(monkeypatch) -> AsyncIterator[Started]:
         await each.wait()  # killed by `stop`
 
 
-def workers(count: int, config: Callable[[], ConfigInEffect | None] = lambda: None) -> Workers:
-    store = Datastore(ManualClock())
-    memory = shared_memory(1)
-    relay = Relay(Exchange("main", tuple, store.snapshot, ManualClock(), 1), ManualClock(), Rings(memory, 0))
-    return Workers(count, store, relay, Gate(), memory, handlers=lambda _: {}, greeting=tuple, config=config)
+@contextlib.asynccontextmanager
+async def running(count: int, config: Callable[[], ConfigInEffect | None] = lambda: None) -> AsyncIterator[Workers]:
+    store, memory, clock = Datastore(ManualClock()), shared_memory(1), ManualClock()
+    relay = Relay(Exchange("main", tuple, store.snapshot, clock, 1), clock, Rings(memory, 0))
+    workers = Workers(count, store, relay, Gate(), memory, handlers=lambda _: {}, greeting=tuple, config=config)
+    workers.start()
+    try:
+        yield workers
+    finally:
+        await workers.stop()
 
 
 async def test_as_many_processes_start_at_once_as_there_are_cores(started):
-    several = workers(5)
-    several.start()
-    try:
+    async with running(5):
         for ready in range(4):
             await until(lambda: len(started.sockets) == ready + 2, "two processes start")  # noqa: B023  awaited
-            message = packed("hello", f"worker {ready}")
-            started.sockets[ready].sendall(len(message).to_bytes(4) + message)
-    finally:
-        await several.stop()
+            started.say(ready, "hello")
 
 
 async def test_process_that_hangs_as_it_starts_is_replaced(started, monkeypatch):
     monkeypatch.setattr(processes, "_START_SECONDS", 0.01)
-    several = workers(1)
-    several.start()
-    try:
-        await until(lambda: several.counts.replaced == 2, "the second one hangs, too")
+    async with running(1) as workers:
+        await until(lambda: workers.counts.replaced == 2, "the second one hangs, too")
         assert len(started.sockets) >= 2
-    finally:
-        await several.stop()
 
 
 async def test_worker_whose_start_fails_is_replaced_whatever_the_failure(started, monkeypatch):
@@ -108,44 +111,28 @@ async def test_worker_whose_start_fails_is_replaced_whatever_the_failure(started
         return await started.start(*given, **more)
 
     monkeypatch.setattr(processes, "_start", start)
-    several = workers(1)
-    several.start()
-    try:
+    async with running(1) as workers:
         await until(lambda: started.sockets, "the third start succeeds")
-        assert several.counts.replaced == 2
-    finally:
-        await several.stop()
+        assert workers.counts.replaced == 2
 
 
 async def test_picker_waits_for_all_workers_for_a_while_and_then_only_for_the_first(started):
-    several = workers(2)
-    several.start()
-    try:
-        assert not await several.started(all_seconds=0.01, first_seconds=0.01)
+    async with running(2) as workers:
+        assert not await workers.started(all_seconds=0.01, first_seconds=0.01)
         await until(lambda: len(started.sockets) == 2, "both processes start")
-        for kind in ("hello", "started"):
-            message = packed(kind, "worker")
-            started.sockets[0].sendall(len(message).to_bytes(4) + message)
-        assert await several.started(all_seconds=0.01, first_seconds=60.0)
-        assert several.counts.starting == 1
-    finally:
-        await several.stop()
+        started.say(0, "hello", "started")
+        assert await workers.started(all_seconds=0.01, first_seconds=60.0)
+        assert workers.counts.starting == 1
 
 
 async def test_worker_starts_with_the_configuration_in_effect_and_looks_again_if_another_one_is_by_then(started):
     configs = [ConfigInEffect("first", 1)]
-    several = workers(1, lambda: configs[-1])
-    several.start()
-    try:
+    async with running(1, lambda: configs[-1]):
         await until(lambda: started.sockets, "the process starts")
         assert started.configs == configs
         configs.append(ConfigInEffect("second", 2))
-        for kind in ("hello", "started"):
-            message = packed(kind, "worker")
-            started.sockets[0].sendall(len(message).to_bytes(4) + message)
+        started.say(0, "hello", "started")
         received = b""
         started.sockets[0].setblocking(False)  # noqa: FBT003
         while b"reload" not in received:
             received += await asyncio.get_running_loop().sock_recv(started.sockets[0], 65536)
-    finally:
-        await several.stop()
