@@ -40,13 +40,7 @@ def world() -> World:
 
 @pytest.mark.parametrize(
     ("waiting", "running", "inherited"),
-    [
-        (2, 3, 5),
-        (float("nan"), 4, 4),
-        (-3.0, 4, 4),
-        (0, 1e300, 1_000_000),
-        (0, float("inf"), 1_000_000),
-    ],
+    [(2, 3, 5), (float("nan"), 4, 4), (-3.0, 4, 4), (0, 1e300, 1_000_000), (0, float("inf"), 1_000_000)],
 )
 def test_tf_15_what_an_engine_has_under_way_counts_as_in_flight(world, waiting, running, inherited):
     world.report(waiting=waiting, running=running)

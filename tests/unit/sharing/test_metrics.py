@@ -201,10 +201,7 @@ async def test_workers_answer_over_their_channels():
     ends = socket.socketpair()
     main, worker = Process(), Process()
     worker.requests.labels("a").inc(5)
-    channels = (
-        Channel(ends[0], {}),
-        Channel(ends[1], {CALL: lambda _: packed_metrics(worker.registry)}),
-    )
+    channels = (Channel(ends[0], {}), Channel(ends[1], {CALL: lambda _: packed_metrics(worker.registry)}))
     async with asyncio.TaskGroup() as tasks:
         for channel in channels:
             await channel.open()

@@ -42,9 +42,7 @@ class Main:
         self.gates: dict[int, socket.socket] = {}
         self.connections = Connections(self._release, asyncio.get_running_loop().time)
         self.server = ExtProcServer(
-            never,
-            ServerSettings(address, "127.0.0.1:0", secure=secure),
-            acceptor=self.connections,
+            never, ServerSettings(address, "127.0.0.1:0", secure=secure), acceptor=self.connections
         )
 
     def report(self, worker: int, load: Load) -> None:
