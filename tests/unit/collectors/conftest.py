@@ -35,6 +35,7 @@ class PageServer:
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str = "127.0.0.1") -> None:
+        await self.stop()
         self._stopping.clear()
         self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0)
         await self._runner.setup()

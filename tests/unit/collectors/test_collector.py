@@ -36,16 +36,22 @@ async def test_endpoint_that_no_feed_asks_is_probed(metrics_feed, store, server,
     assert server.asked == []
 
 
-async def test_server_without_metrics_that_dies_is_unreachable(metrics_feed, store, server, until, collecting):
-    server.status = 404
+async def test_server_with_or_without_a_page_is_unreachable_while_it_is_stopped(
+    metrics_feed, store, server, until, collecting
+):
     collector = await collecting(store, metrics_feed())
-    await until(lambda: contacts(collector) == [Contact.NO_PAGE])
-    assert value(store, REACHABLE) == 1
-    await server.stop()
-    await until(lambda: contacts(collector) == [Contact.REFUSED])
-    assert value(store, REACHABLE) == 0
-    await server.start()
-    await until(lambda: contacts(collector) == [Contact.NO_PAGE])
+
+    async def meets(contact: Contact, available: int) -> None:
+        await until(lambda: contacts(collector) == [contact])
+        assert (value(store, REACHABLE), len(store.snapshot().available)) == (available, available)
+
+    for server.status, contact in ((200, Contact.ANSWERS), (404, Contact.NO_PAGE), (200, Contact.ANSWERS)):
+        await server.start()
+        await meets(contact, 1)
+        await server.stop()
+        await meets(Contact.REFUSED, 0)
+        server.page = b"vllm:num_requests_waiting 5\n"
+    assert value(store) == 5
 
 
 async def test_https_endpoint_that_joins_a_gateway_without_tls_is_not_used(server, collecting):
@@ -65,30 +71,6 @@ async def test_https_endpoint_that_joins_a_gateway_without_tls_is_not_used(serve
     store.replace([Endpoint("plain", "127.0.0.1", server.port, host="a", tls=True)])  # the same one, over TLS now
     ((_, condition),) = collector.conditions.all
     assert (condition.contact, condition.remedy) == (Contact.TLS_UNAVAILABLE, "restart the gateway")
-
-
-async def test_server_that_stops_and_starts_again_goes_and_comes_back(metrics_feed, store, server, until, collecting):
-    await collecting(store, metrics_feed())
-    await until(lambda: value(store) == 3)
-    await server.stop()
-    await until(lambda: value(store, REACHABLE) == 0)
-    assert len(store.snapshot().available) == 0
-    server.page = b"vllm:num_requests_waiting 5\n"
-    await server.start()
-    await until(lambda: value(store, REACHABLE) == 1)
-    await until(lambda: value(store) == 5)
-
-
-async def test_server_that_answers_500_stays_reachable_and_keeps_its_numbers(
-    metrics_feed, store, server, until, collecting
-):
-    errors = Errors()
-    await collecting(store, metrics_feed(), observer=errors)
-    await until(lambda: value(store) == 3)
-    server.status = 500
-    await until(lambda: len(errors.seen) >= 3)
-    assert (value(store), value(store, REACHABLE)) == (3, 1)
-    assert set(errors.seen) == {("metrics-data-source",)}
 
 
 async def test_server_that_hangs_becomes_unreachable(metrics_feed, store, server, until, collecting):

@@ -120,18 +120,19 @@ async def test_another_extractor_makes_another_feed_and_one_given_twice_is_asked
     assert collector.feed_count == 1
 
 
-async def test_feeds_of_an_endpoint_share_what_is_known_of_its_reachability_across_replacements(
+async def test_reachability_of_an_endpoint_stays_known_across_replacements(
     store, metrics_feed, server, until, collecting
 ):
-    feed, other = metrics_feed(), metrics_feed(path="/other")
-    collector = await collecting(store, feed)
-    await until(lambda: value(store) == 3)
-    await server.stop()
-    await until(lambda: value(store, REACHABLE) == 0)
-    await collector.replace([other])
-    assert value(store, REACHABLE) == 0  # it is still not there
-    await server.start()
-    await until(lambda: value(store, REACHABLE) == 1)
+    collector = await collecting(store, metrics_feed())
+    for feeds in ([metrics_feed(path="/other")], []):  # or no feed at all: it is probed then
+        await server.stop()
+        await until(lambda: value(store, REACHABLE) == 0)
+        await collector.replace(feeds)
+        assert value(store, REACHABLE) == 0  # it is still not there
+        await server.start()
+        await until(lambda: value(store, REACHABLE) == 1)
+    await collector.replace([metrics_feed()])
+    assert collector.feed_count == 1  # it asks the endpoint, so that no probe has to
 
 
 async def test_what_only_feeds_that_are_gone_reported_is_unknown_again(store, metrics_feed, until, collecting):
@@ -146,18 +147,6 @@ async def test_what_only_feeds_that_are_gone_reported_is_unknown_again(store, me
     await until(lambda: value(store) == 3)
     await collector.replace([feed])
     assert value(store) == 3  # the one that stayed goes on saying so
-
-
-async def test_endpoint_that_no_feed_asks_any_more_still_comes_back(store, metrics_feed, server, until, collecting):
-    await server.stop()
-    collector = await collecting(store, metrics_feed())
-    await until(lambda: value(store, REACHABLE) == 0)
-    await collector.replace([])
-    assert value(store, REACHABLE) == 0
-    await server.start()
-    await until(lambda: value(store, REACHABLE) == 1)
-    await collector.replace([metrics_feed()])
-    assert collector.feed_count == 1  # it asks the endpoint, so that no probe has to
 
 
 async def test_bad_replacement_changes_nothing(store, metrics_feed, until, collecting):

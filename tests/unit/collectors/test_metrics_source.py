@@ -77,14 +77,6 @@ async def test_page_of_more_than_8_mib_is_refused(server, source):
         await source(timeout="60s").fetch(server.endpoint())
 
 
-async def test_cookies_are_not_sent_back(server, source):
-    server.headers = {"Set-Cookie": "session=1"}
-    one = source()
-    await one.fetch(server.endpoint())
-    await one.fetch(server.endpoint())
-    assert "Cookie" not in server.asked[1].headers
-
-
 async def test_connection_that_the_server_has_closed_is_opened_again_without_a_failure(server, source):
     client = source().client_for(server.endpoint())
     for _ in range(3):

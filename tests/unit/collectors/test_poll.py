@@ -92,14 +92,17 @@ async def test_numbers_of_a_page_that_is_gone_become_unknown_after_two_seconds(s
     assert value(store) == 3
 
 
-async def test_slowly_polled_numbers_stay_for_three_polls(store, poll_of, clock):
-    poll = poll_of(PAGE, *[PageError("answered 500")] * 2, interval_seconds=10)
-    await collect_once(poll, E)
+@pytest.mark.parametrize(
+    ("interval", "delay"), [(10, 0.0), (0.05, 9.9)], ids=["long interval", "turns are rare in a large pool"]
+)
+async def test_slowly_polled_numbers_stay_for_three_polls(store, poll_of, clock, interval, delay):
+    poll = poll_of(PAGE, *[PageError("answered 500")] * 2, interval_seconds=interval)
+    await collect_once(poll, E, delay)
     clock.advance(20)
-    await collect_once(poll, E)
+    await collect_once(poll, E, delay)
     assert value(store) == 3
     clock.advance(10)
-    await collect_once(poll, E)
+    await collect_once(poll, E, delay)
     assert math.isnan(value(store))
 
 
@@ -120,6 +123,14 @@ async def test_endpoint_that_gives_no_page_is_asked_less_and_less_often_up_to_on
     poll = poll_of(*failures, PAGE)
     waits = [await collect_once(poll, E) for _ in range(7)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.05])
+
+
+@pytest.mark.parametrize(("delay", "longest"), [(0.0, 1.0), (0.1, 1.0), (3.0, 12.0)])
+async def test_refusing_endpoint_waits_a_second_or_four_turns(poll_of, delay, longest):
+    poll = poll_of(*[REFUSED] * 8, interval_seconds=0.5)
+    waits = [await collect_once(poll, E, delay) for _ in range(8)]
+    assert waits == sorted(waits)
+    assert waits[-1] == longest
 
 
 async def test_condition_follows_what_the_last_polls_met(poll_of, conditions):

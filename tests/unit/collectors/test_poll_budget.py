@@ -2,23 +2,20 @@
 """Polls of many endpoints share a rate; those that fail take less of it."""
 
 from contextlib import asynccontextmanager
-from math import isnan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from epp.framework import Endpoint, ManualClock, SystemClock
+from epp.framework import Endpoint, SystemClock
 from epp.framework.datalayer import Feed, UnreachableError
-from epp.framework.snapshot import RUNNING
 from epp.pool.collectors.polling import collector as capacity
 from epp.pool.collectors.polling.collector import Collector
-from epp.pool.collectors.polling.conditions import Reachability
-from epp.pool.collectors.polling.poll import CollectorObserver, Poll
+from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.pool.collectors.polling.poll_schedule import PollBudget
 from epp.routing.datastore import Datastore
-from tests.support.scripted_source import PAGE, Counting, Length, collect_once, value
+from tests.support.scripted_source import Counting, Length
 
 
 class Counts(Counting):
@@ -58,14 +55,6 @@ async def collecting_from(source: Counts, count: int, *, seconds: float, budget:
     await collector.start()
     yield told
     await collector.stop()
-
-
-def poll_of(source: Counts, clock: ManualClock, *, seconds: float) -> tuple[Poll, Endpoint, Datastore]:
-    store, endpoint = Datastore(clock), Endpoint("e", "10.0.0.1", 8000)
-    store.replace([endpoint])
-    feed, reachability = Feed(source, (Length(),)), Reachability(store, endpoint)
-    poll = Poll(store, feed, reachability, clock=clock, interval_seconds=seconds, observer=CollectorObserver())
-    return poll, endpoint, store
 
 
 @pytest.fixture
@@ -188,27 +177,6 @@ async def test_endpoints_that_refuse_connections_leave_turns_to_others(until):
         await until(lambda: len(source.asked) >= 300)
     late = source.names[150:]
     assert sum(name in source.refusing for name in late) < len(late) / 4
-
-
-@pytest.mark.parametrize(("delay", "longest"), [(0.0, 1.0), (0.1, 1.0), (3.0, 12.0)])
-async def test_refusing_endpoint_waits_a_second_or_four_turns(delay, longest):
-    poll, endpoint, _ = poll_of(Counts("e"), ManualClock(), seconds=0.5)
-    waits = [await collect_once(poll, endpoint, delay) for _ in range(8)]
-    assert waits == sorted(waits)
-    assert waits[-1] == longest
-
-
-async def test_numbers_last_for_three_turns_where_turns_are_rare():
-    source, clock = Counts(), ManualClock()
-    poll, endpoint, store = poll_of(source, clock, seconds=0.05)
-    await collect_once(poll, endpoint, 3.0)
-    source.refusing = {"e"}
-    clock.advance(8.9)
-    await collect_once(poll, endpoint, 3.0)
-    assert value(store, RUNNING) == len(PAGE)
-    clock.advance(0.2)  # 9.1 s: three turns of 3 s
-    await collect_once(poll, endpoint, 3.0)
-    assert isnan(value(store, RUNNING))
 
 
 @pytest.mark.parametrize("count", [3, 1000])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from epp.framework import Endpoint, LoraState, ManualClock
 from epp.framework.datalayer import Report
 from epp.framework.records import ENDPOINTS
-from epp.framework.snapshot import IN_FLIGHT, LORA, TOPOLOGY, WAITING, Column, Topology
+from epp.framework.snapshot import IN_FLIGHT, LORA, METRICS_AT, TOPOLOGY, WAITING, Column, Topology
 from epp.routing.datastore import Change, Datastore
 
 LEVEL = Column("level", "")
@@ -45,7 +45,7 @@ def length(topology: Topology) -> float:
 def everything(store: Datastore) -> tuple[object, ...]:
     """What a request sees, slot by slot."""
     snapshot = store.snapshot()
-    columns = [snapshot.column(column) for column in (WAITING, IN_FLIGHT, LEVEL)]
+    columns = [snapshot.column(column) for column in (WAITING, IN_FLIGHT, LEVEL, METRICS_AT)]
     return (
         [(slot, snapshot.endpoints.values[slot]) for slot in snapshot.slots],
         [[repr(column[slot]) for slot in snapshot.slots] for column in columns],

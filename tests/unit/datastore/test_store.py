@@ -185,21 +185,6 @@ def test_report_that_comes_again_says_the_same_again():
         assert snapshot.records(LORA).values[slot] == LoraState(max_adapters=2)
 
 
-def test_tags_of_many_are_written_of_those_that_are_in_the_pool_as_they_were_tagged(store):
-    a, b, c, gone = endpoint("a"), endpoint("b"), endpoint("c"), endpoint("gone")
-    store.replace([a, b, c, gone])
-    relabelled = endpoint("c", zone="z2")
-    store.replace([a, b, relabelled])
-    level = Column("level", "")
-    tags = {one.id: (one, [Report({level: 7.0}, {TOPOLOGY: Topology(zone=one.name)})]) for one in (a, b, c, gone)}
-    staging = store.stage(tags)
-    list(staging.steps())
-    store.put_tags(staging)
-    assert [record.zone for record in everyone(store).records(TOPOLOGY)] == ["a", "b", ""]
-    assert everyone(store).values(level).tolist()[:2] == [7.0, 7.0]
-    assert np.isnan(everyone(store).values(METRICS_AT)).all()
-
-
 def test_news_of_a_tag_are_what_is_not_known_of_the_endpoint(store):
     a, lora = endpoint("a"), LoraState(max_adapters=2)
     report = Report({}, {TOPOLOGY: Topology(zone="z1"), LORA: lora})

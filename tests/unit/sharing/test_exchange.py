@@ -29,7 +29,7 @@ def two(clock):
     return Picker(clock), Picker(clock, ENDPOINTS[::-1])
 
 
-def test_requests_of_another_picker_are_in_flight_here(two):
+def test_requests_of_another_picker_are_in_flight_here_and_are_not_told_on(two, clock):
     one, other = two
     one.send(A, 10)
     one.send(A, 20)
@@ -37,19 +37,13 @@ def test_requests_of_another_picker_are_in_flight_here(two):
     one.tell(other)
     assert other.in_flight == {"e0": (2, 30), "e1": (1, 5)}
     assert one.in_flight == {"e0": (2, 30)}
+    third = Picker(clock)
+    other.tell(third)
+    assert third.in_flight == {"e1": (1, 5)}
     one.tickets[0].first_token()
     one.tickets[1].close()
     one.tell(other)
     assert other.in_flight == {"e0": (1, 0), "e1": (1, 5)}
-
-
-def test_picker_tells_its_own_requests_only(two, clock):
-    one, other = two
-    one.send(A, 10)
-    one.tell(other)
-    third = Picker(clock)
-    other.tell(third)
-    assert third.in_flight == {}
 
 
 def test_nothing_is_told_while_nothing_changes_but_that_it_is_there(two, clock):
@@ -114,15 +108,6 @@ def test_picker_that_ends_says_so(two):
     assert (other.matched(A, [1, 2]), other.matched(B, [3])) == (2, 1)
 
 
-def test_old_batches_teach_placements_but_no_requests(two):
-    one, other = two
-    one.send(A, 10)
-    one.place(A, [1, 2, 3])
-    other.exchange.apply(one.tell(), 60.0)
-    assert other.in_flight == {}
-    assert other.matched(A, [1, 2, 9]) == 2
-
-
 def test_placements_of_another_picker_are_matched_and_withdrawn(two):
     one, other = two
     one.place(A, [1, 2, 3])
@@ -131,6 +116,14 @@ def test_placements_of_another_picker_are_matched_and_withdrawn(two):
     one.prefixes._news.withdrawn(A.hostport, array("Q", [1, 2, 3]))
     one.tell(other)
     assert other.matched(A, [1, 2, 3]) == 0
+
+
+def test_old_batches_teach_placements_but_no_requests(two):
+    one, other = two
+    one.send(A, 10)
+    one.place(A, [1, 2, 3])
+    other.exchange.apply(one.tell(), 60.0)
+    assert (other.in_flight, other.matched(A, [1, 2, 9])) == ({}, 2)
 
 
 def test_equal_chain_is_told_once_in_a_while(two, clock):
@@ -146,7 +139,7 @@ def test_equal_chain_is_told_once_in_a_while(two, clock):
     assert len(one.tell()) > 24
 
 
-def test_many_chains_are_told_in_parts(two):
+def test_many_chains_are_told_in_parts_and_those_that_wait_are_bounded(two, clock):
     one, other = two
     chains = [[number * 7919 + 1] for number in range(1200)]
     for chain in chains:
@@ -154,10 +147,6 @@ def test_many_chains_are_told_in_parts(two):
     batches = [one.tell(other) for _ in range(4)]
     assert [batch is None for batch in batches] == [False, False, False, True]
     assert all(other.matched(A, chain) == 1 for chain in chains[-1000:])  # the index keeps a thousand here
-
-
-def test_chains_that_wait_are_bounded(clock):
-    one = Picker(clock)
     for number in range(40):
         one.place(A, list(range(number * 5000 + 1, number * 5000 + 4001)))  # of 32,000 bytes each
     assert one.prefixes._news.dropped == 8

@@ -177,12 +177,6 @@ def test_page_of_chosen_names_has_only_these_and_forgets_nothing(fleet):
     assert fleet.page("requests_total") == {"requests_total a": 20}
 
 
-def test_process_without_workers_has_its_own_page():
-    main = Process()
-    main.requests.labels("a").inc()
-    assert generate_latest(MergedMetrics(main.registry)).count(b"\nrequests_total{") == 1
-
-
 @pytest.mark.parametrize("render", [generate_latest, open_metrics])
 def test_page_of_a_whole_picker_is_the_same_as_without_workers(render):
     discovery = StaticDiscovery([Endpoint("a", "10.0.0.1", 8000), Endpoint("b", "10.0.0.2", 8000)])

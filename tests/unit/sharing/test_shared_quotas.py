@@ -44,14 +44,9 @@ def lose_server(*pickers: QuotaPicker, seconds: float) -> None:
         picker.exchange.sweep()
 
 
-def test_picker_alone_has_the_whole_quota(clock):
-    one = QuotaPicker(clock, {"a": quota(requests=12)})
-    assert one.send(20) == 12
-
-
-def test_at_once_each_picker_admits_its_share_of_what_is_left(clock):
-    one, other, third = three(clock, requests=12)
-    assert [picker.send(20) for picker in (one, other, third)] == [4, 4, 4]
+def test_picker_alone_has_the_whole_quota_and_each_of_three_admits_its_share_at_once(clock):
+    assert QuotaPicker(clock, {"a": quota(requests=12)}).send(20) == 12
+    assert [picker.send(20) for picker in three(clock, requests=12)] == [4, 4, 4]
 
 
 def test_one_picker_gets_the_whole_limit_as_the_others_hear_of_its_requests(clock):
@@ -67,26 +62,16 @@ def test_one_picker_gets_the_whole_limit_as_the_others_hear_of_its_requests(cloc
     assert (other.send(), third.send()) == (0, 0)
 
 
-def test_limit_of_one_request_admits_it_at_any_picker(clock):
+def test_limit_of_one_request_admits_it_at_any_picker_and_others_try_again_when_it_is_released(clock):
     one, other, third = three(clock, requests=1)
     assert one.send() == 1
     tell(one, other, third)
     assert (other.send(), third.send()) == (0, 0)
     one.end()
+    third.came_back.clear()
     tell(one, other, third)
+    assert third.came_back == ["a"]
     assert third.send() == 1
-
-
-def test_waiting_requests_are_tried_again_when_another_picker_releases(clock):
-    one, other, _ = three(clock, requests=1)
-    one.send()
-    tell(one, to=(other,))
-    assert other.send() == 0
-    one.end()
-    other.came_back.clear()
-    tell(one, to=(other,))
-    assert other.came_back == ["a"]
-    assert other.send() == 1
 
 
 def test_tokens_of_a_minute_count_at_all_pickers_and_drain(clock):
@@ -101,21 +86,13 @@ def test_tokens_of_a_minute_count_at_all_pickers_and_drain(clock):
     assert third.used(MINUTE) == 300  # 600 - 60 + 60 - 300
 
 
-def test_tokens_of_a_minute_that_pickers_admit_at_once_add_up(clock):
+def test_tokens_of_a_minute_that_pickers_admit_at_once_add_up_and_a_picker_that_starts_knows_them(clock):
     one, other, third = three(clock, tokens_per_minute=600)
     for picker in (one, other, third):
         assert picker.send(20, prompt=10) == 20
-    meet(one, other, third)
-    assert [picker.used(MINUTE) for picker in (one, other, third)] == [600, 600, 600]
-
-
-def test_picker_that_starts_knows_the_tokens_of_the_minute(clock):
-    one, other, third = three(clock, tokens_per_minute=600)
-    one.send(prompt=500)
-    tell(one, other, third)
     late = QuotaPicker(clock, {"a": quota(tokens_per_minute=600)})
-    meet(one, other, late)
-    assert late.used(MINUTE) == 500
+    meet(one, other, third, late)
+    assert [picker.used(MINUTE) for picker in (one, other, third, late)] == [600] * 4
 
 
 def test_use_of_the_day_counts_at_all_pickers_until_midnight(clock):
@@ -130,39 +107,36 @@ def test_use_of_the_day_counts_at_all_pickers_until_midnight(clock):
     assert third.send() == 1
 
 
+def daily(clock: TwoClocks) -> QuotaPicker:
+    return QuotaPicker(clock, {"a": quota(device_seconds_per_day=90)}, endpoints=GPU)
+
+
 def test_use_of_the_day_survives_restarts_while_another_picker_runs(clock):
-    one, other, _ = three(clock, device_seconds_per_day=90)
-    spend(one, 60.0)
-    tell(one, to=(other,))
-    other.exchange.apply(one.exchange.collect(is_last=True), 0.0)
-    again = QuotaPicker(clock, {"a": quota(device_seconds_per_day=90)}, endpoints=GPU)
-    meet(other, again)
-    assert again.used(DAY) == 60
-    spend(again, 30.0)
-    meet(other, again)
-    other.exchange.apply(again.exchange.collect(is_last=True), 0.0)
-    third = QuotaPicker(clock, {"a": quota(device_seconds_per_day=90)}, endpoints=GPU)
+    other = daily(clock)
+    for seconds, before in ((60.0, 0), (30.0, 60)):
+        one = daily(clock)
+        meet(one, other)
+        assert one.used(DAY) == before
+        spend(one, seconds)
+        meet(one, other)
+        other.exchange.apply(one.exchange.collect(is_last=True), 0.0)
+    third = daily(clock)
     meet(other, third)
     assert (other.used(DAY), third.used(DAY), third.send()) == (90, 90, 0)
 
 
 def test_use_of_the_day_survives_a_restart_of_all_pickers_in_the_history(clock):
-    one = QuotaPicker(clock, {"a": quota(device_seconds_per_day=90)}, endpoints=GPU)
+    one, again = daily(clock), daily(clock)
     spend(one, 60.0)
-    history = [one.exchange.collect(), one.exchange.collect(is_last=True)]
-    again = QuotaPicker(clock, {"a": quota(device_seconds_per_day=90)}, endpoints=GPU)
-    for batch in history:
+    for batch in (one.exchange.collect(), one.exchange.collect(is_last=True)):
         again.exchange.apply(batch, 1000.0)
-    assert again.used(DAY) == 60
-    assert again.exchange.peers == 0
-    assert again.send() == 1
+    assert (again.used(DAY), again.exchange.peers, again.send()) == (60, 0, 1)
 
 
 def test_use_is_told_again_each_minute_for_the_history(clock):
-    one = QuotaPicker(clock, {"a": quota(device_seconds_per_day=90)}, endpoints=GPU)
+    one, told = daily(clock), []
     spend(one, 60.0)
     one.exchange.collect()
-    told = []
     for _ in range(61):
         clock.advance(1.0)
         told.append(len(one.exchange.collect()))
