@@ -3,15 +3,17 @@
 
 import asyncio
 import math
+import struct
 
 import pytest
 import uvloop
 
 from epp.framework import Endpoint, ManualClock, SystemClock
 from epp.framework.datalayer import Contact, Feed
-from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE
+from epp.framework.snapshot import GPU_UTILIZATION, METRICS_AT, REACHABLE, ROUND_TRIP
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource
 from epp.pool.collectors.polling.collector import Collector
+from epp.pool.collectors.sources import connection
 from epp.pool.collectors.sources.http import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
 from epp.routing.datastore import Datastore
 from tests.support.hostile_servers import answering, whole
@@ -161,3 +163,33 @@ def test_runs_under_uvloop():
         await feed.source.close()
 
     uvloop.run(collect())
+
+
+class Connected:
+    """A socket whose kernel knows this much of it."""
+
+    def __init__(self, info: bytes | OSError) -> None:
+        self.info = info
+
+    def getsockopt(self, *_) -> bytes:
+        if isinstance(self.info, OSError):
+            raise self.info
+        return self.info
+
+
+@pytest.mark.parametrize(
+    ("info", "seconds"),
+    [
+        (bytes(148) + struct.pack("=I", 35_000), 0.035),
+        (bytes(152), 0.5),  # the kernel does not know
+        (bytes(104), 0.5),  # an old one
+        (OSError("no such option"), 0.5),
+    ],
+)
+def test_ocm_17_round_trip_is_that_of_the_kernel_or_else_the_time_of_connecting(info, seconds):
+    assert connection._round_trip(Connected(info), 0.5) == seconds
+
+
+async def test_ocm_17_polls_measure_the_round_trip_to_each_endpoint(store, metrics_feed, collecting, until):
+    await collecting(store, metrics_feed())
+    await until(lambda: value(store, ROUND_TRIP) > 0)
