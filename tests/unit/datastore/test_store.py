@@ -213,14 +213,6 @@ def test_what_is_forgotten_is_unknown_of_everybody_and_the_rest_stays(store):
     assert store.snapshot().generation == generation
 
 
-def test_pool_grows_beyond_its_first_capacity(store):
-    pool = [Endpoint(f"e{i}", f"10.0.{i // 200}.{i % 200 + 1}", 8000) for i in range(1000)]
-    store.replace(pool)
-    store.report(pool[999], Report({WAITING: 1}))
-    assert len(everyone(store)) == 1000
-    assert everyone(store).values(WAITING)[999] == 1.0
-
-
 def test_labels_are_looked_up_once_for_the_pool(store):
     store.replace([endpoint("a", zone="z1"), endpoint("b", port=8001), endpoint("c", port=8002, zone="z2")])
     assert everyone(store).where_label("zone", ["z1", "z2"]).tolist() == [True, False, True]

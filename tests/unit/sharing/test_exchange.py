@@ -222,19 +222,6 @@ def test_large_pool_stays_known_while_it_is_told_again(two_large, clock):
     assert told < 100_000  # 20 bytes for each endpoint, and again for 204 of them each second
 
 
-def test_lost_batch_of_a_large_pool_heals_in_turn(two_large, clock):
-    one, other = two_large
-    while one.tell(other) is not None:
-        pass
-    for ticket in one.tickets[:300]:
-        ticket.close()
-    one.tell()  # lost
-    for _ in range(6):  # 204 of 1,000 each second
-        clock.advance(1.0)
-        one.tell(other)
-    assert set(other.in_flight) == {endpoint.name for endpoint in LARGE_POOL[300:]}
-
-
 def test_large_pool_is_told_at_once_after_a_lost_connection(two_large, clock):
     one, other = two_large
     while one.tell(other) is not None:

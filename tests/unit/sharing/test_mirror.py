@@ -64,29 +64,20 @@ def content(store: Datastore) -> dict[str, object]:
     }
 
 
-def test_a_worker_has_the_endpoints_and_load_of_the_main_process():
+def test_a_worker_has_the_endpoints_and_load_of_the_main_process_but_not_its_requests_in_flight():
     main, worker, source, mirror = pair()
     first, second = pod("pod-0"), pod("pod-1")
     main.replace([first, second])
     main.report(first, Report({RUNNING: 3.0}, {LORA: LoraState(frozenset({"french"}), max_adapters=2)}))
     main.tag(second, Report({}, {NODE_LABELS: {"gpu": "A100"}}))
-
     copy(source, mirror)
     assert content(worker) == content(main)
 
     main.report(first, Report({RUNNING: 4.0}))
-    copy(source, mirror)
-    assert worker.snapshot().column(RUNNING)[0] == 4.0
-    assert copy(source, mirror) == 0, "nothing is sent while nothing changes"
-
-
-def test_requests_in_flight_are_those_of_each_process():
-    main, worker, source, mirror = pair()
-    main.replace([pod("pod-0")])
-    copy(source, mirror)
     main.count_peers(0, 5, 100)
     copy(source, mirror)
-    assert worker.snapshot().column(IN_FLIGHT)[0] == 0
+    assert (worker.snapshot().column(RUNNING)[0], worker.snapshot().column(IN_FLIGHT)[0]) == (4.0, 0)
+    assert copy(source, mirror) == 0, "nothing is sent while nothing changes"
 
 
 def test_worker_that_joins_gets_what_the_others_have_and_then_the_same_changes():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epp.framework.accelerators.tag import NO_TAG, AcceleratorTag, Device, Partition
 from epp.framework.endpoint import Endpoint
-from epp.framework.scoring import DYNAMIC_SCORES, NO_DYNAMIC_SCORES, DynamicScore, DynamicScoreColumn, DynamicScores
+from epp.framework.scoring import DYNAMIC_SCORES, NO_DYNAMIC_SCORES, DynamicScoreColumn, DynamicScores
 from epp.framework.snapshot import ACCELERATOR
 from epp.framework.testing import candidates
 from epp.pool.collectors.dynamic_scores.results import (
@@ -127,19 +127,6 @@ def test_ocm_7_most_specific_dimension_counts():
     for count, value in ((4, 5.0), (3, 3.0), (2, 2.0), (1, 1.0)):
         found = JoinedScores(LEVELS[:count]).of(VLLM, "east")
         assert (found.value, found.per_pod) == (value, count == 4)
-
-
-def test_ocm_7_other_dimensions_narrow_a_result():
-    joined = JoinedScores(
-        [
-            Result(1, pod="vllm-a", namespace="other"),
-            Result(2, pod="vllm-a", node="n2"),
-            Result(3, node="n1", cluster="west"),
-            Result(4, app="other"),
-        ]
-    )
-    assert joined.of(VLLM, "east") is None
-    assert joined.of(VLLM, "west") == DynamicScore(value=3.0)
 
 
 def test_ocm_7_ranks_of_a_pod_have_its_score():
