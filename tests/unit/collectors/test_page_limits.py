@@ -16,7 +16,7 @@ from epp.framework.snapshot import LORA, MODELS, WAITING
 from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsDataSource, MetricsSourceParameters
 from epp.pool.collectors.polling.poll import CollectorObserver
 from epp.pool.collectors.sources.http import ModelsDataExtractor, ModelsDataSource, ModelsSourceParameters
-from epp.pool.collectors.sources.response_parser import InvalidResponseError, Reading, ResponseParser, WholePage
+from epp.pool.collectors.sources.response_parser import InvalidResponseError, Reading, WholePage
 from epp.pool.settings import PageLimits
 from epp.routing.datastore import Datastore
 from tests.support.hostile_servers import HONEST, answering, answers, endless, whole
@@ -144,14 +144,6 @@ async def test_list_of_models_made_to_be_expensive(settled, store, kind):
         condition, _, _ = await settled(server, models())
     assert condition.used
     assert not store.snapshot().records(MODELS).values[0]
-
-
-def test_one_piece_of_an_answer_is_small_work():
-    """What the parser calls for each chunk is bounded, by the buffer and by the number of chunks."""
-    reader = ResponseParser(2**30, WholePage(Reading()))
-    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    with pytest.raises(Exception, match="more than 8192 pieces"):
-        reader.feed(b"1\r\nx\r\n" * 20_000)
 
 
 async def test_adapters_of_a_server_are_bounded_in_number_and_length():

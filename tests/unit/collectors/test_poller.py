@@ -93,11 +93,16 @@ class World:
         return [later - earlier for earlier, later in pairwise(times)]
 
 
-async def test_endpoint_at_rest_is_polled_less_and_less_often():
+async def test_endpoint_at_rest_is_polled_less_and_less_often_until_its_numbers_change():
     world = World(1)
     world.run(5.0)
     assert world.gaps("e0", 100.0)[0] == pytest.approx(FASTEST)
     assert world.gaps("e0", 103.0) == pytest.approx([SLOWEST] * len(world.gaps("e0", 103.0)))
+    world.page = b"another page"
+    world.run(SLOWEST)
+    changed = world.clock.now()
+    world.run(0.8)
+    assert max(world.gaps("e0", changed)) == pytest.approx(FASTEST)
 
 
 async def test_request_brings_the_fastest_pace_back_within_one_interval():
@@ -133,16 +138,6 @@ async def test_endpoint_whose_pages_cost_much_is_not_hurried_by_requests():
     assert len(world.gaps("e0", 101.0)) >= 2
 
 
-async def test_numbers_that_change_bring_the_fastest_pace_back():
-    world = World(1)
-    world.run(5.0)
-    world.page = b"another page"
-    world.run(SLOWEST)
-    changed = world.clock.now()
-    world.run(0.8)
-    assert max(world.gaps("e0", changed)) == pytest.approx(FASTEST)
-
-
 async def test_endpoints_at_rest_are_polled_in_one_turn():
     world = World(8)
     world.run(5.0)
@@ -162,26 +157,18 @@ async def test_large_pool_is_spread_over_turns_with_fewer_polls_where_they_conne
     assert min(map(len, world.polled.values())) >= least  # of 20, at the fastest pace
 
 
-async def test_member_that_leaves_is_not_polled_again():
+async def test_member_that_leaves_is_not_polled_again_and_its_late_answer_is_dropped():
     world = World(2)
-    world.run(1.0)
-    assert world.poller.remove(world.members[0]) == ()
-    before = len(world.polled["e0"])
-    world.run(1.0)
-    assert len(world.polled["e0"]) == before
-    assert len(world.polled["e1"]) > 10
-
-
-async def test_answer_that_comes_after_the_endpoint_left_is_dropped():
-    world = World(1)
-    (member,) = world.members
+    late, _ = world.members
     world.clock.advance(1.0)
     world.poller.step()
-    world.poller.remove(member)
-    member.done()
+    assert world.poller.remove(late) == ()
+    late.done()
     assert world.store.snapshot().column(RUNNING)[0] != 4.0
-    world.clock.advance(60.0)
-    assert world.poller.step() == math.inf
+    late.done = None
+    world.run(1.0)
+    assert world.polled["e0"] == []
+    assert len(world.polled["e1"]) > 10
 
 
 async def test_source_that_cannot_even_begin_is_asked_again():

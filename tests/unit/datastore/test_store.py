@@ -213,7 +213,7 @@ def test_what_is_forgotten_is_unknown_of_everybody_and_the_rest_stays(store):
     assert store.snapshot().generation == generation
 
 
-def test_labels_are_looked_up_once_for_the_pool(store):
+def test_endpoints_are_found_by_label(store):
     store.replace([endpoint("a", zone="z1"), endpoint("b", port=8001), endpoint("c", port=8002, zone="z2")])
     assert everyone(store).where_label("zone", ["z1", "z2"]).tolist() == [True, False, True]
     assert everyone(store).where_label("zone", ["z2"]).tolist() == [False, False, True]

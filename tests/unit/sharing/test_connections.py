@@ -15,13 +15,17 @@ def fleet():
     fleet.close()
 
 
-def test_connections_take_turns_before_any_report(fleet):
-    assert [fleet.hand_over() for _ in range(4)] == [1, 2, 1, 2]
-
-
-def test_worker_with_the_fewest_connections_gets_the_next(fleet):
-    fleet.report(w1=load(1.0, 1.0), w2=load(1.0))
-    assert [fleet.hand_over() for _ in range(3)] == [2, 1, 2]  # 2 and 2 after the first
+@pytest.mark.parametrize(
+    ("reported", "workers"),
+    [
+        pytest.param({}, [1, 2, 1, 2], id="turns"),
+        pytest.param({"w1": load(1.0, 1.0), "w2": load(1.0)}, [2, 1, 2], id="fewest connections"),
+        pytest.param({"w1": load(1.0, streams=7), "w2": load(1.0, streams=6)}, [2], id="as many, fewer streams"),
+    ],
+)
+def test_worker_with_the_fewest_connections_gets_the_next(fleet, reported, workers):
+    fleet.report(**reported)
+    assert [fleet.hand_over() for _ in workers] == workers
 
 
 def test_connections_that_were_passed_count_until_they_are_reported(fleet):
@@ -30,11 +34,6 @@ def test_connections_that_were_passed_count_until_they_are_reported(fleet):
     assert fleet.hand_over() == 2
     fleet.report(w1=load(received=1), w2=load(1.0, received=1))  # the first has closed
     assert fleet.hand_over() == 1
-
-
-def test_ties_go_to_the_worker_with_fewer_streams(fleet):
-    fleet.report(w1=load(1.0, streams=7), w2=load(1.0, streams=6))
-    assert fleet.hand_over() == 2
 
 
 def test_health_checks_do_not_keep_requests_away(fleet):

@@ -53,42 +53,29 @@ class Worker:
         return self.is_filled and sorted(each.name for each in self.copy.endpoints) == sorted(names)
 
 
-async def test_worker_gets_the_pool_and_then_the_changes_that_all_get():
+async def test_workers_get_the_pool_and_its_changes_and_end_to_be_replaced_if_it_cannot_be_compared():
     store = Store(SystemClock())
     store.replace([A])
     copies = PoolCopies(store)
-    async with asyncio.TaskGroup() as group:
-        copying = group.create_task(copies.run())
-        first = Worker(copies)
-        group.create_task(first.run())
-        await until(lambda: first.has("a"), "the first worker has the pool")
-        second = Worker(copies)
-        group.create_task(second.run())
-        await until(lambda: second.has("a"), "the second worker has the pool")
-        store.replace([A, B])
-        await until(lambda: first.has("a", "b") and second.has("a", "b"), "both have the change")
-        copying.cancel()
-        first.own.close()
-        second.own.close()
+    copying = asyncio.create_task(copies.run())
 
-
-async def test_workers_end_to_be_replaced_if_the_pool_cannot_be_compared():
-    store = Store(SystemClock())
-    store.replace([A])
-    copies = PoolCopies(store)
-    with capture_logs() as logs:
-        copying = asyncio.create_task(copies.run())
+    async def joined(*names: str) -> tuple[Worker, asyncio.Task]:
         worker = Worker(copies)
         running = asyncio.create_task(worker.run())
-        await until(lambda: worker.has("a"), "the worker has the pool")
+        await until(lambda: worker.has(*names), "the worker has the pool")
+        return worker, running
+
+    first, first_running = await joined("a")
+    second, second_running = await joined("a")
+    store.replace([A, B])
+    await until(lambda: first.has("a", "b") and second.has("a", "b"), "both have the change")
+    with capture_logs() as logs:
         store.fails = True
         async with asyncio.timeout(60):
-            await running
+            await asyncio.gather(first_running, second_running)
     assert {each["event"] for each in logs} == {"the pool cannot be copied to the workers"}
     store.fails = False
-    following = Worker(copies)
-    running = asyncio.create_task(following.run())
-    await until(lambda: following.has("a"), "the next process has the pool")
+    following, running = await joined("a", "b")
     copying.cancel()
     following.own.close()
     await running

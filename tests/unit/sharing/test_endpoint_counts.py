@@ -100,8 +100,9 @@ def test_an_endpoint_that_comes_back_starts_from_zero_and_one_with_other_labels_
     assert main.shown(B) == (2, 2.0, 0.0)
 
 
-def test_counts_of_an_endpoint_that_has_left_the_main_process_are_ignored():
+def test_counts_of_an_endpoint_that_left_are_ignored_and_those_of_workers_are_not_shared_as_the_main_process_own():
     main = Main()
+    shared = SharedWork(main.store, tells=False)
     worker = Worker(main)
     worker.serve(A, 1)
     worker.serve(B, 1)
@@ -109,12 +110,4 @@ def test_counts_of_an_endpoint_that_has_left_the_main_process_are_ignored():
     worker.counter.tell()
     assert main.shown(B) == (1, 1.0, 0.0)
     assert A.id not in main.counts.picks
-
-
-def test_main_process_does_not_share_as_its_own_what_workers_told_it():
-    main = Main()
-    shared = SharedWork(main.store, tells=False)
-    worker = Worker(main)
-    worker.serve(A, 1)
-    worker.counter.tell()
     assert shared.changes(main.store.snapshot()) is None
