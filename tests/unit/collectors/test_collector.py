@@ -16,6 +16,7 @@ from epp.pool.collectors.engine_metrics import CoreMetricsExtractor, MetricsData
 from epp.pool.collectors.polling.collector import Collector
 from epp.pool.collectors.sources import connection
 from epp.pool.collectors.sources.http import DcgmDataSource, DcgmExtractor, DcgmSourceParameters
+from epp.pool.collectors.sources.probes import ConnectionProbe
 from epp.routing.datastore import Datastore
 from tests.support.hostile_servers import answering, whole
 from tests.support.scripted_source import PAGE, Counting, Errors, Length, Script, value
@@ -28,8 +29,9 @@ def contacts(collector: Collector) -> list[Contact]:
     return [condition.contact for _, condition in collector.conditions.all]
 
 
-async def test_endpoint_that_no_feed_asks_is_probed(metrics_feed, store, server, until, collecting):
-    collector = await collecting(store, metrics_feed(port=1))
+async def test_endpoint_that_no_feed_asks_is_probed(store, server, until, collecting, monkeypatch):
+    monkeypatch.setattr(ConnectionProbe, "interval_seconds", 0.01)
+    collector = await collecting(store, Feed(Counting(port=1), ()))
     await until(lambda: contacts(collector) == [Contact.ANSWERS])
     await server.stop()
     await until(lambda: value(store, REACHABLE) == 0)

@@ -4,7 +4,6 @@
 from collections import Counter
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -147,8 +146,5 @@ class InOrder(World):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(stateful_step_count=40)
 TestAnyOrderInTurn = AnyOrderInTurn.TestCase
-TestAnyOrderInTurn.settings = settings(stateful_step_count=40)
 TestInOrder = InOrder.TestCase
-TestInOrder.settings = settings(stateful_step_count=40)
