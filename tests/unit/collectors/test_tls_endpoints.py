@@ -91,12 +91,11 @@ async def failure(source: DataSource, endpoint: Endpoint) -> UnreachableError:
     return raised.value
 
 
-async def test_https_endpoint_is_asked_over_tls_by_its_name(secure, source, authority):
+async def test_https_endpoint_is_asked_by_its_name_and_without_verification_where_the_gateway_is_elsewhere(
+    secure, source, authority
+):
     assert await source(EndpointTrust(authority)).fetch(at(secure)) == PAGE
     assert f"host: localhost:{secure.port}\r\n" in secure.heads[0].lower()
-
-
-async def test_https_endpoint_is_asked_without_verification_where_the_gateway_is_elsewhere(secure, source):
     assert await source().fetch(at(secure, host="")) == PAGE  # as the parameters of the source have it by default
 
 

@@ -177,10 +177,6 @@ def test_annotations_with_ports_of_kv_events_are_labels_of_the_endpoint():
     assert endpoint.labels == expected
 
 
-def test_port_of_the_pool_is_an_endpoint_of_its_own():
-    assert addresses(pod()) == {"a-rank-0": "10.0.0.1:8000", "a-rank-1": "10.0.0.1:8001", "a-rank-2": "10.0.0.1:8002"}
-
-
 @pytest.mark.parametrize(
     ("annotations", "ranks"),
     [

@@ -18,6 +18,7 @@ def tokens(count: int) -> bytes:
     ("block_hash", "model", "extras", "expected"),
     [
         (CborFnv(), "m", [], [300273098055276365, 7778264552299838436]),
+        (CborFnv(), "", [], [18351205246826340282]),
         (CborFnv("42"), "m", [], [17973840689921899195, 13500377058930782505]),
         (CborFnv(), "m", [["salt"]], [17860289406422750015, 15503400409651142679]),
         (CborFnv(), "m", [["img1", "img2"]], [11030794756678243366, 9310925993005922603]),
@@ -27,11 +28,8 @@ def tokens(count: int) -> bytes:
     ],
 )
 def test_keys_are_those_of_llm_d(block_hash, model, extras, expected):
-    assert block_hash.chain(block_hash.first(model), tokens(9), 4, extras) == expected
-
-
-def test_prompt_without_a_model_has_keys():
-    assert CborFnv().chain(CborFnv().first(""), tokens(4), 4) == [18351205246826340282]
+    tokens_of_blocks = tokens(4 * len(expected) + 1)  # and one that is in no block
+    assert block_hash.chain(block_hash.first(model), tokens_of_blocks, 4, extras) == expected
 
 
 def test_blocks_after_a_parent_do_not_depend_on_the_model():

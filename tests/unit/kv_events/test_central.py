@@ -48,28 +48,24 @@ async def test_picker_listens_once_it_knows_an_endpoint():
         assert world.scores() == [1.0]
 
 
-async def test_message_of_an_unknown_sender_is_dropped_and_counted():
-    async with central_fleet(2) as world:
+async def test_message_of_an_unknown_sender_or_of_an_endpoint_that_left_is_dropped_and_counted():
+    async with central_fleet(3) as world:
         await world.join(0, name="somebody")
         await world.join(1, name="127.0.0.1:8000")  # at 127.0.0.2
-        for each in world.publishers:
+        await world.join(2, name="p2")
+        await world.tell(2, stored(HASHES, PROMPT))
+        for each in world.publishers[:2]:
             each.send(stored(HASHES, PROMPT))
         await until(lambda: world.value("kv_cache_events_unknown_senders") == 2, "both are counted")
-        assert world.scores() == [0, 0]
-
-
-async def test_endpoint_that_left_is_not_believed():
-    async with central_fleet(2) as world:
-        await world.join(0, name="p0")
-        await world.tell(0, stored(HASHES, PROMPT))
-        world.store.replace(world.endpoints[1:])
+        assert world.scores() == [0, 0, 1.0]
+        world.store.replace(world.endpoints[:2])
 
         def is_unknown() -> bool:
-            world.publishers[0].send(stored([1], range(16)))
-            return world.value("kv_cache_events_unknown_senders") > 0
+            world.publishers[2].send(stored([1], range(16)))
+            return world.value("kv_cache_events_unknown_senders") > 2
 
         await until(is_unknown, "it is an unknown sender")
-        assert world.scores() == [0]
+        assert world.scores() == [0, 0]
 
 
 async def test_ranks_of_a_pod_share_its_topic_and_connect_to_ports_one_after_another():
