@@ -5,9 +5,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -15,14 +13,13 @@ import uvloop
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from epp.extproc.exchange import ExchangeSettings
 from epp.extproc.server import ExtProcServer
+from epp.extproc.session import Session
 from epp.extproc.settings import ServerSettings
 from epp.extproc.wire import METHOD, SERVICE, ProcessingResponse
-from epp.sharing.channel import Channel
-from epp.sharing.connections import Connections, Load
-from tests.support import connection_worker
-from tests.support.connection_worker import adopting_server, serve
-from tests.support.exchanges import BODY, request_body, request_headers
+from epp.sharing.connections import ConnectionReceiver, Connections, Load
+from tests.support.exchanges import BODY, new_bench, request_body, request_headers
 from tests.support.waiting import until
 
 APART = (("grpc.use_local_subchannel_pool", 1),)
@@ -33,37 +30,40 @@ def never(*_):
     raise AssertionError
 
 
+def adopting_server(*, secure: bool) -> ExtProcServer:
+    """Return a server without a listener over three endpoints."""
+    director = new_bench().director
+    return ExtProcServer(
+        lambda traits, claim, _: Session(director, ExchangeSettings(), traits, claim), ServerSettings("", secure=secure)
+    )
+
+
 class Main:
-    """The process that listens; `loads` are the last reports."""
+    """The process that listens, with one worker in it; `load` is the worker's last report."""
 
-    def __init__(self, address: str, *, secure: bool = False) -> None:
-        self.loads: dict[int, Load] = {}
-        self.channels: dict[int, Channel] = {}
-        self.gates: dict[int, socket.socket] = {}
-        self.connections = Connections(self._release, asyncio.get_running_loop().time)
-        self.server = ExtProcServer(
-            never, ServerSettings(address, "127.0.0.1:0", secure=secure), acceptor=self.connections
-        )
+    def __init__(self, address: str, *, secure: bool) -> None:
+        self.load: Load | None = None
+        self.receiver: ConnectionReceiver | None = None
+        self.gate, self.worker_gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.connections = Connections(lambda _, rate: self.receiver.release(rate), asyncio.get_running_loop().time)
+        settings = ServerSettings(address, "127.0.0.1:0", secure=secure)
+        self.server = ExtProcServer(never, settings, acceptor=self.connections)
 
-    def report(self, worker: int, load: Load) -> None:
-        self.loads[worker] = load
-        self.connections.report(worker, load)
-
-    def _release(self, worker: int, rate: float) -> None:
-        self.channels[worker].send("release", rate)
+    def report(self, load: Load) -> None:
+        self.load = load
+        self.connections.report(1, load)
 
 
 @contextlib.asynccontextmanager
 async def passing(address: str = "127.0.0.1:0", *, secure: bool = False) -> AsyncIterator[Main]:
-    """One process with one worker in it."""
     main, worker = Main(address, secure=secure), adopting_server(secure=secure)
     await main.server.start()
-    gate, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with gate, theirs:
-        receiver = await serve(theirs, lambda load: main.report(1, load), worker)
-        main.gates[1] = gate
-        main.connections.add(1, gate)
-        receiving = asyncio.create_task(receiver.run())
+    with main.gate, main.worker_gate:
+        await worker.start()
+        worker.set_ready(ready=True)
+        main.receiver = ConnectionReceiver(worker.http2, main.worker_gate, main.report)
+        main.connections.add(1, main.gate)
+        receiving = asyncio.create_task(main.receiver.run())
         try:
             yield main
         finally:
@@ -113,11 +113,11 @@ async def answers(address: str, *, secure: bool) -> None:
             assert await is_serving(channel)
             assert await pick(channel) == "10.0.0.1:8000"
             await until(
-                lambda: main.loads[1].begun == 1 and not main.loads[1].streams,
+                lambda: main.load.begun == 1 and not main.load.streams,
                 "the worker has reported the call and its end, without the health check",
             )
-            assert main.loads[1][:4] == (1 + secure, 1, 1, 0)  # with the connection that looked at the certificate
-        await until(lambda: main.loads[1].connections == 0, "the connection has closed")
+            assert main.load[:4] == (1 + secure, 1, 1, 0)  # with the connection that looked at the certificate
+        await until(lambda: main.load.connections == 0, "the connection has closed")
         async with channel_to(f"127.0.0.1:{main.server.health_port}") as channel:
             assert not await is_serving(channel)  # the main process is asked here; it was not set ready
 
@@ -136,7 +136,7 @@ async def test_connections_wait_for_a_worker():
             asked = asyncio.create_task(pick(channel))
             await asyncio.sleep(0.1)
             assert not asked.done()
-            main.connections.add(1, main.gates[1])
+            main.connections.add(1, main.gate)
             assert await asked == "10.0.0.1:8000"
 
 
@@ -156,7 +156,7 @@ async def test_drain_of_the_main_process_waits_for_streams_of_workers():
 async def test_half_open_tls_connection_counts_and_ends_with_the_worker():
     async with passing(secure=True) as main:
         reader, writer = await asyncio.open_connection("127.0.0.1", main.server.port)
-        await until(lambda: main.loads[1].connections == 1, "the worker has reported the handshake")
+        await until(lambda: main.load.connections == 1, "the worker has reported the handshake")
     assert await reader.read() == b""
     writer.close()
 
@@ -164,74 +164,19 @@ async def test_half_open_tls_connection_counts_and_ends_with_the_worker():
 async def test_connection_without_a_descriptor_for_it_is_lost_alone(monkeypatch):
     monkeypatch.setattr("epp.sharing.connections._PAUSE_SECONDS", 0.0)
     async with passing() as main:
-        main.gates[1].send(b"c")  # as it arrives where the worker has no descriptor left
+        main.gate.send(b"c")  # as it arrives where the worker has no descriptor left
         async with channel_to(f"127.0.0.1:{main.server.port}") as channel:
             assert await pick(channel) == "10.0.0.1:8000"
-        await until(lambda: main.loads[1].received == 2, "both are reported")
+        await until(lambda: main.load.received == 2, "both are reported")
 
 
-async def test_released_connection_is_opened_again_and_no_call_is_lost():
-    """Two workers start one after the other, and the calls of four clients go on while the second gets its part."""
-    main = Main("127.0.0.1:0")
-    await main.server.start()
-    asked = 0
-
-    async def ask_on(channel: grpc.aio.Channel) -> None:
-        nonlocal asked
-        while True:
-            await pick(channel)
-            asked += 1
-            await asyncio.sleep(0.02)  # twelve that never pause keep the worker from starting
-
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(main.server.stop)
-        await stack.enter_async_context(worker_process(main, 1))
+async def test_released_connection_is_opened_again():
+    async with passing() as main:
         address = f"127.0.0.1:{main.server.port}"
-        channels = [await stack.enter_async_context(channel_to(address)) for _ in range(4)]
-        asking = [asyncio.create_task(ask_on(each)) for each in channels for _ in range(3)]
-
-        def working() -> list[int]:
-            assert not any(task.done() for task in asking), [task.exception() for task in asking if task.done()]
-            return [main.loads[number].working for number in sorted(main.loads)]
-
-        await until(lambda: working() == [4], "all clients are at the first worker")
-        await stack.enter_async_context(worker_process(main, 2))
-        await until(lambda: working() == [2, 2], "two clients are at each worker", 60)
-        until_now = asked
-        await until(lambda: asked > until_now + 100, "calls go on")
-        assert working() == [2, 2]
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def worker_process(main: Main, number: int) -> AsyncIterator[None]:
-    own, theirs = socket.socketpair()
-    gate, their_gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    descriptors = theirs.fileno(), their_gate.fileno()
-    with gate:
-        with theirs, their_gate:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", connection_worker.__name__, *map(str, descriptors)),
-                pass_fds=descriptors,
-                cwd=Path(__file__).parents[3],
-            )
-        reported = asyncio.Event()
-
-        def report(load: Load) -> None:
-            main.report(number, load)
-            reported.set()
-
-        main.channels[number] = channel = Channel(own, {"connections": report})
-        await channel.open()
-        running = asyncio.create_task(channel.run())
-        await reported.wait()
-        main.connections.add(number, gate)
-        try:
-            yield
-        finally:
-            main.connections.remove(number)
-            channel.close()
-            await running
-            await process.wait()
+        async with channel_to(address) as one, channel_to(address) as other:
+            await asyncio.gather(pick(one), pick(other))
+            await until(lambda: main.load.working == 2, "both connections had a call")
+            main.receiver.release(0.0)
+            await until(lambda: main.load.working == 1, "one of them is left")
+            await asyncio.gather(pick(one), pick(other))
+            await until(lambda: (main.load.working, main.load.received) == (2, 3), "it was opened again")
