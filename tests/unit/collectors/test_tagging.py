@@ -165,6 +165,17 @@ async def test_some_endpoints_are_tagged_anew_each_as_soon_as_it_can_be(store, w
         assert tagger.asked == [f"e{number:02}" for number in range(5)]
 
 
+async def test_endpoint_that_changes_joins_or_leaves_meanwhile_is_tagged_as_it_is_then(store, weather):
+    tagger, tagging = weather
+    tagging.retag(tagger, every_endpoint)
+    async with followed(tagging):
+        await step(lambda: len(tagger.asked) == 4)
+        changed = pool(1, zone="-changed")
+        store.replace([*changed, *pool(20)[2:], endpoint("late")])
+        await step(lambda: zones(store)[2] == "sun")
+    assert zones(store) == ["sun-changed", "sun", *["sun"] * 18]  # the late one has the slot of the one that left
+
+
 async def test_round_through_all_ends_however_often_all_are_to_be_tagged_anew(store, weather):
     tagger, tagging = weather
     async with followed(tagging):
