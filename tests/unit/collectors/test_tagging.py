@@ -70,8 +70,9 @@ def test_endpoints_are_tagged_when_they_are_there_join_and_change_and_untagged_w
     assert zones(store) == ["z1", "zone-2"]
     store.replace([endpoint("a", zone="z33"), endpoint("b", zone="zone-2")])
     assert (zones(store), lengths(store)) == (["z33", "zone-2"], [3.0, 6.0])
-    tagging.replace([Length()])
+    tagging.replace([length := Length()])
     store.replace([])
+    tagging.retag(length, every_endpoint)
     store.replace([endpoint("c")])  # in the slot of a
     assert (zones(store), lengths(store)) == ([""], [0.0])
 

@@ -63,6 +63,7 @@ async def test_broken_pod_changes_nothing_and_a_file_that_is_gone_counts_for_fiv
     for change in (lambda: replace(file, dump(broken, pod("b", "10.0.0.2"))), file.unlink):
         change()
         await discovery.look(pool)
+        await discovery.look(pool)  # nothing has changed since
         assert pool.hostports.keys() == {"a-rank-0", "b-rank-0"}
         assert discovery.inputs.problems
     clock.advance(301)
