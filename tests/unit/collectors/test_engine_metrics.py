@@ -198,7 +198,7 @@ TRITON_LLM = "triton-tensorrt-llm/metrics.txt"
 
 COLUMNS = (WAITING, RUNNING, KV_USAGE, KV_BLOCK_TOKENS, KV_BLOCKS, PREFIX_QUERY_TOKENS, PREFIX_HIT_TOKENS)
 SAID = {
-    name: {column: number for column, number in zip(COLUMNS, numbers, strict=False) if number is not None}
+    name: dict(zip(COLUMNS, numbers, strict=False))  # of the first columns
     for name, numbers in {
         # Ranks 0 and 1, two pipeline stages each: 7 + 4 waiting, 5 + 2 running, 1024 + 1000 pages; the fuller cache
         # is that of rank 1. 30000 + 12000 prompt tokens, of which 9000 were on the device and 1500 on the host.

@@ -137,8 +137,6 @@ TestUpdatesAgainstReplacements = UpdatesAgainstReplacements.TestCase
 
 
 LEVEL = Column("level", "")
-
-
 pools = st.lists(endpoints, unique_by=lambda one: one.id)
 
 
