@@ -105,18 +105,18 @@ async def test_collector_warns_when_the_pool_outgrows_the_descriptors_and_when_i
     collecting, soft_limit, next_descriptor, monkeypatch, until
 ):
     monkeypatch.setattr(capacity, "_GROWING_SECONDS", 0.01)
+    monkeypatch.setattr("epp.pool.collectors.tagging.STRETCH_SECONDS", 60.0)  # a change is applied at once
     soft_limit(2 * next_descriptor)
-    store, feed = Datastore(SystemClock()), Feed(Starved(), (CoreMetricsExtractor(),))
+    store, feed, collector = Datastore(SystemClock()), Feed(Starved(), (CoreMetricsExtractor(),)), None
     judged = []
 
     class Judged(CollectorObserver):
         def poll_interval(self, seconds: float) -> None:
-            judged.append(seconds)
+            judged.append(0 if collector is None else collector.feed_count)
 
     async def change(size: int) -> None:
-        before = len(judged)
         store.replace([Endpoint(f"e{number}", "127.0.0.1", 1) for number in range(size)])
-        await until(lambda: len(judged) > before)
+        await until(lambda: judged and judged[-1] == size)
 
     with capture_logs() as logs:
         collector = await collecting(store, feed, interval_seconds=60, observer=Judged())
@@ -125,9 +125,8 @@ async def test_collector_warns_when_the_pool_outgrows_the_descriptors_and_when_i
         soft_limit(20 * next_descriptor)
         await change(next_descriptor + 2)
         soft_limit(2 * next_descriptor)
-        before = len(judged)
         await collector.replace([Feed(Starved(), (CoreMetricsExtractor(),)), Feed(Starved(), ())])
-        await until(lambda: len(judged) > before)
+        await until(lambda: judged[-1] == 2 * (next_descriptor + 2))
     warned = [(line["endpoints"], line["problem"].split(",")[0]) for line in logs if "too few" in line["event"]]
     assert warned == [
         (next_descriptor, f"polling needs {next_descriptor} connections"),

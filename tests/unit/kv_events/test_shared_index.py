@@ -99,16 +99,18 @@ def test_fields_are_those_of_llm_d_and_others_are_ignored():
 
 @asynccontextmanager
 async def answering(answer: bytes):
-    """Return the address of a server that has one answer to all."""
+    """Return the address of a server that has one answer to all, and what it was asked."""
+    asked: list[bytes] = []
 
     async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.read(65536):
+        while question := await reader.read(65536):
+            asked.append(question)
             writer.write(answer)
         writer.close()
 
     server = await asyncio.start_server(answer_all, "127.0.0.1", 0)
     async with server:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
 
 
 @pytest.mark.parametrize(
@@ -123,11 +125,13 @@ async def answering(answer: bytes):
 async def test_request_goes_on_whatever_the_server_answers(monkeypatch, answer, result):
     if result == "failed":
         monkeypatch.setattr("epp.pool.kv_events.shared_index._BUDGET_SECONDS", 10.0)  # the answer comes at once
-    async with answering(answer) as address, fleet(1, **sharing(address)) as world:
+    async with answering(answer) as (address, asked), fleet(1, **sharing(address)) as world:
         await world.tell(0, stored(HASHES, PROMPT))
         for _ in range(6):
             assert await world.admitted_scores() == [1.0]
         assert world.value("kv_cache_shared_index_lookups", result) == 5
         assert world.value("kv_cache_shared_index_lookups", "unavailable") == 1
         await until(lambda: world.producer.inputs.problems, "/healthz says it")
+        tried = len(asked)
+        await until(lambda: len(asked) > tried + 1, "the server is tried again")
         assert world.value("kv_cache_index_lookup_requests") == 6

@@ -85,6 +85,7 @@ async def test_a_process_that_does_not_read_is_given_up(monkeypatch):
     monkeypatch.setattr(channel, "_MOST_UNREAD_BYTES", 1024 * 1024)
     first, second = socket.socketpair()
     with second:
+        Channel(second, {}).close()  # one that was not opened
         one = Channel(first, {})
         await one.open()
         running = asyncio.create_task(one.run())
