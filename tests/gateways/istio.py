@@ -124,11 +124,7 @@ def _bootstrap(pod: Pod, token: str) -> dict[str, Any]:
         },
     }
     domain = f"{pod.space.namespace}.svc.cluster.local"
-    ready = {
-        "name": "ready",
-        "address": _socket(pod.ip, 15021),
-        "filter_chains": [{"filters": [_readiness()]}],
-    }
+    ready = {"name": "ready", "address": _socket(pod.ip, 15021), "filter_chains": [{"filters": [_readiness()]}]}
     return {
         "node": {
             "id": f"router~{pod.ip}~{pod.name}.{pod.space.namespace}~{domain}",

@@ -34,10 +34,7 @@ async def example(tmp_path_factory) -> AsyncIterator[Place]:
     """The example as shipped, with two model servers, in a cluster with Envoy Gateway."""
     directory = tmp_path_factory.mktemp("cluster")
     programs, assets = KUBE_ASSETS.directory(), ASSETS.directory()
-    runners = {
-        "envoyproxy/envoy:": envoy_gateway.gateway,
-        "envoyproxy/gateway": envoy_gateway.shutdown_manager(assets),
-    }
+    runners = {"envoyproxy/envoy:": envoy_gateway.gateway, "envoyproxy/gateway": envoy_gateway.shutdown_manager(assets)}
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(running(programs, directory))
         others = [each for each in istio.definitions_in(assets) if "istio.io" not in each["spec"]["group"]]

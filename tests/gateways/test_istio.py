@@ -37,10 +37,7 @@ FIVE_TOKENS_A_MINUTE = {
     "kind": "EndpointPickerConfig",
     "plugins": [
         {"type": "queue-scorer"},
-        {
-            "type": "tenant-quotas",
-            "parameters": {"quotas": [{"tenant": "team-a", "total": {"tokensPerMinute": 5}}]},
-        },
+        {"type": "tenant-quotas", "parameters": {"quotas": [{"tenant": "team-a", "total": {"tokensPerMinute": 5}}]}},
     ],
 }
 

@@ -13,17 +13,7 @@ from epp.framework import ManualClock
 from epp.framework.registry import Registry
 from epp.pool.collectors.engine import BUILT_IN
 from tests.support.commands import outcome
-from tests.support.kube.charts import (
-    CHART,
-    FLAVOURS,
-    NAMESPACE,
-    RELEASE,
-    SERVERS,
-    UNGUARDED,
-    container,
-    kinds,
-    one,
-)
+from tests.support.kube.charts import CHART, FLAVOURS, NAMESPACE, RELEASE, SERVERS, UNGUARDED, container, kinds, one
 
 NAME = f"{RELEASE}-epp"
 

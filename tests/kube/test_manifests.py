@@ -78,10 +78,7 @@ async def test_valkey_is_accepted_and_the_values_at_its_top_make_pickers_that_re
     (password,) = one(objects, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["env"]
     assert environment["EPP_REDIS_PASSWORD"]["valueFrom"] == password["valueFrom"]
     assert f"create secret generic {password['valueFrom']['secretKeyRef']['name']} " in text
-    ((rule,), out) = (
-        one(objects, "NetworkPolicy")["spec"]["ingress"],
-        one(pickers, "NetworkPolicy")["spec"]["egress"],
-    )
+    ((rule,), out) = (one(objects, "NetworkPolicy")["spec"]["ingress"], one(pickers, "NetworkPolicy")["spec"]["egress"])
     (admitted,) = rule["from"]
     assert admitted["podSelector"]["matchLabels"].items() <= picker["metadata"]["labels"].items()
     assert {"ports": [{"port": port["port"], "protocol": "TCP"}]} in out

@@ -20,16 +20,10 @@ def cluster(
     taints: Sequence[Mapping[str, object]] = (),
     **allocatable: str,
 ) -> dict:
-    return {
-        "apiVersion": f"{OCM}/v1",
-        "kind": "ManagedCluster",
-        "metadata": {"name": name, "labels": dict(labels or {})},
-        "spec": {"taints": list(taints)},
-        "status": {
-            "allocatable": allocatable,
-            "clusterClaims": [{"name": key, "value": value} for key, value in (claims or {}).items()],
-        },
-    }
+    declared = [{"name": key, "value": value} for key, value in (claims or {}).items()]
+    metadata, spec = {"labels": dict(labels or {})}, {"taints": list(taints)}
+    status = {"allocatable": allocatable, "clusterClaims": declared}
+    return manifest(f"{OCM}/v1", "ManagedCluster", name, metadata=metadata, spec=spec, status=status)
 
 
 def taint(effect: str, key: str = "maintenance", value: str = "", added: str = "2026-01-01T00:00:00Z") -> dict:
@@ -37,13 +31,10 @@ def taint(effect: str, key: str = "maintenance", value: str = "", added: str = "
 
 
 def scores(cluster: str, until: str = "", *, name: str = SCORE, **values: float) -> dict:
-    status = {"scores": [{"name": key, "value": value} for key, value in values.items()]}
-    return {
-        "apiVersion": f"{OCM}/v1alpha1",
-        "kind": "AddOnPlacementScore",
-        "metadata": {"name": name, "namespace": cluster},
-        "status": {**status, **({"validUntil": until} if until else {})},
-    }
+    status: dict[str, object] = {"scores": [{"name": key, "value": value} for key, value in values.items()]}
+    if until:
+        status["validUntil"] = until
+    return manifest(f"{OCM}/v1alpha1", "AddOnPlacementScore", name, cluster, status=status)
 
 
 def placement(name: str = "llm", **spec: object) -> dict:
@@ -78,12 +69,8 @@ def decision(
     decisions = [
         {"clusterName": each, "reason": "", **({"score": totals[each]} if totals else {})} for each in clusters
     ]
-    return {
-        "apiVersion": f"{OCM}/v1beta1",
-        "kind": "PlacementDecision",
-        "metadata": {"name": f"{of}-decision-{page}", "namespace": "ai", "labels": labels},
-        "status": {"decisions": decisions},
-    }
+    name, status = f"{of}-decision-{page}", {"decisions": decisions}
+    return manifest(f"{OCM}/v1beta1", "PlacementDecision", name, "ai", metadata={"labels": labels}, status=status)
 
 
 def hub_of(*documents: dict) -> Hub:

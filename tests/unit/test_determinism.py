@@ -31,13 +31,8 @@ for picker in ("max-score-picker", "weighted-random-picker", "random-picker"):
 
 
 def picks(hash_seed: str) -> list[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PICKS],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.check_output([sys.executable, "-c", PICKS], env=environment, text=True).splitlines()
 
 
 def test_pick_depends_on_the_seed_and_not_on_the_process():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from epp.framework.files import UNCHANGED_SECONDS
 from epp.runtime.followed_files import LIMIT_BYTES, LastGoodFile, ParsedFile
+from tests.support.config_files import ConfigMap
 
 GOOD, FAULTY, BROKEN = "good", "faulty", "broken"
 
@@ -45,37 +46,25 @@ def test_last_good_version_counts_and_a_faulty_one_only_where_none_was_good(tmp_
         assert bool(state.problems) is (kind != GOOD)
 
 
-def test_file_that_says_nothing_is_refused_at_the_start(tmp_path):
-    path = tmp_path / "table"
-    path.write_text(BROKEN)
-    with pytest.raises(ValueError, match=r"prices: '.*table': line 1: broken"):
-        LastGoodFile.first(str(path), "prices", parse)
-
-
-def test_file_in_another_encoding_is_refused_with_the_remedy(tmp_path):
-    (tmp_path / "table").write_bytes("prices".encode("utf-16"))
-    with pytest.raises(ValueError, match="it is no text in UTF-8: save it as that"):
+@pytest.mark.parametrize(
+    ("put", "why"),
+    [
+        (lambda path: path.write_text(BROKEN), r"prices: '.*table': line 1: broken"),
+        (lambda path: path.write_bytes("prices".encode("utf-16")), "it is no text in UTF-8: save it as that"),
+        (os.mkfifo, "it is no regular file: name one"),
+        (os.mkdir, "it is a directory: name"),
+        (lambda path: path.write_bytes(b"x" * (LIMIT_BYTES + 1)), "has more than 16777216 bytes"),
+    ],
+    ids=["says nothing", "another encoding", "pipe", "directory", "too large"],
+)
+def test_what_cannot_be_used_is_refused_at_the_start(tmp_path, put, why):
+    put(tmp_path / "table")
+    with pytest.raises(ValueError, match=why):
         LastGoodFile.first(str(tmp_path / "table"), "prices", parse)
 
 
-def test_pipes_directories_and_files_beyond_the_limit_are_not_read(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path, why in ((tmp_path / "pipe", "it is no regular file: name one"), (tmp_path, "it is a directory: name")):
-        with pytest.raises(ValueError, match=why):
-            LastGoodFile.first(str(path), "prices", parse)
-    (tmp_path / "large").write_bytes(b"x" * (LIMIT_BYTES + 1))
-    with pytest.raises(ValueError, match="has more than 16777216 bytes"):
-        LastGoodFile.first(str(tmp_path / "large"), "prices", parse)
-
-
 def test_swapped_directory_of_a_config_map_is_followed(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "prices.yaml").write_text(f"{GOOD} {name}")
-    (tmp_path / "..data").symlink_to("one")
-    (tmp_path / "prices.yaml").symlink_to("..data/prices.yaml")
+    mounted = ConfigMap(tmp_path, prices=f"{GOOD} one")
     state = LastGoodFile.first(str(tmp_path / "prices.yaml"), "prices", parse)
-    (tmp_path / "..new").symlink_to("two")
-    (tmp_path / "..new").replace(tmp_path / "..data")
-    after = state.after(0.0)
-    assert after.parsed == ParsedFile("good two", 1)
+    mounted.update(prices=f"{GOOD} two")
+    assert state.after(0.0).parsed == ParsedFile("good two", 1)

@@ -63,9 +63,6 @@ class World:
         routing.response_piece(b"data: {}\n\n", last=False, now=self.clock.now)
         return added
 
-    def finish(self, routing: Routing) -> None:
-        routing.complete(Cause.NATURAL)
-
     def replace_by(self, new: Endpoint) -> None:
         self.store.update([new], [OLD.id] if new.id != OLD.id else [])
 
@@ -87,7 +84,7 @@ def world() -> World:
 def test_is_11_pod_that_stays_is_remembered(world):
     first = world.route()
     world.answer(first)
-    world.finish(first)
+    first.complete(Cause.NATURAL)
     second = world.route()
     assert second.request.get(PREFIX_MATCH).matched_blocks[0] > 0
     assert scores(second)["session-affinity-scorer"] == 1.0
@@ -98,7 +95,7 @@ def test_is_11_pod_that_stays_is_remembered(world):
 def test_is_11_prefix_index_and_sessions_and_rates_and_uses_of_the_old_pod_are_gone(world, new):
     first = world.route()
     world.answer(first)
-    world.finish(first)
+    first.complete(Cause.NATURAL)
     world.replace_by(new)
     second = world.route()
     assert second.result.targets == (new,)
@@ -115,7 +112,7 @@ def test_is_11_response_of_the_old_pod_teaches_nothing_of_the_new_one(world, new
     fresh = rate(first)
     world.replace_by(new)
     world.answer(first)
-    world.finish(first)
+    first.complete(Cause.NATURAL)
     snapshot = world.store.snapshot()
     assert [snapshot.column(column)[0] for column in (IN_FLIGHT, SERVED)] == [0.0, 0.0]
     assert first.served == OLD
@@ -133,7 +130,7 @@ def test_session_token_leads_to_the_endpoint_of_its_name_whichever_pod_that_is(w
 
 
 def test_is_11_session_comes_back_to_the_old_pod_once_that_is_back(world):
-    world.finish(world.route())
+    world.route().complete(Cause.NATURAL)
     world.store.replace([])
     world.store.replace([OLD])  # not ready for a while
     assert scores(world.route())["session-affinity-scorer"] == 1.0

@@ -188,6 +188,11 @@ async def kube_server(context: ssl.SSLContext | None = None) -> AsyncIterator[Ku
 
 def kubeconfig(path: Path, server: str, *, cluster: Mapping[str, object] | None = None, **user: object) -> Path:
     """Write a kubeconfig for the server; `user` has the fields of its user, with `_` for `-`."""
+    path.write_text(kubeconfig_text(server, cluster=cluster, **user))
+    return path
+
+
+def kubeconfig_text(server: str, *, cluster: Mapping[str, object] | None = None, **user: object) -> str:
     user = {name.replace("_", "-"): value for name, value in user.items()}
     document = {
         "current-context": "here",
@@ -195,8 +200,7 @@ def kubeconfig(path: Path, server: str, *, cluster: Mapping[str, object] | None 
         "clusters": [{"name": "it", "cluster": {"server": server, **(cluster or {})}}],
         "users": [{"name": "me", "user": user}],
     }
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return yaml.safe_dump(document)
 
 
 async def shows(watched: Watched[str], **colors: str) -> None:

@@ -59,12 +59,16 @@ def gpus(node, name: str) -> dict:
     return node({"nvidia.com/gpu.product": "Tesla-T4"}, name=name, allocatable={"nvidia.com/gpu": "8"})
 
 
+def training(pod, node: str, gpus: str) -> dict:
+    return pod({"nvidia.com/gpu": gpus}, node=node, name="train", metadata={"namespace": "research"}, uid="t")
+
+
 async def test_tf_21_devices_of_pods_in_other_namespaces_are_not_idle(pods, node, pod):
     tagger = await tagger_of(gpus(node, "n1"), gpus(node, "n2"), podsOnIdleNodes=True)
     serving = Endpoint("vllm", "10.0.0.9", 8000, node="n2")
     tagger.tag(serving)
-    training = pod({"nvidia.com/gpu": "6"}, node="n1", name="train", metadata={"namespace": "research"}, uid="t")
-    pods.by_node["n1"] = [training, pod({"cpu": "4"}, node="n1", name="web", metadata={"namespace": "shop"}, uid="w")]
+    web = pod({"cpu": "4"}, node="n1", name="web", metadata={"namespace": "shop"}, uid="w")
+    pods.by_node["n1"] = [training(pod, "n1", "6"), web]
     follower = IdleNodePods(pods, lambda: [tagger])
     await follower.look(tagger)
     assert (free(tagger), tagger.unseen_pods, pods.asked) == ({"n1": 2}, "", ["n1"])
@@ -80,9 +84,7 @@ async def test_tf_21_devices_of_pods_in_other_namespaces_are_not_idle(pods, node
 async def test_tf_21_nodes_take_turns_and_what_was_read_stays_when_access_is_lost(pods, node, pod, monkeypatch):
     monkeypatch.setattr(kubernetes, "_MOST_NODES", 2)
     tagger = await tagger_of(*(gpus(node, name) for name in ("n1", "n2", "n3")), podsOnIdleNodes=True)
-    pods.by_node["n3"] = [
-        pod({"nvidia.com/gpu": "8"}, node="n3", name="train", metadata={"namespace": "research"}, uid="t")
-    ]
+    pods.by_node["n3"] = [training(pod, "n3", "8")]
     follower = IdleNodePods(pods, lambda: [tagger])
     for _ in range(3):
         await follower.look(tagger)

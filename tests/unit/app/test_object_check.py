@@ -8,6 +8,7 @@ from epp.hardware.selection import AcceleratorSelectionProducer
 from epp.hardware.tagger import AcceleratorTagger
 from epp.kube.resources import CLUSTER, needs_of_hub
 from epp.pool.clusters.tagger import ClusterTagger
+from tests.support import hub_objects
 
 GROUP = "inference.networking.k8s.io"
 OCM = "cluster.open-cluster-management.io"
@@ -38,17 +39,8 @@ def cluster(script, accelerator_class):
 
 @pytest.fixture
 def hub(cluster):
-    cluster.objects[SCORES] = [
-        {
-            "apiVersion": f"{OCM}/v1alpha1",
-            "kind": "AddOnPlacementScore",
-            "metadata": {"name": "usage", "namespace": "east"},
-            "status": {"scores": [{"name": "gpu", "value": 400}, {"name": "cpu", "value": 40}]},
-        }
-    ]
-    cluster.objects[CLUSTERS] = [
-        {"apiVersion": f"{OCM}/v1", "kind": "ManagedCluster", "metadata": {"name": "east"}, "spec": {}}
-    ]
+    cluster.objects[SCORES] = [hub_objects.scores("east", name="usage", gpu=400, cpu=40)]
+    cluster.objects[CLUSTERS] = [hub_objects.cluster("east")]
     return cluster
 
 
@@ -82,11 +74,8 @@ async def test_kinds_of_the_hub_are_listed_with_their_access_and_a_role_for_thos
     report = await check()
     states = {each.need.resource.plural: each.state for each in report.access if each.need.purpose == CLUSTER}
     assert set(states) == {each.resource.plural for each in needs_of_hub()}
-    assert (states["addonplacementscores"], states["managedclusters"], states["placements"]) == (
-        "allowed",
-        "forbidden",
-        "not installed",
-    )
+    found = (states["addonplacementscores"], states["managedclusters"], states["placements"])
+    assert found == ("allowed", "forbidden", "not installed")
     assert report.notes == ("1 kind is forbidden that the picker does without; the roles below allow them",)
     (role, binding) = report.hub_roles
     assert (role["kind"], role["metadata"]) == ("ClusterRole", {"name": "llm-endpoint-picker-hub"})

@@ -12,6 +12,7 @@ from epp.extproc.settings import ServerSettings
 from epp.framework.snapshot import ACCELERATOR
 from epp.pool.discovery.pod_files import PodFileDiscovery, PodFileParameters
 from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
 from tests.support.waiting import until
 
 CONFIG = """
@@ -25,21 +26,14 @@ dataLayer: {{injectDefaults: false}}
 
 
 def pod(name: str, address: str) -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "llm", "uid": f"u-{name}"},
-        "spec": {"nodeName": "n1", "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-        "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    containers = [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    status = {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}
+    spec = {"nodeName": "n1", "containers": containers}
+    return manifest("v1", "Pod", name, "llm", {"uid": f"u-{name}"}, spec=spec, status=status)
 
 
 def node(product: str) -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "n1", "labels": {"nvidia.com/gpu.product": product}},
-    }
+    return manifest("v1", "Node", "n1", metadata={"labels": {"nvidia.com/gpu.product": product}})
 
 
 def dump(*objects: dict) -> str:

@@ -92,16 +92,19 @@ async def started(*plugins: str, **options: bool) -> AsyncIterator[World]:
         await world.supervisor.stop()
 
 
-async def test_objects_are_known_before_the_first_endpoint_is_tagged():
+async def test_objects_are_known_before_the_first_endpoint_is_tagged_and_followed_until_the_plugin_is_gone():
     async with started(READER) as world:
         assert world.zone() == "n1"
-
-
-async def test_change_of_an_object_tags_endpoints_anew():
-    async with started(READER) as world:
         await until(lambda: world.api.watches(NODES), "nodes are watched")
         world.api.put(NODES, "n2")
         await until(lambda: world.zone() == "n1+n2", "the endpoint is tagged anew")
+        (before,) = world.cluster.watches
+        await world.running.switch(world.assembly(READER, "{type: queue-scorer}"))
+        assert world.cluster.watches == (before,)
+        world.api.put(NODES, "n3")
+        await until(lambda: world.zone() == "n1+n2+n3", "the plugin that is kept goes on")
+        await world.running.switch(world.assembly("{type: queue-scorer}"))
+        assert world.watched == []
 
 
 async def test_plugin_of_a_new_configuration_knows_the_objects_before_it_takes_effect():
@@ -112,22 +115,6 @@ async def test_plugin_of_a_new_configuration_knows_the_objects_before_it_takes_e
         await world.running.switch(world.assembly(READER))
         assert seen == ["n1"]
         assert world.watched == ["nodes"]
-
-
-async def test_plugin_that_is_gone_reads_no_more():
-    async with started(READER) as world:
-        await world.running.switch(world.assembly("{type: queue-scorer}"))
-        assert world.watched == []
-
-
-async def test_plugin_kept_across_a_switch_goes_on():
-    async with started(READER) as world:
-        (before,) = world.cluster.watches
-        await world.running.switch(world.assembly(READER, "{type: queue-scorer}"))
-        assert world.cluster.watches == (before,)
-        await until(lambda: world.api.watches(NODES), "nodes are watched")
-        world.api.put(NODES, "n2")
-        await until(lambda: world.zone() == "n1+n2", "the endpoint is tagged anew")
 
 
 async def test_switch_that_fails_leaves_what_was_read(monkeypatch):

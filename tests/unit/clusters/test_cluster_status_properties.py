@@ -53,11 +53,8 @@ class Hubs(RuleBasedStateMachine):
 
     def look(self) -> None:
         """Compute the standings anew."""
-        policy = placement(
-            numberOfClusters=CHOOSES,
-            prioritizerPolicy=weighted("Additive", gpuClusterAvailable=1),
-            scoreRateLimit="60s",
-        )
+        weights = weighted("Additive", gpuClusterAvailable=1)
+        policy = placement(numberOfClusters=CHOOSES, prioritizerPolicy=weights, scoreRateLimit="60s")
         documents = [policy, *(cluster(name) for name in sorted(self.clusters))]
         for name, (value, until) in sorted(self.scores.items()):
             documents.append(scores(name, gpuClusterAvailable=value))
@@ -113,10 +110,8 @@ class Hubs(RuleBasedStateMachine):
         found = self.at.decided["ai/llm"]
         if found.evaluation is None:
             return
-        fresh = standings_now(self)
-        if {name: each.score for name, each in fresh.items()} != {
-            name: each.score for name, each in found.clusters.items()
-        }:
+        fresh = {name: each.score for name, each in standings_now(self).items()}
+        if fresh != {name: each.score for name, each in found.clusters.items()}:
             assert self.now < found.scored_at + RATE_LIMIT
 
 

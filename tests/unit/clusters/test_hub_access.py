@@ -5,12 +5,10 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
-import yaml
 
-from epp.framework import ConfigurationError, ManualClock, SystemClock
+from epp.framework import ConfigurationError, SystemClock
 from epp.framework.cluster_objects import HubAccess, ObjectKind, ObjectsOfKind, Reading
 from epp.framework.files import only_files
-from epp.framework.registry import Registry
 from epp.kube import readers as readers_module
 from epp.kube.cluster import Cluster
 from epp.kube.configuration import read_secret
@@ -19,10 +17,11 @@ from epp.kube.objects.followed import ClusterObjects
 from epp.kube.readers import ClusterReaders, Hubs
 from epp.pool.clusters.tagger import ClusterTagger
 from epp.runtime.supervisor import Supervisor
+from tests.support.hub_objects import scores
 from tests.support.kube.fake_api import FakeApi
-from tests.support.kube.kube_server import kubeconfig
-from tests.support.kube.manifests import manifest
+from tests.support.kube.kube_server import kubeconfig, kubeconfig_text
 from tests.support.kube.scripted_api import Script
+from tests.support.plugins import built
 from tests.support.waiting import until
 from tests.unit.kube.test_readers import NODE, NODES, Recorder
 
@@ -31,9 +30,7 @@ SCORE = ObjectKind("cluster.open-cluster-management.io", "AddOnPlacementScore")
 
 
 def build(**parameters) -> ClusterTagger:
-    registry = Registry({})
-    registry.register(ClusterTagger)
-    return registry.build("cluster-data-source", parameters, name="clusters", clock=ManualClock())
+    return built(ClusterTagger, parameters)
 
 
 def refused(**parameters) -> str:
@@ -49,9 +46,8 @@ def access(tmp_path) -> Path:
 
 def test_ocm_15_kubeconfig_that_cannot_be_used_is_refused_with_place_and_remedy(tmp_path, access):
     missing = tmp_path / "none"
-    assert f"{missing}: No such file or directory; set kubeconfig to a kubeconfig file" in refused(
-        kubeconfig=str(missing)
-    )
+    said = f"{missing}: No such file or directory; set kubeconfig to a kubeconfig file"
+    assert said in refused(kubeconfig=str(missing))
     (broken := tmp_path / "broken").write_text("a: [")
     assert f"{broken}: is not YAML" in refused(kubeconfig=str(broken))
     (empty := tmp_path / "secret").mkdir()
@@ -84,10 +80,7 @@ def test_ocm_15_objects_of_clusters_come_from_the_hub_and_usage_from_the_own_clu
 
 
 def scored(value: int, kind: ObjectKind) -> ObjectsOfKind:
-    status = {"scores": [{"name": "gpu", "value": value}]}
-    made = decode_object(
-        manifest("cluster.open-cluster-management.io/v1alpha1", "AddOnPlacementScore", "s", "east", status=status)
-    )
+    made = decode_object(scores("east", name="s", gpu=value))
     return ObjectsOfKind(kind, {"east/s": made}, frozenset({"east/s"}))
 
 
@@ -127,16 +120,6 @@ def encoded(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def flat_kubeconfig(server: str, **user: str) -> str:
-    document = {
-        "current-context": "hub",
-        "clusters": [{"name": "hub", "cluster": {"server": server}}],
-        "users": [{"name": "reader", "user": user}],
-        "contexts": [{"name": "hub", "context": {"cluster": "hub", "user": "reader"}}],
-    }
-    return yaml.safe_dump(document)
-
-
 @pytest.fixture
 async def pool():
     """The API server of a pool, and the plugin that reads nodes of the hub whose kubeconfig is in a Secret."""
@@ -163,12 +146,12 @@ async def test_ocm_15_kubeconfig_in_a_secret_is_read_and_followed(pool, script, 
     await readers.connect([Reading(plugin, (of_hub,))], lambda *_: None)
     (hub,) = readers.hubs.clusters.values()
     assert "Secret llm/hub, key value: is not YAML" in hub.api.trouble
-    kubeconfig = encoded(flat_kubeconfig(script.url, token=ONE))
-    api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"value": kubeconfig})
+    text = encoded(kubeconfig_text(script.url, token=ONE))
+    api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"value": text})
     await until(lambda: plugin.known == {of_hub: {"n1": "one"}}, "the hub is read once the Secret is right")
     assert (tokens(script), hub.api.trouble, hub.api.server) == ({f"Bearer {ONE}"}, "", script.url)
-    kubeconfig = encoded(flat_kubeconfig(script.url, token=TWO))
-    api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"kubeconfig": kubeconfig})
+    text = encoded(kubeconfig_text(script.url, token=TWO))
+    api.put(SECRETS, "hub", metadata={"namespace": "llm"}, data={"kubeconfig": text})
     await until(lambda: f"Bearer {TWO}" in tokens(script), "the new token is in use")
     readers.keep([])
     await readers.hubs.close_unused()
@@ -197,7 +180,7 @@ async def test_ocm_15_secret_that_is_missing_or_forbidden_is_said_with_the_remed
         ({"kubeconfig": ""}, "other", "Secret llm/hub: it has no key other: add"),
         ({"kubeconfig": "%"}, "", "Secret llm/hub: kubeconfig is no text in base64"),
         ({"kubeconfig": encoded("[]")}, "", "Secret llm/hub, key kubeconfig: is not a kubeconfig"),
-        ({"x": encoded(flat_kubeconfig(SERVER, tokenFile="/run/token"))}, "x", "key x: tokenFile is not allowed here"),
+        ({"x": encoded(kubeconfig_text(SERVER, tokenFile="/run/token"))}, "x", "key x: tokenFile is not allowed here"),
     ],
 )
 def test_ocm_15_secret_without_a_usable_kubeconfig_is_refused(data, key, said):
@@ -207,14 +190,13 @@ def test_ocm_15_secret_without_a_usable_kubeconfig_is_refused(data, key, said):
 
 
 def test_ocm_15_commands_in_a_secret_are_not_run():
-    text = flat_kubeconfig(SERVER, exec={"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "true"})
+    text = kubeconfig_text(SERVER, exec={"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "true"})
     with pytest.raises(ConfigurationError, match="exec is not allowed here"):
         read_secret({"value": encoded(text)}, "Secret llm/hub")
 
 
 def test_ocm_15_access_to_a_hub_has_one_place(access):
-    assert "kubeconfig and secret both name the access to a hub: keep one of them" in refused(
-        kubeconfig=str(access), secret=SECRET
-    )
+    said = "kubeconfig and secret both name the access to a hub: keep one of them"
+    assert said in refused(kubeconfig=str(access), secret=SECRET)
     hub = build(secret={"name": "hub", "namespace": "ocm", "key": "k"}, context="c", readCluster=False).kinds[0].hub
     assert hub == HubAccess("", "c", "ocm/hub", "k")

@@ -30,14 +30,20 @@ def test_ocm_2_score_that_cannot_be_costs_that_one_alone(value):
     assert fault.endswith(": write a number from -100 to 100")
 
 
-@pytest.mark.parametrize("name", [7, "", None, ["a"]])
-def test_ocm_2_score_without_a_name_costs_that_one_alone(name):
+@pytest.mark.parametrize(
+    ("name", "used", "remedy"),
+    [
+        *((name, 1.0, "write the name of the score, in quotes if it is a number") for name in (7, "", None, ["a"])),
+        ("sound", 2.0, "write each name once; the last one counts"),
+    ],
+)
+def test_ocm_2_score_without_a_name_of_its_own_is_said(name, used, remedy):
     document = scores("east", sound=1)
     document["status"]["scores"].append({"name": name, "value": 2})
     found = decoded(document)
-    assert found.scores == {"sound": 1.0}
+    assert found.scores == {"sound": used}
     (fault,) = found.faults
-    assert fault.endswith(": write the name of the score, in quotes if it is a number")
+    assert fault.endswith(f": {remedy}")
 
 
 def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
@@ -45,14 +51,6 @@ def test_ocm_2_date_that_is_none_is_said_and_the_scores_are_used():
     assert found.scores == {"gpuClusterAvailable": 60.0}
     assert found.valid_until is None
     assert found.faults == ("status.validUntil is 'tomorrow': write a date such as 2030-01-01T00:00:00Z",)
-
-
-def test_ocm_2_last_of_two_scores_of_one_name_counts_and_that_is_said():
-    document = scores("east", a=1)
-    document["status"]["scores"].append({"name": "a", "value": 2})
-    found = decoded(document)
-    assert found.scores == {"a": 2.0}
-    assert found.faults == ("status.scores[1].name is 'a': write each name once; the last one counts",)
 
 
 def test_faults_of_one_object_are_bounded():
@@ -69,16 +67,8 @@ def test_score_without_a_cluster_is_refused():
 
 
 def test_managed_cluster_has_taints_claims_and_amounts():
-    found = decoded(
-        cluster(
-            "east",
-            labels={"accelerator": "h100"},
-            claims={"region": "us-east"},
-            taints=[taint("NoSelect"), taint("Never")],
-            cpu="96",
-            memory="-1Gi",
-        )
-    )
+    taints = [taint("NoSelect"), taint("Never")]
+    found = decoded(cluster("east", claims={"region": "us-east"}, taints=taints, cpu="96", memory="-1Gi"))
     assert found.claims == {"region": "us-east"}
     assert found.allocatable == {"cpu": 96}
     (only,) = found.taints
@@ -111,6 +101,9 @@ def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
     assert found.faults == (f"{place} is 'gpuAvailable': write gpuClusterAvailable, which is used",)
 
 
+GROUPS, SELECTOR = "spec.decisionStrategy.groupStrategy", "spec.predicates[0].requiredClusterSelector"
+
+
 @pytest.mark.parametrize(
     ("spec", "fault"),
     [
@@ -128,10 +121,7 @@ def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
         ),
         (
             {"decisionStrategy": {"groupStrategy": {"clustersPerDecisionGroup": "0%"}}},
-            (
-                "spec.decisionStrategy.groupStrategy.clustersPerDecisionGroup is '0%': "
-                "write a number of at least 1, or a share from 1% to 100%"
-            ),
+            f"{GROUPS}.clustersPerDecisionGroup is '0%': write a number of at least 1, or a share from 1% to 100%",
         ),
         (
             {"spreadPolicy": {"spreadConstraints": [{"topologyKey": "zone", "maxSkew": 0}]}},
@@ -139,10 +129,7 @@ def test_ocm_6_item_that_no_add_on_has_is_read_as_the_one_that_is_meant():
         ),
         (
             {"predicates": [{"requiredClusterSelector": {"celSelector": {"celExpressions": ["true"]}}}]},
-            (
-                "spec.predicates[0].requiredClusterSelector.celSelector.celExpressions is a list: "
-                "is not evaluated here and selects no cluster"
-            ),
+            f"{SELECTOR}.celSelector.celExpressions is a list: is not evaluated here and selects no cluster",
         ),
     ],
 )
@@ -164,12 +151,9 @@ def test_ocm_4_page_without_the_label_is_refused():
 
 
 def test_problems_name_object_field_value_and_remedy():
-    assert hub_of(scores("east", a=400)).problems == (
-        (
-            "hub.yaml: AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400: write a "
-            "number from -100 to 100; it is ignored"
-        ),
-    )
+    (problem,) = hub_of(scores("east", a=400)).problems
+    where = "hub.yaml: AddOnPlacementScore east/resource-usage-score: status.scores[0].value is 400"
+    assert problem == f"{where}: write a number from -100 to 100; it is ignored"
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@
 import pytest
 import yaml
 
-from epp.framework import ManualClock, Request
+from epp.framework import Request
 from epp.framework.clusters import CLUSTER
 from epp.framework.endpoint import Endpoint
-from epp.framework.registry import Registry
 from epp.framework.testing import candidates
 from epp.kube.objects.base import convert
 from epp.kube.objects.inference import InferencePoolImport
@@ -15,6 +14,7 @@ from epp.plugins.label_filters import PlacementFilter
 from epp.pool.clusters.tagger import ClusterTagger
 from tests.support.config_files import replace
 from tests.support.kube.manifests import manifest
+from tests.support.plugins import built
 
 HEAD = manifest("inference.networking.x-k8s.io/v1alpha1", "InferencePoolImport", "llm-pool", "example")
 
@@ -27,12 +27,6 @@ def exported_by(*clusters: str) -> dict:
         {"name": "example.com/ig-controller", "parents": parents},
     ]
     return {**HEAD, "status": {"controllers": controllers}}
-
-
-def build(plugin, **parameters):
-    registry = Registry({})
-    registry.register(plugin)
-    return registry.build(plugin.plugin_type, parameters, name=plugin.plugin_type, clock=ManualClock())
 
 
 @pytest.mark.parametrize(
@@ -55,8 +49,8 @@ def test_import_that_is_no_object_is_refused_with_field_and_remedy():
 async def test_ocm_1_endpoints_of_clusters_that_export_the_pool_are_kept_and_local_ones(tmp_path):
     path = tmp_path / "import.yaml"
     replace(path, yaml.safe_dump(exported_by("west")))
-    source = build(ClusterTagger, paths=[str(path)], cluster="east")
-    keeps = build(PlacementFilter, poolImport="example/llm-pool")
+    source = built(ClusterTagger, {"paths": [str(path)], "cluster": "east"})
+    keeps = built(PlacementFilter, {"poolImport": "example/llm-pool"})
     endpoints = [
         Endpoint("a", "10.0.0.1", 8000),
         Endpoint("b", "10.0.0.2", 8000, cluster="west"),

@@ -4,35 +4,29 @@
 import pytest
 import yaml
 
-from epp.framework import ConfigurationError, ManualClock
+from epp.framework import ConfigurationError
 from epp.framework.clusters import CLUSTER
 from epp.framework.endpoint import Endpoint
-from epp.framework.registry import Registry
 from epp.pool.clusters.tagger import ClusterTagger
 from tests.support.config_files import replace
-from tests.support.kube.manifests import manifest
+from tests.support.hub_objects import cluster
+from tests.support.plugins import built
 
 NAMES = {"latencyClaim": "latency.example.com", "costClaim": "cost.example.com"}
 
 
 def build(**parameters) -> ClusterTagger:
-    registry = Registry({})
-    registry.register(ClusterTagger)
-    return registry.build("cluster-data-source", parameters, name="clusters", clock=ManualClock())
+    return built(ClusterTagger, parameters)
 
 
-def network(source: ClusterTagger, cluster: str) -> tuple[float | None, float | None]:
-    status = source.tag(Endpoint("e", "10.0.0.1", 8000, cluster=cluster)).attributes[CLUSTER]
+def network(source: ClusterTagger, name: str) -> tuple[float | None, float | None]:
+    status = source.tag(Endpoint("e", "10.0.0.1", 8000, cluster=name)).attributes[CLUSTER]
     return status.latency, status.transfer_cost
 
 
 def managed(latency: str, cost: str = "", *, as_labels: bool = False) -> str:
     facts = {"latency.example.com": latency, "cost.example.com": cost}
-    made = manifest("cluster.open-cluster-management.io/v1", "ManagedCluster", "west")
-    if as_labels:
-        return yaml.safe_dump({**made, "metadata": {"name": "west", "labels": facts}})
-    claims = [{"name": name, "value": value} for name, value in facts.items() if value]
-    return yaml.safe_dump({**made, "metadata": {"name": "west"}, "status": {"clusterClaims": claims}})
+    return yaml.safe_dump(cluster("west", labels=facts) if as_labels else cluster("west", claims=facts))
 
 
 def test_ocm_17_configured_network_belongs_to_the_endpoints_of_its_cluster():

@@ -5,7 +5,8 @@ import msgspec
 import pytest
 
 from epp.pool.clusters.placement import Evaluation, Situation, allocatable, balanced, evaluate, in_cluster_sets
-from tests.support.hub_objects import SCORE, cluster, decoded, hub_of, placement, taint, weighted
+from tests.support.hub_objects import OCM, SCORE, cluster, decoded, hub_of, placement, taint, weighted
+from tests.support.kube.manifests import manifest
 
 DAY = 1767225600.0
 """2026-01-01, when the taints of these tests were added."""
@@ -26,13 +27,9 @@ EAST, WEST, NORTH = cluster("east"), cluster("west"), cluster("north")
 
 def test_ocm_5_exact_weights_add_up_as_in_the_specification():
     policy = weighted(gpuClusterAvailable=3, Steady=1)
-    found = evaluated(
-        {"numberOfClusters": 1, "prioritizerPolicy": policy},
-        EAST,
-        WEST,
-        scores={"east": {"gpuClusterAvailable": 60}, "west": {"gpuClusterAvailable": -60}},
-        chosen={"west"},
-    )
+    both = {"east": {"gpuClusterAvailable": 60}, "west": {"gpuClusterAvailable": -60}}
+    spec = {"numberOfClusters": 1, "prioritizerPolicy": policy}
+    found = evaluated(spec, EAST, WEST, scores=both, chosen={"west"})
     assert found.totals == {"east": 180.0, "west": -80.0}  # 3 * 60 + 0, and 3 * -60 + 100
     assert found.chosen == {"east"}
 
@@ -80,19 +77,18 @@ def test_ocm_5_one_of_the_predicates_must_select_by_labels_and_claims():
     t4 = cluster("west", labels={"gpu": "t4"}, claims={"region": "us"})
     other = cluster("north", labels={"gpu": "h100"})
 
-    def selector(*labels: dict, **claims: dict) -> dict:
-        return {
-            "requiredClusterSelector": {
-                "labelSelector": {"matchExpressions": list(labels)},
-                **({"claimSelector": {"matchExpressions": [claims]}} if claims else {}),
-            }
-        }
+    def selector(*labels: dict, claims: tuple[dict, ...] = ()) -> dict:
+        of_claims = {"claimSelector": {"matchExpressions": claims}} if claims else {}
+        return {"requiredClusterSelector": {"labelSelector": {"matchExpressions": labels}, **of_claims}}
 
     is_h100 = {"key": "gpu", "operator": "In", "values": ["h100"]}
     not_h100 = {"key": "gpu", "operator": "NotIn", "values": ["h100"]}
     in_us = {"key": "region", "operator": "Exists"}
-    assert chosen({"predicates": [selector(is_h100, **in_us)]}, h100, t4, other) == ["east"]
-    assert chosen({"predicates": [selector(is_h100, **in_us), selector(not_h100)]}, h100, t4, other) == ["east", "west"]
+    assert chosen({"predicates": [selector(is_h100, claims=(in_us,))]}, h100, t4, other) == ["east"]
+    assert chosen({"predicates": [selector(is_h100, claims=(in_us,)), selector(not_h100)]}, h100, t4, other) == [
+        "east",
+        "west",
+    ]
     by_label = {"requiredClusterSelector": {"labelSelector": {"matchLabels": {"gpu": "t4"}}}}
     assert chosen({"predicates": [by_label]}, h100, t4, other) == ["west"]
 
@@ -185,22 +181,16 @@ def test_ocm_5_decisions_are_in_one_group_or_in_groups_of_a_number_or_share():
     assert groups({}, *five) == [("", ("a", "b", "c", "d", "e"))]
     assert groups({"clustersPerDecisionGroup": "100%"}, *five) == [("", ("a", "b", "c", "d", "e"))]
     by_two = [("", ("a", "b")), ("", ("c", "d")), ("", ("e",))]
-    assert groups({"clustersPerDecisionGroup": 2}, *five) == by_two
-    assert groups({"clustersPerDecisionGroup": "2"}, *five) == by_two
-    assert groups({"clustersPerDecisionGroup": "40%"}, *five) == by_two
-    assert groups({"clustersPerDecisionGroup": "21%"}, *five) == by_two  # 1.05 is rounded up
+    for size in (2, "2", "40%", "21%"):  # 1.05 is rounded up
+        assert groups({"clustersPerDecisionGroup": size}, *five) == by_two
 
 
 def test_ocm_5_named_groups_come_first_and_are_divided_as_well():
     clusters = [cluster(name, labels={"canary": "yes"} if name in "bd" else {}) for name in "abcd"]
     canary = {"groupName": "canary", "groupClusterSelector": {"labelSelector": {"matchLabels": {"canary": "yes"}}}}
     assert groups({"decisionGroups": [canary]}, *clusters) == [("canary", ("b", "d")), ("", ("a", "c"))]
-    assert groups({"decisionGroups": [canary], "clustersPerDecisionGroup": 1}, *clusters) == [
-        ("canary", ("b",)),
-        ("canary", ("d",)),
-        ("", ("a",)),
-        ("", ("c",)),
-    ]
+    single = groups({"decisionGroups": [canary], "clustersPerDecisionGroup": 1}, *clusters)
+    assert single == [("canary", ("b",)), ("canary", ("d",)), ("", ("a",)), ("", ("c",))]
 
 
 def test_ocm_5_decisions_are_in_order_of_names_or_of_scores():
@@ -214,12 +204,12 @@ def test_ocm_5_clusters_are_those_of_the_sets_that_are_bound_to_the_namespace():
     found = hub_of(
         cluster("east", labels={"cluster.open-cluster-management.io/clusterset": "prod"}),
         cluster("west", labels={"cluster.open-cluster-management.io/clusterset": "test"}),
-        {
-            "apiVersion": "cluster.open-cluster-management.io/v1beta2",
-            "kind": "ManagedClusterSet",
-            "metadata": {"name": "all"},
-            "spec": {"clusterSelector": {"selectorType": "LabelSelector", "labelSelector": {}}},
-        },
+        manifest(
+            f"{OCM}/v1beta2",
+            "ManagedClusterSet",
+            "all",
+            spec={"clusterSelector": {"selectorType": "LabelSelector", "labelSelector": {}}},
+        ),
     )
 
     def names(bound, *sets: str) -> list[str]:

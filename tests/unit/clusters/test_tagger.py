@@ -176,11 +176,11 @@ def test_impossible_value_is_said_with_object_field_and_remedy(source):
 
 
 def test_values_that_usage_is_computed_without_are_said_and_so_are_kinds_without_use(source):
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "100"}}}
+    node = manifest("v1", "Node", "n1", status={"allocatable": {"cpu": "100"}})
     wanted = {"resources": {"requests": {"cpu": "-3"}}, "name": "main"}
     pod = manifest("v1", "Pod", "p", spec={"nodeName": "n1", "containers": [wanted]})
     typo = manifest("cluster.open-cluster-management.io/v1beta1", "PlacementDecison", "x")
-    of_hardware = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUWorkload", "metadata": {"name": "w"}}
+    of_hardware = manifest("tensor-fusion.ai/v1", "GPUWorkload", "w")
     built = source(node, pod, typo, of_hardware, usageScores=True, cluster="east")
     (ignored,) = built.inputs.ignored
     assert (ignored.kind, ignored.object) == ("Pod", "default/p")
@@ -248,14 +248,14 @@ def test_kinds_are_those_of_the_hub(source):
 
 
 def node(gpus: str) -> dict:
-    status = {"allocatable": {"nvidia.com/gpu": gpus}}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": status}
+    return manifest("v1", "Node", "n1", status={"allocatable": {"nvidia.com/gpu": gpus}})
 
 
 def pod(name: str, gpus: str) -> dict:
     resources = {"requests": {"nvidia.com/gpu": gpus}}
-    spec = {"nodeName": "n1", "containers": [{"name": "v", "resources": resources}]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "llm"}, "spec": spec}
+    return manifest(
+        "v1", "Pod", name, "llm", spec={"nodeName": "n1", "containers": [{"name": "v", "resources": resources}]}
+    )
 
 
 LOCAL = Endpoint("x", "10.0.0.9", 8000)

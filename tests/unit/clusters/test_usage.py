@@ -13,34 +13,15 @@ from tests.support.kube.manifests import manifest
 
 
 def node(name: str, *, unschedulable: bool = False, ready: str = "True", **allocatable: str) -> Node:
-    document = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name},
-        "spec": {"unschedulable": unschedulable},
-        "status": {
-            "allocatable": {key.replace("__", "/").replace("_", "."): value for key, value in allocatable.items()},
-            "conditions": [{"type": "Ready", "status": ready}],
-        },
-    }
-    return decoded(document)
+    amounts = {key.replace("__", "/").replace("_", "."): value for key, value in allocatable.items()}
+    status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": ready}]}
+    return decoded(manifest("v1", "Node", name, spec={"unschedulable": unschedulable}, status=status))
 
 
-def pod(node: str = "n1", *, requests=None, phase: str = "Running", init=(), **more) -> Pod:
-    metadata = {"name": "p", "namespace": "llm", **more.pop("metadata", {})}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "main", "resources": {"requests": requests or {}}}],
-            "initContainers": list(init),
-            **more,
-        },
-        "status": {"phase": phase},
-    }
-    return decoded(document)
+def pod(node: str = "n1", *, requests=None, phase: str = "Running", init=(), metadata=None, **more) -> Pod:
+    containers = [{"name": "main", "resources": {"requests": requests or {}}}]
+    spec = {"nodeName": node, "containers": containers, "initContainers": list(init), **more}
+    return decoded(manifest("v1", "Pod", "p", "llm", metadata, spec=spec, status={"phase": phase}))
 
 
 def gpus(amount: int) -> dict[str, str]:
@@ -78,10 +59,8 @@ def test_ocm_6_memory_counts_in_mebibytes_up_to_a_tebibyte():
 
 
 def test_ocm_6_nodes_that_take_no_pods_do_not_count():
-    cordoned, lost = (
-        node("n2", unschedulable=True, nvidia_com__gpu="8"),
-        node("n3", ready="Unknown", nvidia_com__gpu="8"),
-    )
+    cordoned = node("n2", unschedulable=True, nvidia_com__gpu="8")
+    lost = node("n3", ready="Unknown", nvidia_com__gpu="8")
     found = usage_scores([node("n1", nvidia_com__gpu="2"), cordoned, lost], [pod("n2", requests=gpus(1))])
     assert found["gpuClusterAvailable"] == -80.0
     assert usage_scores([cordoned], []) == {}
@@ -162,18 +141,9 @@ def test_ocm_6_items_and_maxima_can_be_others():
 
 
 def resource_slice(generation: int, *devices: dict, node: str = "n1") -> ResourceSlice:
-    document = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"s{generation}"},
-        "spec": {
-            "driver": "gpu.nvidia.com",
-            "nodeName": node,
-            "pool": {"name": "n1", "generation": generation, "resourceSliceCount": 1},
-            "devices": list(devices),
-        },
-    }
-    return decoded(document)
+    pool = {"name": "n1", "generation": generation, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": list(devices)}
+    return decoded(manifest("resource.k8s.io/v1", "ResourceSlice", f"s{generation}", spec=spec))
 
 
 def claim(*devices: str, admin: bool = False) -> ResourceClaim:
@@ -181,14 +151,8 @@ def claim(*devices: str, admin: bool = False) -> ResourceClaim:
         {"driver": "gpu.nvidia.com", "pool": "n1", "device": each, "request": "r", "adminAccess": admin}
         for each in devices
     ]
-    document = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": "c", "namespace": "llm"},
-        "spec": {},
-        "status": {"allocation": {"devices": {"results": results}}},
-    }
-    return decoded(document)
+    status = {"allocation": {"devices": {"results": results}}}
+    return decoded(manifest("resource.k8s.io/v1", "ResourceClaim", "c", "llm", spec={}, status=status))
 
 
 def test_ocm_6_dra_devices_count_in_their_newest_generation():
@@ -201,11 +165,8 @@ def test_ocm_6_dra_devices_count_in_their_newest_generation():
 
 def test_ocm_6_parts_of_one_dra_device_count_once():
     part = {"consumesCounters": [{"counterSet": "gpu-0", "counters": {"memory": {"value": "10Gi"}}}]}
-    slices = [
-        resource_slice(
-            1, {"name": "gpu-0", **part}, {"name": "mig-1", **part}, {"name": "mig-2", **part}, {"name": "b"}
-        )
-    ]
+    parts = [{"name": name, **part} for name in ("gpu-0", "mig-1", "mig-2")]
+    slices = [resource_slice(1, *parts, {"name": "b"})]
     assert usage_scores([node("n1")], [pod()], slices)["gpuNodeAvailable"] == -80.0
     assert usage_scores([node("n1")], [pod()], slices, [claim("mig-1")])["gpuNodeAvailable"] == -90.0
 

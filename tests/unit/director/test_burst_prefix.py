@@ -11,7 +11,7 @@ from epp.framework.input_errors import ParameterError, read_parameters
 from epp.framework.request import PREFIX_MATCH
 from epp.routing.director import Cause, PendingRequest
 from epp.routing.director.simulation import Simulation
-from tests.unit.director.test_director import ENDPOINTS, POST, World
+from tests.unit.director.world import ENDPOINTS, POST, World
 
 NAME = "burst-prefix-cache-producer"
 
@@ -41,8 +41,7 @@ async def sent(world, prompts):
 
 
 def results(world):
-    (producer,) = [plugin for plugin in world.assembly.plugins if plugin.name == NAME]
-    return {sample.labels[0]: sample.value for sample in producer.samples}
+    return {sample.labels[0]: sample.value for sample in world.plugin(NAME).samples}
 
 
 async def test_equal_prompts_of_a_window_go_to_one_endpoint_and_single_ones_anywhere():

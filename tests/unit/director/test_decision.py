@@ -5,14 +5,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from epp.framework import Destination, Endpoint, Headers, ManualClock, ProfileResult, Request, SchedulingResult
+from epp.framework import Destination, Endpoint, Headers, ProfileResult, Request, SchedulingResult
 from epp.framework.accelerators.tag import AcceleratorKind, AcceleratorTag, Cost
-from epp.framework.registry import Registry
 from epp.framework.request import CACHED_TOKENS_PREDICTED, PREFIX_MATCH, PROMPT_TOKENS, PrefixMatch, PromptTokens
 from epp.framework.result import FilterTrace, ScoreTrace
 from epp.framework.testing import candidates, run_scheduling
 from epp.plugins.selection_filters import AcceleratorFilter
-from epp.routing.director import Decision, DirectorObserver, Observers, top_values
+from epp.routing.director import Decision, top_values
+from tests.support.plugins import built
 
 FOUR = candidates(waiting=[0, 0, 0, 0])
 
@@ -41,15 +41,9 @@ def test_scores_that_set_the_endpoint_apart_are_named_strongest_first():
     strong = scored("strong", 0.9, 0, 0, 0)
     middle = scored("middle", 0.9, 0.5, 0.5, 0.5)
     assert decision(result(same, weak, strong, middle)).why() == "default: strong 0.90, middle 0.90, best of 4"
-
-
-def test_negative_weight_counts_the_other_way():
-    avoided = scored("avoided", 0.0, 1, 1, 1, weight=-2)
+    assert decision(result(scored("queue", 0.5, 1, 0, 0), picked=0)).why() == "default: queue 0.50, not the best of 4"
+    avoided = scored("avoided", 0.0, 1, 1, 1, weight=-2)  # a negative weight counts the other way
     assert decision(result(scored("queue", 0.2, 0.1, 0.1, 0.1), avoided)).scores(1) == {"avoided": 0.0}
-
-
-def test_pick_of_one_that_is_not_the_best_is_said():
-    assert decision(result(scored("queue", 0.5, 1, 0, 0), picked=0)).why() == ("default: queue 0.50, not the best of 4")
 
 
 @pytest.mark.parametrize(
@@ -107,26 +101,6 @@ def test_top_values_of_many_candidates_are_found_best_first():
     assert top_values(FOUR, np.array([0.5, 0.1, 0.9, 0.2]), most=9) == {"e2": 0.9, "e0": 0.5, "e3": 0.2, "e1": 0.1}
 
 
-def test_each_observer_is_told_everything_in_order():
-    names = [name for name in dir(DirectorObserver) if not name.startswith("_")]
-    told: list[tuple[str, str, tuple[object, ...]]] = []
-
-    def recorder(who: str) -> DirectorObserver:
-        def told_of(name: str):
-            return lambda self, *details: told.append((who, name, details))
-
-        return type("Recorder", (DirectorObserver,), {name: told_of(name) for name in names})()
-
-    both = Observers(recorder("first"), recorder("second"))
-    for name in names:
-        method = getattr(both, name)
-        details = tuple(object() for _ in range(method.__code__.co_argcount - 1))
-        method(*details)
-        assert told == [("first", name, details), ("second", name, details)]
-        told.clear()
-    assert len(names) >= 8
-
-
 def test_rule_that_chose_the_model_is_named_and_an_objective_that_is_unknown_is_not():
     headers = Headers([("x-gateway-inference-objective", "made up")])
     request = Request("r", headers=headers, target_model="t", rewritten_by="canary")
@@ -147,23 +121,19 @@ plugins:
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: accelerator-filter}, {pluginRef: cheapest-scorer}]}
 """
-    sizes_and_prices = ((16, 1.0), (80, 4.0), (40, 2.0))
     tags = [
         AcceleratorTag(
             kind=AcceleratorKind.GPU, model=f"g{size}", count=1, memory_bytes=size * 2**30, cost=Cost(per_hour=price)
         )
-        for size, price in sizes_and_prices
+        for size, price in ((16, 1.0), (80, 4.0), (40, 2.0))
     ]
-    request = Request("r")
-    found = run_scheduling(config, candidates(accelerators=tags), request)
-    why = "default: cheapest-scorer 1.00, best of 2 of 3 after accelerator-filter"
-    assert Decision(request, found).why() == f"{why}; on g40"
     classed = [*tags[:2], msgspec.structs.replace(tags[2], classes=("mid-size", "any"))]
-    again = run_scheduling(config, candidates(accelerators=classed), request)
-    assert Decision(request, again).why() == f"{why}; on mid-size"
-    (trace,) = found.primary.filters
-    assert (trace.before, trace.slots.tolist()) == (3, [1, 2])
-    registry = Registry({})
-    registry.register(AcceleratorFilter)
-    bound = registry.build("accelerator-filter", {"minMemory": "40Gi"}, name="f", clock=ManualClock())
+    for pool, chosen in ((tags, "g40"), (classed, "mid-size")):
+        request = Request("r")
+        found = run_scheduling(config, candidates(accelerators=pool), request)
+        why = "default: cheapest-scorer 1.00, best of 2 of 3 after accelerator-filter"
+        assert Decision(request, found).why() == f"{why}; on {chosen}"
+        (trace,) = found.primary.filters
+        assert (trace.before, trace.slots.tolist()) == (3, [1, 2])
+    bound = built(AcceleratorFilter, {"minMemory": "40Gi"})
     assert bound.rejection(request, tags[0]) == "memory 16 GiB is below 40 GiB"

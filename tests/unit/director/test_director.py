@@ -8,13 +8,7 @@ from collections import Counter
 import pytest
 
 from epp.config.describe import describe
-from epp.framework import (
-    Candidates,
-    Endpoint,
-    Headers,
-    Request,
-    Screener,
-)
+from epp.framework import Candidates, Endpoint, Headers, Request, Screener
 from epp.framework.errors import (
     AdmissionDeniedError,
     BodyMissingError,
@@ -26,12 +20,7 @@ from epp.framework.errors import (
 from epp.framework.refusals import NoEndpointsError, SaturatedError, ScreenedOutError
 from epp.routing.director import PendingRequest, Routing, Seeds, Subset
 from tests.support.waiting import until
-from tests.unit.director.world import (
-    BODY,
-    ENDPOINTS,
-    POST,
-    World,
-)
+from tests.unit.director.world import BODY, ENDPOINTS, POST, World
 
 
 def test_request_is_routed_and_its_endpoint_is_credited():
@@ -124,22 +113,18 @@ def asking(value: str, *more: str) -> Headers:
 )
 def test_request_for_a_cached_prompt_is_refused_until_its_endpoint_holds_it(preferences):
     world = World(PREFIX)
-    with pytest.raises(PreconditionFailedError, match="no model server holds the KV cache of this prompt") as caught:
-        world.route(headers=asking(*preferences))
-    assert caught.value.status == 412
+    for _ in range(2):  # a refused request leaves no trace in the index
+        with pytest.raises(
+            PreconditionFailedError, match="no model server holds the KV cache of this prompt"
+        ) as caught:
+            world.route(headers=asking(*preferences))
+        assert caught.value.status == 412
     assert world.in_flight() == {}
+    assert world.events.told == [("refused", "m PreconditionFailedError")] * 2
     (target,) = world.route().result.targets
     assert world.route(headers=asking(*preferences)).result.targets == (target,)
     with pytest.raises(PreconditionFailedError):
         world.route(b'{"model":"m","prompt":"another"}', headers=asking(*preferences))
-
-
-def test_refused_request_leaves_no_trace_in_the_index():
-    world = World(PREFIX)
-    for _ in range(2):
-        with pytest.raises(PreconditionFailedError):
-            world.route(headers=asking("if-available"))
-    assert world.events.told == [("refused", "m PreconditionFailedError")] * 2
 
 
 def test_named_producer_of_matches_tells_too_what_is_cached():
@@ -152,21 +137,15 @@ def test_named_producer_of_matches_tells_too_what_is_cached():
 def test_gie_23_producer_whose_cost_grows_with_candidates_gets_those_that_filters_may_keep():
     labels = "type: by-label-selector, parameters: {matchLabels: {tier: gold}}"
     world = World(f"{{type: counts}}, {{type: counts-few}}, {{{labels}}}")
-    of_tiers = (("gold", 5), ("plain", 95))
+    tiers = ["gold"] * 5 + ["plain"] * 95
     world.store.replace(
-        [
-            Endpoint(f"{tier}-{number}", f"10.0.{count}.{number}", 8000, labels={"tier": tier})
-            for tier, count in of_tiers
-            for number in range(count)
-        ]
+        Endpoint(f"{tier}-{n}", f"10.0.0.{n}", 8000, labels={"tier": tier}) for n, tier in enumerate(tiers)
     )
     routing = world.route()
     assert routing.result.targets[0].name.startswith("gold-")
-    counts = {name: world.assembly.instances.by_name[name] for name in ("counts", "counts-few")}
-    assert {name: (each.produced[-1], each.admitted[-1]) for name, each in counts.items()} == {
-        "counts": (100, 100),
-        "counts-few": (5, 5),
-    }
+    for name, count in (("counts", 100), ("counts-few", 5)):
+        plugin = world.plugin(name)
+        assert (plugin.produced[-1], plugin.admitted[-1]) == (count, count)
 
 
 def test_request_for_a_cached_prompt_is_refused_where_nothing_knows_of_caches():
@@ -255,7 +234,7 @@ async def test_held_request_is_scheduled_on_the_snapshot_of_its_release():
     settling = asyncio.create_task(held.settle())
     await asyncio.sleep(0)  # one turn of the loop, in which it begins to wait
     world.store.replace([Endpoint("late", "10.0.0.9", 8000)])
-    world.assembly.instances.by_name["gate"].held[-1].set_result(None)
+    world.hold.set_result(None)
     await settling
     assert held.routing().result.targets[0].name == "late"
     assert world.in_flight() == {"late": 1}
@@ -264,17 +243,15 @@ async def test_held_request_is_scheduled_on_the_snapshot_of_its_release():
 async def test_content_is_shown_to_producers_before_and_after_a_hold_and_then_dropped():
     world = World("{type: gate}, {type: reads}")
     held = world.route()
-    settling = asyncio.create_task(held.settle())
-    world.assembly.instances.by_name["gate"].held[-1].set_result(None)
-    await settling
-    reads = world.assembly.instances.by_name["reads"]
-    assert reads.seen[-2:] == [BODY, BODY]
+    world.hold.set_result(None)
+    await held.settle()
+    assert world.plugin("reads").seen[-2:] == [BODY, BODY]
     assert held.routing().request.content == b""
 
 
 async def test_two_admitters_hold_one_after_the_other():
     world = World("{type: gate, name: first}, {type: gate, name: second}")
-    first, second = world.assembly.instances.by_name["first"], world.assembly.instances.by_name["second"]
+    first, second = world.plugin("first"), world.plugin("second")
     held = world.route()
     settling = asyncio.create_task(held.settle())
     first.held[-1].set_result(None)
@@ -293,7 +270,7 @@ async def test_held_request_goes_to_an_endpoint_that_has_room_when_it_is_release
     world = World(f"{{type: gate}}, {{type: prefix-cache-scorer}}, {detector}]\n{flow}")
     alike = json.dumps({"model": "m", "prompt": "hello " * 200}).encode()  # its first endpoint is the best for all
     settling = [asyncio.create_task(world.route(alike).settle()) for _ in ENDPOINTS]
-    for release in world.assembly.instances.by_name["gate"].held:
+    for release in world.plugin("gate").held:
         release.set_result(None)
     await asyncio.gather(*settling)
     assert world.in_flight() == {endpoint.name: 1 for endpoint in ENDPOINTS}
@@ -302,29 +279,28 @@ async def test_held_request_goes_to_an_endpoint_that_has_room_when_it_is_release
 async def test_held_request_may_still_be_refused():
     world = World("{type: gate}")
     held = world.route()
-    world.assembly.instances.by_name["gate"].held[-1].set_exception(SaturatedError("too late"))
+    world.hold.set_exception(SaturatedError("too late"))
     await held.settle()
     with pytest.raises(AdmissionDeniedError, match="request cannot be admitted: too late"):
         held.routing()
     assert world.events.told == [("refused", "m AdmissionDeniedError")]
 
 
-async def test_error_of_an_admitter_that_holds_is_counted_and_the_request_goes_on():
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (lambda hold: hold.set_exception(RuntimeError("queue lost")), "queue lost"),
+        (lambda hold: hold.cancel(), "what held the request was cancelled"),
+    ],
+    ids=["raises", "cancels"],
+)
+async def test_error_of_an_admitter_that_holds_is_counted_and_the_request_goes_on(end, error):
     world = World("{type: gate}")
     held = world.route()
-    world.assembly.instances.by_name["gate"].held[-1].set_exception(RuntimeError("queue lost"))
+    end(world.hold)
     await held.settle()
     assert isinstance(held.routing(), Routing)
-    assert world.events.told[0] == ("failed", "gate: queue lost")
-
-
-async def test_hold_that_its_admitter_cancels_is_an_error_of_the_admitter_and_the_request_goes_on():
-    world = World("{type: gate}")
-    held = world.route()
-    world.assembly.instances.by_name["gate"].held[-1].cancel()
-    await held.settle()
-    assert isinstance(held.routing(), Routing)
-    assert world.events.told[0] == ("failed", "gate: what held the request was cancelled")
+    assert world.events.told[0] == ("failed", f"gate: {error}")
 
 
 async def test_error_that_no_plugin_is_guarded_for_is_raised_where_the_outcome_is_taken():
@@ -344,14 +320,14 @@ async def test_client_that_leaves_while_it_is_held_is_recorded_and_its_hold_canc
     settling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await settling
-    assert world.assembly.instances.by_name["gate"].held[-1].cancelled()
+    assert world.hold.cancelled()
     assert world.events.told == [("refused", "m ClientGoneError")]
 
 
 async def test_hold_of_a_client_that_leaves_before_it_is_awaited_is_cancelled_too():
     world = World("{type: gate}")
     world.route().abandon()
-    assert world.assembly.instances.by_name["gate"].held[-1].cancelled()
+    assert world.hold.cancelled()
     assert world.events.told == [("refused", "m ClientGoneError")]
 
 

@@ -3,14 +3,13 @@
 
 import pytest
 
-from epp.config import Builder, assemble, load_text
-from epp.framework import Endpoint, Headers, ManualClock, ResponseTiming
-from epp.framework.registry import Registry
-from epp.routing.datastore import Datastore
-from epp.routing.director import Cause, Director, Routing, Runtime
+from epp.framework import Headers, ResponseTiming
+from epp.framework.errors import PreconditionFailedError
+from epp.routing.director import Cause, Routing
 from epp.routing.outliers.record import failure_of
+from tests.unit.director.world import ENDPOINTS
+from tests.unit.director.world import World as DirectorWorld
 
-ENDPOINTS = [Endpoint(name, f"10.0.0.{number}", 8000) for number, name in enumerate("ab", 1)]
 IF_CACHED = ("prefer", "if-available")
 DONE = b"data: [DONE]\n\n"
 TOKEN = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
@@ -33,34 +32,22 @@ class Timings(ResponseTiming):
         self.told.append(f"interrupted with status {response.status}")
 
 
-class World:
+class World(DirectorWorld):
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.store = Datastore(self.clock)
-        self.store.replace(ENDPOINTS)
-        registry = Registry()
-        registry.register(Timings)
-        plugins = "{type: prefix-cache-scorer}, {type: timings}"
-        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
-        self.pipeline = assemble(load_text(text), Builder(registry, self.clock)).pipeline
-        self.director = Director(Runtime(self.store, self.clock), self.pipeline)
+        super().__init__("{type: prefix-cache-scorer}", "{type: timings}", endpoints=ENDPOINTS[:2], more=[Timings])
+        self.timings: list[str] = self.plugin("timings").told
 
-    def route(self, prompt: str = "hello", *headers: tuple[str, str]) -> Routing:
+    def send(self, prompt: str = "hello", *headers: tuple[str, str]) -> Routing:
         fields = Headers([(":path", "/v1/completions"), *headers])
-        return self.director.route(fields, b'{"model":"m","stream":true,"prompt":"%s"}' % prompt.encode(), None)
+        return self.route(b'{"model":"m","stream":true,"prompt":"%s"}' % prompt.encode(), fields)
 
     def is_cached(self, prompt: str) -> bool:
         """Whether the picker believes that an endpoint has the prompt in its cache."""
         try:
-            self.route(prompt, IF_CACHED)
-        except Exception as error:  # noqa: BLE001
-            return getattr(error, "status", 0) != 412
+            self.send(prompt, IF_CACHED)
+        except PreconditionFailedError:
+            return False
         return True
-
-    @property
-    def timings(self) -> list[str]:
-        (plugin,) = self.pipeline.of(ResponseTiming)
-        return plugin.told
 
 
 def answer(routing: Routing, *pieces: bytes, status: int = 200, stream: bool = True, cause: Cause = Cause.NATURAL):
@@ -88,13 +75,13 @@ FAILURES = {
 def test_failed_response_leaves_no_prefix_no_timing_and_counts_against_the_endpoint(name):
     how, *pieces = FAILURES[name]
     world = World()
-    good = world.route("another prompt")
+    good = world.send("another prompt")
     answer(good, TOKEN, DONE)
     world.timings.clear()
     bad = good.served
     world.clock.advance(10)
     for number in range(200):
-        routing = world.route(f"prompt {number}")
+        routing = world.send(f"prompt {number}")
         if routing.served is bad:
             answer(routing, *pieces, **how)
             assert not world.is_cached(f"prompt {number}")
@@ -109,7 +96,7 @@ def test_failed_response_leaves_no_prefix_no_timing_and_counts_against_the_endpo
 @pytest.mark.parametrize("pieces", [(TOKEN, DONE), (b": ping\n\n", TOKEN), (TOKEN[:3], TOKEN[3:20], TOKEN[20:])])
 def test_stream_with_a_token_is_remembered_and_timed_once(pieces):
     world = World()
-    answer(world.route(), *pieces)
+    answer(world.send(), *pieces)
     assert world.is_cached("hello")
     assert world.timings == ["first token", "ended"]
     assert world.director.outliers.is_clean
@@ -117,19 +104,19 @@ def test_stream_with_a_token_is_remembered_and_timed_once(pieces):
 
 def test_mistake_of_the_client_leaves_no_prefix_and_nothing_against_the_endpoint():
     world = World()
-    answer(world.route(), b"{}", status=400, stream=False)
+    answer(world.send(), b"{}", status=400, stream=False)
     assert not world.is_cached("hello")
     assert world.director.outliers.is_clean
 
 
 def test_client_that_leaves_before_the_response_says_nothing_about_the_endpoint():
     world = World()
-    world.route().complete(Cause.CLIENT_DISCONNECT)
+    world.send().complete(Cause.CLIENT_DISCONNECT)
     assert world.director.outliers.is_clean
     assert world.is_cached("hello")  # the endpoint was at work on it
 
 
 def test_plugins_are_told_of_a_client_that_leaves_after_the_first_token():
     world = World()
-    answer(world.route(), TOKEN, TOKEN, cause=Cause.CLIENT_DISCONNECT)
+    answer(world.send(), TOKEN, TOKEN, cause=Cause.CLIENT_DISCONNECT)
     assert world.timings == ["first token", "interrupted with status 200"]

@@ -25,15 +25,11 @@ from epp.telemetry.request_log import request_as_text
 from tests.support.queueing import OFF, ON, SIZE, World, settled
 from tests.support.waiting import until
 
-UTILIZATION = (
-    OFF
-    + """
+UTILIZATION = f"""{OFF}
 featureGates: [flowControl]
-plugins: [{type: utilization-detector, name: mine, parameters: {metricsStalenessThreshold: 3s}}]
-flowControl: {saturationDetector: {pluginRef: mine}}
+plugins: [{{type: utilization-detector, name: mine, parameters: {{metricsStalenessThreshold: 3s}}}}]
+flowControl: {{saturationDetector: {{pluginRef: mine}}}}
 """
-)
-STAGES = ("prefill", "decode", "effective")
 
 
 @pytest.fixture
@@ -108,19 +104,19 @@ async def test_gauges_say_how_full_pool_and_queues_are(world):
 
 
 async def test_gauges_say_how_full_each_stage_is(world):
-    ends = {"a": "prefill", "b": "decode"}
+    def saturations() -> list[float | None]:
+        world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
+        stages = ("prefill", "decode", "effective")
+        return [world.sample("pool_saturation", inference_pool="pool", stage=stage) for stage in stages]
+
     world.store.replace(
         Endpoint(name, f"10.0.0.{number}", 8000, labels={"llm-d.ai/role": role})
-        for number, (name, role) in enumerate(ends.items(), 1)
+        for number, (name, role) in enumerate((("a", "prefill"), ("b", "decode")), 1)
     )
     assert isinstance(world.route(subset=Subset.parse(["10.0.0.1:8000"])), Routing)
-    world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
-    found = {stage: world.sample("pool_saturation", inference_pool="pool", stage=stage) for stage in STAGES}
-    assert found == {"prefill": 1.0, "decode": 0.0, "effective": 1.0}
+    assert saturations() == [1.0, 0.0, 1.0]
     world.pool("a", "b")  # without roles
-    world.metrics.refresh_pool(world.store.snapshot(), world.director.flow)
-    found = {stage: world.sample("pool_saturation", inference_pool="pool", stage=stage) for stage in STAGES}
-    assert found == {"prefill": None, "decode": 0.5, "effective": 0.5}
+    assert saturations() == [None, 0.5, 0.5]
 
 
 async def test_gauge_tells_endpoints_with_old_metrics_from_busy_ones(world):
@@ -145,23 +141,16 @@ async def test_flows_and_priorities_that_clients_invent_have_few_series(world):
     world.fill()
     for number in range(150):
         world.held(f"flow-{number}")
-    page = world.metrics.registry
     names = {
         sample.labels["fairness_id"]
-        for family in page.collect()
+        for family in world.metrics.registry.collect()
         if family.name.startswith("llm_d_epp_flow_control")
         for sample in family.samples
         if "fairness_id" in sample.labels
     }
     assert "other" in names
     assert len(names) <= 20
-    waiting = [
-        sample.value
-        for family in page.collect()
-        for sample in family.samples
-        if sample.name == "llm_d_epp_flow_control_queue_size"
-    ]
-    assert sum(waiting) == 150
+    assert world.waiting == 150
 
 
 async def test_full_queue_refuses_and_counts(world):
@@ -184,11 +173,8 @@ async def test_request_that_waits_too_long_is_refused_and_its_line_says_so(world
         (error,) = await settled(held)
     assert isinstance(error, QueueTimeoutError)
     (line,) = log_of(lines)
-    assert (line["queue_seconds"], line["queue_outcome"], line["reason"]) == (
-        10.0,
-        "EvictedTTL",
-        "rejected-ttl-expired",
-    )
+    found = (line["queue_seconds"], line["queue_outcome"], line["reason"])
+    assert found == (10.0, "EvictedTTL", "rejected-ttl-expired")
     assert world.ended("EvictedTTL") == 1
 
 
@@ -206,28 +192,23 @@ async def test_client_that_leaves_is_out_at_once(world):
     assert world.ended("EvictedContextCancelled") == 1
 
 
-async def test_client_that_leaves_before_anything_awaits_its_request_is_out_too(world):
+@pytest.mark.parametrize("released", [False, True], ids=["before its first step", "as it is released"])
+async def test_client_that_leaves_without_asking_for_its_routing_leaves_nothing_in_flight(world, released):
     first, second = world.fill()
     held = world.held()
-    held.task.cancel()  # before its first step: what it would await never runs
+    if released:
+        first.complete(Cause.NATURAL)
+        await held.task
+        assert world.in_flight() == 2
+    else:
+        held.task.cancel()  # what it would await never runs
     held.held.abandon()
     assert world.waiting == 0
     await asyncio.gather(held.task, return_exceptions=True)
-    for routing in (first, second):
-        routing.complete(Cause.NATURAL)
-    assert world.in_flight() == 0
-    assert world.ended("EvictedContextCancelled") == 1
-
-
-async def test_client_that_leaves_as_its_request_is_released_leaves_nothing_in_flight(world):
-    first, second = world.fill()
-    held = world.held()
     first.complete(Cause.NATURAL)
-    await held.task
-    assert world.in_flight() == 2
-    held.held.abandon()  # nobody has asked for the routing
     second.complete(Cause.NATURAL)
     assert world.in_flight() == 0
+    assert world.ended("EvictedContextCancelled") == (None if released else 1)
 
 
 async def test_end_of_flow_control_lets_all_go_a_few_at_a_time(world):
@@ -346,15 +327,12 @@ async def test_plugin_that_raises_is_counted_and_holds_up_nobody(world, broken):
         lines = (line for line in text.splitlines() if "maxConcurrency" not in line)  # which is a filter, too
         text = "\n".join(lines).replace("pluginRef: concurrency-detector", "pluginRef: broken-detector")
     else:
-        text = text.replace("maxRequests: 200", "defaultPriorityBand: {fairnessPolicyRef: broken-fairness}").replace(
-            "maxConcurrency: 1", "maxConcurrency: 4"
-        )
+        text = text.replace("maxRequests: 200", "defaultPriorityBand: {fairnessPolicyRef: broken-fairness}")
+        text = text.replace("maxConcurrency: 1", "maxConcurrency: 4")
     world.use(text)
     assert [type(each) for each in await settled(*held)] == [Routing, Routing]
-    failures = world.metrics.registry.get_sample_value(
-        "llm_d_epp_plugin_failures_total", {"plugin_name": f"broken-{broken}"}
-    )
-    assert failures
+    labels = {"plugin_name": f"broken-{broken}"}
+    assert world.metrics.registry.get_sample_value("llm_d_epp_plugin_failures_total", labels)
 
 
 @pytest.mark.parametrize("end", ["refused", "left"])

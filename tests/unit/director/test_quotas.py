@@ -59,20 +59,17 @@ async def test_request_over_the_total_waits_for_one_of_its_tenant_while_others_g
     assert used(world, "a") == {"total.max.workers.limit": 0}
 
 
-async def test_without_flow_control_nobody_waits():
-    world = World(WITHOUT_QUEUES)
-    routing = world.route("a")
-    with pytest.raises(QuotaExceededError) as told:
-        world.route("a")
-    assert (told.value.status, told.value.retry_after_seconds) == (429, 1)
-    routing.complete(Cause.NATURAL)
-    assert isinstance(world.route("a"), Routing)
-
-
-async def test_a_quota_that_says_so_lets_nobody_wait(world):
+async def test_without_flow_control_or_where_the_quota_says_so_nobody_waits(world):
     assert isinstance(world.route("refused"), Routing)
     with pytest.raises(QuotaExceededError):
         world.route("refused")
+    without_queues = World(WITHOUT_QUEUES)
+    routing = without_queues.route("a")
+    with pytest.raises(QuotaExceededError) as told:
+        without_queues.route("a")
+    assert (told.value.status, told.value.retry_after_seconds) == (429, 1)
+    routing.complete(Cause.NATURAL)
+    assert isinstance(without_queues.route("a"), Routing)
 
 
 async def test_too_large_a_request_is_refused_whatever_is_free(world):
@@ -120,38 +117,23 @@ async def test_clients_that_leave_while_they_wait_for_a_quota_leave_nothing(worl
     assert used(world, "a") == {"total.max.workers.limit": 0}
 
 
-async def test_a_larger_quota_at_run_time_lets_those_go_that_wait(world):
-    assert isinstance(world.route("a"), Routing)
-    waits = world.held("a")
-    world.director.quotas.adjust("a", Quota(total=TotalLimits(requests=2)))
-    (routing,) = await settled(waits)
-    assert isinstance(routing, Routing)
-
-
-async def test_a_configuration_without_quotas_lets_those_go_that_wait(world):
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (lambda world: world.director.quotas.adjust("a", Quota(total=TotalLimits(requests=2))), Routing),
+        (lambda world: world.use(ON), Routing),
+        (lambda world: world.use(WITHOUT_QUEUES), QuotaExceededError),
+        (lambda world: world.director.refuse_waiting(), ShuttingDownError),
+    ],
+    ids=["larger quota", "no quotas", "no queues", "the picker stops"],
+)
+async def test_request_that_waits_for_a_quota_is_settled_by_a_change_of_the_picker(world, change, outcome):
     first = world.route("a")
     waits = world.held("a")
-    world.use(ON)
-    (routing,) = await settled(waits)
-    assert isinstance(routing, Routing)
+    change(world)
+    (found,) = await settled(waits)
+    assert isinstance(found, outcome)
     first.complete(Cause.NATURAL)
-    assert used(world, "a") == {}
-
-
-async def test_a_configuration_without_flow_control_refuses_what_its_quota_still_does_not_allow(world):
-    assert isinstance(world.route("a"), Routing)
-    waits = world.held("a")
-    world.use(WITHOUT_QUEUES)
-    (error,) = await settled(waits)
-    assert isinstance(error, QuotaExceededError)
-
-
-async def test_a_picker_that_stops_refuses_what_waits_for_a_quota(world):
-    assert isinstance(world.route("a"), Routing)
-    waits = world.held("a")
-    assert world.director.refuse_waiting() == 1
-    (error,) = await settled(waits)
-    assert isinstance(error, ShuttingDownError)
 
 
 async def test_a_request_that_fits_on_a_full_endpoint_alone_waits_for_that():

@@ -18,33 +18,23 @@ from epp.framework.accelerators.tag import AcceleratorTag, Cost
 from epp.framework.datalayer import Report
 from epp.framework.errors import ModelMissingError, RequestError
 from epp.framework.plugin import SchedulingObserver
-from epp.framework.refusals import AllBusyError, NoEndpointsError, OverQuotaError, QuotaExceededError, StartingError
+from epp.framework.refusals import (
+    AllBusyError,
+    NoEndpointsError,
+    OverQuotaError,
+    QuotaExceededError,
+    SheddableDroppedError,
+    StartingError,
+)
 from epp.framework.registry import Registry
 from epp.framework.result import SchedulingResult
 from epp.framework.snapshot import ACCELERATOR, KV_USAGE, RUNNING, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import (
-    Cause,
-    Director,
-    DirectorObserver,
-    PendingRequest,
-    Routing,
-    Runtime,
-    Seeds,
-    Subset,
-)
+from epp.routing.director import Cause, Director, DirectorObserver, PendingRequest, Routing, Runtime, Seeds, Subset
 from epp.routing.director.observers import _EVENTS
 from epp.routing.director.simulation import Simulated
 from tests.support.memory_snapshot import footprint
-from tests.unit.director.configurations import (
-    ALONE,
-    BODIES,
-    HEAD,
-    HEADERS,
-    PARAMETERS,
-    POLICIES,
-    TOGETHER,
-)
+from tests.unit.director.configurations import ALONE, BODIES, HEAD, HEADERS, PARAMETERS, POLICIES, TOGETHER
 
 
 class Told(DirectorObserver, SchedulingObserver):
@@ -62,6 +52,10 @@ class Told(DirectorObserver, SchedulingObserver):
 
 def text_of(config: str) -> str:
     return config if "kind:" in config else HEAD + dedent(config)
+
+
+def fields_of(body: bytes, headers: list) -> Headers:
+    return Headers([(":path", "/v1/chat/completions" if b"messages" in body else "/v1/completions"), *headers])
 
 
 class World:
@@ -106,9 +100,8 @@ class World:
         self.store.report(self.endpoints[number], Report(values, {}))
 
     def route(self, body: bytes, headers: list) -> None:
-        fields = Headers([(":path", "/v1/chat/completions" if b"messages" in body else "/v1/completions"), *headers])
         try:
-            routing = self.director.route(fields, body, None)
+            routing = self.director.route(fields_of(body, headers), body, None)
         except RequestError as error:
             self.picks.append(type(error).__name__)
             return
@@ -127,9 +120,7 @@ class World:
         self, body: bytes = BODIES[0], headers: list = (), subset: Subset | None = None, seed: int = 1, **options
     ) -> Simulated:
         simulation = self.director.simulation(**options)
-        fields = Headers([(":path", "/v1/chat/completions" if b"messages" in body else "/v1/completions"), *headers])
-        incoming = simulation.read(fields, body, subset)
-        return simulation.run(incoming, seed=seed)
+        return simulation.run(simulation.read(fields_of(body, headers), body, subset), seed=seed)
 
     @property
     def remembered(self) -> object:
@@ -253,11 +244,11 @@ class Breaks(Admitter):
         raise RuntimeError("no")
 
 
-QUEUES = HEAD + "plugins: [{type: queue-scorer}]"
+QUEUES = "plugins: [{type: queue-scorer}]"
 
 
 def test_gie_17_the_same_request_with_the_same_seed_is_decided_the_same():
-    world = World(HEAD + "plugins: [{type: queue-scorer}, {type: random-picker, parameters: {maxNumOfEndpoints: 3}}]")
+    world = World("plugins: [{type: queue-scorer}, {type: random-picker, parameters: {maxNumOfEndpoints: 3}}]")
     world.route(BODIES[0], [])
     (routing,) = world.open
     world.end_one()
@@ -269,10 +260,8 @@ def test_gie_17_the_same_request_with_the_same_seed_is_decided_the_same():
 
 
 def test_tf_6_session_that_is_only_asked_about_ends_when_it_would_have():
-    world = World(
-        HEAD + "plugins: [{type: session-affinity-scorer, parameters: {strategy: session_id, "
-        "sessionIdConfig: {evictionTtlSeconds: 60}}}]"
-    )
+    parameters = "{strategy: session_id, sessionIdConfig: {evictionTtlSeconds: 60}}"
+    world = World(f"plugins: [{{type: session-affinity-scorer, parameters: {parameters}}}]")
     session = [("x-session-id", "s1")]
     world.route(BODIES[0], session)
     world.clock.advance(50.0)
@@ -309,22 +298,13 @@ def test_tf_6_another_configuration_decides_with_the_state_of_plugins_that_both_
 
 @pytest.mark.parametrize(
     ("body", "subset", "error"),
-    [
-        (b'{"prompt":"hello"}', None, ModelMissingError),
-        (BODIES[0], ["10.9.9.9"], NoEndpointsError),
-    ],
+    [(b'{"prompt":"hello"}', None, ModelMissingError), (BODIES[0], ["10.9.9.9"], NoEndpointsError)],
 )
 def test_tf_6_what_would_be_refused_has_the_error_of_its_kind(body, subset, error):
     world = World(QUEUES)
     found = world.simulate(body, subset=None if subset is None else Subset.parse(subset))
     assert isinstance(found.outcome, error)
     assert world.told.events == []
-
-
-def test_request_before_the_picker_has_started_is_refused():
-    world = World(QUEUES)
-    world.director.is_closed = True
-    assert isinstance(world.simulate().outcome, StartingError)
 
 
 def test_subset_and_hooks_count_as_for_other_requests():
@@ -340,7 +320,7 @@ def test_sheddable_request_to_full_servers_is_refused_and_others_are_not():
     world = World(QUEUES)
     for number in range(6):
         world.report(number, 50.0, 50.0, 0.99)
-    assert type(world.simulate(headers=HEADERS[2]).outcome).__name__ == "SheddableDroppedError"
+    assert isinstance(world.simulate(headers=HEADERS[2]).outcome, SheddableDroppedError)
     assert isinstance(world.simulate().outcome, SchedulingResult)
 
 
@@ -374,23 +354,22 @@ def test_tf_10_request_beyond_its_quota_is_refused_and_nothing_is_charged():
     assert isinstance(world.simulate(BODIES[2], gold).outcome, SchedulingResult)
 
 
-def test_request_that_is_too_large_for_its_tenant_is_refused():
-    world = World(
-        HEAD + "plugins: [{type: queue-scorer}, {type: tenant-quotas, parameters: {default: {single: "
-        "{promptTokens: 10}}}}]"
-    )
+def test_request_that_is_too_large_for_its_tenant_or_comes_before_the_start_is_refused():
+    world = World("plugins: [{type: tenant-quotas, parameters: {default: {single: {promptTokens: 10}}}}]")
     assert isinstance(world.simulate().outcome, OverQuotaError)
+    world.director.is_closed = True
+    assert isinstance(world.simulate().outcome, StartingError)
 
 
 async def test_request_that_an_admitter_would_hold_says_so():
-    world = World(HEAD + "plugins: [{type: queue-scorer}, {type: holds}]", Holds)
+    world = World("plugins: [{type: queue-scorer}, {type: holds}]", Holds)
     found = world.simulate()
     assert found.waits == "the admitter holds"
     assert isinstance(found.outcome, SchedulingResult)
 
 
 def test_problem_of_a_plugin_is_told_and_not_counted():
-    world = World(HEAD + "plugins: [{type: queue-scorer}, {type: breaks}]", Breaks)
+    world = World("plugins: [{type: queue-scorer}, {type: breaks}]", Breaks)
     found = world.simulate()
     assert [problem.split(":")[0] for problem in found.problems] == ["breaks"]
     assert world.told.events == []
@@ -404,9 +383,7 @@ def test_made_up_load_counts_for_one_request():
 
 
 def test_filters_that_leave_nobody_say_how_far_they_came():
-    world = World(
-        HEAD + "plugins: [{type: utilization-filter, parameters: {conditions: [{metric: waiting-queue, maxValue: 6}]}}]"
-    )
+    world = World(f"plugins: [{{type: utilization-filter, parameters: {PARAMETERS['utilization-filter']}}}]")
     for number in range(6):
         world.report(number, 50.0, 50.0, 0.99)
     error = world.simulate().outcome

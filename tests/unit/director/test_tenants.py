@@ -9,30 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.config import Builder, assemble, load_text
-from epp.framework import Endpoint, Headers, ManualClock, Parameters, Request, RequestHeaders
-from epp.framework.datalayer import Report
+from epp.framework import Endpoint, Headers, Parameters, Request, RequestHeaders
 from epp.framework.errors import AdmissionDeniedError, UnknownApiKeyError
 from epp.framework.flow_control import EvictionFilter
 from epp.framework.quotas import Tenant
 from epp.framework.refusals import EvictedError, NoEndpointsError, QueueFullError, SheddableDroppedError
-from epp.framework.registry import Registry
-from epp.framework.snapshot import KV_USAGE, WAITING
 from epp.pool.collectors.tagging import Tagging
-from epp.routing.datastore import Datastore
-from epp.routing.director import (
-    Director,
-    DirectorObserver,
-    PendingRequest,
-    PoolPolicies,
-    Refusal,
-    Routing,
-    Runtime,
-    Seeds,
-)
+from epp.routing.director import PendingRequest, PoolPolicies, Routing
 from epp.routing.director.pipeline import assign_priority
+from tests.unit.director.world import ENDPOINTS
+from tests.unit.director.world import World as DirectorWorld
 
-BODY = b'{"model":"m","prompt":"hello"}'
 FAIRNESS, OBJECTIVE = "x-llm-d-inference-fairness-id", "x-llm-d-inference-objective"
 CLASSES = ("low", "medium", "high", "critical")
 
@@ -48,76 +35,54 @@ def tenants(*, names: tuple[str, ...] = CLASSES, more: str = "", parameters: str
     return f"{{type: tenants, parameters: {{tenants: [{', '.join(entries)}]{parameters}}}}}"
 
 
-class Seen(DirectorObserver):
-    def __init__(self) -> None:
-        self.refusals: list[Refusal] = []
-
-    def refused(self, refusal: Refusal) -> None:
-        self.refusals.append(refusal)
-
-
-class World:
+class World(DirectorWorld):
     """A director before one endpoint."""
 
-    def __init__(
-        self, *plugins: str, rest: str = "", registry: Registry | None = None, experimental: bool = False
-    ) -> None:
-        clock = ManualClock()
-        self.store = Datastore(clock)
-        self.endpoint = Endpoint("a", "10.0.0.1", 8000)
-        self.store.replace([self.endpoint])
-        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{', '.join(plugins)}]\n{rest}"
-        self.assembly = assemble(load_text(text), Builder(registry or Registry(), clock, experimental=experimental))
-        self.seen = Seen()
-        self.director = Director(Runtime(self.store, clock, self.seen), self.assembly.pipeline, seeds=Seeds(b"test"))
-        self.director.use_policies(PoolPolicies(priorities={"batch": -5, "chat": 50, "urgent": 1000}))
-
-    def load(self, waiting: float) -> None:
-        self.store.report(self.endpoint, Report({WAITING: waiting, KV_USAGE: 0.0}))
+    def __init__(self, *plugins: str, **options) -> None:
+        policies = PoolPolicies(priorities={"batch": -5, "chat": 50, "urgent": 1000})
+        more = [SeesPriority, Everyone]
+        super().__init__(*plugins, endpoints=ENDPOINTS[:1], policies=policies, more=more, **options)
 
     def send(self, tenant: str = "", **headers: str) -> Routing | PendingRequest:
         fields = [(":path", "/v1/completions"), *((name.replace("_", "-"), value) for name, value in headers.items())]
         if tenant:
             fields.append(("authorization", f"Bearer {key_of(tenant)}"))
-        return self.director.route(Headers(fields), BODY, None)
+        return self.route(headers=Headers(fields))
 
-    def target(self, tenant: str) -> str:
-        routing = self.send(tenant)
-        assert isinstance(routing, Routing)
-        return routing.served.name
-
-    def route(self, tenant: str = "", **headers: str) -> Request:
+    def routed(self, tenant: str = "", **headers: str) -> Routing:
         routing = self.send(tenant, **headers)
         assert isinstance(routing, Routing)
-        return routing.request
+        return routing
+
+    def request(self, tenant: str = "", **headers: str) -> Request:
+        return self.routed(tenant, **headers).request
 
 
 def test_tenant_of_the_key_is_the_flow_whatever_the_client_calls_itself():
     world = World(tenants())
-    request = world.route("low", **{FAIRNESS: "critical"})
+    request = world.request("low", **{FAIRNESS: "critical"})
     assert (request.fairness_id, request.priority) == ("low", -1)
-    assert world.route("", **{FAIRNESS: "critical"}).fairness_id == "default-flow"
-    assert world.route("", **{FAIRNESS: "own"}).fairness_id == "own"
+    assert world.request("", **{FAIRNESS: "critical"}).fairness_id == "default-flow"
+    assert world.request("", **{FAIRNESS: "own"}).fairness_id == "own"
 
 
 def test_without_the_plugin_the_header_says_the_flow():
-    request = World().route("low", **{FAIRNESS: "own"})
+    request = World().request("low", **{FAIRNESS: "own"})
     assert (request.fairness_id, request.priority) == ("own", 0)
 
 
 def test_plugin_that_writes_what_tenants_read_runs_before_them_wherever_it_is_declared():
     by_id = "{type: tenants, parameters: {tenants: [{name: a, fairnessIds: [session], priority: 3}]}}"
-    request = World(by_id, "{type: agent-identity}").route(x_session_affinity="session")
+    request = World(by_id, "{type: agent-identity}").request(x_session_affinity="session")
     assert (request.fairness_id, request.priority) == ("a", 3)
 
 
 @pytest.mark.parametrize(
-    ("objective", "expected"),
-    [(None, 10), ("unheard-of", 10), ("", 10), ("batch", -5), ("chat", 50), ("urgent", 60)],
+    ("objective", "expected"), [(None, 10), ("unheard-of", 10), ("", 10), ("batch", -5), ("chat", 50), ("urgent", 60)]
 )
 def test_objective_counts_before_the_tenant_and_up_to_the_highest_priority_of_the_tenant(objective, expected):
     world = World(tenants(names=("high",), more=", highestPriority: 60"))
-    request = world.route("high", **({} if objective is None else {OBJECTIVE: objective}))
+    request = world.request("high", **({} if objective is None else {OBJECTIVE: objective}))
     assert request.priority == expected
 
 
@@ -147,38 +112,34 @@ class SeesPriority(RequestHeaders):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_other_plugins_of_that_stage_see_the_priority_of_the_objective_in_any_order(first):
-    registry = Registry()
-    registry.register(SeesPriority)
     plugins = ["{type: sees-priority}", tenants(names=("high",))]
-    world = World(*(plugins if first else reversed(plugins)), registry=registry)
-    assert world.route("high", **{OBJECTIVE: "chat"}).priority == 50
-    watching = world.assembly.instances.by_name["sees-priority"]
-    assert isinstance(watching, SeesPriority)
-    assert watching.seen == [50]
+    world = World(*(plugins if first else reversed(plugins)))
+    assert world.request("high", **{OBJECTIVE: "chat"}).priority == 50
+    assert world.plugin("sees-priority").seen == [50]
 
 
 def test_refusal_of_an_unknown_key_is_the_answer_and_is_recorded():
     world = World(tenants(parameters=", unknown: Refuse"))
     with pytest.raises(UnknownApiKeyError):
         world.send("nobody")
-    (refusal,) = world.seen.refusals
+    (refusal,) = world.events.refusals
     assert (refusal.error.status, refusal.model) == (401, "m")
     assert key_of("nobody") not in str(refusal.error)
 
 
 def test_tf_13_only_the_low_class_is_shed_where_no_flow_control_is():
     world = World(tenants())
-    world.load(waiting=5)
+    world.report(0, waiting=5)
     with pytest.raises(SheddableDroppedError):
         world.send("low")
-    assert [world.route(name).priority for name in CLASSES[1:]] == [0, 10, 100]
+    assert [world.request(name).priority for name in CLASSES[1:]] == [0, 10, 100]
 
 
 def test_probabilistic_admitter_sees_the_priority_of_the_key():
     world = World(tenants(), "{type: probabilistic-admitter, parameters: {k: 1000000}}")
-    world.load(waiting=2.5)  # half of what is too much for all of negative priority
+    world.report(0, waiting=2.5)  # half of what is too much for all of negative priority
     for name in CLASSES[1:]:
-        world.route(name)
+        world.request(name)
     with pytest.raises(AdmissionDeniedError):
         world.send("low")
 
@@ -198,7 +159,7 @@ def test_conditions_on_requests_see_the_priority_of_the_key():
         Endpoint(name, f"10.0.0.{number}", 8000, labels={"nvidia.com/gpu.product": product})
         for number, (name, product) in enumerate(labels.items(), 1)
     )
-    assert [world.target(name) for name in CLASSES] == ["t4", "t4", "t4", "h100"]
+    assert [world.routed(name).served.name for name in CLASSES] == ["t4", "t4", "t4", "h100"]
 
 
 def test_refusal_carries_the_tenant():
@@ -206,7 +167,7 @@ def test_refusal_carries_the_tenant():
     world.store.replace([])
     with pytest.raises(NoEndpointsError):
         world.send("high")
-    (refusal,) = world.seen.refusals
+    (refusal,) = world.events.refusals
     assert refusal.request is not None
     assert (refusal.request.fairness_id, refusal.request.priority) == ("high", 10)
 
@@ -290,14 +251,9 @@ class Everyone(EvictionFilter[Parameters]):
 @pytest.mark.parametrize("newcomer", CLASSES)
 @pytest.mark.parametrize("busy", CLASSES)
 async def test_tf_13_request_under_way_is_ended_only_for_a_higher_class(busy, newcomer):
-    registry = Registry()
-    registry.register(Everyone)
-    gates = FLOW_CONTROL + "  enableEviction: true\n"
-    world = World(tenants(), ONE_PLACE, "{type: everyone}", rest=gates, registry=registry, experimental=True)
-    routing = world.send(busy)
-    assert isinstance(routing, Routing)
+    world = World(tenants(), ONE_PLACE, "{type: everyone}", rest=FLOW_CONTROL + "  enableEviction: true\n")
     ended: list[str] = []
-    routing.let_evict(lambda: ended.append(busy))
+    world.routed(busy).let_evict(lambda: ended.append(busy))
     held = world.send(newcomer)
     assert isinstance(held, PendingRequest)
     task = asyncio.create_task(held.settle())

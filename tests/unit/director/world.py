@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A director over four endpoints, and plugins that keep what they are asked."""
 
+import asyncio
+from collections.abc import Sequence
+
 from epp.config import Builder, assemble, load_text
 from epp.framework import (
     Admitter,
@@ -16,11 +19,23 @@ from epp.framework import (
     SchedulingResult,
     Screener,
 )
+from epp.framework.datalayer import Report
+from epp.framework.plugin import Plugin
 from epp.framework.refusals import SaturatedError
 from epp.framework.registry import Registry
-from epp.framework.snapshot import IN_FLIGHT
+from epp.framework.snapshot import IN_FLIGHT, KV_USAGE, WAITING
 from epp.routing.datastore import Datastore
-from epp.routing.director import Director, DirectorObserver, PendingRequest, Routing, Runtime, Seeds, Subset
+from epp.routing.director import (
+    Director,
+    DirectorObserver,
+    PendingRequest,
+    PoolPolicies,
+    Refusal,
+    Routing,
+    Runtime,
+    Seeds,
+    Subset,
+)
 from tests.support.admitter import Gate
 
 BODY = b'{"model":"m","prompt":"hello"}'
@@ -134,41 +149,65 @@ class CountsFew(Counts):
 class Events(DirectorObserver):
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
+        self.refusals: list[Refusal] = []
 
     def routed(self, request, result, scheduling_seconds):
         self.told.append(("routed", result.targets[0].name))
 
     def refused(self, refusal):
         self.told.append(("refused", f"{refusal.model} {type(refusal.error).__name__}"))
+        self.refusals.append(refusal)
 
-    def completed(self, routing, cause):
-        self.told.append(("completed", cause.value))
+    def model_rewritten(self, request, rewrite):
+        self.told.append((f"rewritten by {rewrite.name}", request.model))
 
     def plugin_failed(self, plugin, error, problem):
         self.told.append(("failed", f"{plugin}: {error}"))
 
 
 class World:
-    """A director over four endpoints."""
+    """A director over endpoints, by default four."""
 
-    def __init__(self, plugins: str = "", **options) -> None:
+    def __init__(
+        self,
+        *plugins: str,
+        rest: str = "",
+        endpoints: Sequence[Endpoint] = ENDPOINTS,
+        more: Sequence[type[Plugin]] = (),
+        policies: PoolPolicies | None = None,
+        **options,
+    ) -> None:
         self.clock = ManualClock()
         self.store = Datastore(self.clock)
-        self.store.replace(ENDPOINTS)
+        self.store.replace(endpoints)
         self.events = Events()
         registry = Registry()
-        for cls in (Gate, SaysNo, Breaks, Adds, Keeps, Reads, Counts, CountsFew):
+        for cls in (Gate, SaysNo, Breaks, Adds, Keeps, Reads, Counts, CountsFew, *more):
             registry.register(cls)
-        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{plugins}]"
+        text = f"apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: [{', '.join(plugins)}]\n{rest}"
         self.assembly = assemble(load_text(text), Builder(registry, self.clock, experimental=True))
         self.director = Director(
             Runtime(self.store, self.clock, self.events), self.assembly.pipeline, seeds=Seeds(b"test"), **options
         )
+        if policies is not None:
+            self.director.use_policies(policies)
 
     def route(
         self, body: bytes = BODY, headers: Headers = POST, subset: Subset | None = None
     ) -> Routing | PendingRequest:
         return self.director.route(headers, body, subset)
+
+    def plugin(self, name: str):
+        return self.assembly.instances.by_name[name]
+
+    @property
+    def hold(self) -> asyncio.Future[None]:
+        """The latest request that the gate holds."""
+        return self.plugin("gate").held[-1]
+
+    def report(self, number: int, waiting: float) -> None:
+        """Have an endpoint, of this number, report its queue and an empty KV cache."""
+        self.store.report(self.store.endpoints[number], Report({WAITING: waiting, KV_USAGE: 0.0}))
 
     def in_flight(self) -> dict[str, int]:
         snapshot = self.store.snapshot()

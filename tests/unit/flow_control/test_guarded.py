@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of flow control that raise or return nonsense: each time is counted, and the queue goes on."""
+"""Policies of flow control that raise or return nonsense: each time is counted, and the queue goes on.
+
+A request is spared by a filter of evictions that fails, and ended by the usual order where the order fails.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -10,19 +14,24 @@ import pytest
 
 from epp.admission.flow_control.guarded import (
     GuardedDetector,
+    GuardedEvictionFilter,
+    GuardedEvictionOrder,
     GuardedFairness,
     GuardedOrdering,
     GuardedUsageLimits,
     guarded,
 )
 from epp.admission.flow_control.settings import Limits as WaitingLimits
-from epp.framework import Parameters
+from epp.framework import Parameters, Request
 from epp.framework.flow_control import (
+    EvictionFilter,
+    EvictionOrder,
     FairnessPolicy,
     FlowOrder,
     HeadOrder,
     OrderingPolicy,
     SaturationDetector,
+    UnderWay,
     UsageLimitPolicy,
 )
 from epp.framework.plugin import Guard, PluginObserver
@@ -77,17 +86,9 @@ class Fairness(FairnessPolicy[Parameters]):
 def front_of(*places: int, **policies: Any) -> tuple[Front, Counted]:
     """Return a front with these policies behind a guard."""
     front, counted = Front(*places), Counted()
-    band = replace(
-        front.settings.default_band,
-        **{name: policy for name, policy in policies.items() if name in ("ordering", "fairness")},
-    )
-    settings = replace(
-        front.settings,
-        default_band=band,
-        negative_band=band,
-        bands={3: band},
-        **{name: policy for name, policy in policies.items() if name in ("detector", "usage_limits")},
-    )
+    of_band = {name: policies.pop(name) for name in ("ordering", "fairness") if name in policies}
+    band = replace(front.settings.default_band, **of_band)
+    settings = replace(front.settings, default_band=band, negative_band=band, bands={3: band}, **policies)
     front.flow.use(guarded(settings, Guard(counted)))
     return front, counted
 
@@ -193,9 +194,8 @@ def test_reload_that_changes_no_policy_queues_nothing_anew():
     running, *queued = [front.send(flow) for flow in "aaab"]
     begun = ordering.keys
     for limit in (2, 9):  # each time behind a guard of its own
-        band = replace(
-            front.settings.default_band, limits=WaitingLimits(requests=limit), ordering=ordering, fairness=fairness
-        )
+        limits = WaitingLimits(requests=limit)
+        band = replace(front.settings.default_band, limits=limits, ordering=ordering, fairness=fairness)
         front.flow.use(guarded(replace(front.settings, default_band=band), Guard(counted)))
         assert front.flow.queues.settings(0).limits.requests == limit
     assert ordering.keys == begun
@@ -224,6 +224,46 @@ def test_guard_knows_all_methods_of_a_role(role: type, wrapper: type | None):
         wrapper = type(GuardedFairness(RoundRobinFairness(), Guard(Counted())).order())
     assert methods
     assert methods <= vars(wrapper).keys()
+
+
+class Anybody(EvictionFilter[Parameters]):
+    plugin_type = "anybody"
+    after_first_token = True
+
+    def evictable(self, request):
+        return True
+
+
+class Order(EvictionOrder[Parameters]):
+    plugin_type = "order"
+
+    def __init__(self, key) -> None:
+        super().__init__()
+        self._key = key
+
+    def key(self, under_way):
+        return self._key()
+
+
+UNDER_WAY = UnderWay(Request("r", priority=-3), dispatched_at=7.0)
+
+
+def test_filter_of_evictions_that_fails_spares_the_request(monkeypatch):
+    counted = Counted()
+    guarded_filter = GuardedEvictionFilter(Anybody(), Guard(counted))
+    assert guarded_filter.evictable(UNDER_WAY.request)
+    assert guarded_filter.after_first_token
+    monkeypatch.setattr(Anybody, "evictable", raising)
+    assert not guarded_filter.evictable(UNDER_WAY.request)
+    assert counted.failed == ["anybody"]
+
+
+@pytest.mark.parametrize("key", [lambda: 1 / 0, lambda: (nan,), lambda: ("a",), lambda: None])
+def test_order_of_evictions_without_a_usable_key_goes_by_priority_and_ends_the_last_first(key):
+    counted = Counted()
+    assert GuardedEvictionOrder(Order(lambda: (4.0, 2.0)), Guard(counted)).key(UNDER_WAY) == (4.0, 2.0)
+    assert GuardedEvictionOrder(Order(key), Guard(counted)).key(UNDER_WAY) == (-3, -7.0)
+    assert counted.failed == ["order"]
 
 
 def test_of_thousands_of_flows_some_are_ordered_anew_each_time(monkeypatch):

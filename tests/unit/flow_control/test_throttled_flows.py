@@ -8,9 +8,15 @@ from epp.plugins.flow_policies import RoundRobinFairness
 from tests.support.queued_requests import Front, waiting
 
 
-def test_a_tenant_waits_for_its_own_requests_to_end_while_others_go():
+def front_with(share: int) -> Front:
+    """Return a front with ten places, of which tenant `a` may have so many."""
     front = Front(10)
-    front.places.shares["a"] = 2
+    front.places.shares["a"] = share
+    return front
+
+
+def test_a_tenant_waits_for_its_own_requests_to_end_while_others_go():
+    front = front_with(share=2)
     of_a = [front.send("a") for _ in range(4)]
     of_b = [front.send("b") for _ in range(3)]
     assert waiting(*of_a) == of_a[2:]
@@ -20,24 +26,21 @@ def test_a_tenant_waits_for_its_own_requests_to_end_while_others_go():
 
 
 def test_others_go_at_once_past_thousands_that_are_held_back():
-    front = Front(10)
-    front.places.shares["a"] = 0
+    front = front_with(share=0)
     held = [front.send("a") for _ in range(3000)]
     assert not waiting(front.send("b"))
     assert waiting(*held) == held
 
 
 def test_others_of_lower_priority_go_while_a_tenant_is_held_back():
-    front = Front(10)
-    front.places.shares["a"] = 1
+    front = front_with(share=1)
     first, second = front.send("a", 5), front.send("a", 5)
     assert waiting(first, second) == [second]
     assert not waiting(front.send("b", -1))
 
 
 def test_what_comes_free_goes_to_the_highest_priority_of_a_tenant():
-    front = Front(10)
-    front.places.shares["a"] = 1
+    front = front_with(share=1)
     first, low, high = front.send("a"), front.send("a", -1), front.send("a", 1)
     front.end(first)
     assert waiting(low, high) == [low]
@@ -69,8 +72,7 @@ def test_who_waits_too_long_for_a_quota_is_told_which():
 
 
 def test_who_leaves_while_held_back_is_forgotten():
-    front = Front(10)
-    front.places.shares["a"] = 0
+    front = front_with(share=0)
     first, second = front.send("a"), front.send("a")
     front.flow.leave(first)
     front.flow.leave(second)
@@ -89,8 +91,7 @@ def test_the_end_of_flow_control_refuses_what_is_over_its_quota_and_lets_others_
 
 
 def test_a_stop_refuses_what_is_held_back():
-    front = Front(10)
-    front.places.shares["a"] = 0
+    front = front_with(share=0)
     held = front.send("a")
     front.flow.stop()
     assert isinstance(held.error, ShuttingDownError)
@@ -113,8 +114,7 @@ def test_every_tenant_goes_on_in_turn_after_a_hold(tenants):
 
 
 def test_a_reload_keeps_what_is_held_back_in_its_order():
-    front = Front(10)
-    front.places.shares["a"] = 0
+    front = front_with(share=0)
     held = [front.send("a") for _ in range(3)]
     front.flow.use(front.settings)
     assert waiting(*held) == held
@@ -125,8 +125,7 @@ def test_a_reload_keeps_what_is_held_back_in_its_order():
 
 
 def test_a_reload_looks_anew_at_what_is_held_back():
-    front = Front(10)
-    front.places.shares["a"] = 0
+    front = front_with(share=0)
     held = [front.send("a") for _ in range(3)]
     front.places.shares["a"] = 2
     front.flow.use(front.settings)

@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from epp.framework import ManualClock
+from epp.framework import ManualClock, SystemClock
 from epp.kube.access import KubeApi
+from epp.kube.cluster import Cluster
 from epp.kube.watched import Watched
+from epp.runtime.supervisor import Supervisor
+from tests.support.kube.fake_api import FakeApi
 from tests.support.kube.kube_server import WIDGETS, KubeServer, access_to, kube_server
 
 
@@ -25,6 +28,22 @@ def color_of(document) -> str:
     if color in {5, None}:
         raise ValueError(f"spec.color is {color!r}: write a string")
     return color
+
+
+@pytest.fixture
+def fake_api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+async def cluster(fake_api) -> AsyncIterator[Cluster]:
+    """Watches of the fake API server."""
+    supervisor = Supervisor()
+    cluster = Cluster(fake_api, clock=SystemClock(), supervisor=supervisor)
+    yield cluster
+    await cluster.close()
+    await supervisor.stop()
+    assert not supervisor.tasks
 
 
 @pytest.fixture

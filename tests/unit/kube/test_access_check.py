@@ -7,6 +7,7 @@ from epp.framework import ConfigurationError
 from epp.kube.access import ApiUnreachableError, KubeApi
 from epp.kube.resources import LEGACY_OBJECTIVES, OBJECTIVES, PODS, Importance, Need, Resource, needs_of_picker
 from epp.kube.reviews import AccessState, check_access, user_of
+from tests.support.kube.kube_server import kubeconfig
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -62,13 +63,9 @@ async def test_kind_that_is_not_installed_is_told_from_a_forbidden_one_by_what_t
     assert (await access(need(CLAIMS))).state is AccessState.ABSENT
     script.install("/apis/resource.k8s.io/v1beta1/resourceclaims")
     assert (await access(need(CLAIMS))).state is AccessState.FORBIDDEN
-
-
-async def test_forbidden_kind_counts_as_installed_where_the_server_does_not_tell(access, script):
-    script.answers["/apis/resource.k8s.io/v1"] = REFUSED
-    assert (await access(need(CLAIMS))).state is AccessState.FORBIDDEN
-    script.answers["/apis/resource.k8s.io/v1"] = (200, "<html>")
-    assert (await access(need(CLAIMS))).state is AccessState.FORBIDDEN
+    for does_not_tell in (REFUSED, (200, "<html>")):
+        script.answers["/apis/resource.k8s.io/v1"] = does_not_tell
+        assert (await access(need(CLAIMS))).state is AccessState.FORBIDDEN
 
 
 async def test_error_of_the_server_is_neither_forbidden_nor_absent(access, script):
@@ -119,12 +116,7 @@ async def test_requests_under_way_are_few(scripted, script):
 
 
 async def test_server_that_goes_away_ends_the_check(tmp_path, unused_tcp_port):
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
-        "{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}],"
-        f" clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{unused_tcp_port}'}}}}]}}"
-    )
-    scripted = KubeApi(kubeconfig)
+    scripted = KubeApi(kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{unused_tcp_port}"))
     with pytest.raises(ApiUnreachableError):
         await check_access(scripted, [need(PODS)])
     with pytest.raises(ConfigurationError, match=r"^no answer from the API server: .*; start it, or name a kubeconfig"):

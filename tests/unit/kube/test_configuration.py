@@ -125,24 +125,19 @@ def test_what_other_contexts_have_does_not_matter(tmp_path):
 
 
 def test_paths_are_relative_to_the_file_and_not_to_the_process(tmp_path):
-    key, certificate = certificates.new_pair()
-    certificates.write(tmp_path, key, certificate)
+    certificates.write(tmp_path, *certificates.new_pair())
     (tmp_path / "token").write_text("secret\n")
     paths = {"client_certificate": "tls.crt", "client_key": "tls.key", "tokenFile": "token"}
-    found = read_config(
-        kubeconfig(tmp_path / "config", SERVER, cluster={"certificate-authority": "tls.crt"}, **paths), NO_ACCOUNT
-    )
+    path = kubeconfig(tmp_path / "config", SERVER, cluster={"certificate-authority": "tls.crt"}, **paths)
+    found = read_config(path, NO_ACCOUNT)
     assert found.user is not None
     assert found.user.token_file == str(tmp_path / "token")
     client_of(found)  # all files can be read
 
 
 def test_context_without_a_user_has_no_credentials(tmp_path):
-    path = tmp_path / "config"
-    path.write_text(
-        f"{{current-context: x, contexts: [{{name: x, context: {{cluster: y}}}}], "
-        f"clusters: [{{name: y, cluster: {{server: '{SERVER}'}}}}]}}"
-    )
+    path = kubeconfig(tmp_path / "config", SERVER)
+    path.write_text(path.read_text().replace("user: me", "").partition("users:")[0])
     client_of(read_config(path, NO_ACCOUNT))
 
 
@@ -160,24 +155,19 @@ def account(tmp_path, monkeypatch) -> Path:
     return directory
 
 
-def test_pod_uses_its_service_account(account):
+def test_flag_goes_before_the_variable_the_service_account_of_the_pod_and_the_home_directory(
+    account, tmp_path, monkeypatch
+):
+    (tmp_path / "home/.kube").mkdir(parents=True)
+    kubeconfig(tmp_path / "home/.kube/config", "https://home")
+    named, given = kubeconfig(tmp_path / "named", "https://named"), kubeconfig(tmp_path / "given", "https://given")
+    assert read_config(None, NO_ACCOUNT).cluster.server == "https://home"
     found = read_config(None, account)
     assert (found.cluster.server, found.context.namespace) == ("https://10.96.0.1:443", "ours")
     client_of(found)
-
-
-def test_variable_goes_before_the_service_account_and_a_flag_before_both(account, tmp_path, monkeypatch):
-    named = kubeconfig(tmp_path / "named", "https://named")
-    given = kubeconfig(tmp_path / "given", "https://given")
     monkeypatch.setenv("KUBECONFIG", str(named))
     assert read_config(None, account).cluster.server == "https://named"
     assert read_config(given, account).cluster.server == "https://given"
-
-
-def test_file_in_the_home_directory_is_the_last_resort(tmp_path):
-    (tmp_path / "home/.kube").mkdir(parents=True)
-    kubeconfig(tmp_path / "home/.kube/config", "https://home")
-    assert read_config(None, NO_ACCOUNT).cluster.server == "https://home"
 
 
 def test_service_account_without_the_address_of_the_server_names_the_variables(account, monkeypatch):

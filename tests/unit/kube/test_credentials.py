@@ -101,12 +101,10 @@ async def test_token_file_that_goes_away_is_an_unreachable_server_with_its_reaso
     token = tmp_path / "token"
     token.write_text("first")
     api = KubeApi(kubeconfig(tmp_path / "config", server.url, tokenFile=str(token)))
-    token.unlink()
-    with capture_logs(), pytest.raises(ApiUnreachableError, match="no credentials: "):
-        await api.request("GET", COLLECTION)
-    token.write_bytes(b"\xff")
-    with capture_logs(), pytest.raises(ApiUnreachableError, match="no credentials: "):
-        await api.request("GET", COLLECTION)
+    for spoil in (token.unlink, lambda: token.write_bytes(b"\xff")):
+        spoil()
+        with capture_logs(), pytest.raises(ApiUnreachableError, match="no credentials: "):
+            await api.request("GET", COLLECTION)
     await api.close()
 
 

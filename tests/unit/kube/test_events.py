@@ -37,27 +37,19 @@ def operator():
     return Operator()
 
 
-def test_problem_is_told_once_and_so_is_its_end(operator):
+def test_problem_is_told_once_and_so_are_its_change_and_its_end(operator):
     assert operator.see(600, ConfigurationRefused="line 3") == [("ConfigurationRefused", "line 3")]
-    assert operator.see(600) == [("ConfigurationAccepted", CONFIGURATION.relief)]
-
-
-def test_problem_that_changes_is_told_again(operator):
-    operator.see(10, ConfigurationRefused="line 3")
     assert operator.see(10, ConfigurationRefused="line 4") == [("ConfigurationRefused", "line 4")]
+    assert operator.see(600) == [("ConfigurationAccepted", CONFIGURATION.relief)]
 
 
 def test_problem_that_lasts_is_told_every_twenty_minutes_so_that_its_event_does_not_expire(operator):
     assert len(operator.see(3599, ConfigurationRefused="line 3")) == 3  # at 0, 1200 and 2400 s
 
 
-def test_pool_without_endpoints_for_a_moment_is_not_told(operator):
-    assert operator.see(14, NoEndpoints="none is ready") == []
-    assert operator.see(60) == []
-
-
 def test_pool_without_endpoints_is_told_after_the_grace_period(operator):
-    operator.see(100)
+    assert operator.see(14, NoEndpoints="none is ready") == []
+    assert operator.see(100) == []
     operator.see(14, NoEndpoints="none has the labels")
     assert operator.see(2, NoEndpoints="none is ready") == [("NoEndpoints", "none is ready")]
     assert operator.see(1) == [("EndpointsFound", ENDPOINTS.relief)]

@@ -49,19 +49,15 @@ def test_role_has_a_rule_for_each_group_verbs_and_name():
     granted = role("picker", wanted, namespace="llm")
     read = ["get", "list", "watch"]
     policies = ["inferenceobjectives", "inferencemodelrewrites"]
+    leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
     assert granted == {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": "picker", "namespace": "llm"},
         "rules": [
             {"apiGroups": [""], "resources": ["pods"], "verbs": read},
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
-            {
-                "apiGroups": ["coordination.k8s.io"],
-                "resources": ["leases"],
-                "resourceNames": ["l"],
-                "verbs": ["get", "update"],
-            },
+            {**leases, "verbs": ["create"]},
+            {**leases, "resourceNames": ["l"], "verbs": ["get", "update"]},
             {"apiGroups": ["llm-d.ai"], "resources": policies, "verbs": read},
             {"apiGroups": ["inference.networking.x-k8s.io"], "resources": policies, "verbs": read},
         ],

@@ -18,19 +18,9 @@ CLAIMS_OF_ALL = "/apis/inference.redhat.com/v1alpha1/allocationclaims"
 CLAIMS_OF_OWN = "/apis/inference.redhat.com/v1alpha1/namespaces/llm/allocationclaims"
 
 
-@pytest.fixture
-def api() -> FakeApi:
-    return FakeApi()
-
-
-@pytest.fixture
-async def cluster(api, monkeypatch):
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
     monkeypatch.setattr(cluster_module, "_GATHERING_SECONDS", 0.05)
-    supervisor = Supervisor()
-    cluster = Cluster(api, clock=SystemClock(), supervisor=supervisor)
-    yield cluster
-    await cluster.close()
-    await supervisor.stop()
 
 
 def watch_all(cluster: Cluster) -> None:
@@ -39,13 +29,13 @@ def watch_all(cluster: Cluster) -> None:
     cluster.watch(CLAIMS, dict, fallback="llm", optional=True)
 
 
-async def test_all_that_cannot_be_read_is_said_in_one_line(api, cluster):
-    api.forbid("/api/v1/nodes", CLAIMS_OF_ALL)
-    api.install(CLAIMS_OF_OWN)
+async def test_all_that_cannot_be_read_is_said_in_one_line(fake_api, cluster):
+    fake_api.forbid("/api/v1/nodes", CLAIMS_OF_ALL)
+    fake_api.install(CLAIMS_OF_OWN)
     with capture_logs() as logs:
         watch_all(cluster)
         await until(lambda: logs, "it is said")
-        await until(lambda: api.requests.count("/api/v1/nodes") > 2, "it is tried again and again")
+        await until(lambda: fake_api.requests.count("/api/v1/nodes") > 2, "it is tried again and again")
     assert logs == [
         {
             "event": "optional objects not read",
@@ -58,37 +48,37 @@ async def test_all_that_cannot_be_read_is_said_in_one_line(api, cluster):
     ]
 
 
-async def test_nothing_is_said_where_all_can_be_read(api, cluster):
-    api.install("/api/v1/nodes", "/apis/ome.io/v1beta1/acceleratorclasses", CLAIMS_OF_ALL)
+async def test_nothing_is_said_where_all_can_be_read(fake_api, cluster):
+    fake_api.install("/api/v1/nodes", "/apis/ome.io/v1beta1/acceleratorclasses", CLAIMS_OF_ALL)
     with capture_logs() as logs:
         watch_all(cluster)
         await until(lambda: all(watch.lists for watch in cluster.watches), "all are read")
-        api.is_away = True
-        api.end_watches()
+        fake_api.is_away = True
+        fake_api.end_watches()
         await until(lambda: all(watch.stale_seconds for watch in cluster.watches), "the server is away")
-        api.is_away = False
+        fake_api.is_away = False
         await until(lambda: not any(watch.stale_seconds for watch in cluster.watches), "the server is back")
     assert logs == []
 
 
-async def test_rights_that_are_granted_or_taken_away_later_are_said(api, cluster):
-    api.install("/apis/ome.io/v1beta1/acceleratorclasses", CLAIMS_OF_ALL)
-    api.forbid("/api/v1/nodes")
+async def test_rights_that_are_granted_or_taken_away_later_are_said(fake_api, cluster):
+    fake_api.install("/apis/ome.io/v1beta1/acceleratorclasses", CLAIMS_OF_ALL)
+    fake_api.forbid("/api/v1/nodes")
     with capture_logs() as logs:
         watch_all(cluster)
         await until(lambda: len(logs) == 1, "nodes are forbidden")
-        api.install("/api/v1/nodes")
-        api.forbidden.clear()
+        fake_api.install("/api/v1/nodes")
+        fake_api.forbidden.clear()
         await until(lambda: len(logs) == 2, "nodes are allowed")
-        await until(lambda: api.watches("/api/v1/nodes"), "they are watched")
-        api.forbid("/api/v1/nodes")
+        await until(lambda: fake_api.watches("/api/v1/nodes"), "they are watched")
+        fake_api.forbid("/api/v1/nodes")
         await until(lambda: len(logs) == 3, "they are forbidden again")
     granted, taken = logs[1:]
     assert (granted["event"], granted["resources"]) == ("optional objects readable now", ["nodes"])
     assert (taken["log_level"], taken["forbidden"]) == ("warning", ["watch nodes of group core at cluster scope"])
 
 
-async def test_kind_that_is_wanted_no_more_is_said_no_more(api, cluster):
+async def test_kind_that_is_wanted_no_more_is_said_no_more(fake_api, cluster):
     with capture_logs() as logs:
         cluster.release(cluster.watch(CLASSES, dict, optional=True))
         cluster.watch(NODES, dict, optional=True)

@@ -5,8 +5,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
-import pytest
-
 from epp.framework import SystemClock
 from epp.framework.cluster_objects import ObjectKind
 from epp.kube.resources import Resource, resource_of
@@ -24,11 +22,6 @@ def keep(document: Mapping[str, object]) -> object:
     return document.get("data", "")
 
 
-@pytest.fixture
-def api() -> FakeApi:
-    return FakeApi()
-
-
 @contextlib.asynccontextmanager
 async def watching(api: FakeApi, resource: Resource, **options) -> AsyncIterator[Watched]:
     watched = Watched(api, resource, keep, clock=SystemClock(), **options)
@@ -40,119 +33,111 @@ async def watching(api: FakeApi, resource: Resource, **options) -> AsyncIterator
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_own_namespace_is_read_where_all_of_them_are_forbidden(api):
-    api.put(OWN, "a", data="own", metadata={"namespace": "llm"})
-    api.forbid(ALL)
-    async with watching(api, CLAIMS, fallback="llm") as watched:
+async def test_own_namespace_is_read_where_all_of_them_are_forbidden(fake_api):
+    fake_api.put(OWN, "a", data="own", metadata={"namespace": "llm"})
+    fake_api.forbid(ALL)
+    async with watching(fake_api, CLAIMS, fallback="llm") as watched:
         await watched.first_list()
         assert watched.objects == {"llm/a": "own"}
         assert watched.state is WatchState.CURRENT
-        assert (watched.collection.title, watched.collection.is_narrowed) == (
-            "allocationclaims.inference.redhat.com in llm",
-            True,
-        )
+        assert watched.collection.title == "allocationclaims.inference.redhat.com in llm"
+        assert watched.collection.is_narrowed
 
 
-async def test_all_namespaces_are_tried_again_whenever_the_watch_of_the_own_one_ends(api):
-    api.put(OWN, "a", data="own", metadata={"namespace": "llm"})
-    api.forbid(ALL)
-    async with watching(api, CLAIMS, fallback="llm") as watched:
-        await until(lambda: api.watches(OWN), "the own namespace is watched")
-        api.end_watches()
-        await until(lambda: api.requests.count(ALL) == 2, "all namespaces are tried again")
-        await until(lambda: api.watches(OWN), "the own namespace is watched again")
-        assert api.requests.count(OWN) == 1  # continued without a list
+async def test_all_namespaces_are_tried_again_whenever_the_watch_of_the_own_one_ends(fake_api):
+    fake_api.put(OWN, "a", data="own", metadata={"namespace": "llm"})
+    fake_api.forbid(ALL)
+    async with watching(fake_api, CLAIMS, fallback="llm") as watched:
+        await until(lambda: fake_api.watches(OWN), "the own namespace is watched")
+        fake_api.end_watches()
+        await until(lambda: fake_api.requests.count(ALL) == 2, "all namespaces are tried again")
+        await until(lambda: fake_api.watches(OWN), "the own namespace is watched again")
+        assert fake_api.requests.count(OWN) == 1  # continued without a list
         assert watched.objects == {"llm/a": "own"}
-        api.put(ALL, "b", data="other", metadata={"namespace": "operator"})
-        api.forbidden.clear()
-        api.end_watches()
+        fake_api.put(ALL, "b", data="other", metadata={"namespace": "operator"})
+        fake_api.forbidden.clear()
+        fake_api.end_watches()
         await until(lambda: watched.objects == {"operator/b": "other"}, "all namespaces are read")
         assert not watched.collection.is_narrowed
 
 
-async def test_objects_of_all_namespaces_stay_in_effect_when_they_are_forbidden_later(api):
-    api.put(ALL, "a", data="all", metadata={"namespace": "operator"})
-    api.install(OWN)
-    async with watching(api, CLAIMS, fallback="llm") as watched:
-        await until(lambda: api.watches(ALL), "all namespaces are watched")
-        api.forbid(ALL)
+async def test_objects_of_all_namespaces_stay_in_effect_when_they_are_forbidden_later(fake_api):
+    fake_api.put(ALL, "a", data="all", metadata={"namespace": "operator"})
+    fake_api.install(OWN)
+    async with watching(fake_api, CLAIMS, fallback="llm") as watched:
+        await until(lambda: fake_api.watches(ALL), "all namespaces are watched")
+        fake_api.forbid(ALL)
         await until(lambda: watched.state is WatchState.FORBIDDEN, "they are forbidden")
         assert watched.objects == {"operator/a": "all"}
-        assert OWN not in api.requests
+        assert OWN not in fake_api.requests
 
 
-async def test_kind_that_is_forbidden_everywhere_is_tried_in_both_places_until_it_is_not(api):
-    api.put(OWN, "a", data="own", metadata={"namespace": "llm"})
-    api.forbid(ALL, OWN)
-    async with watching(api, CLAIMS, fallback="llm") as watched:
+async def test_kind_that_is_forbidden_everywhere_is_tried_in_both_places_until_it_is_not(fake_api):
+    fake_api.put(OWN, "a", data="own", metadata={"namespace": "llm"})
+    fake_api.forbid(ALL, OWN)
+    async with watching(fake_api, CLAIMS, fallback="llm") as watched:
         await watched.settled()
         assert watched.state is WatchState.FORBIDDEN
         assert watched.collection.title == "allocationclaims.inference.redhat.com"
-        api.forbidden.remove(OWN)
+        fake_api.forbidden.remove(OWN)
         await until(lambda: watched.objects == {"llm/a": "own"}, "the own namespace is read")
 
 
-async def test_objects_stay_in_effect_while_the_server_changes_to_another_version(api):
+async def test_objects_stay_in_effect_while_the_server_changes_to_another_version(fake_api):
     older, newer = (f"/apis/resource.k8s.io/{version}/resourceslices" for version in ("v1beta1", "v1"))
-    api.put(older, "a", data="x")
-    async with watching(api, SLICES) as watched:
-        await until(lambda: api.watches(older), "the older version is watched")
+    fake_api.put(older, "a", data="x")
+    async with watching(fake_api, SLICES) as watched:
+        await until(lambda: fake_api.watches(older), "the older version is watched")
         seen: list[Mapping[str, object]] = []
         watched.subscribe(lambda _: seen.append(dict(watched.objects)))
-        del api.collections[older]
-        api.put(newer, "a", data="y")
-        api.end_watches()
-        await until(lambda: api.watches(newer), "the newer version is watched")
+        del fake_api.collections[older]
+        fake_api.put(newer, "a", data="y")
+        fake_api.end_watches()
+        await until(lambda: fake_api.watches(newer), "the newer version is watched")
         assert seen == [{"a": "y"}]
 
 
-async def test_resource_of_an_unknown_kind_is_asked_of_the_server(api):
+async def test_resource_of_an_unknown_kind_is_asked_of_the_server(fake_api):
     resource = resource_of(ObjectKind("acme.io", "Rack", "v2"))
-    api.documents["/apis/acme.io/v2"] = {
-        "resources": [
-            {"name": "racks/status", "kind": "Rack", "namespaced": False},
-            {"name": "racks", "kind": "Rack", "namespaced": False},
-        ]
-    }
-    api.put("/apis/acme.io/v2/racks", "r1", data="x")
-    async with watching(api, resource, namespace="llm") as watched:
+    names = ("racks/status", "racks")
+    resources = [{"name": name, "kind": "Rack", "namespaced": False} for name in names]
+    fake_api.documents["/apis/acme.io/v2"] = {"resources": resources}
+    fake_api.put("/apis/acme.io/v2/racks", "r1", data="x")
+    async with watching(fake_api, resource, namespace="llm") as watched:
         await watched.first_list()
-        assert (watched.collection.title, watched.collection.namespace, watched.objects) == (
-            "racks.acme.io",
-            "",
-            {"r1": "x"},
-        )
+        assert (watched.collection.title, watched.collection.namespace) == ("racks.acme.io", "")
+        assert watched.objects == {"r1": "x"}
 
 
-async def test_version_of_an_unknown_kind_is_the_one_that_the_server_prefers(api):
+async def test_version_of_an_unknown_kind_is_the_one_that_the_server_prefers(fake_api):
     resource = resource_of(ObjectKind("acme.io", "Room"))
-    api.documents["/apis/acme.io"] = {"preferredVersion": {"groupVersion": "acme.io/v3", "version": "v3"}}
-    api.documents["/apis/acme.io/v3"] = {"resources": [{"name": "rooms", "kind": "Room", "namespaced": True}]}
-    api.put("/apis/acme.io/v3/namespaces/llm/rooms", "r1", data="x", metadata={"namespace": "llm"})
-    async with watching(api, resource, namespace="llm") as watched:
+    fake_api.documents["/apis/acme.io"] = {"preferredVersion": {"groupVersion": "acme.io/v3", "version": "v3"}}
+    fake_api.documents["/apis/acme.io/v3"] = {"resources": [{"name": "rooms", "kind": "Room", "namespaced": True}]}
+    fake_api.put("/apis/acme.io/v3/namespaces/llm/rooms", "r1", data="x", metadata={"namespace": "llm"})
+    async with watching(fake_api, resource, namespace="llm") as watched:
         await watched.first_list()
         assert watched.objects == {"llm/r1": "x"}
 
 
-async def test_unknown_kind_that_is_installed_later_is_read_then(api):
+async def test_unknown_kind_that_is_installed_later_is_read_then(fake_api):
     resource = resource_of(ObjectKind("", "Thing"))
-    api.documents["/api/v1"] = {"resources": [{"name": "nodes", "kind": "Node", "namespaced": False}]}
-    async with watching(api, resource) as watched:
+    fake_api.documents["/api/v1"] = {"resources": [{"name": "nodes", "kind": "Node", "namespaced": False}]}
+    async with watching(fake_api, resource) as watched:
         await watched.settled()
         assert (watched.state, watched.reason) == (WatchState.ABSENT, "/api/v1 has no Thing")
-        api.documents["/api/v1"] = {"resources": [{"name": "things", "kind": "Thing", "namespaced": False}]}
-        api.put("/api/v1/things", "t", data="x")
+        fake_api.documents["/api/v1"] = {"resources": [{"name": "things", "kind": "Thing", "namespaced": False}]}
+        fake_api.put("/api/v1/things", "t", data="x")
         await until(lambda: watched.objects == {"t": "x"}, "it is read")
 
 
-async def test_unreadable_answer_on_resources_is_tried_again(api):
+async def test_unreadable_answer_on_resources_is_tried_again(fake_api):
     resource = resource_of(ObjectKind("acme.io", "Rack", "v2"))
-    api.documents["/apis/acme.io/v2"] = "what?"
-    async with watching(api, resource) as watched:
+    fake_api.documents["/apis/acme.io/v2"] = "what?"
+    async with watching(fake_api, resource) as watched:
         await until(lambda: watched.state is WatchState.STALE, "the answer is of no use")
         assert watched.reason.startswith("the answer to /apis/acme.io/v2 is unreadable")
-        api.documents["/apis/acme.io/v2"] = {"resources": [{"name": "racks", "kind": "Rack"}]}
-        api.install("/apis/acme.io/v2/racks")
+        fake_api.documents["/apis/acme.io/v2"] = {"resources": [{"name": "racks", "kind": "Rack"}]}
+        fake_api.install("/apis/acme.io/v2/racks")
         await until(lambda: watched.state is WatchState.CURRENT, "it is read")
 
 

@@ -63,7 +63,7 @@ def test_versions_that_cannot_be_decoded_are_inputs_that_are_not_in_effect():
 
 
 def test_objects_are_those_of_a_file_without_those_that_files_have():
-    nodes = ObjectsOfKind(NODE, {"n1": decode_object({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})})
+    nodes = ObjectsOfKind(NODE, {"n1": decode_object(manifest("v1", "Node", "n1"))})
     state = taken(ClusterObjects(), nodes, changed({"gold": GOOD}, "gold"))
     key = ObjectKey("ome.io", "AcceleratorClass", "", "gold")
     assert {held.key for held in state.as_file().held} == {key, ObjectKey("", "Node", "", "n1")}

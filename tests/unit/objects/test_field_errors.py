@@ -4,6 +4,7 @@
 import pytest
 
 from tests.support.decoded_objects import decode
+from tests.support.kube.manifests import manifest
 
 QUANTITY = "write a number, with k, M, G, T, Ki, Mi, Gi or Ti if need be"
 
@@ -58,83 +59,65 @@ def test_object_without_name_or_metadata(accelerator_class):
     assert problem_of(bare) == "AcceleratorClass without a name is skipped: metadata is missing: add it"
 
 
-def test_bad_number_among_many_resources(node):
-    document = node(allocatable={"cpu": "96", "nvidia.com/gpu": "eight", "memory": "?"})
-    assert problem_of(document) == (
-        f"Node gpu-node-1 is skipped: status.allocatable[nvidia.com/gpu] is 'eight': {QUANTITY}"
-    )
-
-
-def slice_with(device: dict) -> dict:
-    spec = {"driver": "gpu.nvidia.com", "pool": {"name": "n"}, "devices": [{"name": "gpu-0"}, device]}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}
-
-
-@pytest.mark.parametrize(
-    ("device", "problem"),
-    [
-        ({}, "spec.devices[1].name is missing: add it"),
-        (
-            {"name": "gpu-1", "capacity": {"memory": {"value": "80GB"}}},
-            "spec.devices[1].capacity.memory.value is '80GB': write 80G, without the B",
-        ),
-        (
-            {"name": "gpu-1", "attributes": {"gpu.com/index": {"int": "one"}}},
-            "spec.devices[1].attributes[gpu.com/index].int is 'one': write a whole number",
-        ),
-        (
-            {"name": "gpu-1", "attributes": {"names": {"strings": "a,b"}}},
-            "spec.devices[1].attributes[names].strings is 'a,b': write a list",
-        ),
-    ],
-)
-def test_bad_device_of_a_resource_slice(device, problem):
-    assert problem_of(slice_with(device)) == f"ResourceSlice s is skipped: {problem}"
+def device(**fields: object) -> dict:
+    spec = {"driver": "gpu.nvidia.com", "pool": {"name": "n"}, "devices": [{"name": "gpu-0"}, fields]}
+    return manifest("resource.k8s.io/v1", "ResourceSlice", "s", spec=spec)
 
 
 def allocation_claim(spec: object) -> dict:
-    kind = {"apiVersion": "inference.redhat.com/v1alpha1", "kind": "AllocationClaim"}
-    return {**kind, "metadata": {"name": "c", "namespace": "das"}, "spec": spec}
+    return manifest("inference.redhat.com/v1alpha1", "AllocationClaim", "c", "das", spec=spec)
+
+
+def price(text: str) -> dict:
+    return manifest("v1", "ConfigMap", "accelerator-unit-costs", "wva", data={"A100": text})
+
+
+def node_with(**resources: str) -> dict:
+    return manifest("v1", "Node", "n", status={"allocatable": {"cpu": "96", **resources, "memory": "?"}})
+
+
+def taint_rule(**selector: str) -> dict:
+    spec = {"deviceSelector": selector, "taint": {"key": "k"}}
+    return manifest("resource.k8s.io/v1alpha3", "DeviceTaintRule", "r", spec=spec)
 
 
 @pytest.mark.parametrize(
-    ("spec", "problem"),
+    ("document", "problem"),
     [
-        (None, "spec is missing: add it"),
-        ("1g.5gb", "spec is not JSON: '1g.5gb': write a mapping, as YAML or as JSON"),
-        ('{"podRef": {}}', "spec.profile is missing: add it"),
-        ({"profile": "1g.5gb", "migPlacement": {"size": "one", "start": 0}}, "spec.migPlacement.size is 'one': "),
+        (device(), "spec.devices[1].name is missing: add it"),
+        (
+            device(name="gpu-1", capacity={"memory": {"value": "80GB"}}),
+            "spec.devices[1].capacity.memory.value is '80GB': write 80G, without the B",
+        ),
+        (
+            device(name="gpu-1", attributes={"gpu.com/index": {"int": "one"}}),
+            "spec.devices[1].attributes[gpu.com/index].int is 'one': write a whole number",
+        ),
+        (
+            device(name="gpu-1", attributes={"names": {"strings": "a,b"}}),
+            "spec.devices[1].attributes[names].strings is 'a,b': write a list",
+        ),
+        (allocation_claim(None), "spec is missing: add it"),
+        (allocation_claim("1g.5gb"), "spec is not JSON: '1g.5gb': write a mapping, as YAML or as JSON"),
+        (allocation_claim('{"podRef": {}}'), "spec.profile is missing: add it"),
+        (
+            allocation_claim({"profile": "1g.5gb", "migPlacement": {"size": "one", "start": 0}}),
+            "spec.migPlacement.size is 'one': write a whole number",
+        ),
+        (price("40"), "data.A100 is 40: write a mapping"),
+        (price("40 dollars"), "data.A100 is '40 dollars': write JSON such as '{\"cost\": \"40.00\"}'"),
+        (price('{"cost": "cheap"}'), f"data.A100.cost is 'cheap': {QUANTITY}"),
+        (node_with(**{"nvidia.com/gpu": "eight"}), f"status.allocatable[nvidia.com/gpu] is 'eight': {QUANTITY}"),
+        (
+            taint_rule(deviceClassName="gpu.nvidia.com"),
+            "spec.deviceSelector.deviceClassName is 'gpu.nvidia.com': select by driver, pool and device instead",
+        ),
     ],
 )
-def test_bad_spec_of_an_allocation_claim(spec, problem):
-    assert problem_of(allocation_claim(spec)).startswith(f"AllocationClaim das/c is skipped: {problem}")
-
-
-@pytest.mark.parametrize(
-    ("price", "problem"),
-    [
-        ("40", "data.A100 is 40: write a mapping"),
-        ("40 dollars", "data.A100 is '40 dollars': write JSON such as '{\"cost\": \"40.00\"}'"),
-        ('{"cost": "cheap"}', f"data.A100.cost is 'cheap': {QUANTITY}"),
-    ],
-)
-def test_bad_price(price, problem):
-    metadata = {"name": "accelerator-unit-costs", "namespace": "wva"}
-    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"A100": price}}
-    assert problem_of(document) == f"ConfigMap wva/accelerator-unit-costs is skipped: {problem}"
-
-
-def test_taint_rule_that_selects_by_class():
-    document = {
-        "apiVersion": "resource.k8s.io/v1alpha3",
-        "kind": "DeviceTaintRule",
-        "metadata": {"name": "r"},
-        "spec": {"deviceSelector": {"deviceClassName": "gpu.nvidia.com"}, "taint": {"key": "k"}},
-    }
-    assert problem_of(document) == (
-        "DeviceTaintRule r is skipped: spec.deviceSelector.deviceClassName is 'gpu.nvidia.com': "
-        "select by driver, pool and device instead"
-    )
+def test_object_of_another_kind_with_a_bad_field(document, problem):
+    metadata = document["metadata"]
+    name = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+    assert problem_of(document) == f"{document['kind']} {name} is skipped: {problem}"
 
 
 @pytest.mark.parametrize(

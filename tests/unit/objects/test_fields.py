@@ -57,9 +57,8 @@ def test_ome_18_service_is_checked_where_it_speaks_of_accelerators():
         "decoder": {"acceleratorOverride": {"polcy": "Cheapest"}},
         "canary": {"of a later version": True},
     }
-    found = unknown_fields(
-        manifest("ome.io/v1beta1", "InferenceService", "chat", spec=spec), ("ome.io", "InferenceService")
-    )
+    service = manifest("ome.io/v1beta1", "InferenceService", "chat", spec=spec)
+    found = unknown_fields(service, ("ome.io", "InferenceService"))
     assert [each.split(" is unknown")[0] for each in found] == [
         "spec.acceleratorSelctor",
         "spec.acceleratorSelector.nodeselector",
@@ -70,12 +69,9 @@ def test_ome_18_service_is_checked_where_it_speaks_of_accelerators():
 
 
 def test_ome_18_fields_of_a_configuration_by_class_are_checked_for_any_class():
-    formats = [
-        {"name": "safetensors", "acceleratorConfig": {"h100": {"minMemory": 3, "environmentOverride": {"A": "b"}}}}
-    ]
-    runtime = manifest(
-        "ome.io/v1beta1", "ServingRuntime", "a", spec={"supportedModelFormats": formats, "containers": []}
-    )
+    by_class = {"h100": {"minMemory": 3, "environmentOverride": {"A": "b"}}}
+    spec = {"supportedModelFormats": [{"name": "safetensors", "acceleratorConfig": by_class}], "containers": []}
+    runtime = manifest("ome.io/v1beta1", "ServingRuntime", "a", spec=spec)
     (found,) = unknown_fields(runtime, ("ome.io", "ServingRuntime"))
     assert found.startswith("spec.supportedModelFormats[].acceleratorConfig.h100.minMemory is unknown: ")
 

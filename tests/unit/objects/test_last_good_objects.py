@@ -10,7 +10,6 @@ import yaml
 from structlog.testing import capture_logs
 
 from epp.framework import ManualClock
-from epp.framework.files import UNCHANGED_SECONDS
 from epp.framework.plugin_status import InputProblem
 from epp.framework.registry import Registry
 from epp.hardware.tagger import AcceleratorTagger
@@ -45,12 +44,6 @@ class Objects:
         await self.source.look()
         return self.prices
 
-    async def look_twice(self) -> dict[str, str]:
-        """The same once more, after the time for which a version with much less must not change."""
-        await self.look()
-        self.clock.advance(UNCHANGED_SECONDS)
-        return await self.look()
-
     @property
     def prices(self) -> dict[str, str]:
         return {name: str(each.spec.cost.per_hour) for name, each in self.source.inventory.classes.items()}
@@ -73,6 +66,7 @@ def bad(name: str) -> dict:
 
 
 OPERATORS = "DoesNotExist, Exists, Gt, In, Lt, NotIn"
+TERMS = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Like"}]}]}
 BAD_FIELD = "spec.capabilities.memoryGB is '80GiB': write 80Gi, without the B"
 
 
@@ -127,17 +121,7 @@ async def test_object_with_a_bad_field_keeps_its_version_and_the_others_take_the
             "spec.discovery.dra.expression gives a STRING; it must give true or false",
         ),
         (
-            {
-                "discovery": {
-                    "affinity": {
-                        "nodeAffinity": {
-                            "requiredDuringSchedulingIgnoredDuringExecution": {
-                                "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Like"}]}]
-                            }
-                        }
-                    }
-                }
-            },
+            {"discovery": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}}},
             f"spec.discovery.affinity: zone: unknown operator 'Like'; write one of {OPERATORS}",
         ),
     ],
@@ -163,14 +147,8 @@ async def test_impossible_value_is_left_out_and_the_rest_of_the_new_version_coun
         ({"kind": "AcceleratorClass", "metadata": {"name": "a100"}}, "document 1"),
         ({"apiVersion": "ome.io/v1beta1", "metadata": {"name": "a100"}}, "document 1"),
         ({"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass"}, "AcceleratorClass without a name"),
-        (
-            {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": 100}},
-            "AcceleratorClass 100",
-        ),
-        (
-            {"apiVersion": "ome.io/v2", "kind": "AcceleratorClass", "metadata": {"name": "a100"}},
-            "AcceleratorClass a100",
-        ),
+        (manifest("ome.io/v1beta1", "AcceleratorClass", 100), "AcceleratorClass 100"),
+        (manifest("ome.io/v2", "AcceleratorClass", "a100"), "AcceleratorClass a100"),
         ({"apiVersion": "v1", "kind": "List", "items": {}}, "document 1"),
         ("a100", "document 1"),
     ],
@@ -182,13 +160,12 @@ async def test_document_that_may_be_an_object_which_is_missing_keeps_it(started,
 
 
 async def test_namespaces_and_kinds_tell_objects_of_one_name_apart(objects):
-    def claim(namespace: str, request: object) -> dict:
-        metadata = {"name": "gpu"} | ({"namespace": namespace} if namespace else {})
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": request}}
+    def pod(namespace: str | None, node: object) -> dict:
+        return manifest("v1", "Pod", "gpu", namespace, spec={"nodeName": node})
 
-    objects.write(claim("", "n1"), claim("llm", "n2"), priced("gpu", 1))
+    objects.write(pod(None, "n1"), pod("llm", "n2"), priced("gpu", 1))
     objects.start()
-    objects.write(claim("default", 7), claim("llm", "n4"), priced("gpu", 2))  # no namespace is `default`
+    objects.write(pod("default", 7), pod("llm", "n4"), priced("gpu", 2))  # no namespace is `default`
     await objects.look()
     nodes = {name: pod.spec.node_name for name, pod in objects.source.inventory.pods.items()}
     assert nodes == {"default/gpu": "n1", "llm/gpu": "n4"}
@@ -250,12 +227,9 @@ async def test_swapped_links_of_a_config_map_lose_nothing(tmp_path):
     first, second, broken = (yaml.safe_dump_all([priced("a100", price), priced("t4", 1)]) for price in (2, 3, "?"))
     mounted = ConfigMap(tmp_path, classes=first)
     objects.start(missingFileGracePeriod="0s")
-    mounted.update(classes=second)
-    assert await objects.look() == {"a100": "3", "t4": "1"}
-    mounted.update(classes=broken)
-    assert await objects.look() == {"a100": "3", "t4": "1"}
-    mounted.update(classes="{")
-    assert await objects.look() == {"a100": "3", "t4": "1"}
+    for version in (second, broken, "{"):
+        mounted.update(classes=version)
+        assert await objects.look() == {"a100": "3", "t4": "1"}
     mounted.update(classes=first)
     assert await objects.look() == {"a100": "2", "t4": "1"}
     assert objects.problems == {}

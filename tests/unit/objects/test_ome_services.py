@@ -197,9 +197,17 @@ def test_ome_17_preference_that_cannot_be_used_does_not_affect_the_others():
     )
 
 
-def test_ome_17_annotation_names_a_strategy_or_a_policy():
-    assert read_annotations({"ome.ai/selection-strategy": "cost"}).selection == Selection(policy="cost")
-    assert read_annotations({"ome.io/selection-strategy": "Cheapest"}).selection == Selection(policy="cheapest")
+@pytest.mark.parametrize(
+    ("annotations", "selection"),
+    [
+        ({"ome.ai/selection-strategy": "cost"}, Selection(policy="cost")),
+        ({"ome.io/selection-strategy": "Cheapest"}, Selection(policy="cheapest")),
+        ({"ome.ai/cost-threshold": "0.5"}, Selection(max_endpoint_cost_per_hour=0.5)),
+        ({"ome.io/cost-threshold": "2", "ome.ai/cost-threshold": "9"}, Selection(max_endpoint_cost_per_hour=2.0)),
+    ],
+)
+def test_ome_7_ome_17_annotations_name_a_strategy_a_policy_or_a_threshold_for_whole_endpoints(annotations, selection):
+    assert read_annotations(annotations).selection == selection
 
 
 @pytest.mark.parametrize("kind", ["InferenceService", "ServingRuntime", "ClusterServingRuntime"])
@@ -235,12 +243,16 @@ def test_ome_5_a_value_that_cannot_be_used_is_said_and_the_rest_counts(constrain
     assert found.selection == rest
 
 
-def test_ome_5_a_policy_or_a_shape_that_is_none_is_said():
-    assert read_selector({"policy": "Fastest"}, "spec").faults == (
-        "spec.policy is 'Fastest': use BestFit, Cheapest, MostCapable or FirstAvailable",
-    )
-    assert read_selector(["h100"], "spec").faults == ("spec is ['h100']: write a mapping",)
-    assert read_selector({"constraints": 7}, "spec").faults == ("spec.constraints is 7: write a mapping",)
+@pytest.mark.parametrize(
+    ("selector", "fault"),
+    [
+        ({"policy": "Fastest"}, "spec.policy is 'Fastest': use BestFit, Cheapest, MostCapable or FirstAvailable"),
+        (["h100"], "spec is ['h100']: write a mapping"),
+        ({"constraints": 7}, "spec.constraints is 7: write a mapping"),
+    ],
+)
+def test_ome_5_a_policy_or_a_shape_that_is_none_is_said(selector, fault):
+    assert read_selector(selector, "spec").faults == (fault,)
 
 
 @pytest.mark.parametrize("text", ["-2", "abc", "nan", "inf", "", "$4"])
@@ -250,12 +262,6 @@ def test_ome_7_a_threshold_that_is_no_price_is_said_and_ignored(text):
         f"metadata.annotations[ome.io/cost-threshold] is {text!r}: write US dollars an hour, such as 0.5",
     )
     assert found.selection == Selection(classes=("h100",))
-
-
-def test_ome_7_a_threshold_is_for_whole_endpoints_and_has_an_alias():
-    assert read_annotations({"ome.ai/cost-threshold": "0.5"}).selection == Selection(max_endpoint_cost_per_hour=0.5)
-    both = {"ome.io/cost-threshold": "2", "ome.ai/cost-threshold": "9"}
-    assert read_annotations(both).selection == Selection(max_endpoint_cost_per_hour=2.0)
 
 
 def test_ome_11_classes_that_there_are_not_are_said_one_by_one():
@@ -295,50 +301,42 @@ def test_ome_11_class_of_a_configuration_that_there_is_not_is_said_with_the_near
     assert "did you mean 'acceleratorConfigurations'?" in unknown
 
 
-def configured(**classes):
-    """The faults of a runtime with this configuration for each class."""
+STARTED = {
+    "tensorParallelismOverride": {"tensorParallelSize": 4, "pipelineParallelSize": 1, "dataParallelSize": 2},
+    "runtimeArgsOverride": ["--enable-x"],
+    "environmentOverride": {"A": "b"},
+}
+"""What is said of the start of servers is right."""
+WRITE_THE_REQUIREMENT = "write the requirement of the model as spec.acceleratorRequirements.minMemory"
+WRITE_A_NUMBER = "write a whole number of at least 1"
+
+
+def parallel(size: object) -> dict:
+    return {"tensorParallelismOverride": {"tensorParallelSize": size}}
+
+
+@pytest.mark.parametrize(
+    ("classes", "faults"),
+    [
+        ({"h100": STARTED}, []),
+        (
+            {"h100": {"minMemoryPerBillionParams": 2}},
+            [f"[h100].minMemoryPerBillionParams is 2, and bounds no request: {WRITE_THE_REQUIREMENT}"],
+        ),
+        ({"h100": {}, "H100": {}}, ["[H100] is the same class as 'h100': write it once"]),
+        ({"h100": 3}, ["[h100] is 3: write a mapping"]),
+        ({"h100": {"tensorParallelismOverride": []}}, ["[h100].tensorParallelismOverride is []: write a mapping"]),
+        *(
+            ({"a": parallel(size)}, [f"[a].tensorParallelismOverride.tensorParallelSize is {size!r}: {WRITE_A_NUMBER}"])
+            for size in (0, -4, "4", 1.5, True)
+        ),
+    ],
+)
+def test_ome_3_configuration_of_a_class_that_has_no_effect_is_said(classes, faults):
     document = yaml.safe_load(RUNTIME)
     document["spec"]["supportedModelFormats"] = [{"name": "safetensors", "acceleratorConfig": classes}]
-    return [
-        fault.removeprefix("spec.supportedModelFormats[0].") for fault in decode_object(document).configuration_faults
-    ]
-
-
-def test_ome_3_bound_by_size_of_the_model_is_said_to_have_no_effect():
-    (fault,) = configured(h100={"minMemoryPerBillionParams": 2})
-    assert fault == (
-        "acceleratorConfig[h100].minMemoryPerBillionParams is 2, and bounds no request: write "
-        "the requirement of the model as spec.acceleratorRequirements.minMemory"
-    )
-
-
-def test_ome_configuration_of_the_start_of_servers_is_nothing_to_say():
-    started = {
-        "tensorParallelismOverride": {"tensorParallelSize": 4, "pipelineParallelSize": 1, "dataParallelSize": 2},
-        "runtimeArgsOverride": ["--enable-x"],
-        "environmentOverride": {"A": "b"},
-    }
-    assert configured(h100=started) == []
-
-
-@pytest.mark.parametrize("size", [0, -4, "4", 1.5, True])
-def test_ome_parallelism_that_cannot_be_is_said(size):
-    (fault,) = configured(h100={"tensorParallelismOverride": {"tensorParallelSize": size}})
-    assert fault == (
-        f"acceleratorConfig[h100].tensorParallelismOverride.tensorParallelSize is {size!r}: write a whole number of at "
-        "least 1"
-    )
-
-
-def test_ome_class_that_is_configured_twice_is_said():
-    assert configured(h100={}, H100={}) == ["acceleratorConfig[H100] is the same class as 'h100': write it once"]
-
-
-def test_ome_configuration_of_another_shape_is_said():
-    assert configured(h100=3, a100={"tensorParallelismOverride": []}) == [
-        "acceleratorConfig[h100] is 3: write a mapping",
-        "acceleratorConfig[a100].tensorParallelismOverride is []: write a mapping",
-    ]
+    found = decode_object(document).configuration_faults
+    assert [fault.removeprefix("spec.supportedModelFormats[0].acceleratorConfig") for fault in found] == faults
 
 
 def test_faults_of_configurations_are_bounded_and_the_runtime_stays_in_effect():

@@ -78,11 +78,7 @@ def trace() -> ListTrace:
 
 def figures(pickers: int, share_seconds: float | None, objectives: str, servers: Fleet) -> Figures:
     options = ReplayOptions(
-        pickers=pickers,
-        share_seconds=share_seconds,
-        objects=(objectives,),
-        regret_every=0,
-        report_seconds=SECONDS,
+        pickers=pickers, share_seconds=share_seconds, objects=(objectives,), regret_every=0, report_seconds=SECONDS
     )
     simulation = Simulation(load_text(CONFIG, "test"), servers, TraceTraffic(trace()), options)
     return judged(simulation.run(lambda _: False))  # it ends with the last arrival
