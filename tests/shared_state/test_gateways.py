@@ -25,12 +25,12 @@ plugins:
 PROMPT = "one of many equal beginnings " * 400
 
 
-async def healthy(gateway: Gateway, *, connected: bool) -> None:
-    async def is_so() -> bool:
-        state = (await gateway.health())[1]["shared_state"]
-        return state["connected"] is connected and ("problem" in state) is not connected
+async def healthy(*gateways: Gateway, connected: bool) -> None:
+    async def are_so() -> bool:
+        states = [(await each.health())[1]["shared_state"] for each in gateways]
+        return all(each["connected"] is connected and ("problem" in each) is not connected for each in states)
 
-    await until(is_so, f"/healthz says whether the state is shared: {connected}")
+    await until(are_so, f"/healthz says whether the state is shared: {connected}")
 
 
 async def grown(gateway: Gateway, counter: str) -> None:
@@ -63,8 +63,7 @@ async def test_prompt_finds_its_cache_through_the_other_picker_and_no_request_ne
         pool = pool_of(sims)
         flags = (f"--endpoints={pool}", f"--shared-state={shared.url}")
         one, other = [await stack.enter_async_context(gateway_of(*flags)) for _ in range(2)]
-        await healthy(one, connected=True)
-        await healthy(other, connected=True)
+        await healthy(one, other, connected=True)
         for number in range(6):
             prompt = f"{number} {PROMPT}"
             first = await ask(one, prompt)
@@ -74,14 +73,12 @@ async def test_prompt_finds_its_cache_through_the_other_picker_and_no_request_ne
         async with load_on(one.url) as here, load_on(other.url) as there:
             await here.answered_after(time.monotonic())
             shared.kill()
-            await healthy(one, connected=False)
-            await healthy(other, connected=False)
+            await healthy(one, other, connected=False)
             moment = time.monotonic()
             await here.answered_after(moment)
             await there.answered_after(moment)
             shared.start()
-            await healthy(one, connected=True)
-            await healthy(other, connected=True)
+            await healthy(one, other, connected=True)
             moment = time.monotonic()
             await here.answered_after(moment)
             await there.answered_after(moment)
@@ -100,8 +97,7 @@ async def test_tokens_of_a_tenant_count_at_all_pickers(server, tmp_path):
         pool = pool_of({"a": await stack.enter_async_context(running(FAST))})
         flags = (f"--config-file={config}", f"--endpoints={pool}", f"--shared-state={shared.url}")
         gateways = [await stack.enter_async_context(gateway_of(*flags)) for _ in range(3)]
-        for gateway in gateways:
-            await healthy(gateway, connected=True)
+        await healthy(*gateways, connected=True)
         body = {"model": MODEL, "prompt": "Hi", "max_tokens": 100, "ignore_eos": True}
         async with aiohttp.ClientSession(headers={"x-llm-d-inference-fairness-id": "team-a"}) as http:
             async with http.post(f"{gateways[0].url}/v1/completions", json=body) as response:

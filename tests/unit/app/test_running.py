@@ -261,7 +261,7 @@ async def test_ocm_15_worker_reads_no_hub_and_no_objects_for_tags(ask, watched, 
         await supervisor.stop()
 
 
-MANY = 300
+MANY = 150
 
 
 def hosts(first: int) -> list[str]:

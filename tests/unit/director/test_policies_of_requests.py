@@ -122,9 +122,9 @@ def test_parser_of_an_api_without_models_rewrites_none(parser):
 def test_requests_are_shared_out_by_weight_and_alike_for_alike_seeds():
     policies = PoolPolicies(exact={"m": to("a", "b", weights=(1, 3))})
     first, again = World(policies), World(policies)
-    models = [first.request().model for _ in range(4000)]
-    assert models == [again.request().model for _ in range(4000)]
-    assert 2850 < Counter(models)["b"] < 3150  # 3000 expected, with a standard deviation of 27
+    models = [first.request().model for _ in range(1000)]
+    assert models[:100] == [again.request().model for _ in range(100)]
+    assert 680 < Counter(models)["b"] < 820  # 750 expected, with a standard deviation of 14
 
 
 def test_choice_of_a_model_does_not_depend_on_other_random_choices_of_the_request():

@@ -16,6 +16,8 @@ from epp.lab.gateway.settings import (
 )
 from epp.runtime.addresses import HostPort
 
+FAIL_OPEN = {"failure_mode": FailureMode.FAIL_OPEN, "cluster_type": ClusterType.OVERRIDE_HOST}
+
 
 def test_address_forms():
     assert parse_address("127.0.0.1:9002", setting="any") == HostPort("127.0.0.1", 9002)
@@ -40,14 +42,7 @@ def test_address_forms():
         ({"message_timeout_seconds": 3601.0}, "message_timeout_seconds: 3601.0 is more than Envoy accepts: 3600"),
         ({"eds_file": Path("endpoints.json")}, "eds_file: 'endpoints.json' is not an absolute path"),
         ({"failure_mode": FailureMode.FAIL_OPEN}, "choose cluster type override-host"),
-        (
-            {
-                "failure_mode": FailureMode.FAIL_OPEN,
-                "cluster_type": ClusterType.OVERRIDE_HOST,
-                "response_body_mode": BodyMode.FULL_DUPLEX_STREAMED,
-            },
-            "choose BUFFERED and STREAMED",
-        ),
+        ({**FAIL_OPEN, "response_body_mode": BodyMode.FULL_DUPLEX_STREAMED}, "choose BUFFERED and STREAMED"),
     ],
 )
 def test_unusable_setting_is_named(values, says):
@@ -59,9 +54,7 @@ def test_unusable_setting_is_named(values, says):
 def test_failure_mode_chooses_the_body_modes_that_are_not_set():
     closed = GatewaySettings(request_body_mode=BodyMode.BUFFERED)
     assert closed.body_modes == (BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
-    opened = GatewaySettings(
-        failure_mode=FailureMode.FAIL_OPEN, cluster_type=ClusterType.OVERRIDE_HOST, response_body_mode=BodyMode.NONE
-    )
+    opened = GatewaySettings(**FAIL_OPEN, response_body_mode=BodyMode.NONE)
     assert opened.body_modes == (BodyMode.BUFFERED, BodyMode.NONE)
 
 

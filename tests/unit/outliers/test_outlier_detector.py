@@ -128,13 +128,6 @@ def test_never_more_than_the_limit_are_ejected():
     assert world.counts["spared", Failure.CONNECTION] == 2
 
 
-def test_only_endpoint_is_never_ejected():
-    world = World(1)
-    world.lose_connections(0, 10)
-    assert world.ejected == set()
-    assert world.used == {"e0"}
-
-
 def test_where_all_are_avoided_none_is():
     world = World(3)
     for number in range(3):
@@ -214,6 +207,9 @@ def test_endpoint_returns_that_was_ejected_before_another_one_failed_as_well():
 
 def test_only_endpoint_that_fails_is_used_and_told_of():
     world = World(1)
+    world.lose_connections(0, 10)
+    assert (world.ejected, world.used) == (set(), {"e0"})
+    world.memory.succeeded(world.pool[0])
     world.fail(0, Failure.SERVER, times=5)
     assert world.ejected == set()
     assert world.memory.failing == {

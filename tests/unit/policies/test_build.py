@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from epp.kube.objects.decode import versions_in
 from epp.routing.director.pipeline import PoolPolicies, Rewrite
 from epp.routing.policies import BuiltPolicies, PoolIdentity, build_policies
+from tests.support.kube.manifests import manifest
 
 CURRENT = "llm-d.ai/v1alpha2"
 LEGACY = "inference.networking.x-k8s.io/v1alpha2"
@@ -18,21 +19,12 @@ ANY_POOL = PoolIdentity()
 
 
 def objective(name: str, priority: int | None = None, *, api: str = CURRENT, pool: object = None, **metadata) -> dict:
-    return {
-        "apiVersion": api,
-        "kind": "InferenceObjective",
-        "metadata": {"name": name, **metadata},
-        "spec": {"priority": priority, "poolRef": pool},
-    }
+    spec = {"priority": priority, "poolRef": pool}
+    return manifest(api, "InferenceObjective", name, metadata=metadata, spec=spec)
 
 
-def rewrite(name: str, *rules: object, api: str = CURRENT, pool: object = None, **metadata) -> dict:
-    return {
-        "apiVersion": api,
-        "kind": "InferenceModelRewrite",
-        "metadata": {"name": name, **metadata},
-        "spec": {"poolRef": pool, "rules": list(rules)},
-    }
+def rewrite(name: str, *rules: object, **metadata) -> dict:
+    return manifest(CURRENT, "InferenceModelRewrite", name, metadata=metadata, spec={"rules": list(rules)})
 
 
 def rule(*models: str, to: Mapping[str, int | None]) -> dict:

@@ -60,11 +60,8 @@ class World:
 
     async def is_in(self, state: WatchState, path: str) -> None:
         group = path.split("/")[2]
-        watches = [
-            each
-            for each in self.cluster.watches
-            if each.collection.title.startswith(f"inferencemodelrewrites.{group} ")
-        ]
+        title = f"inferencemodelrewrites.{group} "
+        watches = [each for each in self.cluster.watches if each.collection.title.startswith(title)]
         await until(lambda: [each.state for each in watches] == [state], f"rewrites of {group} are {state}")
 
 
@@ -140,15 +137,6 @@ async def test_legacy_kind_counts_on_while_it_is_not_known_whether_the_current_o
     await until(lambda: world.target != "blue", "the change has effect")
     assert world.target == "green"
     assert {policies.rewrite_of("canary") is None for policies in world.applied} == {False}
-
-
-async def test_policies_stay_while_the_api_server_is_away(world):
-    world.rewrite(REWRITES, "r", "blue")
-    await world.start()
-    world.api.is_away = True
-    world.api.end_watches()
-    await world.is_in(WatchState.STALE, REWRITES)
-    assert world.target == "blue"
 
 
 async def test_version_with_an_invalid_rule_leaves_the_one_before_in_effect(world):

@@ -11,27 +11,21 @@ from structlog.testing import capture_logs
 from epp.framework import ConfigurationError, ManualClock
 from epp.routing.policies import PolicyFiles
 from tests.support.config_files import replace
+from tests.support.kube import manifests
+from tests.support.kube.manifests import manifest
 
-GRACE_SECONDS = 300.0
-CURRENT, LEGACY = "llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2"
+CURRENT = "llm-d.ai/v1alpha2"
 
 
-def objective(name: str, priority: object, api: str = CURRENT, pool: str = "pool") -> dict:
+def objective(name: str, priority: object, pool: str = "pool") -> dict:
     spec = {"priority": priority, "poolRef": {"name": pool}}
-    return {"apiVersion": api, "kind": "InferenceObjective", "metadata": {"name": name}, "spec": spec}
+    return manifest(CURRENT, "InferenceObjective", name, spec=spec)
 
 
-def rewrite(name: str, *targets: Mapping[str, object]) -> dict:
+def rewrite(name: str, *targets: Mapping[str, int | None]) -> dict:
     """A rewrite with a rule for each mapping: for the model `m0`, `m1` and so on, the weights of others."""
-    rules = [
-        {
-            "matches": [{"model": {"value": f"m{index}"}}],
-            "targets": [{"modelRewrite": model, "weight": weight} for model, weight in each.items()],
-        }
-        for index, each in enumerate(targets)
-    ]
-    spec = {"poolRef": {"name": "pool"}, "rules": rules}
-    return {"apiVersion": CURRENT, "kind": "InferenceModelRewrite", "metadata": {"name": name}, "spec": spec}
+    rules = [manifests.rule(f"m{index}", **each) for index, each in enumerate(targets)]
+    return manifests.rewrite(name, pool="pool", rules=rules)
 
 
 class World:
@@ -59,8 +53,8 @@ def problems(files: PolicyFiles) -> dict[str, str]:
 
 
 def test_objects_of_other_kinds_are_ignored_even_if_they_are_broken(world):
-    pool = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "p"}}
-    node = {"apiVersion": "v2", "kind": "Node", "metadata": {"name": "n"}}
+    pool = manifest("inference.networking.k8s.io/v1", "InferencePool", "p")
+    node = manifest("v2", "Node", "n")
     files = world.start(objective("batch", -1), pool, node, {"apiVersion": "apps/v1", "kind": "Deployment"})
     assert files.policies.priorities == {"batch": -1}
     assert problems(files) == {}

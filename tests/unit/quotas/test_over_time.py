@@ -14,6 +14,13 @@ SECONDS = "total.max.deviceSecondsPerDay"
 DOLLARS = "total.max.dollarsPerDay"
 
 
+def spend_all(desk: Desk, seconds: float = 100) -> None:
+    begun = desk.take()
+    desk.clock.advance(seconds)
+    begun.release()
+    assert isinstance(desk.take(), Blocked)
+
+
 def test_tf_9_tokens_of_a_minute_come_back_as_it_passes():
     desk = Desk(tokens_per_minute=600)  # 10 a second
     desk.take(prompt=500, output=100).release()
@@ -37,10 +44,15 @@ def test_a_request_fits_at_the_moment_that_it_was_told():
             assert isinstance(desk.take(prompt=97, output=0), Reservation)
 
 
-def test_the_charge_is_corrected_by_what_the_model_server_counted():
+@pytest.mark.parametrize(
+    ("end", "charged"),
+    [({"used": usage(90, 10)}, 100), ({}, 300), ({"unserved": True}, 0)],
+    ids=["usage", "no usage", "no server has seen it"],
+)
+def test_the_charge_is_corrected_by_what_the_model_server_counted(end, charged):
     desk = Desk(tokens_per_minute=600)
-    desk.take(prompt=100, output=400).release(usage(90, 10))  # 200 were expected of the answer
-    assert desk.used(MINUTE) == 100
+    desk.take(prompt=100, output=400).release(end.pop("used", None), **end)  # 200 are expected of the answer
+    assert desk.used(MINUTE) == charged
 
 
 def test_an_answer_that_is_longer_than_expected_makes_a_debt_of_five_minutes_at_most():
@@ -55,14 +67,6 @@ def test_an_answer_that_is_longer_than_expected_makes_a_debt_of_five_minutes_at_
     assert desk.take(prompt=600, output=0).retry_after_seconds == 300
     desk.clock.advance(300)
     assert isinstance(desk.take(prompt=600, output=0), Reservation)
-
-
-def test_without_usage_the_expected_charge_stays_but_for_what_no_server_has_seen():
-    desk = Desk(tokens_per_minute=600)
-    desk.take(prompt=100, output=50).release()
-    assert desk.used(MINUTE) == 150
-    desk.take(prompt=100, output=50).release(unserved=True)
-    assert desk.used(MINUTE) == 150
 
 
 def test_a_minutes_use_stays_under_another_limit_and_drains_at_the_new_one():
@@ -101,9 +105,7 @@ def test_tf_9_dollars_are_the_price_of_the_endpoint_for_that_time():
 
 def test_a_budget_that_is_used_up_is_there_again_at_midnight():
     desk = Desk(device_seconds_per_day=100, endpoints=[tag()])
-    begun = desk.take()
-    desk.clock.advance(100)
-    begun.release()
+    spend_all(desk)
     blocked = desk.take()
     assert (blocked.breach.key, blocked.retry_after_seconds) == (SECONDS, 86_300)
     assert blocked.until == desk.clock.now() + 86_300
@@ -142,10 +144,7 @@ def test_what_was_expected_of_a_request_counts_no_more_once_it_has_ended():
 def test_a_tenant_whose_mean_request_takes_more_than_a_budget_has_one_a_day():
     desk = Desk(device_seconds_per_day=100, endpoints=[tag()])
     for _ in range(3):
-        begun = desk.take()
-        desk.clock.advance(150)
-        begun.release()
-        assert isinstance(desk.take(), Blocked)
+        spend_all(desk, 150)
         desk.clock.advance(86_400)
 
 
@@ -160,13 +159,6 @@ def test_a_request_that_lasts_past_midnight_is_charged_to_both_days():
     begun.release()
     assert desk.used(SECONDS) == 11
     assert begun.spent.device_seconds == 40
-
-
-def spend_all(desk):
-    begun = desk.take()
-    desk.clock.advance(100)
-    begun.release()
-    assert isinstance(desk.take(), Blocked)
 
 
 def test_a_clock_that_is_set_back_gives_no_budget_anew():
@@ -186,16 +178,6 @@ def test_a_clock_that_was_a_year_ahead_for_a_moment_stops_no_budget_for_good():
     assert isinstance(desk.take(), Blocked)
     desk.clock.advance(25 * 3600)
     assert isinstance(desk.take(), Reservation)
-
-
-def test_a_day_that_begins_again_by_the_clock_of_an_hour_ago_gives_no_budget_anew():
-    desk = Desk(device_seconds_per_day=100, endpoints=[tag()])
-    desk.clock.wall = MIDNIGHT + 86_400 - 50
-    spend_all(desk)  # past midnight all of it counts for the day after
-    desk.clock.wall -= 3600
-    assert isinstance(desk.take(), Blocked)
-    desk.clock.advance(3600)
-    assert isinstance(desk.take(), Blocked)
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from(["enter", "leave", "settle", "wait"]), st.integers(0, 9)), max_size=60)

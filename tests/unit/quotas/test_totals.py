@@ -64,11 +64,8 @@ def test_tf_9_vector_of_tensorfusion_ninety_more_tflops_fit_and_ninety_two_do_no
     assert list(desk.quotas.fitting(desk.request(), desk.pool)) == [False, False, True, False]
     blocked = desk.take(slot=3)
     assert isinstance(blocked, Blocked)
-    assert (blocked.breach.key, blocked.breach.requested, blocked.breach.limit) == (
-        "total.max.tflops.request",
-        502,
-        500,
-    )
+    assert blocked.breach.key == "total.max.tflops.request"
+    assert (blocked.breach.requested, blocked.breach.limit) == (502, 500)
     assert isinstance(desk.take(slot=2), Reservation)
     assert desk.used("total.max.tflops.request") == 500
 
@@ -141,9 +138,8 @@ def test_an_answer_without_a_limit_counts_as_long_as_the_mean_one_of_the_tenant(
     desk.take(prompt=10, output=None).release(usage(10, 60))
     desk.take(prompt=10, output=None)
     desk.take("b")
-    assert (
-        desk.used("total.max.tokens") == 60
-    )  # of the first answers the mean is 50; without an account it would be 200
+    # of the first answers the mean is 50; without an account it would be 200
+    assert desk.used("total.max.tokens") == 60
 
 
 def test_the_mean_answer_of_an_idle_tenant_is_forgotten_after_a_while():

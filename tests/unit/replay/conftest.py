@@ -3,6 +3,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,14 @@ def fleet(*presets: str | SimProfile) -> Fleet:
         name = preset if isinstance(preset, str) else profile.name
         servers.append(Server(Endpoint(f"s{number}", f"10.0.0.{number + 1}", 8000), profile, 1.0, name))
     return Fleet(tuple(servers))
+
+
+def with_roles(servers: Fleet, *roles: str) -> Fleet:
+    """Return these servers with the roles of disaggregated serving."""
+    labelled = (
+        replace(one.endpoint, labels={"llm-d.ai/role": role}) for one, role in zip(servers.servers, roles, strict=True)
+    )
+    return Fleet(tuple(replace(one, endpoint=each) for one, each in zip(servers.servers, labelled, strict=True)))
 
 
 def config(text: str) -> LoadedConfig:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from epp.config.load import sample_texts
-from epp.framework import Endpoint
 from epp.framework.accelerators.tag import AcceleratorDeclaration
 from epp.lab.replay.comparison import Difference, compare
-from epp.lab.replay.fleet import JITTER_SECONDS, Fleet, ReplayOptions, Server
+from epp.lab.replay.fleet import JITTER_SECONDS, Fleet, ReplayOptions
 from epp.lab.replay.jobs import replay
 from epp.lab.replay.outcome import Status
 from epp.lab.replay.simulation import Simulation
@@ -22,7 +21,7 @@ from epp.lab.replay.summary import Targets, groups, summarise
 from epp.lab.replay.traffic import TraceTraffic
 from epp.lab.sim.profile import PRESETS
 from epp.lab.traces.trace import TraceRequest
-from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests
+from tests.unit.replay.conftest import BLOCK, ListTrace, config, fleet, requests, with_roles
 
 HOP = 0.001
 _PRECISE = """\
@@ -62,13 +61,8 @@ def test_times_of_replays_in_which_all_is_refused_have_no_difference():
 
 
 def test_a_prefix_is_computed_once_and_found_by_the_picker():
-    blocks = tuple(range(20))
-    trace = ListTrace(
-        [
-            TraceRequest(at=float(number), prompt_tokens=20 * BLOCK + 10, output_tokens=2, blocks=blocks)
-            for number in range(6)
-        ]
-    )
+    request = TraceRequest(at=0.0, prompt_tokens=20 * BLOCK + 10, output_tokens=2, blocks=tuple(range(20)))
+    trace = ListTrace([msgspec.structs.replace(request, at=float(number)) for number in range(6)])
     outcome = replay(config("prefix-heavy"), fleet("a100", "a100", "a100"), trace, ReplayOptions())
     assert outcome.columns.cached_tokens.tolist() == [0, *[20 * BLOCK] * 5]
     assert len(set(outcome.columns.server.tolist())) == 1
@@ -101,12 +95,9 @@ def test_a_prompt_longer_than_the_context_is_refused_by_the_server():
 
 
 def test_roles_split_prompt_and_answer():
-    servers = [
-        replace(server, endpoint=replace(server.endpoint, labels={"llm-d.ai/role": role}))
-        for server, role in zip(fleet("a100", "a100").servers, ("prefill", "decode"), strict=True)
-    ]
+    servers = with_roles(fleet("a100", "a100"), "prefill", "decode")
     trace = ListTrace([TraceRequest(at=0.0, prompt_tokens=4000, output_tokens=11)])
-    outcome = replay(config("prefill-decode"), Fleet(tuple(servers)), trace, ReplayOptions())
+    outcome = replay(config("prefill-decode"), servers, trace, ReplayOptions())
     assert outcome.columns.server.tolist() == [1]
     # 4,000 tokens here; there the last one, and ten steps
     assert outcome.busy_seconds == pytest.approx([4000 / 7800, 1 / 7800 + 10 * 0.0147])
@@ -114,15 +105,10 @@ def test_roles_split_prompt_and_answer():
 
 def test_engines_for_prompts_and_for_answers_publish_what_they_store():
     text = sample_texts()["prefill-decode"].replace("- type: prefix-cache-scorer\n", _PRECISE, 1)
-    servers = [
-        replace(server, endpoint=replace(server.endpoint, labels={"llm-d.ai/role": role}))
-        for server, role in zip(fleet(*["a100"] * 3).servers, ("prefill", "prefill", "decode"), strict=True)
-    ]
-    same = [
-        TraceRequest(at=float(number), prompt_tokens=40 * BLOCK, output_tokens=5, blocks=tuple(range(40)))
-        for number in range(2)
-    ]
-    outcome = replay(config(text), Fleet(tuple(servers)), ListTrace(same), ReplayOptions())
+    servers = with_roles(fleet(*["a100"] * 3), "prefill", "prefill", "decode")
+    same = TraceRequest(at=0.0, prompt_tokens=40 * BLOCK, output_tokens=5, blocks=tuple(range(40)))
+    trace = ListTrace([same, msgspec.structs.replace(same, at=1.0)])
+    outcome = replay(config(text), servers, trace, ReplayOptions())
     # all blocks but that of the last token, which is always computed
     assert outcome.columns.cached_tokens.tolist() == [0, 40 * BLOCK - 16]
     # the second prompt is known at the server of answers, and no longer worth a server of its own
@@ -149,9 +135,8 @@ class Checked(Simulation):
 
     def outcome(self):
         (reader,) = self._replicas[0].kv_event_readers
-        self.checks = {
-            each.labels: each.value for each in reader.samples if each.metric.name.startswith("prefix_check")
-        }
+        checks = (each for each in reader.samples if each.metric.name.startswith("prefix_check"))
+        self.checks = {each.labels: each.value for each in checks}
         return super().outcome()
 
 
@@ -312,22 +297,17 @@ def test_ome_19_spread_of_pace_is_that_of_the_answers_of_a_session():
 
 def test_ome_19_sessions_that_keep_their_class_have_a_steadier_pace():
     classes = ("h100", "h100", "a100", "a100", "t4", "t4")
+    declared = [AcceleratorDeclaration(accelerator_class=name) for name in classes]
     servers = tuple(
-        Server(
-            Endpoint(f"s{n}", f"10.0.0.{n}", 8000, accelerator=AcceleratorDeclaration(accelerator_class=name)),
-            PRESETS[name],
-            1.0,
-            name,
-        )
-        for n, name in enumerate(classes)
+        replace(server, endpoint=replace(server.endpoint, accelerator=each))
+        for server, each in zip(fleet(*classes).servers, declared, strict=True)
     )
     # forty chats; nothing of their prompts is cached, so that only the session tells where they were
-    trace = ListTrace(
-        [
-            TraceRequest(at=n * 0.02, prompt_tokens=300, output_tokens=100 + n % 7 * 20, session=f"s{n % 40}")
-            for n in range(1200)
-        ]
+    requests_of_chats = (
+        TraceRequest(at=n * 0.02, prompt_tokens=300, output_tokens=100 + n % 7 * 20, session=f"s{n % 40}")
+        for n in range(1200)
     )
+    trace = ListTrace([*requests_of_chats])
     spreads = []
     for seconds in (0, 1):
         text = sample_texts()["adaptive"].replace("delayWeight:", f"classStickinessSeconds: {seconds}, delayWeight:")

@@ -88,17 +88,18 @@ async def test_response_is_streamed_as_events(client):
     async for event in await client.responses.create(model="agent-8b", input="Hello", stream=True):
         kinds.append(event.type)
         text += event.delta if event.type == "response.output_text.delta" else ""
-    assert kinds[:4] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
+    begin, end = kinds[:4], kinds[-4:]
+    assert [kind.removeprefix("response.") for kind in begin] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
     ]
-    assert kinds[-4:] == [
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.completed",
+    assert [kind.removeprefix("response.") for kind in end] == [
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
     ]
     assert event.response.output_text == text
     assert event.response.usage.output_tokens == kinds.count("response.output_text.delta")

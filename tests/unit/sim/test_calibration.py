@@ -33,13 +33,10 @@ class VirtualServer:
         self.batches -= 1
         if self.batches < 0:
             raise ServerError("the server is gone")
+        cached = [len(probe.prompt) - 1 if probe.prompt in self.seen else 0 for probe in probes]
         asked = [
-            Answer(
-                len(probe.prompt),
-                len(probe.prompt) - 1 if probe.prompt in self.seen else 0,
-                (0.0,) * probe.output_tokens,
-            )
-            for probe in probes
+            Answer(len(probe.prompt), count, (0.0,) * probe.output_tokens)
+            for probe, count in zip(probes, cached, strict=True)
         ]
         self.seen.update(probe.prompt for probe in probes)
         answers = predict(self.profile, asked)
@@ -57,7 +54,7 @@ async def measured(server, budget=600.0):
 @pytest.mark.parametrize(
     "profile",
     [
-        *(PRESETS[name] for name in PRESETS),
+        *PRESETS.values(),
         SimProfile(prefill_step_seconds=0.05, prefill_tokens_per_second=900.0, batch_slope=0.5),
         SimProfile(request_overhead_seconds=0.04, prefill_tokens_per_second=900.0, attention_tokens=1500.0),
         SimProfile(request_overhead_seconds=0.04, prefill_step_seconds=0.02, time_scale=10.0),
@@ -66,14 +63,10 @@ async def measured(server, budget=600.0):
 async def test_speeds_are_found_again(profile):
     found = await measured(VirtualServer(profile))
     result = fit(PLAIN, found.prefills, found.decodes)
-    fields = ("seconds_per_output_token", "prefill_step_seconds", "request_overhead_seconds")
-    for scale, names in (
-        (profile.time_scale, fields),
-        (1 / profile.time_scale, ("prefill_tokens_per_second",)),
-        (1, ("batch_slope", "attention_tokens")),
-    ):
-        for field in names:
-            assert getattr(result, field) == pytest.approx(scale * getattr(profile, field), rel=0.1, abs=1e-4), field
+    seconds = ("seconds_per_output_token", "prefill_step_seconds", "request_overhead_seconds")
+    scales = dict.fromkeys(seconds, profile.time_scale) | {"prefill_tokens_per_second": 1 / profile.time_scale}
+    for field, scale in {**scales, "batch_slope": 1, "attention_tokens": 1}.items():
+        assert getattr(result, field) == pytest.approx(scale * getattr(profile, field), rel=0.1, abs=1e-4), field
     errors = fit_error(result, found.held_out)
     assert errors.requests > 8
     assert max(errors.ttft_p90, errors.time_per_token_p90) < 0.1

@@ -16,6 +16,16 @@ def fill(cache: KVCache, owner: int, hashes: list[bytes]) -> Found | None:
     return found
 
 
+def cache_of(blocks: int, *prefixes: list[bytes], **tiers: int) -> KVCache:
+    """Return a cache that these prefixes were in, one after the other."""
+    cache = KVCache(blocks, **tiers)
+    cache.take_changes()
+    for owner, prefix in enumerate(prefixes):
+        fill(cache, owner, prefix)
+        cache.release(owner)
+    return cache
+
+
 def test_blocks_of_a_released_owner_are_found_again():
     cache = KVCache(4)
     assert fill(cache, 1, [A, B, C]) == Found(0)
@@ -25,20 +35,14 @@ def test_blocks_of_a_released_owner_are_found_again():
 
 
 def test_cached_blocks_without_an_owner_cost_a_free_block_to_share():
-    cache = KVCache(2)
-    fill(cache, 1, [A, B])
-    cache.release(1)
+    cache = cache_of(2, [A, B])
     # A and B are found, and with them both free blocks are gone: there is none for the third.
     assert cache.admit(2, prefix=[A, B], blocks=3) is None
     assert cache.admit(2, prefix=[A, B], blocks=2) == Found(2)
 
 
 def test_end_of_the_longest_unused_prefix_is_evicted_first():
-    cache = KVCache(4)
-    fill(cache, 1, [A, B])
-    cache.release(1)
-    fill(cache, 2, [C, D])
-    cache.release(2)
+    cache = cache_of(4, [A, B], [C, D])
     cache.admit(3, prefix=[], blocks=1)
     cache.release(3)
     assert cache.admit(4, prefix=[A, B], blocks=2) == Found(1)
@@ -67,9 +71,7 @@ def test_growth_beyond_the_free_blocks_changes_nothing():
 
 
 def test_blocks_that_lose_their_place_are_copied_back_from_the_host():
-    cache = KVCache(3, num_host_blocks=4)
-    fill(cache, 1, [A, B, C])
-    cache.release(1)
+    cache = cache_of(3, [A, B, C], num_host_blocks=4)
     cache.take_changes()
     fill(cache, 2, [D, b"e"])  # in place of the end of the first prefix
     assert cache.take_changes() == ({D: (2, 0), b"e": (2, 1)}, {B, C}, {B, C}, set(), set(), set())
@@ -81,21 +83,13 @@ def test_blocks_that_lose_their_place_are_copied_back_from_the_host():
 
 
 def test_host_drops_the_block_that_was_used_longest_ago():
-    cache = KVCache(2, num_host_blocks=2)
-    cache.take_changes()
-    for owner, prefix in enumerate(([A, B], [C, D], [b"e", b"f"])):
-        fill(cache, owner, prefix)
-        cache.release(owner)
+    cache = cache_of(2, [A, B], [C, D], [b"e", b"f"], num_host_blocks=2)
     assert cache.matched([C, D], 2) == Found(2, copied=2)
     assert cache.matched([A, B], 2) == Found(0)
 
 
 def test_blocks_that_leave_host_memory_are_read_from_the_disk():
-    cache = KVCache(2, num_host_blocks=2, num_disk_blocks=2)
-    cache.take_changes()
-    for owner, prefix in enumerate(([A, B], [C, D], [b"e", b"f"])):
-        fill(cache, owner, prefix)
-        cache.release(owner)
+    cache = cache_of(2, [A, B], [C, D], [b"e", b"f"], num_host_blocks=2, num_disk_blocks=2)
     changes = cache.take_changes()
     assert (changes.offloaded, changes.written) == ({C, D}, {A, B})
     assert cache.matched([A, B], 2) == Found(2, read=2)
@@ -107,11 +101,7 @@ def test_blocks_that_leave_host_memory_are_read_from_the_disk():
 
 
 def test_disk_holds_blocks_without_host_memory():
-    cache = KVCache(1, num_disk_blocks=1)
-    cache.take_changes()
-    for owner, prefix in enumerate(([A], [B], [C])):
-        fill(cache, owner, prefix)
-        cache.release(owner)
+    cache = cache_of(1, [A], [B], [C], num_disk_blocks=1)
     changes = cache.take_changes()
     assert (changes.offloaded, changes.dropped, changes.written) == (set(), set(), {B})
     assert cache.matched([B], 1) == Found(1, read=1)

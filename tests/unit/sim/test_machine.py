@@ -28,8 +28,7 @@ REASONS = ("stop", "length", "abort")
 
 
 def profile(**changes) -> SimProfile:
-    values = {name: getattr(PROFILE, name) for name in PROFILE.__struct_fields__}
-    return SimProfile(**(values | changes))
+    return msgspec.structs.replace(PROFILE, **changes)
 
 
 def request(request_id: int, *, prompt: int = 100, output: int = 3, hashes: str = "", lora: str | None = None):
@@ -97,52 +96,40 @@ def test_attention_makes_later_tokens_of_a_prompt_slower(chunk):
     assert times(machine.advance(20), 2) == [10.6875]
 
 
-def test_a_cached_prefix_is_not_computed_again():
+@pytest.mark.parametrize(
+    ("hashes", "cached", "seconds"),
+    [
+        ("01234xxxxx", 50, 0.5),  # five blocks of ten are found, 50 tokens are left
+        ("0123456789", 90, 0.1),  # block 10 ends with the last token, which must be computed
+    ],
+)
+def test_a_cached_prefix_is_not_computed_again(hashes, cached, seconds):
     machine = Machine(PROFILE, observer=SimMetrics(PROFILE))
     machine.submit(request(1, prompt=100, hashes="0123456789"))
     machine.advance(10)
-    machine.submit(request(2, prompt=100, hashes="01234xxxxx"))
-    emissions = machine.advance(20)
-    # Five blocks of ten are found, 50 tokens are left: 0.5 s.
-    assert emissions[0].at_seconds == 10.5
-    assert emissions[0].cached_tokens == 50
+    machine.submit(request(2, prompt=100, hashes=hashes))
+    first, *_ = machine.advance(20)
+    assert (first.at_seconds, first.cached_tokens) == (10 + seconds, cached)
     assert sample(machine, "prefix_cache_queries_total") == 200
-    assert sample(machine, "prefix_cache_hits_total") == 50
+    assert sample(machine, "prefix_cache_hits_total") == cached
 
 
-def test_a_prompt_that_is_cached_whole_still_computes_its_last_block():
-    machine = Machine(PROFILE)
-    machine.submit(request(1, prompt=100, hashes="0123456789"))
-    machine.advance(10)
-    machine.submit(request(2, prompt=100, hashes="0123456789"))
-    # Block 10 ends with the last token, which must be computed: nine blocks are shared, ten tokens are left.
-    assert machine.advance(20)[0].at_seconds == 10.1
-
-
-def test_blocks_in_host_memory_are_copied_in_the_time_of_the_link():
+@pytest.mark.parametrize(
+    ("tier", "seconds"),
+    [({"num_host_blocks": 5, "host_gbps": 1}, 0.5), ({"num_disk_blocks": 5, "disk_gbps": 0.5}, 1.0)],
+    ids=["copied from host memory", "read from the disk"],
+)
+def test_blocks_of_a_lower_tier_come_at_its_bandwidth(tier, seconds):
     # 50 tokens of 10 MB each take 0.5 s at 1 GB/s; the other 50 tokens are computed in 0.5 s
-    machine = Machine(profile(num_gpu_blocks=100, num_host_blocks=5, host_gbps=1, kv_bytes_per_token=10_000_000))
+    machine = Machine(profile(kv_bytes_per_token=10_000_000, **tier))
     machine.submit(request(1, prompt=50, output=1, hashes="abcde"))
     machine.submit(request(2, prompt=995, output=1))
     machine.advance(20)
     again = request(3, prompt=100, output=1, hashes="abcdefghij")
-    assert machine.prompt_work(again) == (50, 0.5)
+    assert machine.prompt_work(again) == (50, seconds)
     machine.submit(again)
     (emission,) = machine.advance(40)
-    assert (emission.at_seconds, emission.cached_tokens) == (pytest.approx(21.0), 50)
-
-
-def test_blocks_on_the_disk_are_read_at_its_bandwidth():
-    # as above, with a disk of 0.5 GB/s in place of host memory: 50 tokens take 1 s
-    machine = Machine(profile(num_gpu_blocks=100, num_disk_blocks=5, disk_gbps=0.5, kv_bytes_per_token=10_000_000))
-    machine.submit(request(1, prompt=50, output=1, hashes="abcde"))
-    machine.submit(request(2, prompt=995, output=1))
-    machine.advance(20)
-    again = request(3, prompt=100, output=1, hashes="abcdefghij")
-    assert machine.prompt_work(again) == (50, 1.0)
-    machine.submit(again)
-    (emission,) = machine.advance(40)
-    assert (emission.at_seconds, emission.cached_tokens) == (pytest.approx(21.5), 50)
+    assert (emission.at_seconds, emission.cached_tokens) == (pytest.approx(20.5 + seconds), 50)
 
 
 def test_prompt_whose_kv_cache_came_from_elsewhere_computes_its_last_token_and_is_cached_here():
@@ -293,14 +280,18 @@ def test_metrics_count_tokens_and_seconds():
     assert sample(machine, "time_to_first_token_seconds_bucket", le="1.0") == 1
 
 
-def test_requests_that_can_never_run_are_refused():
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (request(1), "request id 1 is negative or in use"),
+        (request(2, prompt=0), "at least one prompt token"),
+        (request(2, prompt=999, output=2), "more than max_model_len 1000"),
+    ],
+)
+def test_requests_that_can_never_run_are_refused(refused, message):
     machine = Machine(PROFILE)
     machine.submit(request(1))
-    with pytest.raises(ValueError, match="request id 1 is negative or in use"):
-        machine.submit(request(1))
-    with pytest.raises(ValueError, match="at least one prompt token"):
-        machine.submit(request(2, prompt=0))
-    with pytest.raises(ValueError, match="more than max_model_len 1000"):
-        machine.submit(request(2, prompt=999, output=2))
+    with pytest.raises(ValueError, match=message):
+        machine.submit(refused)
     with pytest.raises(ValueError, match="time runs back"):
         machine.advance(-1)

@@ -127,10 +127,8 @@ class Traffic(RuleBasedStateMachine):
         assert (self.machine.running, self.machine.waiting, self.machine.kv_usage) == (0, 0, 0.0)
         registry = self.machine.observer.registry
         labels = {"engine": "0", "model_name": PROFILE.model}
-        finished = [
-            registry.get_sample_value("vllm:request_success_total", {**labels, "finished_reason": reason})
-            for reason in ("stop", "length", "abort")
-        ]
+        series = ({**labels, "finished_reason": reason} for reason in ("stop", "length", "abort"))
+        finished = [registry.get_sample_value("vllm:request_success_total", each) for each in series]
         assert sum(finished) == self.next_id
 
 

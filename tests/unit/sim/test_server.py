@@ -33,7 +33,8 @@ PROFILE = SimProfile(
     max_model_len=1000,
     default_output_tokens=8,
 )
-# A first token that takes longer than any test: 1 token per 10,000 seconds.
+# The next token, or the first one, takes longer than any test: 1 token per 1,000 or 10,000 seconds.
+SLOW = SimProfile(model=MODEL, seconds_per_output_token=1000)
 STUCK = SimProfile(name="stuck", model=MODEL, prefill_tokens_per_second=1e-4, max_num_seqs=4)
 # <|user|> (2), "hello" (2), the end (1), <|assistant|> (4)
 HELLO = [{"role": "user", "content": "hello"}]
@@ -93,18 +94,17 @@ async def test_openai_client_streams_the_same_text(client):
     assert chunks[-1].usage.completion_tokens == 8
 
 
-@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
-async def test_a_limit_cuts_the_answer(client, limit):
-    answer = await client.chat.completions.create(model=MODEL, messages=HELLO, **{limit: 3})
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage.completion_tokens == 3
-
-
-async def test_ignore_eos_runs_to_the_limit(client):
-    answer = await client.chat.completions.create(
-        model=MODEL, messages=HELLO, max_tokens=20, extra_body={"ignore_eos": True}
-    )
-    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (20, "length")
+@pytest.mark.parametrize(
+    ("limit", "tokens"),
+    [
+        ({"max_tokens": 3}, 3),
+        ({"max_completion_tokens": 3}, 3),
+        ({"max_tokens": 20, "extra_body": {"ignore_eos": True}}, 20),
+    ],
+)
+async def test_a_limit_cuts_the_answer(client, limit, tokens):
+    answer = await client.chat.completions.create(model=MODEL, messages=HELLO, **limit)
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (tokens, "length")
 
 
 async def test_completions_whole_and_streamed(client):
@@ -141,13 +141,8 @@ async def test_a_second_turn_finds_the_first_one_in_the_cache(client):
 
 
 async def test_events_have_the_shape_of_a_recorded_stream(http):
-    body = {
-        "model": MODEL,
-        "messages": HELLO,
-        "max_tokens": 3,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 3, "stream": True}
+    body["stream_options"] = {"include_usage": True}
     async with http.post("/v1/chat/completions", json=body) as response:
         assert response.content_type == "text/event-stream"
         ours = events(await response.text())
@@ -268,8 +263,7 @@ async def test_a_client_that_goes_away_while_it_waits_frees_its_place(sim, http,
 
 
 async def test_a_client_that_hangs_up_in_the_middle_of_a_stream_frees_its_blocks():
-    slow = SimProfile(model=MODEL, seconds_per_output_token=1000)
-    async with running(slow) as sim, aiohttp.ClientSession(f"http://{sim.address}") as http:
+    async with running(SLOW) as sim, aiohttp.ClientSession(f"http://{sim.address}") as http:
         async with http.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}) as response:
             await response.content.readline()
             assert sim.machine.running == 1
@@ -294,9 +288,8 @@ async def test_a_server_that_drains_lets_requests_in_flight_finish():
 
 
 async def test_requests_that_outlast_the_drain_end_with_abort():
-    slow = SimProfile(model=MODEL, seconds_per_output_token=1000)
     async with (
-        running(slow) as sim,
+        running(SLOW) as sim,
         aiohttp.ClientSession(f"http://{sim.address}") as http,
         http.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}) as response,
     ):

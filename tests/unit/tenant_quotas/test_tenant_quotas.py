@@ -15,6 +15,7 @@ from epp.framework.quotas import Quota, SharedLimit, SingleLimits, TotalLimits
 from epp.framework.registry import Registry
 from epp.kube.resources import needs_of_picker
 from tests.support.config_files import replace
+from tests.support.kube.manifests import manifest
 from tests.support.waiting import until
 
 GIB = 2**30
@@ -28,12 +29,8 @@ def build(**parameters) -> TenantQuotas:
 
 
 def gpu_quota(name="quota", namespace="team-a", *, total=None, single=None, **metadata) -> dict:
-    return {
-        "apiVersion": "tensor-fusion.ai/v1",
-        "kind": "GPUResourceQuota",
-        "metadata": {"name": name, "namespace": namespace, **metadata},
-        "spec": {"total": total or {}, "single": single or {}},
-    }
+    spec = {"total": total or {}, "single": single or {}}
+    return manifest("tensor-fusion.ai/v1", "GPUResourceQuota", name, namespace, metadata, spec=spec)
 
 
 def take(plugin: TenantQuotas, *documents: dict) -> None:
@@ -49,33 +46,16 @@ def of_cluster(*documents: dict, **parameters) -> TenantQuotas:
 
 
 def test_tf_9_all_limits_of_a_tenant_are_read():
-    plugin = build(
-        quotas=[
-            {
-                "tenant": "team-a",
-                "single": {
-                    "promptTokens": 8000,
-                    "outputTokens": 1000,
-                    "acceleratorMemory": "10Gi",
-                    "tflops": 100,
-                    "devices": 2,
-                    "dollars": 0.25,
-                },
-                "total": {
-                    "concurrentRequests": 50,
-                    "tokensInFlight": 100_000,
-                    "tokensPerMinute": 60_000,
-                    "acceleratorMemory": 40,
-                    "tflops": 500.5,
-                    "deviceSecondsPerDay": 3600,
-                    "dollarsPerDay": 12.5,
-                },
-                "whenExceeded": "Refuse",
-                "alertThresholdPercent": 80,
-            }
-        ],
-        requestsPerEndpoint=128,
-    )
+    entry = """
+tenant: team-a
+single: {promptTokens: 8000, outputTokens: 1000, acceleratorMemory: 10Gi, tflops: 100, devices: 2, dollars: 0.25}
+total:
+  {concurrentRequests: 50, tokensInFlight: 100000, tokensPerMinute: 60000, acceleratorMemory: 40, tflops: 500.5,
+   deviceSecondsPerDay: 3600, dollarsPerDay: 12.5}
+whenExceeded: Refuse
+alertThresholdPercent: 80
+"""
+    plugin = build(quotas=[yaml.safe_load(entry)], requestsPerEndpoint=128)
     assert plugin.quota_of("team-a") == Quota(
         single=SingleLimits(
             prompt_tokens=8000, output_tokens=1000, accelerator_bytes=10 * GIB, tflops=100, devices=2, dollars=0.25
@@ -151,17 +131,10 @@ def test_tf_9_tenant_without_a_name_is_refused(name):
 
 
 def test_tf_9_quota_of_a_namespace_maps_to_limits_of_its_tenant():
-    plugin = of_cluster(
-        gpu_quota(
-            total={
-                "requests": {"tflops": "500", "vram": "200Gi"},
-                "limits": {"tflops": "800", "vram": "100Gi"},
-                "maxWorkers": 20,
-                "alertThresholdPercent": 90,
-            },
-            single={"maxRequests": {"tflops": "200", "vram": "80Gi"}, "maxLimits": {"vram": "90Gi"}, "maxGPUCount": 4},
-        )
-    )
+    requests, limits = {"tflops": "500", "vram": "200Gi"}, {"tflops": "800", "vram": "100Gi"}
+    total = {"requests": requests, "limits": limits, "maxWorkers": 20, "alertThresholdPercent": 90}
+    single = {"maxRequests": {"tflops": "200", "vram": "80Gi"}, "maxLimits": {"vram": "90Gi"}, "maxGPUCount": 4}
+    plugin = of_cluster(gpu_quota(total=total, single=single))
     assert plugin.quota_of("team-a") == Quota(
         single=SingleLimits(accelerator_bytes=80 * GIB, tflops=200, devices=4),
         total=TotalLimits(requests=20, accelerator_bytes=100 * GIB, tflops=500),
@@ -188,10 +161,8 @@ def test_tf_9_several_objects_of_a_namespace_make_the_smallest_of_each_limit():
         gpu_quota("two", total={"maxWorkers": 30, "limits": {"vram": "30Gi"}}, single={"maxGPUCount": 2}),
     )
     quota = plugin.quota_of("team-a")
-    assert (quota.total, quota.single) == (
-        TotalLimits(requests=20, accelerator_bytes=30 * GIB),
-        SingleLimits(devices=2),
-    )
+    assert quota.total == TotalLimits(requests=20, accelerator_bytes=30 * GIB)
+    assert quota.single == SingleLimits(devices=2)
     assert (quota.alert_percent, quota.origin) == (80, "GPUResourceQuota team-a/one, team-a/two")
 
 
@@ -310,35 +281,22 @@ def test_tf_9_what_quotas_depend_on_is_known():
 
 
 def resource_quota(size: str, namespace="team-a", name="slices", **spec) -> dict:
-    return {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"hard": {"requests.instaslice.redhat.com/accelerator-memory-quota": size, "pods": "9"}, **spec},
-    }
+    hard = {"requests.instaslice.redhat.com/accelerator-memory-quota": size, "pods": "9"}
+    return manifest("v1", "ResourceQuota", name, namespace, spec={"hard": hard, **spec})
 
 
 def cluster_queue(name: str, cohort: str = "", resource="gpu.das.openshift.io/mem", selector=None, **quota) -> dict:
     flavor = {"name": "slices", "resources": [{"name": "cpu", "nominalQuota": 9}, {"name": resource, **quota}]}
-    return {
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": "ClusterQueue",
-        "metadata": {"name": name},
-        "spec": {
-            "resourceGroups": [{"coveredResources": ["cpu", resource], "flavors": [flavor]}],
-            **({"cohortName": cohort} if cohort else {}),
-            **({} if selector is None else {"namespaceSelector": selector}),
-        },
-    }
+    spec = {"resourceGroups": [{"coveredResources": ["cpu", resource], "flavors": [flavor]}]}
+    if cohort:
+        spec["cohortName"] = cohort
+    if selector is not None:
+        spec["namespaceSelector"] = selector
+    return manifest("kueue.x-k8s.io/v1beta2", "ClusterQueue", name, spec=spec)
 
 
 def local_queue(of: str, namespace="team-a") -> dict:
-    return {
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": "LocalQueue",
-        "metadata": {"name": f"to-{of}", "namespace": namespace},
-        "spec": {"clusterQueue": of},
-    }
+    return manifest("kueue.x-k8s.io/v1beta2", "LocalQueue", f"to-{of}", namespace, spec={"clusterQueue": of})
 
 
 def test_is_16_resource_quota_limits_the_slice_memory_of_its_namespace(files):
@@ -387,15 +345,14 @@ def test_is_16_namespaces_with_several_queues_share_each_of_them_and_all(files):
 
 def test_is_16_namespaces_of_a_cohort_do_not_borrow_the_same_quota_twice(files):
     queues = [cluster_queue(name, "research", nominalQuota=size) for name, size in (("own", "40"), ("other", "30"))]
-    plugin = build(
-        acceleratorMemoryQuotas=True, paths=[files(*queues, local_queue("own"), local_queue("other", "team-b"))]
-    )
+    locals_ = [local_queue("own"), local_queue("other", "team-b")]
+    plugin = build(acceleratorMemoryQuotas=True, paths=[files(*queues, *locals_)])
     assert shared_limits(plugin, "team-a", "team-b") == {("ab", 70)}
     assert plugin.quota_of("team-b").total.accelerator_bytes == 70 * GIB
 
 
 def namespace(name: str, **labels) -> dict:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    return manifest("v1", "Namespace", name, metadata={"labels": labels})
 
 
 def test_is_16_queue_limits_the_namespaces_that_it_selects(files):

@@ -101,9 +101,8 @@ def test_tf_13_classes_have_the_priorities_that_the_operator_gives_them():
 
 def test_default_is_for_requests_of_no_tenant():
     given = {**THREE, "default": {"qos": "low", "highestPriority": 5}}
-    assert tenant_of(build_tenants(**given), (FAIRNESS, "own")) == Tenant(
-        name="own", priority=-1, highest_priority=5, qos="low"
-    )
+    found = tenant_of(build_tenants(**given), (FAIRNESS, "own"))
+    assert found == Tenant(name="own", priority=-1, highest_priority=5, qos="low")
     together = build_tenants(**{**given, "default": {"name": "others", "priority": -3}})
     assert tenant_of(together, (FAIRNESS, "own")) == tenant_of(together) == Tenant(name="others", priority=-3)
 
@@ -158,9 +157,8 @@ def test_empty_file_of_keys_lets_nobody_in(tmp_path: Path):
 
 def test_header_for_the_key_is_named_in_the_refusal_as_it_is_to_be_sent():
     assert refusal_of(build_tenants(**REFUSING)).endswith("send the header 'authorization' with 'Bearer' and the key")
-    assert refusal_of(build_tenants(**REFUSING, apiKeyHeaders=["X-Token"])).endswith(
-        "send the header 'x-token' with the key"
-    )
+    other = build_tenants(**REFUSING, apiKeyHeaders=["X-Token"])
+    assert refusal_of(other).endswith("send the header 'x-token' with the key")
 
 
 def test_requests_are_counted_by_what_identified_them():
@@ -203,11 +201,7 @@ def test_nothing_but_its_own_marks_makes_a_request_that_of_a_tenant(fields, refu
         unknown="Refuse" if refuse else "Allow",
     )
     first = dict(reversed([(name, value) for name, value in fields]))
-    shown = [
-        first.get("authorization", "").strip(),
-        first.get("x-api-key", "").strip(),
-        first.get("api-key", "").strip(),
-    ]
+    shown = [first.get(name, "").strip() for name in ("authorization", "x-api-key", "api-key")]
     spoken = [text[7:].strip() if text.lower().startswith("bearer ") else text for text in shown]
     if not shown[0].lower().startswith("bearer "):
         spoken[0] = ""

@@ -4,7 +4,6 @@
 import asyncio
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from epp.framework.quotas import TENANT
 from epp.framework.request import Headers
 from tests.support.config_files import ConfigMap, replace
 from tests.support.tenants import build_tenants, sha256
+from tests.support.waiting import until
 
 ANY = Path("keys.yaml")
 DEADLINE_SECONDS = 60.0
@@ -30,7 +30,15 @@ def digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def build(path: Path, **parameters: object) -> Tenants:
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+def build(path: Path, text: str | None = None, **parameters: object) -> Tenants:
+    """Return the plugin with a file of keys, of this text if any."""
+    if text is not None:
+        path.write_text(text)
     return build_tenants(apiKeyFile=str(path), **parameters)
 
 
@@ -48,20 +56,15 @@ def read(text: str) -> dict[bytes, str]:
     return dict(parsed.value.tenants)
 
 
-def test_keys_and_digests_of_keys_may_stand_side_by_side():
-    text = f"# of the Secret\nsk-1: team-a\n{sha256('sk-2')}: team-b\n{sha256('sk-3').replace('a', 'A')}: team-a\n"
-    assert read(text.replace("shA", "sha")) == {
-        digest("sk-1"): "team-a",
-        digest("sk-2"): "team-b",
-        digest("sk-3"): "team-a",
+def test_keys_and_digests_of_keys_may_stand_side_by_side_in_yaml_or_json():
+    expected = {digest("sk-1"): "team-a", digest("sk-2"): "team-b", digest("sk-3"): "team-a"}
+    keys = {
+        "sk-1": "team-a",
+        sha256("sk-2"): "team-b",
+        sha256("sk-3").replace("a", "A").replace("shA", "sha"): "team-a",
     }
-
-
-def test_json_is_read_as_well():
-    assert read(json.dumps({"sk-1": "team-a", "sk-2": "team-b"}, indent=2)) == {
-        digest("sk-1"): "team-a",
-        digest("sk-2"): "team-b",
-    }
+    assert read("# of the Secret\n" + "".join(f"{key}: {name}\n" for key, name in keys.items())) == expected
+    assert read(json.dumps(keys, indent=2)) == expected
 
 
 @pytest.mark.parametrize("key", ["0123", "1e5", "true", "null", "2026-01-01", "0x1F", "~"])
@@ -82,10 +85,9 @@ def test_key_is_what_is_written_whatever_type_yaml_sees_in_it(key):
         ("a: " + "x" * (4 * 1024 * 1024), "has more than 4194304 bytes"),
     ],
 )
-def test_file_that_is_no_mapping_of_keys_is_refused_with_the_form(tmp_path, text, reason):
-    (tmp_path / "keys.yaml").write_text(text)
+def test_file_that_is_no_mapping_of_keys_is_refused_with_the_form(path, text, reason):
     with pytest.raises(ConfigurationError, match=rf"apiKeyFile: '.*keys.yaml': {reason}"):
-        build(tmp_path / "keys.yaml")
+        build(path, text)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +148,8 @@ def test_no_message_shows_anything_of_the_file(tmp_path_factory, lines):
     assert "SECRET" not in str(said)
 
 
-def test_last_good_version_stays_in_effect_and_the_reason_is_said(tmp_path):
-    path = tmp_path / "keys.yaml"
-    path.write_text("sk-1: team-a\nsk-2: team-b\n")
-    plugin = build(path, tenants=[{"name": "team-a"}, {"name": "team-b"}])
+def test_last_good_version_stays_in_effect_and_the_reason_is_said(path):
+    plugin = build(path, "sk-1: team-a\nsk-2: team-b\n", tenants=[{"name": "team-a"}, {"name": "team-b"}])
     assert plugin.inputs.rejected == {str(path): 0}
     for broken in ("sk-1: [", "sk-1:\n", "sk-1: a\nsk-1: b\n", None):
         path.unlink()
@@ -170,10 +170,9 @@ def test_last_good_version_stays_in_effect_and_the_reason_is_said(tmp_path):
     assert (named(plugin, "sk-1"), named(plugin, "sk-2")) == ("team-b", "default-flow")
 
 
-def test_tenant_that_is_not_listed_has_the_default_and_its_line_is_remarked(tmp_path):
-    path = tmp_path / "keys.yaml"
-    path.write_text("sk-1: team-a\nsk-2: taem-b\n")
-    plugin = build(path, tenants=[{"name": "team-a", "qos": "high"}], default={"qos": "low"})
+def test_tenant_that_is_not_listed_has_the_default_and_its_line_is_remarked(path):
+    known = [{"name": "team-a", "qos": "high"}]
+    plugin = build(path, "sk-1: team-a\nsk-2: taem-b\n", tenants=known, default={"qos": "low"})
     (remark,) = plugin.inputs.remarks
     assert remark.startswith(f"{path}: line 2: its tenant is not under tenants, and so has the priority of default")
     assert plugin.directory.of_key("sk-2").priority == -1
@@ -181,18 +180,16 @@ def test_tenant_that_is_not_listed_has_the_default_and_its_line_is_remarked(tmp_
     assert plugin.directory.none("taem-b").name == "default-flow"  # nobody else may call himself so
 
 
-def test_tenant_without_a_key_is_remarked_where_nothing_else_stands_for_it(tmp_path):
-    path = tmp_path / "keys.yaml"
-    path.write_text("sk-1: team-a\n")
-    plugin = build(path, tenants=[{"name": "team-a"}, {"name": "team-b"}, {"name": "team-c", "fairnessIds": ["c"]}])
+def test_tenant_without_a_key_is_remarked_where_nothing_else_stands_for_it(path):
+    known = [{"name": "team-a"}, {"name": "team-b"}, {"name": "team-c", "fairnessIds": ["c"]}]
+    plugin = build(path, "sk-1: team-a\n", tenants=known)
     (remark,) = plugin.inputs.remarks
     assert remark.startswith(f"{path}: tenant 'team-b' cannot be identified, as no key is for it: add a key")
 
 
-def test_key_in_the_configuration_counts_before_the_file(tmp_path):
-    path = tmp_path / "keys.yaml"
-    path.write_text("sk-1: team-b\nsk-2: team-b\n")
-    plugin = build(path, tenants=[{"name": "team-a", "apiKeys": [sha256("sk-1")]}, {"name": "team-b"}])
+def test_key_in_the_configuration_counts_before_the_file(path):
+    known = [{"name": "team-a", "apiKeys": [sha256("sk-1")]}, {"name": "team-b"}]
+    plugin = build(path, "sk-1: team-b\nsk-2: team-b\n", tenants=known)
     assert named(plugin, "sk-1") == "team-a"
     (remark,) = plugin.inputs.remarks
     assert "a key of the tenant in line 1 is also under apiKeys of 'team-a'" in remark
@@ -201,10 +198,7 @@ def test_key_in_the_configuration_counts_before_the_file(tmp_path):
 async def followed(plugin: Tenants, change: Callable[[], None], key: str, name: str) -> None:
     """Change the file while it is followed, and wait until a key is of a tenant."""
     change()
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while named(plugin, key) != name:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+    await until(lambda: named(plugin, key) == name, f"the key is of {name}", seconds=DEADLINE_SECONDS)
 
 
 async def test_new_versions_apply_while_requests_come_however_the_file_is_replaced(tmp_path):

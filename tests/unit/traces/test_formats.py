@@ -78,9 +78,8 @@ def test_sharegpt_turns_follow_each_other_at_the_rate():
         for earlier, later in pairwise(turns):
             assert later.prompt_tokens > earlier.prompt_tokens + earlier.output_tokens - 2  # each is rounded up
             assert later.blocks[: len(earlier.blocks)] == earlier.blocks
-    assert all(
-        len(request.blocks) in {(request.prompt_tokens - 1) // 64, request.prompt_tokens // 64} for request in requests
-    )
+    for request in requests:
+        assert len(request.blocks) in {(request.prompt_tokens - 1) // 64, request.prompt_tokens // 64}
     assert list(trace) == requests
     assert sample("sharegpt.json", rate=10.0, seed=2)[1] != requests
 
@@ -106,17 +105,9 @@ def test_broken_conversations_are_refused(tmp_path: Path, text: str, problem: st
 
 def record(number: int, kind: str = "routed", *, ending=None, prefix=None, timings=None, **more) -> DecisionRecord:
     asked = Asked(model="m", target_model="m2", objective="o", fairness_id="t", prompt_tokens=130, **more)
+    parts = {"ending": ending, "prefix": prefix, "timings": timings or Timings()}
     at = f"2026-01-01T00:00:{number:02}.500Z"
-    return DecisionRecord(
-        version=1,
-        id=str(number),
-        kind=kind,
-        at=at,
-        asked=asked,
-        ending=ending,
-        prefix=prefix,
-        timings=timings or Timings(),
-    )
+    return DecisionRecord(version=1, id=str(number), kind=kind, at=at, asked=asked, **parts)
 
 
 def test_decisions_are_requests_that_ended_with_token_counts(tmp_path: Path):

@@ -49,7 +49,7 @@ def test_code_at_azure_comes_in_bursts():
 
 @pytest.mark.parametrize(("name", "prompt", "output"), [("agents", 67_800, 527), ("mooncake", 8596, 182)])
 def test_means_are_those_published(name: str, prompt: float, output: float):
-    found = statistics(name, seconds=300)
+    found = statistics(name, seconds=100)
     assert (found.prompt.mean, found.output.mean, found.rate) == pytest.approx((prompt, output, 10), rel=0.25)
 
 

@@ -65,11 +65,8 @@ def test_quantiles_are_exact_to_half_a_percent():
 
 
 def test_share_of_prompt_tokens_that_were_seen_before():
-    prefixes = found(
-        request(blocks=(1, 2, 3)),  # 30 of 100 tokens known
-        request(blocks=(1, 2, 4)),  # 20 seen before
-        request(),
-    ).prefixes
+    # 30 of 100 tokens known; 20 seen before
+    prefixes = found(request(blocks=(1, 2, 3)), request(blocks=(1, 2, 4)), request()).prefixes
     assert prefixes is not None
     assert (prefixes.blocks, prefixes.estimated, prefixes.block_tokens) == (4, False, 10)
     assert (prefixes.known_share, prefixes.shared) == pytest.approx((60 / 300, 20 / 300))
@@ -77,9 +74,7 @@ def test_share_of_prompt_tokens_that_were_seen_before():
 
 def test_a_small_cache_forgets_the_least_recently_used(monkeypatch):
     monkeypatch.setattr(statistics, "RECENT_TOKENS", 20)  # 2 blocks
-    prefixes = found(
-        request(blocks=(1, 2)), request(blocks=(1, 3)), request(blocks=(2,)), request(blocks=(3,))
-    ).prefixes
+    prefixes = found(*(request(blocks=blocks) for blocks in ((1, 2), (1, 3), (2,), (3,)))).prefixes
     assert prefixes is not None
     # Seen before: 1, 2 and 3. In the cache: 1 of {1, 2}; then {1, 3}, so 2 is gone and 1 goes; then 3 of {3, 2}.
     assert (prefixes.shared, prefixes.shared_recently) == pytest.approx((30 / 400, 20 / 400))
@@ -96,9 +91,8 @@ def test_many_blocks_are_estimated_from_a_sample(monkeypatch):
 
 
 def test_sessions_and_names():
-    result = found(
-        request(session="a", model="m", tenant="t"), request(session="a", model="m"), request(session="b", model="n")
-    )
+    first, second = request(session="a", model="m", tenant="t"), request(session="a", model="m")
+    result = found(first, second, request(session="b", model="n"))
     assert result.turns is not None
     assert (result.sessions, result.turns.mean, result.turns.max) == (2, 1.5, 2)
     assert (result.models.names, result.models.requests) == (2, {"m": 2, "n": 1})

@@ -79,10 +79,8 @@ class Traced:
         clock = SystemClock()
         store = Datastore(clock)
         store.replace(POOL)
-        builder = Builder(Registry(), clock)
-        pipeline = assemble(
-            load_text(config), builder, observer=TracedScheduling(SchedulingObserver(), tracer)
-        ).pipeline
+        observer = TracedScheduling(SchedulingObserver(), tracer)
+        pipeline = assemble(load_text(config), Builder(Registry(), clock), observer=observer).pipeline
         return cls(tracer, Director(Runtime(store, clock, tracer), pipeline), SpanMaker(spans), thread, traces)
 
     def request(self, body: bytes = BODY) -> list[ReadableSpan]:
@@ -103,6 +101,12 @@ class Traced:
         for each in self.traces:
             self.maker.make(each)
         return list(self.thread.spans)
+
+
+def begun(traced: Traced) -> Trace:
+    trace = traced.tracer.begin(HEADERS, {})
+    assert isinstance(trace, Trace)
+    return trace
 
 
 def named(spans: list[ReadableSpan], name: str) -> list[ReadableSpan]:
@@ -159,8 +163,7 @@ def test_calls_after_a_recorded_request_are_not_its_own():
 
 def test_time_in_a_queue_is_a_part_of_the_orchestration_and_ends_with_it_where_the_client_leaves():
     traced = Traced.by(DISAGGREGATED)
-    trace = traced.tracer.begin(HEADERS, {})
-    assert isinstance(trace, Trace)
+    trace = begun(traced)
     trace.complete()
     request = Request("r1", RequestBody(model="m"))
     request.put(TRACE, trace)
@@ -214,8 +217,7 @@ def test_traces_that_end_while_others_are_sent_are_sent_at_the_stop():
     thread = traced.thread
     thread.start(traced.maker)
     for _ in range(2):
-        trace = traced.tracer.begin(HEADERS, {})
-        assert isinstance(trace, Trace)
+        trace = begun(traced)
         trace.ended(None, Cause.CLIENT_DISCONNECT)
         thread.add(trace)
         assert slow.asked.wait(20)
@@ -227,8 +229,7 @@ def test_traces_that_end_while_others_are_sent_are_sent_at_the_stop():
 def test_traces_beyond_the_limit_are_dropped_and_counted():
     counts = SpanCounts(())
     thread = ExportThread((), SETTINGS, counts)  # which has not started, so that nothing is taken from it
-    trace = Traced.by(DISAGGREGATED).tracer.begin(HEADERS, {})
-    assert isinstance(trace, Trace)
+    trace = begun(Traced.by(DISAGGREGATED))
     for _ in range(600):
         thread.add(trace)
     assert counts.dropped == 600 - 512

@@ -7,21 +7,8 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.lab.html import (
-    Bar,
-    Series,
-    bars,
-    curves,
-    figure,
-    legend,
-    matrix,
-    page,
-    pareto,
-    points,
-    section,
-    steps_down,
-    table,
-)
+from epp.lab import html
+from epp.lab.html import Bar, Series, bars, curves, pareto, points, steps_down
 
 numbers = st.floats(-1e6, 1e6) | st.floats(1e-6, 1e9) | st.sampled_from([0.0, nan, inf])
 texts = st.text(st.characters(categories=["L", "N", "P", "S", "Z"]), max_size=12)
@@ -61,8 +48,8 @@ def test_a_front_has_the_points_that_no_other_beats():
 
 
 def test_a_page_shows_text_from_outside_as_text_and_loads_nothing():
-    text = page("<b>", "a & b", [section("<i>", figure(matrix(["<r>"], ["c"], [[0.5]]), above=legend(["<l>"])))])
-    text += table(["<h>"], [["<c>"]])
+    figure = html.figure(html.matrix(["<r>"], ["c"], [[0.5]]), above=html.legend(["<l>"]))
+    text = html.page("<b>", "a & b", [html.section("<i>", figure)]) + html.table(["<h>"], [["<c>"]])
     assert not {"<b>", "<i>", "<r>", "<l>", "<h>", "<c>"} & set(text.replace(">", "> ").split(" "))
     assert "http" not in text
     assert "<script" not in text

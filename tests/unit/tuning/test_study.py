@@ -39,14 +39,13 @@ schedulingProfiles:
 def problem(tmp_path: Path) -> Callable[..., Problem]:
     """Return the problem of a short trace on an H100 and a T4."""
 
-    def make(text: str = TO_THE_SLOW, **others) -> Problem:
+    def make(seconds: float = 3.0, **others) -> Problem:
         path = tmp_path / "trace.jsonl"
-        path.write_bytes(b"".join(own_lines(requests(5.0, 12.0), BLOCK)))
+        path.write_bytes(b"".join(own_lines(requests(5.0, seconds), BLOCK)))
         given = {"objectives": ("p90-e2e",), "targets": Targets(ttft=0.5, tpot=0.03), "options": ReplayOptions()}
-        return Problem(
-            text=text, origin="config.yaml", fleet=fleet("h100", "t4"), trace=TraceFile(path),  seconds=12.0,
-            **{**given, **others},
-        )  # fmt: skip
+        pool = fleet("h100", "t4")
+        given |= {"text": TO_THE_SLOW, "origin": "config.yaml", "fleet": pool, "trace": TraceFile(path)}
+        return Problem(seconds=seconds, **{**given, **others})
 
     return make
 
@@ -61,7 +60,7 @@ def run(problem: Problem, path: Path, trials: int) -> Tuning:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_study_finds_better_values_and_writes_them_with_the_gain(problem, tmp_path):
-    tuning = run(problem(), tmp_path / "study.db", trials=12)
+    tuning = run(problem(12.0), tmp_path / "study.db", trials=12)
     first, best = tuning.found.trials[0], tuning.found.best[0]
     assert first.params["queue-scorer.weight"] == 0.1
     assert best.values[0] < first.values[0]
@@ -114,9 +113,14 @@ def test_an_objective_that_is_not_known_is_refused_at_once(problem, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "limit", "is_least"),
-    [("p99 ttft <= 1s", 1.0, False), ("p90-tpot<=50ms", 0.05, False), ("goodput >= 95%", 0.95, True),
-     ("dollars <= $2.5", 2.5, False), ("refused <= 0.01", 0.01, False)],
-)  # fmt: skip
+    [
+        ("p99 ttft <= 1s", 1.0, False),
+        ("p90-tpot<=50ms", 0.05, False),
+        ("goodput >= 95%", 0.95, True),
+        ("dollars <= $2.5", 2.5, False),
+        ("refused <= 0.01", 0.01, False),
+    ],
+)
 def test_a_condition_is_a_figure_with_a_limit(text, limit, is_least):
     assert (condition(text).limit, condition(text).is_least) == (pytest.approx(limit), is_least)
 
