@@ -85,10 +85,7 @@ async def mesh(tmp_path_factory) -> AsyncIterator[Mesh]:
 async def example(mesh, tmp_path_factory) -> AsyncIterator[Place]:
     """The example as shipped, with three model servers, for tests that change nothing."""
     async with place_in(mesh, tmp_path_factory.mktemp("example")) as place:
-        await place.serve(3)
-        await place.install()
-        await place.open_gateway()
-        await place.answers()
+        await place.open_example(count=3)
         yield place
 
 

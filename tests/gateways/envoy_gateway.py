@@ -67,16 +67,15 @@ async def envoy_gateway(cluster: Cluster, place: Path, directory: Path) -> Async
         "KUBERNETES_CLUSTER_DOMAIN": "cluster.local",
     }
     async with cluster.client() as admin:
-        await admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        await admin.apply(write.manifest("v1", "Namespace", NAMESPACE))
         ended = await asyncio.to_thread(
             subprocess.run, (*inside, "certgen", "--disable-topology-injector"), env=variables, capture_output=True
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         secret = await admin.get(write.manifest("v1", "Secret", "envoy-gateway", NAMESPACE))
         write_secret(secret, root / "certs")
-        await admin.apply(
-            write.manifest("gateway.networking.k8s.io/v1", "GatewayClass", "eg", spec={"controllerName": CONTROLLER})
-        )
+        spec = {"controllerName": CONTROLLER}
+        await admin.apply(write.manifest("gateway.networking.k8s.io/v1", "GatewayClass", "eg", spec=spec))
     process = Process(
         directory / "envoy-gateway.log",
         "/usr/bin/env",

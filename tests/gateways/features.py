@@ -6,6 +6,8 @@ names, and has a fallback. Its pool has a server that refuses connections when i
 """
 
 import base64
+import hashlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 
-from tests.gateways.place import PATIENCE_SECONDS, Answer, Place
+from tests.gateways.place import PATIENCE_SECONDS, Answer, Place, addresses_of
 from tests.support.certificates import new_pair
 from tests.support.kube import manifests as write
 from tests.support.kube.client import Manifest
 from tests.support.otlp import Collector, collector
 from tests.support.waiting import until
+from tests.support.world import MODEL
 
 RELEASE = "llama"
 SUBSET = "x-subset"
@@ -94,18 +98,15 @@ class World:
 
     async def headers_of(self, answer: Answer) -> dict[str, str]:
         """Return the headers of the last request to the server that answered."""
-        pods = await self.place.kubelet.pods(app=RELEASE)
-        (pod,) = [pod for pod in pods if pod["metadata"]["name"] == answer.server]
-        return dict((await self.place.records(pod))[-1]["headers"])
+        return dict((await self.place.record_of(answer))["headers"])
 
     async def answers(self, status: int = 200) -> None:
         """Wait until a request is answered so; with 200, by the server that the picker chose."""
-        pods = await self.place.kubelet.pods(part=RELEASE)
-        servers = {f"{pod['status']['podIP']}:8000": pod["metadata"]["name"] for pod in pods}
+        addresses = addresses_of(await self.place.kubelet.pods(part=RELEASE))
 
         async def seen() -> bool:
             answer = await self.ask()
-            return answer.status == status and (status != 200 or servers.get(str(answer.picked)) == answer.server)
+            return answer.status == status and (status != 200 or addresses.get(str(answer.server)) == answer.picked)
 
         await until(seen, f"a request is answered with {status}", seconds=PATIENCE_SECONDS)
 
@@ -132,6 +133,44 @@ async def spans_and_release(place: Place, directory: Path, *files: Path) -> Asyn
         yield spans, certificate
 
 
+class Basics:
+    """Tests that each gateway runs, with a fixture `example`: the example as shipped."""
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_endpoint_that_the_picker_chose_answers(self, example, stream):
+        addresses = addresses_of(await example.kubelet.pods(app="vllm"))
+        answers = [await example.ask(f"prompt {number}", stream=stream) for number in range(30)]
+        assert [answer.status for answer in answers] == [200] * 30
+        assert [answer.picked for answer in answers] == [addresses[answer.server] for answer in answers]
+        assert {answer.server for answer in answers} == set(addresses)
+        assert all(answer.body.endswith(b"data: [DONE]\n\n") == stream for answer in answers)
+
+    async def test_endpoint_that_a_client_names_is_not_taken(self, example):
+        addresses = addresses_of(await example.kubelet.pods(app="vllm"))
+        named = {"x-gateway-destination-endpoint": min(addresses.values())}
+        answers = [await example.ask(f"prompt {number}", headers=named) for number in range(20)]
+        assert [answer.picked for answer in answers] == [addresses[answer.server] for answer in answers]
+        assert len({answer.server for answer in answers}) > 1
+
+    async def test_body_of_a_megabyte_arrives_whole(self, example):
+        body = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 2, "user": "x" * 1_000_000}).encode()
+        answer = await example.ask(whole=body)
+        assert answer.status == 200
+        assert (await example.record_of(answer))["body_sha256"] == hashlib.sha256(body).hexdigest()
+
+    async def test_refusal_of_the_picker_reaches_the_client(self, example):
+        answer = await example.ask(whole=b"no JSON")
+        assert answer.status == 400
+        assert "error" in json.loads(answer.body)
+
+    async def test_trace_of_the_client_reaches_the_model_server(self, example):
+        trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        answer = await example.ask(headers={"traceparent": trace})
+        headers = (await example.record_of(answer))["headers"]
+        (found,) = [value for name, value in headers if name == "traceparent"]
+        assert found.split("-")[1] == trace.split("-")[1]
+
+
 class Features:
     """Tests that each gateway runs, with a fixture `world` of its own."""
 
@@ -141,11 +180,10 @@ class Features:
     async def test_each_route_has_the_picker_of_its_pool(self, world):
         """They share a gateway."""
         for app in ("vllm", RELEASE):
-            pods = await world.place.kubelet.pods(app=app)
-            addresses = {f"{pod['status']['podIP']}:8000" for pod in pods}
+            addresses = addresses_of(await world.place.kubelet.pods(app=app))
             answers = [await world.ask(rule=app) for _ in range(10)]
             assert {answer.status for answer in answers} == {200}
-            assert {answer.picked for answer in answers} <= addresses
+            assert {answer.picked for answer in answers} <= set(addresses.values())
 
     async def test_access_log_names_the_endpoint(self, world):
         answer = await world.ask()
@@ -185,12 +223,10 @@ class Features:
         assert second.startswith("10.8.")
 
     async def test_picker_chooses_within_the_subset_that_the_gateway_names(self, world):
-        pods = await world.place.kubelet.pods(part=RELEASE)
-        for pod in pods:
-            address = f"{pod['status']['podIP']}:8000"
+        for name, address in addresses_of(await world.place.kubelet.pods(part=RELEASE)).items():
             answers = [await world.ask(**{SUBSET: address}) for _ in range(5)]
             assert {answer.status for answer in answers} == {200}, answers[0].body
-            assert {(answer.picked, answer.server) for answer in answers} == {(address, pod["metadata"]["name"])}
+            assert {(answer.picked, answer.server) for answer in answers} == {(address, name)}
         nowhere = await world.ask(**{SUBSET: "10.8.255.1:8000"})
         assert nowhere.status == 503
 

@@ -117,13 +117,12 @@ def _bootstrap(pod: Pod, token: str) -> dict[str, Any]:
         "ANNOTATIONS": manifest["metadata"].get("annotations", {}),
         "ISTIO_VERSION": "1.31.0",
         "PROXY_CONFIG": json.loads(variables["PROXY_CONFIG"]),
-        **{
-            name.removeprefix("ISTIO_META_"): value
-            for name, value in variables.items()
-            if name.startswith("ISTIO_META_")
-        },
     }
+    prefix = "ISTIO_META_"
+    described |= {name.removeprefix(prefix): value for name, value in variables.items() if name.startswith(prefix)}
     domain = f"{pod.space.namespace}.svc.cluster.local"
+    from_control_plane = {"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"}
+    authorization = {"key": "authorization", "value": f"Bearer {token}"}
     ready = {"name": "ready", "address": _socket(pod.ip, 15021), "filter_chains": [{"filters": [_readiness()]}]}
     return {
         "node": {
@@ -133,18 +132,13 @@ def _bootstrap(pod: Pod, token: str) -> dict[str, Any]:
         },
         "admin": {"address": _socket(pod.ip, ADMIN_PORT)},
         "dynamic_resources": {
-            "lds_config": {"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"},
-            "cds_config": {"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"},
+            "lds_config": from_control_plane,
+            "cds_config": from_control_plane,
             "ads_config": {
                 "api_type": "DELTA_GRPC",
                 "set_node_on_first_message_only": True,
                 "transport_api_version": "V3",
-                "grpc_services": [
-                    {
-                        "envoy_grpc": {"cluster_name": "xds-grpc"},
-                        "initial_metadata": [{"key": "authorization", "value": f"Bearer {token}"}],
-                    }
-                ],
+                "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}, "initial_metadata": [authorization]}],
             },
         },
         "static_resources": {

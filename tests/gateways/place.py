@@ -28,6 +28,8 @@ EXAMPLE = REPOSITORY / "deploy" / "examples" / "istio"
 GATEWAY_API = "gateway.networking.k8s.io/v1"
 GATEWAY_NAME = "gateway.networking.k8s.io/gateway-name"
 GATEWAY_LABELS = {GATEWAY_NAME: "inference-gateway"}
+PICKER = {"app.kubernetes.io/instance": "vllm"}
+"""Labels of the picker's pod."""
 RUNNERS = {
     "inference-epp:": picker,
     "sim-server:": model_server,
@@ -141,6 +143,14 @@ class Place:
         await self.space.admin.status(service, {"loadBalancer": {"ingress": [{"ip": address}]}})
         self.url = f"http://{address}:{port}"
 
+    async def open_example(self, *values: str, count: int = 2, ports: Sequence[int] = (8000,)) -> list[Manifest]:
+        """Serve with the release, the gateway and the route of the example; return so many model servers."""
+        servers = await self.serve(count, ports=ports)
+        await self.install(*values)
+        await self.open_gateway()
+        await self.answers()
+        return servers
+
     async def conditions(self, kind: str, name: str, api_version: str = GATEWAY_API) -> dict[str, tuple[str, str]]:
         """Return status and reason of each condition of an object, those of its first parent if it has some."""
         found = await self.space.admin.get(write.manifest(api_version, kind, name, self.space.namespace))
@@ -179,6 +189,14 @@ class Place:
 
         await until(seen, f"a request is answered with {status}", seconds=PATIENCE_SECONDS)
 
+    async def picks(self) -> None:
+        """Wait until a picker chooses the endpoint of a request."""
+
+        async def chosen() -> bool:
+            return (await self.ask()).picked is not None
+
+        await until(chosen, "a picker chooses", seconds=PATIENCE_SECONDS)
+
     async def change_pool(self, name: str = "vllm", **spec: Any) -> None:
         """Change fields of the spec of a pool."""
         pool = write.manifest(write.POOLS, "InferencePool", name, self.space.namespace)
@@ -195,6 +213,11 @@ class Place:
         (pod,) = await self.gateways.pods(**self.gateway_labels)
         lines = self.gateways.process(pod).log.read_text().splitlines()
         return [line for line in lines if "POST" in line]
+
+    async def record_of(self, answer: Answer) -> dict[str, Any]:
+        """Return the last request that the server of an answer got."""
+        (pod,) = [pod for pod in await self.kubelet.pods() if pod["metadata"]["name"] == answer.server]
+        return (await self.records(pod))[-1]
 
     async def records(self, pod: Manifest) -> list[dict[str, Any]]:
         """Return the requests that a simulated model server got."""
@@ -217,6 +240,11 @@ def route(
 def to_pool(name: str, **more: Any) -> Manifest:
     """Return a backend of a rule: a pool, with a weight perhaps."""
     return {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": name, **more}
+
+
+def addresses_of(pods: Sequence[Manifest]) -> dict[str, str]:
+    """Return the endpoint of each pod by the pod's name."""
+    return {pod["metadata"]["name"]: f"{pod['status']['podIP']}:8000" for pod in pods}
 
 
 @asynccontextmanager

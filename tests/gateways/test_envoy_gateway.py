@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Behind Envoy Gateway's control plane, as it configures Envoy for the example in `deploy/`: where requests go."""
 
-import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -15,17 +14,13 @@ from tests.gateways.build_assets import ASSETS
 from tests.gateways.conftest import Mesh
 from tests.gateways.controllers import controllers_of
 from tests.gateways.kubelet import NODE, kubelet_of
-from tests.gateways.place import PATIENCE_SECONDS, Answer, Place, answers_during, place_in, update_servers, whole
+from tests.gateways.place import PICKER, Place, addresses_of, answers_during, place_in, update_servers, whole
 from tests.kube.build_assets import ASSETS as KUBE_ASSETS
 from tests.support.kube import manifests as write
 from tests.support.kube.charts import REPOSITORY, Helm
-from tests.support.kube.client import Manifest
 from tests.support.kube.running import running
 from tests.support.kube.space import Space
-from tests.support.waiting import until
-from tests.support.world import MODEL
 
-PICKER = {"app.kubernetes.io/instance": "vllm"}
 EXAMPLE = REPOSITORY / "deploy" / "examples" / "envoy-gateway"
 
 
@@ -59,51 +54,8 @@ async def example(tmp_path_factory) -> AsyncIterator[Place]:
         yield place
 
 
-def addresses_of(pods: list[Manifest]) -> dict[str, str]:
-    return {pod["metadata"]["name"]: f"{pod['status']['podIP']}:8000" for pod in pods}
-
-
-async def server_of(example: Place, answer: Answer) -> Manifest:
-    (pod,) = [pod for pod in await example.kubelet.pods(app="vllm") if pod["metadata"]["name"] == answer.server]
-    return pod
-
-
-async def test_endpoint_that_the_picker_chose_answers(example):
-    addresses = addresses_of(await example.kubelet.pods(app="vllm"))
-    answers = [await example.ask(f"prompt {number}", stream=number % 2 == 0) for number in range(30)]
-    assert [answer.status for answer in answers] == [200] * 30
-    assert [answer.picked for answer in answers] == [addresses[answer.server] for answer in answers]
-    assert {answer.server for answer in answers} == set(addresses)
-
-
-async def test_endpoint_that_a_client_names_is_not_taken(example):
-    addresses = addresses_of(await example.kubelet.pods(app="vllm"))
-    named = {"x-gateway-destination-endpoint": min(addresses.values())}
-    answers = [await example.ask(f"prompt {number}", headers=named) for number in range(20)]
-    assert [answer.picked for answer in answers] == [addresses[answer.server] for answer in answers]
-    assert {answer.server for answer in answers} == set(addresses)
-
-
-async def test_body_of_a_megabyte_arrives_whole(example):
-    body = json.dumps({"model": MODEL, "prompt": "hello", "max_tokens": 2, "user": "x" * 1_000_000}).encode()
-    answer = await example.ask(whole=body)
-    assert answer.status == 200
-    record = (await example.records(await server_of(example, answer)))[-1]
-    assert record["body_sha256"] == hashlib.sha256(body).hexdigest()
-
-
-async def test_refusal_of_the_picker_reaches_the_client(example):
-    answer = await example.ask(whole=b"no JSON")
-    assert answer.status == 400
-    assert "error" in json.loads(answer.body)
-
-
-async def test_trace_of_the_client_reaches_the_model_server(example):
-    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    answer = await example.ask(headers={"traceparent": trace})
-    record = (await example.records(await server_of(example, answer)))[-1]
-    (found,) = [value for name, value in record["headers"] if name == "traceparent"]
-    assert found.split("-")[1] == trace.split("-")[1]
+class TestBasics(features.Basics):
+    """See `features`."""
 
 
 async def test_rolling_update_of_model_servers_loses_no_request(example):
@@ -135,11 +87,7 @@ async def test_without_a_picker_the_policy_decides(example, change, status):
     await example.answers(status)
     assert {(answer.status, answer.picked) for answer in [await example.ask() for _ in range(10)]} == {(status, None)}
     await example.scale("vllm-epp", 1, **PICKER)
-
-    async def chosen() -> bool:
-        return (await example.ask()).picked is not None
-
-    await until(chosen, "the picker chooses again", seconds=PATIENCE_SECONDS)
+    await example.picks()
     assert {answer.picked is None for answer in [await example.ask() for _ in range(10)]} == {False}
 
 
@@ -149,12 +97,9 @@ async def world(example, tmp_path_factory) -> AsyncIterator[features.World]:
     release, policies = features.RELEASE, "gateway.networking.k8s.io/v1"
     values = EXAMPLE / "values.yaml"
     async with features.spans_and_release(example, tmp_path_factory.mktemp("llama"), values) as (spans, certificate):
-        text = (
-            (EXAMPLE / "gateway.yaml")
-            .read_text()
-            .replace("name: vllm", f"name: {release}")
-            .replace("app: vllm", f"app: {release}")
-        )
+        text = (EXAMPLE / "gateway.yaml").read_text()
+        for key in ("name", "app"):
+            text = text.replace(f"{key}: vllm", f"{key}: {release}")
         shipped = {each["kind"]: each for each in yaml.safe_load_all(text)}
         shipped["HTTPRoute"]["spec"]["rules"] = features.rules({"name": release, "port": 8000})
         shipped["EnvoyExtensionPolicy"]["spec"]["lua"] = [{"type": "Inline", "inline": features.LUA}]
@@ -168,10 +113,8 @@ async def world(example, tmp_path_factory) -> AsyncIterator[features.World]:
             await example.space.admin.patch(service, {"spec": {"ports": [port]}})
 
         await trust(certificate)
-        validation = {
-            "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}],
-            "hostname": features.name_of(example),
-        }
+        authorities = [{"group": "", "kind": "ConfigMap", "name": "ca"}]
+        validation = {"caCertificateRefs": authorities, "hostname": features.name_of(example)}
         target = {"group": "", "kind": "Service", "name": f"{release}-epp"}
         spec = {"targetRefs": [target], "validation": validation}
         await example.space.apply(write.manifest(policies, "BackendTLSPolicy", "picker", spec=spec))

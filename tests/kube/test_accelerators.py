@@ -2,12 +2,12 @@
 """Objects that bear on hardware change tags and routing while the picker runs."""
 
 import json
-import re
 
 import aiohttp
 import openai
 import pytest
 
+from tests.support.kube import manifests as write
 from tests.support.kube.fleet import Fleet, fleet_in
 from tests.support.kube.hardware import (
     H100,
@@ -17,6 +17,7 @@ from tests.support.kube.hardware import (
     T4,
     accelerator_class,
     config,
+    label_nodes,
     node_of,
     only,
     picker_with,
@@ -61,7 +62,7 @@ async def states(picker: Picker) -> dict[str, str]:
 
 
 async def test_ome_2_label_of_a_node_changes_tag_and_routing(space, fleet, tmp_path):
-    nodes = [await space.node(node_of(space, name), labels=labels) for name, labels in (("a", H100), ("b", T4))]
+    nodes = await label_nodes(space)
     async with picker_with(space, tmp_path, only("models: [h100]")) as picker:
         await has_hardware(picker, h100=1, t4=1)
         await served_by(picker, "a")
@@ -73,8 +74,7 @@ async def test_ome_2_label_of_a_node_changes_tag_and_routing(space, fleet, tmp_p
 
 
 async def test_ome_1_class_that_is_created_edited_and_deleted_changes_tags_and_routing(space, fleet, tmp_path):
-    for name, labels in (("a", H100), ("b", T4)):
-        await space.node(node_of(space, name), labels=labels)
+    await label_nodes(space)
     async with picker_with(space, tmp_path, only("acceleratorClasses: [gold]", fallback="true")) as picker:
         await served_by(picker, "a", "b")  # there is no such class
         await space.apply(accelerator_class(H100["nvidia.com/gpu.product"]))
@@ -93,8 +93,7 @@ async def test_ome_1_class_that_is_created_edited_and_deleted_changes_tags_and_r
     ids=["that cannot be decoded", "with a value that means nothing"],
 )
 async def test_ome_11_invalid_version_of_a_class_leaves_the_one_before_in_effect(space, fleet, tmp_path, field, value):
-    for name, labels in (("a", H100), ("b", T4)):
-        await space.node(node_of(space, name), labels=labels)
+    await label_nodes(space)
     await space.apply(accelerator_class(H100["nvidia.com/gpu.product"]))
     async with picker_with(space, tmp_path, only("acceleratorClasses: [gold]")) as picker:
         await served_by(picker, "a")
@@ -128,8 +127,7 @@ async def test_ome_18_unknown_field_of_a_class_is_on_the_health_page(space, flee
 
 
 async def test_ome_1_class_of_a_file_takes_precedence_over_that_of_the_cluster(space, fleet, tmp_path):
-    for name, labels in (("a", H100), ("b", T4)):
-        await space.node(node_of(space, name), labels=labels)
+    await label_nodes(space)
     await space.apply(accelerator_class(H100["nvidia.com/gpu.product"]))
     path = tmp_path / "classes.json"
     path.write_text(json.dumps(accelerator_class(T4["nvidia.com/gpu.product"])))
@@ -148,31 +146,26 @@ async def test_is_4_new_allocation_claim_for_a_pod_changes_its_tag_and_routing(s
         space_in(space.cluster) as operator,
         picker_with(space, tmp_path, only("migProfiles: [3g.20gb]")) as picker,
     ):
-        claim = allocation_claim(fleet, "a", "created")
+        claim = allocation_claim(fleet, "a")
         await operator.apply(claim)
         await served_by(picker, "a")
-        await operator.apply(allocation_claim(fleet, "b", "created"))
+        await operator.apply(allocation_claim(fleet, "b"))
         await served_by(picker, "a", "b")
         await operator.delete({**claim, "metadata": {**claim["metadata"], "namespace": operator.namespace}})
         await served_by(picker, "b")
 
 
-def allocation_claim(fleet: Fleet, pod: str, state: str) -> dict:
-    metadata = fleet.pods[pod]["metadata"]
-    node = node_of(fleet.space, pod)
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "AllocationClaim",
-        "metadata": {"name": f"{metadata['uid']}-{node}-vllm-0"},
-        "spec": {
-            "profile": "3g.20gb",
-            "podRef": {"kind": "Pod", "namespace": metadata["namespace"], "name": pod, "uid": metadata["uid"]},
-            "migPlacement": {"size": 4, "start": 0},
-            "gpuUUID": f"GPU-{pod}",
-            "nodename": node,
-        },
-        "status": {"state": state},
+def allocation_claim(fleet: Fleet, pod: str) -> dict:
+    metadata, node = fleet.pods[pod]["metadata"], node_of(fleet.space, pod)
+    spec = {
+        "profile": "3g.20gb",
+        "podRef": {"kind": "Pod", "namespace": metadata["namespace"], "name": pod, "uid": metadata["uid"]},
+        "migPlacement": {"size": 4, "start": 0},
+        "gpuUUID": f"GPU-{pod}",
+        "nodename": node,
     }
+    api, name = "inference.redhat.com/v1alpha1", f"{metadata['uid']}-{node}-vllm-0"
+    return write.manifest(api, "AllocationClaim", name, spec=spec, status={"state": "created"})
 
 
 async def test_dra_1_claim_and_slice_of_a_pod_change_its_tag_and_routing(space, tmp_path):
@@ -195,52 +188,27 @@ async def test_dra_1_claim_and_slice_of_a_pod_change_its_tag_and_routing(space, 
 
 
 def resource_slice(node: str, product: str, *, generation: int = 1, **device: object) -> dict:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-gpu.nvidia.com"},
-        "spec": {
-            "driver": "gpu.nvidia.com",
-            "nodeName": node,
-            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
-            "devices": [
-                {
-                    "name": "gpu-0",
-                    "attributes": {
-                        "productName": {"string": product},
-                        "uuid": {"string": f"GPU-{node}"},
-                        "type": {"string": "gpu"},
-                    },
-                    "capacity": {"memory": {"value": "80Gi"}},
-                    **device,
-                }
-            ],
-        },
-    }
+    strings = {"productName": product, "uuid": f"GPU-{node}", "type": "gpu"}
+    attributes = {name: {"string": value} for name, value in strings.items()}
+    gpu = {"name": "gpu-0", "attributes": attributes, "capacity": {"memory": {"value": "80Gi"}}, **device}
+    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": [gpu]}
+    return write.manifest("resource.k8s.io/v1", "ResourceSlice", f"{node}-gpu.nvidia.com", spec=spec)
 
 
 async def allocate(fleet: Fleet, pod: str) -> None:
     """Create the claim of a pod, with what the scheduler writes into its status."""
-    space, metadata = fleet.space, fleet.pods[pod]["metadata"]
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
-    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node_of(space, pod), "device": "gpu-0"}
-    await space.apply(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": f"{pod}-gpu"},
-            "spec": {"devices": {"requests": requests}},
-            "status": {
-                "allocation": {"devices": {"results": [result]}},
-                "reservedFor": [{"resource": "pods", "name": pod, "uid": metadata["uid"]}],
-            },
-        }
-    )
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node_of(fleet.space, pod), "device": "gpu-0"}
+    holder = {"resource": "pods", "name": pod, "uid": fleet.pods[pod]["metadata"]["uid"]}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [holder]}
+    spec = {"devices": {"requests": requests}}
+    claim = write.manifest("resource.k8s.io/v1", "ResourceClaim", f"{pod}-gpu", spec=spec, status=status)
+    await fleet.space.apply(claim)
 
 
 async def test_picker_without_rights_on_nodes_serves_says_so_once_and_uses_them_once_it_may(space, fleet, tmp_path):
-    for name, labels in (("a", H100), ("b", T4)):
-        await space.node(node_of(space, name), labels=labels)
+    await label_nodes(space)
     async with picker_with(space, tmp_path, only("models: [h100]", "true"), roles=(PICKER_ROLE,)) as picker:
         await served_by(picker, "a", "b")
         line = json.loads(await picker.command.says("optional objects not read"))
@@ -273,7 +241,7 @@ async def test_claims_of_the_own_namespace_count_where_those_of_all_are_forbidde
     role = {**HARDWARE_ROLE, "kind": "Role", "rules": [rule]}
     text = only("migProfiles: [3g.20gb]")
     async with picker_with(space, tmp_path, text, roles=(PICKER_ROLE, role)) as picker:
-        await space.apply(allocation_claim(fleet, "a", "created"))
+        await space.apply(allocation_claim(fleet, "a"))
         await served_by(picker, "a")
         assert (await states(picker))[f"allocationclaims.inference.redhat.com in {space}"] == "up to date"
         line = json.loads(await picker.command.says("optional objects not read"))
@@ -284,8 +252,7 @@ async def test_kind_that_is_installed_later_takes_effect(own_cluster, tmp_path):
     cluster = await own_cluster(crds=("inferencepools",))
     async with space_in(cluster) as space, fleet_in(space) as fleet:
         await pods_on_nodes(fleet)
-        for name, labels in (("a", H100), ("b", T4)):
-            await space.node(node_of(space, name), labels=labels)
+        await label_nodes(space)
         async with picker_with(space, tmp_path, only("acceleratorClasses: [gold]", fallback="true")) as picker:
             await served_by(picker, "a", "b")
             line = json.loads(await picker.command.says("optional objects not read"))
@@ -299,8 +266,9 @@ async def test_kind_that_is_installed_later_takes_effect(own_cluster, tmp_path):
 
 
 async def test_new_pod_has_the_hardware_that_it_requests_of_its_node(space, fleet, tmp_path):
-    for name, labels in (("a", H100), ("b", T4), ("c", H100)):
-        await space.node(node_of(space, name), labels={**labels, "nvidia.com/gpu.count": "8"})
+    eight = {"nvidia.com/gpu.count": "8"}
+    await label_nodes(space, **eight)
+    await space.node(node_of(space, "c"), labels={**H100, **eight})
     await space.apply(accelerator_class(H100["nvidia.com/gpu.product"], cost={"perHour": "4"}))
     async with picker_with(space, tmp_path, only("models: [h100], maxCostPerHour: 5")) as picker:
         await has_hardware(picker, gold=1, t4=1)
@@ -314,76 +282,54 @@ async def test_is_11_node_that_boots_anew_resets_what_is_known_of_its_endpoints(
         await fleet.start("a", node=node_of(space, "a"))
         await space.pool(ports=fleet.ports)
         async with picker_with(space, tmp_path, "", "--decision-headers", pods="a") as picker:
-            assert await cached(picker) == "0%"
-            assert await cached(picker) != "0%"
+            assert await picker.cached() == "0%"
+            assert await picker.cached() != "0%"
             await space.label(node, zone="z1")
             await space.node(node_of(space, "last"))
             await picker.knows(2, "nodes")
-            assert await cached(picker) != "0%"  # it is the same boot
+            assert await picker.cached() != "0%"  # it is the same boot
             await space.node(node_of(space, "a"), boot_id="second")
 
             async def forgotten() -> bool:
-                return await cached(picker) == "0%"
+                return await picker.cached() == "0%"
 
             await until(forgotten, "the cache of a node that booted anew counts as empty", seconds=PATIENCE_SECONDS)
-            assert await cached(picker) != "0%"
-
-
-async def cached(picker: Picker) -> str:
-    """Send a prompt; return how much of it the picker takes to be in the cache of the pod."""
-    chat = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "a prompt of many blocks " * 200}],
-        "max_tokens": 2,
-    }
-    async with aiohttp.ClientSession() as http, http.post(f"{picker.url}/v1/chat/completions", json=chat) as answer:
-        assert answer.status == 200
-        (share,) = re.findall(r"\d+%(?= cached)", answer.headers["x-epp-reason"])
-        return share
+            assert await picker.cached() != "0%"
 
 
 async def test_is_16_quotas_of_slice_memory_of_a_namespace_and_of_its_queue_limit_a_tenant(space, fleet, tmp_path):
-    for name, labels in (("a", H100), ("b", T4)):
-        await space.node(node_of(space, name), labels=labels)
+    await label_nodes(space)
     limits = "type: tenant-quotas, parameters: {acceleratorMemoryQuotas: true}"
     async with picker_with(space, tmp_path, config("type: accelerator-data-source", limits)) as picker:
         await has_hardware(picker, h100=1, t4=1)
 
-        async def status() -> int:
-            """Return the status of an answer to the tenant with the name of the namespace."""
-            try:
-                await picker.ask(extra_headers={"x-llm-d-inference-fairness-id": space.namespace})
-            except openai.APIStatusError as error:
-                return error.status_code
-            return 200
-
         async def is_status(wanted: int) -> None:
+            """Wait until the tenant with the name of the namespace gets answers with that status."""
+
             async def same() -> bool:
-                return await status() == wanted
+                try:
+                    await picker.ask(extra_headers={"x-llm-d-inference-fairness-id": space.namespace})
+                except openai.APIStatusError as error:
+                    return error.status_code == wanted
+                return wanted == 200
 
             await until(same, f"requests of the tenant are answered with {wanted}", seconds=PATIENCE_SECONDS)
 
         await is_status(200)
         resource = "instaslice.redhat.com/accelerator-memory-quota"
-        metadata = {"name": "slices"}
-        quota = {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": metadata,
-            "spec": {"hard": {f"requests.{resource}": "0"}},
-        }
-        made = await space.apply(quota)
+        hard = {f"requests.{resource}": "0"}
+        made = await space.apply(write.manifest("v1", "ResourceQuota", "slices", spec={"hard": hard}))
         await is_status(400)
         await space.delete(made)
         await is_status(200)
         flavor = {"name": "mig", "resources": [{"name": resource, "nominalQuota": "0"}]}
-        kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "metadata": {"name": space.namespace}}
+        kueue, name = "kueue.x-k8s.io/v1beta2", space.namespace
         groups = [{"coveredResources": [resource], "flavors": [flavor]}]
-        await space.apply({**kueue, "kind": "ClusterQueue", "spec": {"resourceGroups": groups}})
-        await space.apply({**kueue, "kind": "LocalQueue", "spec": {"clusterQueue": space.namespace}})
+        await space.apply(write.manifest(kueue, "ClusterQueue", name, spec={"resourceGroups": groups}))
+        await space.apply(write.manifest(kueue, "LocalQueue", name, spec={"clusterQueue": name}))
         await is_status(400)
         assert await picker.ask()  # other tenants have no quota
-        await space.apply({**kueue, "kind": "LocalQueue", "spec": {"clusterQueue": 7}, "metadata": {"name": "odd"}})
+        await space.apply(write.manifest(kueue, "LocalQueue", "odd", spec={"clusterQueue": 7}))
 
         async def told() -> list[str]:
             _, health = await picker.health()

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from epp.kube.resources import Importance, needs_of_hub, needs_of_metrics, needs_of_picker
+from tests.support.kube import manifests as write
 from tests.support.kube.charts import (
     CHART,
     FLAVOURS,
@@ -186,8 +187,7 @@ class Release:
         return await self.run("upgrade", "--install", RELEASE, str(CHART), *settings)
 
     async def get(self, api_version: str, kind: str, name: str = NAME) -> Manifest:
-        metadata = {"name": name, "namespace": self.space.namespace}
-        return await self.space.admin.get({"apiVersion": api_version, "kind": kind, "metadata": metadata})
+        return await self.space.admin.get(write.manifest(api_version, kind, name, self.space.namespace))
 
 
 @pytest.fixture
@@ -266,15 +266,10 @@ async def test_account_of_a_release_may_do_what_its_role_says(release):
     }
     for (verb, group, resource, name), allowed in asked.items():
         attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": resource, "name": name}
-        review = await release.space.admin.request(
-            "POST",
-            "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-            {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SubjectAccessReview",
-                "spec": {"user": f"system:serviceaccount:{namespace}:{NAME}", "resourceAttributes": attributes},
-            },
-        )
+        spec = {"user": f"system:serviceaccount:{namespace}:{NAME}", "resourceAttributes": attributes}
+        asking = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        review = await release.space.admin.request("POST", path, asking)
         assert review["status"]["allowed"] is allowed, attributes
 
 

@@ -29,7 +29,7 @@ def role_without(resource, *verbs):
 
 
 def service(name, port=9002):
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"ports": [{"port": port}]}}
+    return write.manifest("v1", "Service", name, spec={"ports": [{"port": port}]})
 
 
 @pytest.fixture
@@ -250,10 +250,8 @@ async def test_impossible_values_of_objects_in_effect_are_warnings(check, space)
     await space.pod("ready", "127.0.0.1")
     name, group = f"cheap-{space}", "cluster.open-cluster-management.io"
     price = {"discovery": {}, "cost": {"perHour": "-3"}}
-    await space.apply(
-        {"apiVersion": "ome.io/v1beta1", "kind": "AcceleratorClass", "metadata": {"name": name}, "spec": price}
-    )
-    score = {"apiVersion": f"{group}/v1alpha1", "kind": "AddOnPlacementScore", "metadata": {"name": "usage"}}
+    await space.apply(write.manifest("ome.io/v1beta1", "AcceleratorClass", name, spec=price))
+    score = write.manifest(f"{group}/v1alpha1", "AddOnPlacementScore", "usage")
     await space.admin.status(await space.apply(score), {"scores": [{"name": "gpu", "value": 60}], "validUntil": None})
     exit_code, said = await check(space, "--strict")
     assert exit_code == 2, said
@@ -265,11 +263,8 @@ async def test_impossible_values_of_objects_in_effect_are_warnings(check, space)
 
 async def test_pods_with_labels_need_no_pool(check, space):
     await space.pod("ready", "127.0.0.1")
-    role = {
-        **PICKER_ROLE,
-        "rules": [rule for rule in PICKER_ROLE["rules"] if "inferencepools" not in rule["resources"]],
-    }
-    user = await space.user("picker", role)
+    rules = [rule for rule in PICKER_ROLE["rules"] if "inferencepools" not in rule["resources"]]
+    user = await space.user("picker", {**PICKER_ROLE, "rules": rules})
     flags = ("--endpoint-selector=app=vllm", "--endpoint-target-ports=8000", "--strict")
     exit_code, said = await check(space, *flags, user=user, pool=None)
     assert exit_code == 0, said

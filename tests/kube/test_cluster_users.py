@@ -8,12 +8,8 @@ from tests.support.kube import manifests as write
 from tests.support.kube.client import RefusedError, client_of, listed
 from tests.support.kube.users import PICKER_ROLE
 
-NODE_READER = {
-    "apiVersion": write.RBAC,
-    "kind": "ClusterRole",
-    "metadata": {"name": "nodes"},
-    "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}],
-}
+RULES = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
+NODE_READER = write.manifest(write.RBAC, "ClusterRole", "nodes", rules=RULES)
 
 
 async def test_user_with_a_role_may_do_what_it_says_and_nothing_else(space):

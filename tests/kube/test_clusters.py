@@ -9,6 +9,7 @@ from aiohttp import web
 
 from epp.kube.objects.decode import versions_in
 from epp.kube.resources import needs_of_hub, role
+from tests.support.kube import manifests as write
 from tests.support.kube.fleet import fleet_in
 from tests.support.kube.hardware import picker_with, served_by
 from tests.support.kube.users import PICKER_ROLE
@@ -42,12 +43,7 @@ async def fleet(space):
 
 
 async def scored(space, value: int, until: str | None = None) -> dict:
-    score = {
-        "apiVersion": f"{OCM}/v1alpha1",
-        "kind": "AddOnPlacementScore",
-        "metadata": {"name": "resource-usage-score"},
-    }
-    made = await space.apply(score)
+    made = await space.apply(write.manifest(f"{OCM}/v1alpha1", "AddOnPlacementScore", "resource-usage-score"))
     status = {"scores": [{"name": "gpuClusterAvailable", "value": value}], "validUntil": until}
     return await space.admin.status(made, status)
 
@@ -79,11 +75,8 @@ async def test_ocm_2_score_in_the_api_server_changes_the_standing_of_its_cluster
 
 
 async def test_ocm_4_decision_in_the_api_server_takes_clusters_in_and_out(space, fleet, tmp_path):
-    page = {
-        "apiVersion": f"{OCM}/v1beta1",
-        "kind": "PlacementDecision",
-        "metadata": {"name": "llm-decision-1", "labels": {f"{OCM}/placement": "llm"}},
-    }
+    labels = {"labels": {f"{OCM}/placement": "llm"}}
+    page = write.manifest(f"{OCM}/v1beta1", "PlacementDecision", "llm-decision-1", metadata=labels)
     async with picker_with(space, tmp_path, config(), ALLOWED, roles=ROLES, PYTHONPATH=MODULES) as picker:
         await served_by(picker, "a", "b")
         made = await space.apply(page)
@@ -114,11 +107,7 @@ plugins:
 
 
 async def test_ocm_1_import_in_the_api_server_says_which_clusters_serve(space, fleet, tmp_path):
-    pool_import = {
-        "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
-        "kind": "InferencePoolImport",
-        "metadata": {"name": "llm"},
-    }
+    pool_import = write.manifest("inference.networking.x-k8s.io/v1alpha1", "InferencePoolImport", "llm")
     text = IMPORTED.replace("NAMESPACE", space.namespace)
     async with picker_with(space, tmp_path, text, roles=ROLES) as picker:
         await served_by(picker, "a", "b")  # none is known: all are kept
@@ -144,13 +133,9 @@ plugins:
 async def test_ocm_8_scorer_of_an_object_in_the_api_server_is_asked_and_masked(space, fleet, tmp_path, scorer):
     api = "dynamic-scoring.open-cluster-management.io/v1alpha1"
     scoring = {"host": scorer, "path": "/scoring", "params": {"name": "power", "interval": 1}}
-    asked = {"apiVersion": api, "kind": "DynamicScorer", "metadata": {"name": "s"}, "spec": {"scoring": scoring}}
-    mask = {
-        "apiVersion": api,
-        "kind": "DynamicScoringConfig",
-        "metadata": {"name": "dynamic-scoring-config"},
-        "spec": {"masks": [{"clusterName": "elsewhere", "scoreName": "power"}]},
-    }
+    asked = write.manifest(api, "DynamicScorer", "s", spec={"scoring": scoring})
+    masks = {"masks": [{"clusterName": "elsewhere", "scoreName": "power"}]}
+    mask = write.manifest(api, "DynamicScoringConfig", "dynamic-scoring-config", spec=masks)
     async with picker_with(space, tmp_path, DYNAMIC, roles=ROLES) as picker:
         await served_by(picker, "a", "b")
         await space.apply(asked)

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from tests.support.documents import blocks, commands, file_of
+from tests.support.kube import manifests as write
 from tests.support.kube.charts import CHART, REPOSITORY
-from tests.support.kube.client import Manifest, RefusedError
+from tests.support.kube.client import RefusedError
 
 README = REPOSITORY / "deploy" / "README.md"
 COMMANDS = [command for block in blocks(README) if block.language == "console" for command in commands(block)]
@@ -30,13 +31,8 @@ async def test_commands_of_helm_work_as_they_are_written(programs, space, tmp_pa
     }
 
     async def exists(name: str) -> bool:
-        deployment: Manifest = {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": name, "namespace": space.namespace},
-        }
         try:
-            await space.admin.get(deployment)
+            await space.admin.get(write.manifest("apps/v1", "Deployment", name, space.namespace))
         except RefusedError as error:
             return error.status != 404
         return True

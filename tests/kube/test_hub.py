@@ -2,6 +2,7 @@
 """A hub beside the pool's API server: two real API servers, each with its own rights, each without the other."""
 
 import asyncio
+import json
 from base64 import b64encode
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import yaml
 from epp.lab.sim.server import running
 from tests.support.config_files import endpoints_file
 from tests.support.documents import blocks
+from tests.support.kube import manifests as write
 from tests.support.kube.fleet import Fleet, fleet_in
 from tests.support.kube.pickers import PATIENCE_SECONDS, Picker, picker_as, pool_of
 from tests.support.kube.space import Space, space_in
@@ -50,29 +52,19 @@ class Clusters:
     def config(self, **hub: object) -> str:
         """Return a configuration with both sources of endpoints, and the choice of clusters by the hub."""
         hub = hub or {"kubeconfig": str(self.hub_kubeconfig)}
-        content = {
-            "apiVersion": "llm-d.ai/v1",
-            "kind": "EndpointPickerConfig",
-            "plugins": [
-                {"type": "pool-discovery"},
-                {"type": "file-discovery", "parameters": {"path": str(self.gateways), "watchFile": True}},
-                {"type": "cluster-data-source", "parameters": {"cluster": "east", **hub}},
-                {
-                    "type": "placement-filter",
-                    "parameters": {"placement": f"{self.hub.namespace}/llm", "fallbackOnEmpty": False},
-                },
-                {"type": "active-request-scorer"},
-            ],
-            "dataLayer": {
-                "discovery": {
-                    "endpoints": [
-                        {"pluginRef": "pool-discovery", "name": "pods"},
-                        {"pluginRef": "file-discovery", "name": "gateways"},
-                    ]
-                }
-            },
-        }
-        return yaml.safe_dump(content)
+        return f"""\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {{type: pool-discovery}}
+- {{type: file-discovery, parameters: {{path: {self.gateways}, watchFile: true}}}}
+- {{type: cluster-data-source, parameters: {json.dumps({"cluster": "east", **hub})}}}
+- {{type: placement-filter, parameters: {{placement: {self.hub.namespace}/llm, fallbackOnEmpty: false}}}}
+- {{type: active-request-scorer}}
+dataLayer:
+  discovery:
+    endpoints: [{{pluginRef: pool-discovery, name: pods}}, {{pluginRef: file-discovery, name: gateways}}]
+"""
 
     @property
     def gateways(self) -> Path:
@@ -80,11 +72,8 @@ class Clusters:
 
     async def choose(self, *clusters: str) -> None:
         """Let the hub choose these clusters."""
-        page = {
-            "apiVersion": f"{OCM}/v1beta1",
-            "kind": "PlacementDecision",
-            "metadata": {"name": "llm-decision-1", "labels": {f"{OCM}/placement": "llm"}},
-        }
+        labels = {"labels": {f"{OCM}/placement": "llm"}}
+        page = write.manifest(f"{OCM}/v1beta1", "PlacementDecision", "llm-decision-1", metadata=labels)
         made = await self.hub.apply(page)
         await self.hub.admin.status(made, {"decisions": [{"clusterName": name, "reason": ""} for name in clusters]})
 
@@ -252,19 +241,19 @@ async def test_ocm_15_new_credentials_of_a_mounted_secret_are_read(clusters):
 
 async def test_ocm_15_kubeconfig_in_a_secret_is_read_with_a_right_to_its_name_and_followed(clusters):
     rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["hub"], "verbs": ["get", "list", "watch"]}
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "hub"}, "rules": [rule]}
+    role = write.manifest(write.RBAC, "Role", "hub", rules=[rule])
     picker = await clusters.picker(clusters.config(secret={"name": "hub"}))
 
-    async def write() -> None:
+    async def write_secret() -> None:
         content = yaml.safe_load(clusters.hub_user.kubeconfig(clusters.directory / "flat").read_text())
         cluster = content["clusters"][0]["cluster"]  # as `kubectl config view --flatten` writes it
         authority = await asyncio.to_thread(Path(cluster.pop("certificate-authority")).read_bytes)
         cluster["certificate-authority-data"] = b64encode(authority).decode()
         text = yaml.safe_dump(content)
-        kind = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}}
-        await clusters.pool.apply({**kind, "data": {"kubeconfig": b64encode(text.encode()).decode()}})
+        data = {"kubeconfig": b64encode(text.encode()).decode()}
+        await clusters.pool.apply(write.manifest("v1", "Secret", "hub", data=data))
 
-    await write()
+    await write_secret()
 
     async def is_told() -> bool:
         problem = (await hub_of(picker)).get("credentials", "")
@@ -275,7 +264,7 @@ async def test_ocm_15_kubeconfig_in_a_secret_is_read_with_a_right_to_its_name_an
     await clusters.pool.grant(clusters.pool_user, role)
     await served_by(picker, "a-rank-0", "west")
     old = await clusters.hub_user.renew()
-    await write()
+    await write_secret()
     await clusters.hub_user.revoke(old)
     await clusters.hub.cluster.restart()  # so that watches log in again
     await clusters.choose("west")
@@ -294,13 +283,8 @@ async def test_ocm_16_import_on_the_hub_brings_the_gateways_of_other_clusters(cl
     picker = await clusters.picker(yaml.safe_dump(content))
     await picker.uses("a-rank-0")
     assert "there is no InferencePoolImport" in (await sources(picker))["import"]["trouble"]
-    made = await clusters.hub.apply(
-        {
-            "apiVersion": "inference.networking.x-k8s.io/v1alpha1",
-            "kind": "InferencePoolImport",
-            "metadata": {"name": "llm"},
-        }
-    )
+    pool_import = write.manifest("inference.networking.x-k8s.io/v1alpha1", "InferencePoolImport", "llm")
+    made = await clusters.hub.apply(pool_import)
     exporting = [{"name": "example.com/controller", "exportingClusters": [{"name": "west"}]}]
     await clusters.hub.admin.status(made, {"controllers": exporting})
     await picker.uses("a-rank-0", "west")

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,15 @@ async def walk(page: Path, cluster, directory: Path, *, isolated: bool) -> dict[
     return dict(zip(run, parts, strict=True))
 
 
+@contextlib.asynccontextmanager
+async def default_namespace(cluster) -> AsyncIterator[Space]:
+    """A cluster with the namespace `default`."""
+    async with cluster.client() as admin:
+        with contextlib.suppress(RefusedError):  # the server makes it, sooner or later
+            await admin.create(write.manifest("v1", "Namespace", "default"))
+        yield Space(cluster, admin, "default")
+
+
 def health_in(output: str) -> dict:
     """Return the content of `/healthz`, among the log lines of the picker."""
     (line,) = [line for line in output.splitlines() if line.startswith('{"ready"')]
@@ -112,10 +122,7 @@ def health_in(output: str) -> dict:
 
 async def test_page_works_as_it_is_written(own_cluster, isolated, tmp_path):
     cluster = await own_cluster()
-    async with cluster.client() as admin:
-        with contextlib.suppress(RefusedError):  # the server makes it, sooner or later
-            await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
-        space = Space(cluster, admin, "default")
+    async with default_namespace(cluster) as space:
         await space.pod("server", "127.0.0.1", labels={"app": "my-model-server"})
         applied, found, _, healthy, _, allowed, page, metrics, _ = (
             await walk(PAGE, cluster, tmp_path, isolated=isolated)
@@ -131,10 +138,7 @@ async def test_page_works_as_it_is_written(own_cluster, isolated, tmp_path):
 
 async def test_page_of_several_pools_works_as_it_is_written(own_cluster, isolated, tmp_path):
     cluster = await own_cluster()
-    async with cluster.client() as admin:
-        with contextlib.suppress(RefusedError):  # the server makes it, sooner or later
-            await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
-        space = Space(cluster, admin, "default")
+    async with default_namespace(cluster) as space:
         await space.pod("chat", "127.0.0.1", labels={"app": "chat"})
         _, _, checked, _, _, endpoints, ready, config, served = (
             await walk(POOLS_PAGE, cluster, tmp_path, isolated=isolated)
@@ -184,13 +188,8 @@ async def test_release_of_the_chart_gives_the_account_what_the_check_asks_for(ow
 
 
 def test_role_of_the_page_is_what_a_single_picker_needs():
-    (role,) = [
-        document
-        for block in blocks(PAGE)
-        if block.language == "yaml"
-        for document in yaml.safe_load_all(block.text)
-        if document["kind"] == "Role"
-    ]
+    texts = [block.text for block in blocks(PAGE) if block.language == "yaml"]
+    (role,) = [document for text in texts for document in yaml.safe_load_all(text) if document["kind"] == "Role"]
     granted = {
         (verb, group, resource)
         for rule in role["rules"]
@@ -224,5 +223,4 @@ def test_flags_and_metrics_of_the_page_exist():
 
 
 def test_commands_that_are_not_run_are_in_the_page():
-    written = [command for block in blocks(PAGE) if block.language == "console" for command in commands(block)]
-    assert all(any(command.startswith(beginning) for command in written) for beginning in NOT_RUN)
+    assert all(any(command.startswith(beginning) for command in commands_of(PAGE)) for beginning in NOT_RUN)

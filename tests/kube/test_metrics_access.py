@@ -6,25 +6,20 @@ import json
 import aiohttp
 
 from tests.support.commands import command
+from tests.support.kube import manifests as write
 from tests.support.kube.space import Space
 from tests.support.kube.users import User
 from tests.support.waiting import until
 
-REVIEWER = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRole",
-    "metadata": {"name": "reviewer"},
-    "rules": [
+REVIEWER = write.manifest(
+    write.RBAC,
+    "ClusterRole",
+    "reviewer",
+    rules=[
         {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
         {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
     ],
-}
-READER = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRole",
-    "metadata": {"name": "metrics-reader"},
-    "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
-}
+)
 FLAGS = ("--endpoints=a=127.0.0.1:1", "--secure-serving=false", "--metrics-endpoint-auth")
 PORTS = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
 
@@ -38,17 +33,9 @@ async def answer(port: int, token: str = "", path: str = "/metrics") -> tuple[in
 async def bound_reader(space: Space) -> User:
     """A service account that may read metrics; the binding has effect by the time that the picker asks, or soon."""
     reader = await space.user("prometheus")
-    name = f"{space.namespace}-metrics-reader"
-    await space.apply({**READER, "metadata": {"name": name}})
-    await space.apply(
-        {
-            "apiVersion": READER["apiVersion"],
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": space.namespace}],
-        }
-    )
+    name, rules = f"{space.namespace}-metrics-reader", [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    await space.apply(write.manifest(write.RBAC, "ClusterRole", name, rules=rules))
+    await space.apply(write.binding("ClusterRole", name, account="prometheus", namespace=space.namespace))
     return reader
 
 

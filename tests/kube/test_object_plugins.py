@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kube import manifests as write
 from tests.support.kube.fleet import fleet_in
 from tests.support.kube.hardware import (
     H100,
@@ -13,6 +14,7 @@ from tests.support.kube.hardware import (
     READ,
     T4,
     accelerator_class,
+    label_nodes,
     node_of,
     picker_with,
     pods_on_nodes,
@@ -29,8 +31,7 @@ async def fleet(space):
     """Pods `a` and `b`, each with one GPU of its own node."""
     async with fleet_in(space) as fleet:
         await pods_on_nodes(fleet)
-        for name, labels in (("a", H100), ("b", T4)):
-            await space.node(node_of(space, name), labels=labels)
+        await label_nodes(space)
         yield fleet
 
 
@@ -49,7 +50,7 @@ plugins:
     flag = "--allow-plugin-modules=maintenance"
     async with picker_with(space, tmp_path, text, flag, PYTHONPATH=str(tmp_path)) as picker:
         await served_by(picker, "a", "b")
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node_of(space, "a")}}
+        node = write.manifest("v1", "Node", node_of(space, "a"))
         await space.annotate(node, **{"example.com/maintenance": "today"})
         await served_by(picker, "b")
         await space.annotate(node, **{"example.com/maintenance": None})
@@ -71,14 +72,17 @@ dataLayer:
     role = {**HARDWARE_ROLE, "kind": "Role", "rules": [rule]}
     modules = str(Path(__file__).parent)
     flag = "--allow-plugin-modules=object_plugins"
-    paused = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "paused"}, "data": {"a-rank-0": ""}}
+
+    def paused(pod: str) -> dict:
+        return write.manifest("v1", "ConfigMap", "paused", space.namespace, data={f"{pod}-rank-0": ""})
+
     async with picker_with(space, tmp_path, text, flag, roles=(PICKER_ROLE, role), PYTHONPATH=modules) as picker:
         await served_by(picker, "a", "b")
-        await space.apply(paused)
+        await space.apply(paused("a"))
         await served_by(picker, "b")
-        await space.apply({**paused, "data": {"b-rank-0": ""}})
+        await space.apply(paused("b"))
         await served_by(picker, "a")
-        await space.delete({**paused, "metadata": {"name": "paused", "namespace": space.namespace}})
+        await space.delete(paused("b"))
         await served_by(picker, "a", "b")
 
 

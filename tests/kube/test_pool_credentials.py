@@ -17,6 +17,7 @@ from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
 from epp.runtime.supervisor import Supervisor
 from tests.support import certificates
+from tests.support.kube import manifests as write
 from tests.support.kube.fleet import fleet_in
 from tests.support.kube.pickers import picker_as, pool_of
 from tests.support.kube.space import space_in
@@ -109,7 +110,10 @@ async def test_client_certificate_is_enough(own_cluster, tmp_path):
     write_client(authority, tmp_path, "somebody")
     async with space_in(await own_cluster(f"--client-ca-file={authority}", crds=("inference",))) as space:
         await space.apply({**PICKER_ROLE, "metadata": {"name": "picker"}})
-        await space.apply(binding_of("somebody"))
+        group = write.RBAC.partition("/")[0]
+        role, user = {"kind": "Role", "name": "picker"}, {"kind": "User", "name": "somebody"}
+        parties = {"roleRef": {"apiGroup": group, **role}, "subjects": [{"apiGroup": group, **user}]}
+        await space.apply({**write.manifest(write.RBAC, "RoleBinding", "picker"), **parties})
         access = space.cluster.access
         document = {
             "current-context": "it",
@@ -124,16 +128,6 @@ async def test_client_certificate_is_enough(own_cluster, tmp_path):
             await space.pool(ports=fleet.ports)
             async with picker_as(kubeconfig, *pool_of(space)) as picker:
                 await picker.uses("a-rank-0")
-
-
-def binding_of(user: str) -> dict:
-    return {
-        "apiVersion": PICKER_ROLE["apiVersion"],
-        "kind": "RoleBinding",
-        "metadata": {"name": "picker"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "picker"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-    }
 
 
 def write_client(authority: Path, directory: Path, user: str) -> None:

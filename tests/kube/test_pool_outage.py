@@ -69,33 +69,19 @@ async def test_killed_api_server_changes_nothing_but_the_staleness(fleet, tmp_pa
     assert not any("Traceback" in line for line in picker.command.err), picker.command
 
 
-async def test_all_that_changed_meanwhile_has_effect_afterwards(fleet, relay, picker):
+@pytest.mark.parametrize(("forgotten", "lists"), [(False, 1), (True, 2)], ids=["watch goes on", "history expired"])
+async def test_all_that_changed_meanwhile_has_effect_afterwards(fleet, relay, picker, forgotten, lists):
     async with load_on(picker.url) as load:
         relay.cut()
         await until(lambda: is_stale(picker, 1), "the objects are stale")
-        await change_all(fleet)
+        await asyncio.gather(fleet.delete("a"), fleet.unready("b"), fleet.start("d"))
         await load.reaches("a-rank-0", "b-rank-0", "c-rank-0")
+        if forgotten:
+            await fleet.space.cluster.expire_history()
         await relay.join()
         await picker.uses("c-rank-0", "d-rank-0")
         await load.reaches("c-rank-0", "d-rank-0")
-    assert await picker.lists("pods") == 1  # the watch went on where it had ended
-
-
-async def test_all_that_changed_meanwhile_has_effect_although_the_server_has_forgotten_it(fleet, relay, picker):
-    async with load_on(picker.url) as load:
-        relay.cut()
-        await until(lambda: is_stale(picker, 1), "the objects are stale")
-        await change_all(fleet)
-        await fleet.space.cluster.expire_history()
-        await relay.join()
-        await picker.uses("c-rank-0", "d-rank-0")
-        await load.reaches("c-rank-0", "d-rank-0")
-    assert await picker.lists("pods") == 2
-
-
-async def change_all(fleet):
-    """Delete a pod, let one be not ready, and start another one."""
-    await asyncio.gather(fleet.delete("a"), fleet.unready("b"), fleet.start("d"))
+    assert await picker.lists("pods") == lists
 
 
 async def stale_seconds(picker: Picker) -> float:

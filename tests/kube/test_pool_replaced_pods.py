@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pod that takes the place of another one has its name or its address, and nothing that was known of it."""
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from tests.support.kube.fleet import Fleet, fleet_in
@@ -15,9 +13,7 @@ from tests.support.kube.pickers import Picker, picker_as, pool_of
 from tests.support.kube.relay import Relay, relay_to
 from tests.support.kube.space import Space, space_in
 from tests.support.kube.users import PICKER_ROLE
-from tests.support.world import MODEL
 
-PROMPT = "a prompt of many blocks " * 200
 NAMES = pytest.mark.parametrize("name", ["a", "b"], ids=["same name", "another name"])
 
 
@@ -27,8 +23,8 @@ async def test_is_11_replaced_pod_at_the_same_address_inherits_nothing(space, tm
         await replace(fleet, name)
         await picker.knows(2)  # the one that replace() made last
         await picker.uses(f"{name}-rank-0")
-        assert await cached(picker) == "0%"
-        assert await cached(picker) != "0%"
+        assert await picker.cached() == "0%"
+        assert await picker.cached() != "0%"
 
 
 @NAMES
@@ -39,7 +35,7 @@ async def test_is_11_pod_replaced_while_the_api_server_was_away_inherits_nothing
         await relay.join()
         await picker.knows(2)
         await picker.uses(f"{name}-rank-0")
-        assert await cached(picker) == "0%"
+        assert await picker.cached() == "0%"
 
 
 @NAMES
@@ -54,7 +50,7 @@ async def test_is_11_replaced_pod_of_a_new_list_inherits_nothing(own_cluster, tm
         await relay.join()
         await picker.knows(2)
         await picker.uses(f"{name}-rank-0")
-        assert await cached(picker) == "0%"
+        assert await picker.cached() == "0%"
 
 
 async def test_pod_with_other_labels_is_the_same(space, tmp_path):
@@ -62,7 +58,7 @@ async def test_pod_with_other_labels_is_the_same(space, tmp_path):
         await fleet.label("a", tier="gold")
         await space.pod("last", "127.0.0.1", ready=False)
         await picker.knows(2)
-        assert await cached(picker) != "0%"
+        assert await picker.cached() != "0%"
 
 
 @asynccontextmanager
@@ -75,8 +71,8 @@ async def picker_that_knows(space: Space, directory: Path) -> AsyncIterator[tupl
         kubeconfig = write_kubeconfig(directory / "kubeconfig", relay.access, token=user.token)
         async with picker_as(kubeconfig, *pool_of(space), "--decision-headers") as picker:
             await picker.uses("a-rank-0")
-            assert await cached(picker) == "0%"
-            assert await cached(picker) != "0%"
+            assert await picker.cached() == "0%"
+            assert await picker.cached() != "0%"
             yield fleet, relay, picker
 
 
@@ -87,12 +83,3 @@ async def replace(fleet: Fleet, name: str) -> None:
     after = await fleet.space.pod(name, before["status"]["podIP"])
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     await fleet.space.pod("last", "127.0.0.1", ready=False)
-
-
-async def cached(picker: Picker) -> str:
-    """Send the prompt; return how much of it the picker takes to be in the cache of the pod."""
-    chat = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 2}
-    async with aiohttp.ClientSession() as http, http.post(f"{picker.url}/v1/chat/completions", json=chat) as answer:
-        assert answer.status == 200
-        (share,) = re.findall(r"\d+%(?= cached)", answer.headers["x-epp-reason"])
-        return share

@@ -101,8 +101,10 @@ def test_every_flag_of_the_tables_was_compared():
         ("bytes of a list of models", f"{http.MOST_BYTES // 2**20} MiB, {http.MOST_OBJECTS:,} objects"),
         (
             "bytes of all pages that are kept whole and not all there yet",
-            f"{PageLimits().arriving_bytes >> 20} MiB, beyond the first {response_parser.UNCOUNTED_BYTES >> 10} KiB "
-            "of each",
+            (
+                f"{PageLimits().arriving_bytes >> 20} MiB, beyond the first "
+                f"{response_parser.UNCOUNTED_BYTES >> 10} KiB of each"
+            ),
         ),
         ("names", f"{engine.MOST_ADAPTERS:,} adapters, of {engine.LONGEST_NAME} characters each"),
     ],

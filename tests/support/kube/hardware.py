@@ -8,6 +8,8 @@ from pathlib import Path
 import openai
 
 from epp.kube.resources import ACCELERATORS, MEMORY_QUOTAS
+from tests.support.kube import manifests as write
+from tests.support.kube.client import Manifest
 from tests.support.kube.fleet import Fleet
 from tests.support.kube.pickers import PATIENCE_SECONDS, Picker, picker_as
 from tests.support.kube.space import Space
@@ -18,27 +20,21 @@ H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
 ONE_GPU = {"limits": {"nvidia.com/gpu": "1"}}
 READ = ["get", "list", "watch"]
-HARDWARE_ROLE = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRole",
-    "metadata": {"name": "hardware"},
-    "rules": [
+HARDWARE_ROLE = write.manifest(
+    write.RBAC,
+    "ClusterRole",
+    "hardware",
+    rules=[
         {"apiGroups": [each.group], "resources": [each.plural], "verbs": READ}
         for each in (*ACCELERATORS, *MEMORY_QUOTAS)
     ],
-}
+)
 """What a picker reads of hardware and its quotas, and nothing more."""
 
 
 def config(*plugins: str) -> str:
-    return "\n".join(
-        [
-            "apiVersion: llm-d.ai/v1",
-            "kind: EndpointPickerConfig",
-            "plugins:",
-            *(f"- {{{plugin}}}" for plugin in plugins),
-        ]
-    )
+    lines = ("apiVersion: llm-d.ai/v1", "kind: EndpointPickerConfig", "plugins:")
+    return "\n".join([*lines, *(f"- {{{plugin}}}" for plugin in plugins)])
 
 
 def only(bound: str, fallback: str = "false") -> str:
@@ -50,6 +46,11 @@ async def pods_on_nodes(fleet: Fleet) -> None:
     for name in "ab":
         await fleet.start(name, node=node_of(fleet.space, name), resources=ONE_GPU)
     await fleet.space.pool(ports=fleet.ports)
+
+
+async def label_nodes(space: Space, **more: str) -> list[Manifest]:
+    """Create the nodes of the pods `a`, with an H100, and `b`, with a T4."""
+    return [await space.node(node_of(space, pod), labels={**gpu, **more}) for pod, gpu in (("a", H100), ("b", T4))]
 
 
 def node_of(space: Space, pod: str) -> str:
@@ -91,9 +92,5 @@ async def served_by(picker: Picker, *names: str) -> None:
 
 
 def accelerator_class(product: str, **spec: object) -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "gold"},
-        "spec": {"discovery": {"nodeSelector": {"nvidia.com/gpu.product": product}}, **spec},
-    }
+    discovery = {"nodeSelector": {"nvidia.com/gpu.product": product}}
+    return write.manifest("ome.io/v1beta1", "AcceleratorClass", "gold", spec={"discovery": discovery, **spec})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A picker in its own process, that logs in to the cluster as a user with a Role of pickers, behind an Envoy."""
 
+import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -90,6 +91,14 @@ class Picker:
         chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
         async with aiohttp.ClientSession() as http, http.post(f"{self.url}/v1/chat/completions", json=chat) as answer:
             return answer.status, answer.headers.get("x-llm-d-request-dropped-reason")
+
+    async def cached(self, prompt: str = "a prompt of many blocks " * 200) -> str:
+        """Send the prompt; return how much of it the picker, with `--decision-headers`, takes to be in a cache."""
+        chat = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": 2}
+        async with aiohttp.ClientSession() as http, http.post(f"{self.url}/v1/chat/completions", json=chat) as answer:
+            assert answer.status == 200
+            (share,) = re.findall(r"\d+%(?= cached)", answer.headers["x-epp-reason"])
+            return share
 
     async def answers(self, requests: int = 12) -> set[str]:
         """Send requests with prompts of no common prefix; return the names of the servers that answered."""

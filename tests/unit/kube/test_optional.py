@@ -4,12 +4,9 @@
 import pytest
 from structlog.testing import capture_logs
 
-from epp.framework import SystemClock
 from epp.kube import cluster as cluster_module
 from epp.kube.cluster import Cluster
 from epp.kube.resources import NODES, Resource
-from epp.runtime.supervisor import Supervisor
-from tests.support.kube.fake_api import FakeApi
 from tests.support.waiting import until
 
 CLAIMS = Resource("inference.redhat.com", ("v1alpha1",), "allocationclaims", "AllocationClaim", everywhere=True)

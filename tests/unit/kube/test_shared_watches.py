@@ -3,12 +3,8 @@
 
 import pytest
 
-from epp.framework import SystemClock
-from epp.kube.cluster import Cluster
 from epp.kube.objects.decode import decode_object
 from epp.kube.resources import PODS
-from epp.runtime.supervisor import Supervisor
-from tests.support.kube.fake_api import FakeApi
 from tests.support.waiting import until
 
 PATH = "/api/v1/namespaces/llm/pods"

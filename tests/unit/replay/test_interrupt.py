@@ -48,7 +48,7 @@ def living(group: int) -> list[str]:
 @pytest.mark.parametrize("configs", [pytest.param(["adaptive"], marks=pytest.mark.slow), ["adaptive", "random"]])
 def test_interrupt_ends_all_processes(tmp_path: Path, endpoints_file, configs: list[str]):
     trace = tmp_path / "trace.jsonl"
-    trace.write_bytes(b"".join(own_lines(requests(5.0, 20_000.0), BLOCK)))
+    trace.write_bytes(b"".join(own_lines(requests(5.0, 6000.0), BLOCK)))
     flags = [flag for name in configs for flag in ("--config", name)]
     command = [sys.executable, "-c", _PROGRAM, str(trace), "--endpoints", str(endpoints_file("h100", "h100")), *flags]
     with subprocess.Popen(

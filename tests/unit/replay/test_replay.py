@@ -305,13 +305,13 @@ def test_ome_19_sessions_that_keep_their_class_have_a_steadier_pace():
     # forty chats; nothing of their prompts is cached, so that only the session tells where they were
     requests_of_chats = (
         TraceRequest(at=n * 0.02, prompt_tokens=300, output_tokens=100 + n % 7 * 20, session=f"s{n % 40}")
-        for n in range(1200)
+        for n in range(600)
     )
     trace = ListTrace([*requests_of_chats])
     spreads = []
     for seconds in (0, 1):
         text = sample_texts()["adaptive"].replace("delayWeight:", f"classStickinessSeconds: {seconds}, delayWeight:")
         found = summarise(replay(config(text), Fleet(servers), trace, ReplayOptions()))
-        assert found.served == 1200
+        assert found.served == 600
         spreads.append(found.session_pace_spread)
     assert spreads[1] < 0.8 * spreads[0]
