@@ -28,8 +28,7 @@ def role_without(resource, *verbs):
     return {**FULL_ROLE, "rules": [rule for rule in rules if rule["verbs"]]}
 
 
-def service(name, port=9002):
-    return write.manifest("v1", "Service", name, spec={"ports": [{"port": port}]})
+SERVICE = write.manifest("v1", "Service", "pool-epp", spec={"ports": [{"port": 9002}]})
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def check(tmp_path):
 async def pool(space):
     """A pool of two ports, its Service, and pods in all states; endpoints of one of them can take requests."""
     await space.pool(ports=(8000, 8001))
-    await space.apply(service("pool-epp"))
+    await space.apply(SERVICE)
     await space.pod("ready", "127.0.0.1")
     await space.pod("not-ready", "127.0.0.2", ready=False)
     await space.terminate(await space.pod("terminating", "127.0.0.3"))
@@ -201,34 +200,9 @@ async def test_pool_that_is_missing_is_an_error_with_those_that_are_there(check,
     )
 
 
-async def test_pool_without_pods_and_without_service_is_a_warning(check, space):
-    await space.pool()
-    exit_code, said = await check(space)
-    assert exit_code == 0, said
-    warnings = [" ".join(line.split()) for line in said.out if " warning " in line]
-    assert warnings == [
-        "warning endpointPickerRef: there is no Service 'pool-epp', so gateways find no picker: create it",
-        f"warning no pod of namespace {space} has the labels app=vllm: requests get 503 until one does",
-    ]
-    assert (await check(space, "--strict"))[0] == 2
-
-
-async def test_service_without_the_port_of_the_pool_and_pods_that_are_not_ready_are_warnings(check, space):
-    await space.pool()
-    await space.apply(service("pool-epp", port=9003))
-    await space.pod("loading", "127.0.0.1", ready=False)
-    exit_code, said = await check(space)
-    assert exit_code == 0, said
-    warnings = [" ".join(line.split()) for line in said.out if " warning " in line]
-    assert warnings == [
-        "warning endpointPickerRef: Service pool-epp has no port 9002, but 9003: write the port of ext_proc",
-        "warning of 1 pods with the labels app=vllm none is ready: requests get 503 until one is",
-    ]
-
-
 async def test_objects_that_are_not_in_effect_as_written_are_warnings(check, space):
     await space.pool()
-    await space.apply(service("pool-epp"))
+    await space.apply(SERVICE)
     await space.pod("ready", "127.0.0.1")
     await space.apply(write.rewrite("canary", pool="pool", rules=[write.rule("chat", a=90, b=None)]))
     empty = await space.apply(write.rewrite("empty", pool="pool", rules=[]))
@@ -246,7 +220,7 @@ async def test_objects_that_are_not_in_effect_as_written_are_warnings(check, spa
 
 async def test_impossible_values_of_objects_in_effect_are_warnings(check, space):
     await space.pool()
-    await space.apply(service("pool-epp"))
+    await space.apply(SERVICE)
     await space.pod("ready", "127.0.0.1")
     name, group = f"cheap-{space}", "cluster.open-cluster-management.io"
     price = {"discovery": {}, "cost": {"perHour": "-3"}}
@@ -271,13 +245,6 @@ async def test_pods_with_labels_need_no_pool(check, space):
     assert not any("inferencepools" in line or " events " in line for line in said.out)
     assert line_with(said, "pods with") == "pods with app=vllm; ports 8000"
     assert said.out[-1] == "The picker would become ready, with 1 endpoint."
-
-
-async def test_namespace_without_a_named_pool_is_checked_for_rights(check, space):
-    user = await space.user("picker", FULL_ROLE)
-    exit_code, said = await check(space, user=user, pool=None)
-    assert exit_code == 0, said
-    assert said.out[-1] == f"The picker of an InferencePool in namespace {space} would become ready."
 
 
 async def test_files_are_checked_beside_the_cluster(check, pool, tmp_path):

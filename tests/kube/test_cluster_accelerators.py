@@ -30,15 +30,6 @@ async def test_labels_of_every_vendor_are_accepted_on_nodes(space):
     assert [version.object.name for version in found] == [node["metadata"]["name"] for node in nodes]
 
 
-async def test_kind_behind_a_feature_gate_is_served_only_where_it_is_on(space, own_cluster):
-    offered = await space.admin.request("GET", "/apis/resource.k8s.io")
-    assert [version["version"] for version in offered["versions"]] == ["v1"]
-    gates = ("--feature-gates=DRADeviceTaintRules=true", "--runtime-config=resource.k8s.io/v1beta2=true")
-    async with (await own_cluster(*gates, crds=("acceleratorclasses",))).client() as admin:
-        rules = await admin.list("resource.k8s.io/v1beta2", "DeviceTaintRule")
-        assert rules["items"] == []
-
-
 def _for_any(document: dict) -> dict:
     """Return the document without the namespace and the identity of another cluster."""
     metadata = {key: value for key, value in document["metadata"].items() if key not in {"namespace", "uid"}}

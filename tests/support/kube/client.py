@@ -3,7 +3,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -143,11 +143,6 @@ async def client_of(access: Access, token: str) -> AsyncIterator[Client]:
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(access.url, connector=connector, headers=headers, read_bufsize=2**21) as http:
         yield Client(http)
-
-
-def listed(items: Iterable[Manifest]) -> list[str]:
-    """Return the names of objects, in order."""
-    return sorted(item["metadata"]["name"] for item in items)
 
 
 def _namespace(manifest: Manifest) -> str:

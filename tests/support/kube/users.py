@@ -3,7 +3,6 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -11,31 +10,28 @@ from pathlib import Path
 from tests.support.kube.apiserver import Access
 from tests.support.kube.client import Client, Manifest, RefusedError, client_of
 from tests.support.kube.kubeconfig import write_kubeconfig, write_mount
-from tests.support.kube.manifests import RBAC
+from tests.support.kube.manifests import RBAC, manifest
 from tests.support.waiting import until
 
 _TOKEN_SECONDS = 3600
 _REVOCATION_SECONDS = 60.0
 """The API server remembers for 10 s that a token is good."""
 
-PICKER_ROLE: Manifest = {
-    "apiVersion": RBAC,
-    "kind": "Role",
-    "metadata": {"name": "picker"},
-    "rules": [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-        {
-            "apiGroups": ["inference.networking.k8s.io"],
-            "resources": ["inferencepools"],
-            "verbs": ["get", "list", "watch"],
-        },
+_READ = ["get", "list", "watch"]
+PICKER_ROLE = manifest(
+    RBAC,
+    "Role",
+    "picker",
+    rules=[
+        {"apiGroups": [""], "resources": ["pods"], "verbs": _READ},
+        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": _READ},
         {
             "apiGroups": ["llm-d.ai", "inference.networking.x-k8s.io"],
             "resources": ["inferenceobjectives", "inferencemodelrewrites"],
-            "verbs": ["get", "list", "watch"],
+            "verbs": _READ,
         },
     ],
-}
+)
 """Enough for the main job of a picker."""
 
 
@@ -54,10 +50,6 @@ class User:
     def full_name(self) -> str:
         """Its name in audit logs and role bindings."""
         return f"system:serviceaccount:{self.namespace}:{self.name}"
-
-    def client(self) -> AbstractAsyncContextManager[Client]:
-        """Open a client of this user with its present token."""
-        return client_of(self._access, self.token)
 
     def kubeconfig(self, path: Path, *, token_file: Path | None = None) -> Path:
         """Write a kubeconfig with the present token, or with the name of a file that has it."""

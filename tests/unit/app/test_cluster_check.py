@@ -215,6 +215,10 @@ async def test_many_invalid_pods_are_a_few_warnings(check, cluster, pod):
             ("endpointPickerRef: Service pool-epp has no port 9002, but none: write the port of ext_proc",),
         ),
         (
+            (200, {"spec": {"ports": [{"port": 9003}]}}),
+            ("endpointPickerRef: Service pool-epp has no port 9002, but 9003: write the port of ext_proc",),
+        ),
+        (
             (404, {"code": 404}),
             ("endpointPickerRef: there is no Service 'pool-epp', so gateways find no picker: create it",),
         ),

@@ -128,20 +128,15 @@ def decoded(of: dict) -> Object:
 
 
 @pytest.mark.parametrize(("of", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_file_says_what_it_leaves_out_and_keeps_the_rest_of_the_object(of, reason):
+def test_files_and_clusters_say_what_they_leave_out_and_keep_the_rest_of_the_object(of, reason):
     (held,) = FileObjects(file="a.yaml").take([of]).held
     assert held.issues == (reason,)
     assert held.sound
     assert held.object.metadata == decoded(of).metadata
     assert sanitized(held.object)[1] == ()  # what is kept is possible
-
-
-@pytest.mark.parametrize(("of", "reason"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_cluster_says_the_same(of, reason):
     kind = ObjectKind(of["apiVersion"].rpartition("/")[0], of["kind"])
     objects = ClusterObjects().take([ObjectsOfKind(kind, {"llm/x": decoded(of)}, frozenset({"llm/x"}))])
-    (held,) = objects.as_file().held
-    assert held.issues == (reason,)
+    assert [each.issues for each in objects.as_file().held] == [(reason,)]
 
 
 def test_values_at_their_limits_are_kept():
