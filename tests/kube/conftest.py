@@ -5,7 +5,7 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from tests.kube.build_assets import ASSETS
 from tests.support.kube.charts import Helm
-from tests.support.kube.client import Client
 from tests.support.kube.running import Cluster, running
 from tests.support.kube.space import Space, space_in
+from tests.support.ports import reserved_ports
 
 TEST_SECONDS = 600
 """More than anything takes on a slow machine: servers start, and thousands of pods are made."""
@@ -56,13 +56,6 @@ async def cluster(programs, tmp_path_factory) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def admin(cluster) -> AsyncIterator[Client]:
-    """A client of the administrator of the shared cluster."""
-    async with cluster.client() as client:
-        yield client
-
-
-@pytest.fixture
 async def space(cluster) -> AsyncIterator[Space]:
     """A new namespace in the shared cluster."""
     async with space_in(cluster) as space:
@@ -93,3 +86,9 @@ async def pages() -> AsyncIterator[int]:
     finally:
         process.terminate()
         await process.wait()
+
+
+@pytest.fixture
+def health_port() -> Iterator[int]:
+    with reserved_ports(1) as (port,):
+        yield port

@@ -9,28 +9,19 @@ from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
-import grpc
 import pytest
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from tests.support.commands import Command, command
 from tests.support.exchanges import BODY, request_body
 from tests.support.kube.charts import CHART, FLAVOURS, RELEASE, SERVERS, container, one
+from tests.support.kube.probes import is_serving
 from tests.support.kube.space import Space
 from tests.support.otlp import collector
-from tests.support.ports import reserved_ports
 from tests.support.serving import exchange, first_message, served_by
 from tests.support.waiting import until
 
 NAME = f"{RELEASE}-epp"
 IDLE = {"app": "vllm"}
-
-
-@pytest.fixture
-def health_port():
-    with reserved_ports(1) as (port,):
-        yield port
 
 
 @pytest.fixture
@@ -75,16 +66,6 @@ def environment_of(picker: dict, namespace: str) -> Mapping[str, str]:
     return found
 
 
-async def answers(port: int, service: str) -> bool:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        try:
-            return (await HealthStub(channel).Check(HealthCheckRequest(service=service))).status == (
-                HealthCheckResponse.SERVING
-            )
-        except grpc.aio.AioRpcError:
-            return False
-
-
 @pytest.mark.parametrize(
     "flavour", ["gateway", "without-pool", "leader-election", "accelerators", "monitored", "sidecar"]
 )
@@ -93,7 +74,7 @@ async def test_picker_of_a_release_becomes_ready(started, space, flavour):
     async with started(*FLAVOURS[flavour]) as (picker, health_port):
         probes = {"livenessProbe": "liveness", "readinessProbe": "readiness"}
         for service in probes.values():
-            await until(lambda name=service: answers(health_port, name), f"{service} is answered", seconds=60)
+            await until(lambda name=service: is_serving(health_port, name), f"{service} is answered", seconds=60)
         assert picker.running
         needed = (line for line in picker.err if '"optional objects not read"' not in line)
         refused = [line for line in needed if "forbidden" in line.lower()]

@@ -12,14 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import grpc
 import pytest
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from tests.support.kube.charts import REPOSITORY, container
 from tests.support.kube.dockerfile import Build, Ignored, exec_form, instructions, stages
-from tests.support.ports import reserved_ports
+from tests.support.kube.probes import is_serving
 from tests.support.waiting import until
 
 DOCKERFILE = instructions((REPOSITORY / "deploy" / "Dockerfile").read_text())
@@ -142,12 +139,6 @@ def sandbox(request) -> tuple[str, ...]:
     return READ_ONLY
 
 
-@pytest.fixture
-def health_port():
-    with reserved_ports(1) as (port,):
-        yield port
-
-
 async def test_entry_point_serves_with_the_arguments_of_a_container(epp, sandbox, health_port, tmp_path):
     """Outside the checkout, without a home, and with a root that is read-only as in the chart."""
     ports = ("--grpc-port=0", f"--grpc-health-port={health_port}", "--metrics-port=0")
@@ -162,16 +153,7 @@ async def test_entry_point_serves_with_the_arguments_of_a_container(epp, sandbox
         env={"PATH": os.environ["PATH"] if sandbox else "", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
     )
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{health_port}") as channel:
-
-            async def ready() -> bool:
-                try:
-                    answer = await HealthStub(channel).Check(HealthCheckRequest(service="readiness"))
-                except grpc.aio.AioRpcError:
-                    return False
-                return answer.status == HealthCheckResponse.SERVING
-
-            await until(ready, "it is ready", seconds=60)
+        await until(lambda: is_serving(health_port), "it is ready", seconds=60)
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 60) == 0
     finally:

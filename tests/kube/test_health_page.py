@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from tests.support.kube import manifests as write
-from tests.support.kube.pickers import PATIENCE_SECONDS, picker_as, picker_in
+from tests.support.kube.pickers import PATIENCE_SECONDS, picker_in
 from tests.support.kube.users import PICKER_ROLE
 from tests.support.waiting import until
 
@@ -28,26 +28,6 @@ def shows():
         return found
 
     return shows
-
-
-def server_cannot_be_reached(page):
-    """Each kind has been asked for, one after the other."""
-    return "cannot be reached" in page["reason"] and "not listed yet" not in page["reason"]
-
-
-async def test_picker_that_waits_for_its_api_server_says_so(own_cluster, shows, tmp_path):
-    cluster = await own_cluster(crds=("inferencepools", "inferenceobjectives", "inferencemodelrewrites"))
-    kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
-    cluster.server.kill()
-    async with picker_as(kubeconfig, "--pool-name=pool", ready=False) as picker:
-        status, health = await shows(picker, server_cannot_be_reached, "the absent server")
-        assert (status, health["ready"]) == (503, False)
-        assert health["reason"].startswith("starting: inferenceobjectives.llm-d.ai in default, ")
-        assert f": the API server cannot be reached: {cluster.access.url}: " in health["reason"]
-        await cluster.server.start()
-        status, health = await shows(picker, lambda page: page["ready"], "ready")
-        assert status == 200
-        assert "reason" not in health
 
 
 async def test_picker_that_may_not_list_pods_says_so(space, shows, tmp_path):

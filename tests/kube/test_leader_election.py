@@ -10,6 +10,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from tests.support.kube import manifests as write
 from tests.support.kube.fleet import Fleet, fleet_in
 from tests.support.kube.relay import relay_to
 from tests.support.kube.replicas import (
@@ -64,10 +65,12 @@ def starter(stack: AsyncExitStack, user: User, directory: Path) -> Callable[...,
     return start
 
 
+def lease_of(space: Space) -> dict:
+    return write.manifest("coordination.k8s.io/v1", "Lease", f"epp-{space}-pool.llm-d.ai", space.namespace)
+
+
 async def lease(space: Space) -> dict:
-    name = {"name": f"epp-{space.namespace}-pool.llm-d.ai", "namespace": space.namespace}
-    found = await space.admin.get({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name})
-    return found["spec"]
+    return (await space.admin.get(lease_of(space)))["spec"]
 
 
 async def holders(space: Space, seen: list[str]) -> None:
@@ -236,8 +239,7 @@ async def test_without_the_right_to_leases_no_replica_is_ready_and_the_log_has_t
 async def test_lease_that_somebody_deletes_is_made_again(start, space):
     first = await start("epp-1")
     await leader_of(first)
-    name = {"name": f"epp-{space.namespace}-pool.llm-d.ai", "namespace": space.namespace}
-    await space.admin.delete({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name})
+    await space.admin.delete(lease_of(space))
 
     async def held() -> bool:
         listed = await space.admin.list("coordination.k8s.io/v1", "Lease", space.namespace)

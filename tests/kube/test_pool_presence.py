@@ -80,7 +80,7 @@ async def test_picker_waits_for_the_definition_of_pools(own_cluster, tmp_path):
             await until(lambda: _serves(picker), "Envoy has seen that the picker is ready")
 
 
-async def test_picker_becomes_ready_when_the_api_server_comes_up(own_cluster, tmp_path):
+async def test_picker_says_that_it_waits_for_the_api_server_and_is_ready_when_that_comes_up(own_cluster, tmp_path):
     async with space_in(await own_cluster(crds=("inference",))) as space, fleet_in(space) as fleet:
         await fleet.start("a")
         await space.pool(ports=fleet.ports)
@@ -89,8 +89,15 @@ async def test_picker_becomes_ready_when_the_api_server_comes_up(own_cluster, tm
         async with picker_as(kubeconfig, *pool_of(space), ready=False) as picker:
             await picker.command.says("objects not readable")
             assert await _readiness(picker) == HealthCheckResponse.NOT_SERVING
+
+            async def asked_for_each() -> bool:
+                return "not listed yet" not in (await picker.health())[1]["reason"]
+
+            await until(asked_for_each, "each kind has been asked for, one after the other", seconds=60)
             status, health = await picker.health()
             assert (status, health["ready"]) == (503, False)
+            assert health["reason"].startswith(f"starting: inferenceobjectives.llm-d.ai in {space}, ")
+            assert f": the API server cannot be reached: {space.cluster.access.url}: " in health["reason"]
             states = {watch["resource"]: watch["state"] for watch in health["kubernetes"]["watches"]}
             assert states
             assert set(states.values()) <= {"not listed yet", "the API server cannot be reached"}
@@ -98,6 +105,8 @@ async def test_picker_becomes_ready_when_the_api_server_comes_up(own_cluster, tm
             await picker.command.says('"msg":"ready"')
             await picker.uses("a-rank-0")
             await until(lambda: _serves(picker), "Envoy has seen that the picker is ready")
+            status, health = await picker.health()
+            assert (status, "reason" in health) == (200, False)
 
 
 async def test_picker_that_waits_for_the_api_server_ends_at_once_when_asked_to(own_cluster, tmp_path):
