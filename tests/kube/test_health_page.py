@@ -6,7 +6,6 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from tests.support.kube import manifests as write
 from tests.support.kube.pickers import PATIENCE_SECONDS, picker_in
 from tests.support.kube.users import PICKER_ROLE
 from tests.support.waiting import until
@@ -55,23 +54,3 @@ async def test_pool_without_reachable_endpoints_is_the_reason(space, shows, tmp_
     async with picker_in(space, tmp_path) as picker:
         status, health = await shows(picker, lambda page: page["unreachable"], "the endpoint")
         assert (status, health["reason"]) == (503, "no endpoint can be reached")
-
-
-async def test_objects_that_cannot_be_used_are_listed(space, shows, tmp_path):
-    await space.pool()
-    rules = [write.rule("chat", **{"chat-v2": None})]
-    rewrite = await space.apply(write.rewrite("canary", pool="pool", rules=rules))
-    async with picker_in(space, tmp_path) as picker:
-        _, health = await picker.health()
-        assert health["not_in_effect"] == []
-        await space.admin.replace({key: part for key, part in rewrite.items() if key != "spec"})
-        _, health = await shows(picker, lambda page: page["not_in_effect"], "the rewrite")
-        assert health["not_in_effect"] == [
-            {
-                "plugin": "kubernetes",
-                "file": "cluster",
-                "object": f"InferenceModelRewrite {space}/canary",
-                "reason": "spec.rules is missing: add it",
-                "kept": 1,
-            }
-        ]

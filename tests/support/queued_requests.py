@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from epp.admission.flow_control.control import FlowControl, FlowObserver
-from epp.admission.flow_control.settings import NO_LIMITS, BandSettings, FlowControlSettings, Limits, QueuedRequest
+from epp.admission.flow_control.settings import (
+    NO_LIMITS,
+    BandSettings,
+    FlowControlSettings,
+    Limits,
+    Outcome,
+    QueuedRequest,
+)
 from epp.framework import Candidates, ManualClock, Parameters, Request
 from epp.framework.errors import RequestError
 from epp.framework.flow_control import FairnessPolicy, OrderingPolicy, SaturationDetector
@@ -41,6 +48,16 @@ class Places(SaturationDetector[Parameters]):
         return np.array(
             [self.taken[slot] / self.places[slot] if self.places[slot] else 1.0 for slot in candidates.slots]
         )
+
+
+class Heard(FlowObserver):
+    """Notes which requests have left their queue, how, and after how many seconds."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[str, Outcome, float]] = []
+
+    def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
+        self.outcomes.append((request.id, outcome, seconds))
 
 
 class Standing(QueuedRequest):

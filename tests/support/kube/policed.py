@@ -82,8 +82,8 @@ class PolicedPool:
         async with self.http.post(f"{self.server}/sim/occupy", json={"waiting": waiting}) as answer:
             assert answer.status == 200, await answer.text()
 
-    async def rewrite(self, name: str, *rules: Manifest, pool: str = "pool", **more: str) -> Manifest:
-        return await self.space.apply(write.rewrite(name, pool=pool, rules=rules, **more))
+    async def rewrite(self, name: str, *rules: Manifest, **more: str) -> Manifest:
+        return await self.space.apply(write.rewrite(name, pool="pool", rules=rules, **more))
 
     async def objective(self, name: str, priority: int | None, *, pool: str = "pool", **more: str) -> Manifest:
         return await self.space.apply(write.objective(name, pool=pool, priority=priority, **more))

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from epp.admission.flow_control.control import FlowObserver
 from epp.admission.flow_control.guarded import guarded
 from epp.admission.flow_control.settings import Limits, Outcome
 from epp.framework import Headers, Request
@@ -29,15 +28,7 @@ from epp.plugins.flow_policies import (
     SoftReflectiveCeiling,
     StaticUsageLimit,
 )
-from tests.support.queued_requests import Front, Places, waiting
-
-
-class Heard(FlowObserver):
-    def __init__(self) -> None:
-        self.outcomes: list[tuple[str, Outcome, float]] = []
-
-    def left(self, request, outcome, seconds):
-        self.outcomes.append((request.id, outcome, seconds))
+from tests.support.queued_requests import Front, Heard, Places, waiting
 
 
 def test_request_goes_at_once_while_there_is_room_and_waits_then():
