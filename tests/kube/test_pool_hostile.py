@@ -84,28 +84,15 @@ async def test_pod_that_gets_another_address_is_found_there(fleet, space, picker
         await load.reaches("moved-rank-0")
 
 
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        ({"targetPorts": []}, "spec.targetPorts has 0 ports: write 1 to 8"),
-        (
-            {"targetPorts": [{"number": number} for number in range(1, 10)]},
-            "spec.targetPorts has 9 ports: write 1 to 8",
-        ),
-        ({"targetPorts": [{"number": 70000}]}, "spec.targetPorts[0].number is 70000: it must be between 1 and 65535"),
-        ({"selector": None}, "spec.selector.matchLabels is missing: add it"),
-        ({"selector": {"matchLabels": {"app": 5}}}, "spec.selector.matchLabels"),
-    ],
-    ids=["no port", "nine ports", "no such port", "no selector", "label of a number"],
-)
-async def test_pool_that_is_invalid_stays_as_it_was_and_is_named(lax, tmp_path, spec, reason):
+async def test_pool_that_is_invalid_stays_as_it_was_and_is_named(lax, tmp_path):
+    reason = "spec.targetPorts has 0 ports: write 1 to 8"
     async with fleet_in(lax) as fleet:
         await fleet.start("a")
         pool = await lax.pool(ports=fleet.ports)
         async with picker_in(lax, tmp_path) as picker:
             await picker.uses("a-rank-0")
             async with load_on(picker.url) as load:
-                await lax.admin.patch(pool, {"spec": spec})
+                await lax.admin.patch(pool, {"spec": {"targetPorts": []}})
                 assert reason in await picker.command.says("object not in effect")
                 await fleet.start("b")
                 await picker.uses("a-rank-0", "b-rank-0")
