@@ -3,16 +3,42 @@
 
 import pytest
 
-from epp.app import PoolChoice
+from epp.app import PoolChoice, cluster_check
 from epp.app.cluster_check import check_cluster
 from epp.framework.endpoint import LabelSelector
-from epp.kube.resources import LEGACY_OBJECTIVES, LEGACY_REWRITES, OBJECTIVES, PODS, REWRITES, pools
+from epp.kube.resources import (
+    LEGACY_OBJECTIVES,
+    LEGACY_REWRITES,
+    OBJECTIVES,
+    PODS,
+    REWRITES,
+    Importance,
+    needs_of_picker,
+    pools,
+)
 from epp.pool.discovery import PodTarget, PoolName
 
 GROUP = "inference.networking.k8s.io"
 POOLS = pools(GROUP).path("v1")
 POOL = PoolName("pool", "llm", GROUP)
 SERVICE = "/api/v1/namespaces/llm/services/pool-epp"
+
+
+HARDWARE = frozenset({"nodes", "acceleratorclasses", "resourceslices", "resourceclaims"})
+
+
+@pytest.fixture(autouse=True)
+def few_kinds(monkeypatch):
+    """Leave out most optional kinds, as a check sends several requests for each."""
+
+    def needs(*args, **more):
+        found = needs_of_picker(*args, **more)
+        return [
+            each for each in found if each.importance is not Importance.OPTIONAL or each.resource.plural in HARDWARE
+        ]
+
+    monkeypatch.setattr(cluster_check, "needs_of_picker", needs)
+    monkeypatch.setattr(cluster_check, "needs_of_hub", lambda _namespace: ())
 
 
 @pytest.fixture
