@@ -3,6 +3,8 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import openai
@@ -10,15 +12,15 @@ import pytest
 import yaml
 
 from epp.framework.snapshot import ACCELERATOR, SERVED
-from epp.lab.sim.server import RunningSim
-from tests.support.config_files import endpoints_file, replace
-from tests.support.world import MODEL, World, open_world, until
+from tests.support.config_files import endpoints_file, picker_config, replace
+from tests.support.kube import manifests
+from tests.support.kube.manifests import manifest
+from tests.support.waiting import until
+from tests.support.world import MODEL, World, open_world, rest_of
 
 GPUS = {"big": "NVIDIA-H100-80GB-HBM3", "medium": "NVIDIA-A100-SXM4-40GB", "small": "Tesla-T4"}
 PRICES = {"nvidia-h100": (80, "4.25"), "nvidia-a100": (40, "2.00"), "nvidia-t4": (16, "0.53")}
-PROFILE = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+PROFILE = picker_config("""
 plugins:
 - type: file-discovery
   parameters: {{path: {directory}/endpoints.yaml}}
@@ -26,51 +28,57 @@ plugins:
   parameters: {{paths: [{directory}/objects]}}
 {plugins}
 dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
-"""
+""")
 
 
 def objects() -> list[dict]:
     """A node and a pod for each endpoint, and a class for each kind of GPU."""
     found: list[dict] = []
-    for name, product in GPUS.items():
+    for (name, product), (of_class, (memory, price)) in zip(GPUS.items(), PRICES.items(), strict=True):
         labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.count": "1"}
+        pod = {
+            "nodeName": f"node-{name}",
+            "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        }
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        accelerator = {
+            "vendor": "nvidia",
+            "discovery": {"nodeSelector": {"nvidia.com/gpu.product": product}},
+            "capabilities": {"memoryGB": f"{memory}Gi"},
+            "cost": {"perHour": price},
+        }
         found += [
-            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{name}", "labels": labels}},
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-                "spec": {
-                    "nodeName": f"node-{name}",
-                    "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
-                },
-                "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
-            },
+            manifest("v1", "Node", f"node-{name}", metadata={"labels": labels}),
+            manifest("v1", "Pod", name, "default", {"uid": f"uid-{name}"}, spec=pod, status=ready),
+            manifest("ome.io/v1beta1", "AcceleratorClass", of_class, spec=accelerator),
         ]
-    for (name, (memory, price)), product in zip(PRICES.items(), GPUS.values(), strict=True):
-        found.append(
-            {
-                "apiVersion": "ome.io/v1beta1",
-                "kind": "AcceleratorClass",
-                "metadata": {"name": name},
-                "spec": {
-                    "vendor": "nvidia",
-                    "discovery": {"nodeSelector": {"nvidia.com/gpu.product": product}},
-                    "capabilities": {"memoryGB": f"{memory}Gi"},
-                    "cost": {"perHour": price},
-                },
-            }
-        )
     return found
 
 
-def write(directory: Path, sims: dict[str, RunningSim], plugins: str) -> Path:
-    endpoints_file(directory / "endpoints.yaml", **{name: (sim.address, {}) for name, sim in sims.items()})
-    (directory / "objects").mkdir(exist_ok=True)
-    (directory / "objects" / "cluster.yaml").write_text(yaml.safe_dump_all(objects()))
-    config = directory / "config.yaml"
-    config.write_text(PROFILE.format(directory=directory, plugins=plugins))
-    return config
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., None]:
+    """Write objects into a file beside those of the cluster, which the picker follows."""
+    (tmp_path / "objects").mkdir()
+    return lambda *documents: replace(tmp_path / "objects" / "more.yaml", yaml.safe_dump_all(documents))
+
+
+@pytest.fixture
+def cluster(
+    simulated: Callable, tmp_path: Path, write: Callable
+) -> Callable[[str], AbstractAsyncContextManager[World]]:
+    """Open a world of a server for each GPU, with these plugins."""
+
+    @asynccontextmanager
+    async def start(plugins: str) -> AsyncIterator[World]:
+        sims = await simulated(*GPUS)
+        endpoints_file(tmp_path / "endpoints.yaml", **{name: (sim.address, {}) for name, sim in sims.items()})
+        (tmp_path / "objects" / "cluster.yaml").write_text(yaml.safe_dump_all(objects()))
+        config = tmp_path / "config.yaml"
+        config.write_text(PROFILE.format(directory=tmp_path, plugins=plugins.replace("OBJECTS", f"{tmp_path}/objects")))
+        async with open_world(config_file=config, sims=sims) as world:
+            yield world
+
+    return start
 
 
 def words(count: int) -> str:
@@ -84,39 +92,33 @@ def classes(world: World) -> dict[str, str]:
     return {e.name: tags[slot].primary_class for slot, e in enumerate(snapshot.endpoints.values) if e is not None}
 
 
-async def test_ome_6_short_requests_go_to_the_a100_and_long_ones_to_the_h100(simulated, tmp_path):
-    sims = await simulated(*GPUS)
-    config = write(
-        tmp_path,
-        sims,
-        "- type: preference-order-scorer\n"
-        "  parameters:\n"
-        "    preferenceOrder:\n"
-        "    - {class: nvidia-a100, score: 100, conditions: [{promptTokens: '<2048'}]}\n"
-        "    - {class: nvidia-h100, score: 90}\n"
-        "    - {class: nvidia-a100, score: 40}\n",
-    )
-    async with open_world(config_file=config, sims=sims) as world:
+async def test_ome_6_short_requests_go_to_the_a100_and_long_ones_to_the_h100(cluster):
+    plugins = """\
+- type: preference-order-scorer
+  parameters:
+    preferenceOrder:
+    - {class: nvidia-a100, score: 100, conditions: [{promptTokens: '<2048'}]}
+    - {class: nvidia-h100, score: 90}
+    - {class: nvidia-a100, score: 40}
+"""
+    async with cluster(plugins) as world:
         assert classes(world) == {"big": "nvidia-h100", "medium": "nvidia-a100", "small": "nvidia-t4"}
         assert [await world.ask(words(500)) for _ in range(3)] == ["medium"] * 3
         assert [await world.ask(words(6000)) for _ in range(3)] == ["big"] * 3
 
 
-async def test_ome_3_request_for_fp8_never_goes_to_a_t4(simulated, tmp_path):
-    sims = await simulated(*GPUS)
-    config = write(
-        tmp_path,
-        sims,
-        "- type: accelerator-selection-producer\n"
-        "  parameters: {allowRequestOverrides: true}\n"
-        "- type: accelerator-filter\n"
-        "- type: active-request-scorer\n",
-    )
+async def test_ome_3_request_for_fp8_never_goes_to_a_t4(cluster):
+    plugins = """\
+- type: accelerator-selection-producer
+  parameters: {allowRequestOverrides: true}
+- type: accelerator-filter
+- type: active-request-scorer
+"""
     fp8 = {"extra_headers": {"x-epp-accelerator-features": "fp8"}}
-    async with open_world(config_file=config, sims=sims) as world:
+    async with cluster(plugins) as world:
         await asyncio.gather(*(world.ask(words(50), max_tokens=20) for _ in range(12)))
-        assert world.column(SERVED)["small"] > 0  # for others it is as good as any
         served_before = world.column(SERVED)["small"]
+        assert served_before > 0  # for others it is as good as any
         answers = await asyncio.gather(*(world.ask(words(50), max_tokens=20, **fp8) for _ in range(24)))
         assert set(answers) == {"big"}  # an A100 has no fp8 either
         assert world.column(SERVED)["small"] == served_before
@@ -125,42 +127,37 @@ async def test_ome_3_request_for_fp8_never_goes_to_a_t4(simulated, tmp_path):
         assert not any(name.startswith("x-epp-") for name in arrived)
 
 
-async def test_ome_5_client_can_tighten_and_never_loosen(simulated, tmp_path):
-    sims = await simulated(*GPUS)
-    config = write(
-        tmp_path,
-        sims,
-        "- type: accelerator-selection-producer\n"
-        "  parameters:\n"
-        "    allowRequestOverrides: true\n"
-        "    requestOverrides: strict\n"
-        "    defaults: {acceleratorClasses: [nvidia-h100, nvidia-a100]}\n"
-        "- type: accelerator-filter\n"
-        "- type: active-request-scorer\n",
-    )
-    async with open_world(config_file=config, sims=sims) as world:
+async def test_ome_5_client_can_tighten_and_never_loosen(cluster):
+    plugins = """\
+- type: accelerator-selection-producer
+  parameters:
+    allowRequestOverrides: true
+    requestOverrides: strict
+    defaults: {acceleratorClasses: [nvidia-h100, nvidia-a100]}
+- type: accelerator-filter
+- type: active-request-scorer
+"""
+    async with cluster(plugins) as world:
         tightened = {"extra_headers": {"x-epp-accelerator-class": "nvidia-a100"}}
         assert {await world.ask(words(20), **tightened) for _ in range(4)} == {"medium"}
         with pytest.raises(openai.BadRequestError, match="x-epp-accelerator-class"):
             await world.ask(words(20), extra_headers={"x-epp-accelerator-class": "nvidia-t4"})
 
 
-async def test_ome_7_the_thresholds_of_pool_and_service_are_hard_and_follow_their_files(simulated, tmp_path):
-    sims = await simulated(*GPUS)
-    config = write(
-        tmp_path,
-        sims,
-        f"- type: accelerator-selection-producer\n  parameters: {{paths: [{tmp_path}/objects]}}\n"
-        "- type: accelerator-filter\n"
-        "- type: most-capable-scorer\n",
-    )
-    bounds = tmp_path / "objects" / "bounds.yaml"
-    bounds.write_text(yaml.safe_dump_all([_service("1")]))
-    async with open_world(config_file=config, sims=sims) as world:
+BOUNDED = """\
+- {type: accelerator-selection-producer, parameters: {paths: [OBJECTS]}}
+- type: accelerator-filter
+"""
+"""By objects in files."""
+
+
+async def test_ome_7_the_thresholds_of_pool_and_service_are_hard_and_follow_their_files(cluster, write):
+    write(_service("1"))
+    async with cluster(BOUNDED + "- type: most-capable-scorer\n") as world:
         assert await world.ask(words(20)) == "small"  # $0.53 an hour
-        replace(bounds, yaml.safe_dump_all([_service("3"), _pool("9")]))
-        await until(lambda: _asked(world, "medium"), "an endpoint of $2 is allowed")
-        replace(bounds, yaml.safe_dump_all([_service("3"), _pool("0.1")]))  # the stricter one counts
+        write(_service("3"), _pool("9"))
+        await goes_to(world, "medium", "an endpoint of $2 is allowed")
+        write(_service("3"), _pool("0.1"))  # the stricter one counts
         await until(lambda: _is_refused(world), "no endpoint is allowed")
         with pytest.raises(openai.RateLimitError) as refused:
             await world.ask(words(20))
@@ -168,103 +165,81 @@ async def test_ome_7_the_thresholds_of_pool_and_service_are_hard_and_follow_thei
         assert "retry-after" not in refused.value.response.headers
 
 
-async def test_ome_17_service_of_the_proposal_routes_by_strategy_classes_and_capabilities(simulated, tmp_path):
-    sims = await simulated(*GPUS)
-    config = write(
-        tmp_path,
-        sims,
-        f"- type: accelerator-selection-producer\n  parameters: {{paths: [{tmp_path}/objects]}}\n"
-        "- type: accelerator-filter\n"
-        "- type: accelerator-policy-scorer\n",
-    )
-    service = tmp_path / "objects" / "service.yaml"
-
+async def test_ome_17_service_of_the_proposal_routes_by_strategy_classes_and_capabilities(cluster, write):
     def select(**selector: object) -> None:
-        replace(service, yaml.safe_dump(_service("9", acceleratorSelector=selector)))
+        write(_service("9", acceleratorSelector=selector))
 
     select(strategy="cost")
-    async with open_world(config_file=config, sims=sims) as world:
+    async with cluster(BOUNDED + "- type: accelerator-policy-scorer\n") as world:
         assert {await world.ask(words(20)) for _ in range(4)} == {"small"}
         select(strategy="cost", requiredCapabilities={"memoryGB": "40Gi"})
-        await until(lambda: _asked(world, "medium"), "the T4 has too little memory")
+        await goes_to(world, "medium", "the T4 has too little memory")
         select(strategy="cost", preferredClasses=["nvidia-h100", "nvidia-a100"])
-        await until(lambda: _asked(world, "big"), "the H100 is preferred")
+        await goes_to(world, "big", "the H100 is preferred")
         select(strategy="cost", nodeSelector={"nvidia.com/gpu.product": GPUS["medium"]})
-        await until(lambda: _asked(world, "medium"), "the node has the label")
+        await goes_to(world, "medium", "the node has the label")
         select(strategy="performance")
-        await until(lambda: _asked(world, "big"), "the H100 is the fastest")
+        await goes_to(world, "big", "the H100 is the fastest")
 
 
-async def test_ome_5_engine_and_decoder_of_a_service_bound_their_legs(simulated, tmp_path):
-    sims = await simulated(*GPUS)
-    config = write(
-        tmp_path,
-        sims,
-        f"- type: accelerator-selection-producer\n  parameters: {{paths: [{tmp_path}/objects]}}\n"
-        "- type: accelerator-filter\n"
-        "- type: header-profile-handler\n"
-        "schedulingProfiles:\n"
-        "- {name: prefill, plugins: [{pluginRef: accelerator-filter}]}\n"
-        "- {name: decode, plugins: [{pluginRef: accelerator-filter}]}\n",
-    )
-    spec = {
-        "engine": {"acceleratorOverride": {"acceleratorClass": "nvidia-h100"}},
-        "decoder": {"acceleratorOverride": {"acceleratorClass": "nvidia-t4"}},
-    }
-    (tmp_path / "objects" / "bounds.yaml").write_text(yaml.safe_dump(_service("9", **spec)))
-    async with open_world(config_file=config, sims=sims) as world:
+async def test_ome_5_engine_and_decoder_of_a_service_bound_their_legs(cluster, write):
+    plugins = """\
+- type: header-profile-handler
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: accelerator-filter}]}
+- {name: decode, plugins: [{pluginRef: accelerator-filter}]}
+"""
+    engine, decoder = ({"acceleratorOverride": {"acceleratorClass": each}} for each in ("nvidia-h100", "nvidia-t4"))
+    write(_service("9", engine=engine, decoder=decoder))
+    async with cluster(BOUNDED + plugins) as world:
         for profile, expected in (("prefill", "big"), ("decode", "small")):
             asked = {"extra_headers": {"EPP-Profile": profile}}
             assert {await world.ask(words(20), **asked) for _ in range(4)} == {expected}
 
 
-async def test_is_5_endpoint_that_loses_its_slice_gets_no_new_request_and_ends_what_it_has(simulated, tmp_path):
-    sims = await simulated(*GPUS)
-    config = write(tmp_path, sims, "- type: accelerator-availability-filter\n- type: cheapest-scorer\n")
-    claims = tmp_path / "objects" / "claims.yaml"
-    claims.write_text(yaml.safe_dump_all([_node_accelerator(), _claim("inUse")]))
-    async with open_world(config_file=config, sims=sims) as world:
+async def test_is_5_endpoint_that_loses_its_slice_gets_no_new_request_and_ends_what_it_has(cluster, write):
+    write(*_slice_in_state("inUse"))
+    async with cluster("- type: accelerator-availability-filter\n- type: cheapest-scorer\n") as world:
         assert await world.ask(words(20)) == "small"  # the cheapest
-        begun = await world.client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": words(20)}],
-            max_tokens=200,
-            stream=True,
-            extra_body={"ignore_eos": True},
-        )
-        first = await anext(aiter(begun))
-        replace(claims, yaml.safe_dump_all([_node_accelerator(), _claim("orphaned")]))
+        begun = await world.stream(200)
+        write(*_slice_in_state("orphaned"))
         snapshot = world.gateway.picker.store.snapshot
         await until(
             lambda: any(tag.state == "draining" for tag in snapshot().records(ACCELERATOR).values), "it is draining"
         )
         assert {await world.ask(words(20)) for _ in range(4)} == {"medium"}  # the next cheapest
-        pieces = [piece async for piece in begun]
-        assert first.choices
-        assert len(pieces) >= 199
+        await rest_of(begun)
+
+
+async def test_is_11_what_was_learned_of_a_pod_ends_when_the_objects_have_another_of_its_name(cluster, tmp_path):
+    """The endpoint list does not name pods; the files with the cluster's objects do."""
+    async with cluster("- {type: approx-prefix-cache-producer}\n- {type: prefix-cache-scorer}") as world:
+        prompt = words(2000)
+        first = await world.ask(prompt)
+        assert [await world.ask(prompt) for _ in range(3)] == [first] * 3
+        objects_file = tmp_path / "objects" / "cluster.yaml"
+        replace(objects_file, objects_file.read_text().replace(f"uid-{first}", "uid-of-another"))
+        await until(lambda: world.column(SERVED)[first] == 0, "the new pod is known")
+        assert sum(world.column(SERVED).values()) == 0  # the other endpoints are as they were
 
 
 def _service(threshold: str, **spec: object) -> dict:
     annotations = {"ome.io/cost-threshold": threshold}
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {"name": "chat", "namespace": "default", "annotations": annotations},
-        "spec": {"model": {"name": MODEL}, **spec},
-    }
+    spec = {"model": {"name": MODEL}, **spec}
+    return manifest("ome.io/v1beta1", "InferenceService", "chat", "default", {"annotations": annotations}, spec=spec)
 
 
 def _pool(threshold: str) -> dict:
-    return {
-        "apiVersion": "inference.networking.k8s.io/v1",
-        "kind": "InferencePool",
-        "metadata": {"name": "pool", "namespace": "default", "annotations": {"ome.io/cost-threshold": threshold}},
-        "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]},
-    }
+    found = manifests.pool("pool", namespace="default")
+    found["metadata"]["annotations"] = {"ome.io/cost-threshold": threshold}
+    return found
 
 
-async def _asked(world: World, name: str) -> bool:
-    return await world.ask(words(20)) == name
+async def goes_to(world: World, name: str, why: str) -> None:
+    async def is_asked() -> bool:
+        return await world.ask(words(20)) == name
+
+    await until(is_asked, why)
 
 
 async def _is_refused(world: World) -> bool:
@@ -275,45 +250,22 @@ async def _is_refused(world: World) -> bool:
     return False
 
 
-def _node_accelerator() -> dict:
+def _slice_in_state(state: str) -> tuple[dict, dict]:
+    """The GPU of the node of `small`, and the claim of that pod to a slice of it."""
+    das, operator = "inference.redhat.com/v1alpha1", "das-operator"
     gpus = [{"gpuUuid": "GPU-t", "gpuName": "NVIDIA A30-24GB", "gpuMemory": "24Gi"}]
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "NodeAccelerator",
-        "metadata": {"name": "node-small", "namespace": "das-operator"},
-        "spec": {"acceleratorType": "nvidia-mig"},
-        "status": {
-            "conditions": [{"type": "Ready", "status": "True", "reason": "GPUsAccessible"}],
-            "nodeResources": {"nodeGpus": gpus, "migPlacement": {}},
-        },
+    status = {
+        "conditions": [{"type": "Ready", "status": "True", "reason": "GPUsAccessible"}],
+        "nodeResources": {"nodeGpus": gpus, "migPlacement": {}},
     }
-
-
-def _claim(state: str) -> dict:
-    return {
-        "apiVersion": "inference.redhat.com/v1alpha1",
-        "kind": "AllocationClaim",
-        "metadata": {"name": "uid-small-node-small-vllm-0", "namespace": "das-operator"},
-        "spec": {
-            "profile": "1g.6gb",
-            "podRef": {"kind": "Pod", "namespace": "default", "name": "small", "uid": "uid-small"},
-            "migPlacement": {"size": 1, "start": 0},
-            "gpuUUID": "GPU-t",
-            "nodename": "node-small",
-        },
-        "status": {"state": state},
+    claim = {
+        "profile": "1g.6gb",
+        "podRef": {"kind": "Pod", "namespace": "default", "name": "small", "uid": "uid-small"},
+        "migPlacement": {"size": 1, "start": 0},
+        "gpuUUID": "GPU-t",
+        "nodename": "node-small",
     }
-
-
-async def test_is_11_what_was_learned_of_a_pod_ends_when_the_objects_have_another_of_its_name(simulated, tmp_path):
-    """The endpoint list does not name pods; the files with the cluster's objects do."""
-    sims = await simulated(*GPUS)
-    config = write(tmp_path, sims, "- {type: approx-prefix-cache-producer}\n- {type: prefix-cache-scorer}")
-    async with open_world(config_file=config, sims=sims) as world:
-        prompt = words(2000)
-        first = await world.ask(prompt)
-        assert [await world.ask(prompt) for _ in range(3)] == [first] * 3
-        objects_file = tmp_path / "objects" / "cluster.yaml"
-        replace(objects_file, objects_file.read_text().replace(f"uid-{first}", "uid-of-another"))
-        await until(lambda: world.column(SERVED)[first] == 0, "the new pod is known")
-        assert sum(world.column(SERVED).values()) == 0  # the other endpoints are as they were
+    return (
+        manifest(das, "NodeAccelerator", "node-small", operator, spec={"acceleratorType": "nvidia-mig"}, status=status),
+        manifest(das, "AllocationClaim", "uid-small-node-small-vllm-0", operator, spec=claim, status={"state": state}),
+    )

@@ -13,7 +13,7 @@ from aiohttp import web
 from epp.framework.clusters import CLUSTER
 from epp.framework.scoring import DYNAMIC_SCORES
 from epp.lab.demo.servers import ModelServer, Phase, config_text, two_clusters
-from tests.support.config_files import endpoints_file, replace, with_pool
+from tests.support.config_files import endpoints_file, picker_config, replace, with_pool
 from tests.support.echo import listening
 from tests.support.world import ENDLESS, MODEL, World, open_world, until
 
@@ -69,16 +69,14 @@ async def test_requests_leave_a_cluster_that_is_full_or_has_failed_and_come_back
             assert await served_in(world) == {"east"}
 
 
-PLACED = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+PLACED = picker_config("""
 plugins:
 - type: cluster-data-source
   parameters: {{paths: [{objects}], cluster: east}}
 - type: placement-filter
   parameters: {{placement: default/llm}}
 - type: active-request-scorer
-"""
+""")
 
 
 def decisions(path: Path, *pages: tuple[str, ...]) -> None:
@@ -129,9 +127,7 @@ async def test_ocm_4_cluster_that_leaves_a_placement_ends_what_it_has_and_gets_n
         assert "no cluster is available" in str(refused.value)
 
 
-SCORED = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+SCORED = picker_config("""
 plugins:
 - type: dynamic-score-source
   parameters:
@@ -144,7 +140,7 @@ plugins:
 schedulingProfiles:
 - name: default
   plugins: [{{pluginRef: cluster-score, weight: 10}}, {{pluginRef: active-request-scorer}}]
-"""
+""")
 
 
 async def test_ocm_8_scorer_that_hangs_costs_requests_nothing_but_its_score(simulated, tmp_path):

@@ -12,14 +12,12 @@ import pytest
 import yaml
 
 from epp.lab.sim.server import RunningSim
-from tests.support.config_files import endpoints_file, replace
+from tests.support.config_files import endpoints_file, picker_config, replace
 from tests.support.gateways import Gateway, gateway_with
 from tests.support.load import load_on
 from tests.support.world import MODEL, client_of
 
-PROFILE = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+PROFILE = picker_config("""
 plugins:
 - type: file-discovery
   parameters: {{path: {directory}/endpoints.yaml}}
@@ -29,7 +27,7 @@ plugins:
   parameters: {{minMemory: 10}}
 - type: random-picker
 dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
-"""
+""")
 
 
 @dataclass(frozen=True)

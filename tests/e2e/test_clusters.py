@@ -5,14 +5,12 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.support.config_files import endpoints_file, replace
+from tests.support.config_files import endpoints_file, picker_config, replace
 from tests.support.gateways import Gateway, gateway_with
 from tests.support.waiting import until
 
 HUB = Path(__file__).parents[1] / "data" / "clusters" / "hub.yaml"
-PROFILE = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+PROFILE = picker_config("""
 plugins:
 - type: file-discovery
   parameters: {{path: {directory}/endpoints.yaml}}
@@ -20,7 +18,7 @@ plugins:
   parameters: {{paths: [{directory}/hub.yaml]}}
 - type: random-picker
 dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
-"""
+""")
 
 
 async def scores_by_state(gateway: Gateway) -> dict[str, float]:

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from epp.lab.gateway.envoy import find_envoy
 from tests.support.commands import Command, command, envoy_of, is_running, outcome
+from tests.support.config_files import picker_config
 from tests.support.world import ENDLESS, client_of, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -289,14 +290,12 @@ async def test_second_signal_ends_the_drain(endpoints):
 
 async def test_labels_and_hardware_of_endpoints_reach_plugins_in_one_line(endpoints):
     one, other = endpoints.split(",")
-    config = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+    config = picker_config("""
 plugins:
 - {type: label-selector-filter, parameters: {matchLabels: {spot: "true"}}}
 - {type: accelerator-data-source}
 schedulingProfiles: [{name: default, plugins: [{pluginRef: label-selector-filter}]}]
-"""
+""")
     pool = f"{one};spot=false {other.replace('=', '=http://')}/;spot=true;accelerator=h100"
     flags = ("--listen=127.0.0.1:0", "--metrics-port=0", "--endpoints", pool, "--config-text", config)
     async with command("gateway", *flags) as gateway, aiohttp.ClientSession() as client:

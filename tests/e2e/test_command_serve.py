@@ -17,6 +17,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.extproc.wire import SERVICE
 from tests.support.commands import command
+from tests.support.config_files import picker_config
 from tests.support.exchanges import request_body, response_headers
 from tests.support.serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
 from tests.support.waiting import until
@@ -63,12 +64,10 @@ async def test_health_answers_under_every_name_that_gateways_ask_for(served):
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-UNREAD_POOL = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+UNREAD_POOL = picker_config("""
 plugins: [{{type: queue-scorer}}, {{type: file-discovery, parameters: {{path: {path}}}}}]
 dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
-"""
+""")
 
 
 async def test_tf_15_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_path, port):

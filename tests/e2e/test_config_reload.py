@@ -10,21 +10,19 @@ from pathlib import Path
 import pytest
 
 from epp.lab.sim.server import RunningSim
-from tests.support.config_files import ConfigMap, endpoints_file, replace, with_pool
+from tests.support.config_files import ConfigMap, endpoints_file, picker_config, replace, with_pool
 from tests.support.gateways import gateway_with
 from tests.support.load import load_on
 from tests.support.serving import PLAIN, destination_of, serving
 from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, until
 
-ONLY = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+ONLY = picker_config("""
 plugins:
 - type: label-selector-filter
   parameters: {matchLabels: {group: GROUP}}
 - type: queue-scorer
 schedulingProfiles: [{name: default, plugins: [{pluginRef: label-selector-filter}, {pluginRef: queue-scorer}]}]
-"""
+""")
 
 
 @dataclass(frozen=True)
@@ -144,14 +142,12 @@ async def taken(world: World, generation: int) -> None:
     )
 
 
-BY_PREFIX = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+BY_PREFIX = picker_config("""
 plugins: [{type: prefix-cache-scorer}, {type: queue-scorer}]
 schedulingProfiles:
 - name: default
   plugins: [{pluginRef: prefix-cache-scorer, weight: 3}, {pluginRef: queue-scorer, weight: 1}]
-"""
+""")
 
 
 async def test_prefix_index_outlives_what_does_not_concern_it_and_no_more(simulated, tmp_path):

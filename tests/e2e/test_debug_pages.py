@@ -12,13 +12,12 @@ from urllib.request import Request, urlopen
 import aiohttp
 import pytest
 
+from tests.support.config_files import picker_config
 from tests.support.echo import chat, echo
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.serving import PLAIN, serving
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins:
 - {type: openai-parser}
 - {type: prefix-cache-scorer}
@@ -29,7 +28,7 @@ schedulingProfiles:
 - name: default
   plugins: [{pluginRef: prefix-cache-scorer}, {pluginRef: no-hit-lru-scorer}, {pluginRef: telling}]
 dataLayer: {injectDefaults: false}
-"""
+""")
 TELLING = '''
 import numpy as np
 from epp.framework import Scorer

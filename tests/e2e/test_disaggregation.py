@@ -13,7 +13,7 @@ from aiohttp import web
 
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway.settings import ClusterType, GatewaySettings
-from tests.support.config_files import endpoints_file, with_pool
+from tests.support.config_files import endpoints_file, picker_config, with_pool
 from tests.support.echo import echo, listening
 from tests.support.world import MODEL, World, open_world, until
 
@@ -147,15 +147,13 @@ async def test_prefill_server_is_credited_until_the_first_token(tmp_path):
             assert world.column(SERVED) == {"prefill": 1, "decode": 1}
 
 
-DATA_PARALLEL = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+DATA_PARALLEL = picker_config("""
 plugins:
 - type: data-parallel-profile-handler
   parameters: {primaryPort: PORT}
 - type: active-request-scorer
 dataLayer: {injectDefaults: false}
-"""
+""")
 
 
 @pytest.mark.parametrize("cluster", list(ClusterType))

@@ -12,11 +12,10 @@ import pytest
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway.settings import BodyMode, GatewaySettings
 from tests.e2e.test_policies import objective, written
+from tests.support.config_files import picker_config
 from tests.support.world import MODEL, World, open_world, pool_of, until
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 featureGates: [flowControl]
 plugins:
 - {type: queue-scorer}
@@ -27,7 +26,7 @@ flowControl:
   saturationDetector: {pluginRef: concurrency-detector}
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: queue-scorer}]}
-"""
+""")
 LONG = 150_000
 """Tokens that take much longer than any test."""
 

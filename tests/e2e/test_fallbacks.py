@@ -21,30 +21,27 @@ from epp.lab.gateway.local import discovery_response
 from epp.lab.gateway.settings import ClusterType, GatewaySettings
 from epp.routing.settings import OutlierSettings
 from tests.support.commands import command
+from tests.support.config_files import picker_config
 from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, until
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
-BY_QUEUE = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+BY_QUEUE = picker_config("""
 plugins:
 - type: queue-scorer
 - type: max-score-picker
   parameters: {maxNumOfEndpoints: 3}
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]
-"""
+""")
 # With metrics of idle servers every score is alike, so that the endpoints take turns; and as they are not asked again,
 # nobody notices when one dies, as long as nothing else is taken for a sign of that.
 TURNS = BY_QUEUE.replace("plugins:\n", "plugins:\n- {type: metrics-data-source, parameters: {interval: 1h}}\n", 1)
-FROM_FILE = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+FROM_FILE = picker_config("""
 plugins:
 - type: file-discovery
   parameters: {{path: {path}, watchFile: true}}
 - type: queue-scorer
 dataLayer: {{discovery: {{pluginRef: file-discovery}}, injectDefaults: false}}
-"""
+""")
 
 
 @contextlib.asynccontextmanager

@@ -14,17 +14,15 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.lab.sim.server import RunningSim, running
 from tests.support.commands import PATIENCE_SECONDS, command
-from tests.support.config_files import endpoints_file, replace, with_pool
+from tests.support.config_files import endpoints_file, picker_config, replace, with_pool
 from tests.support.serving import PLAIN, Served, destination_of, serving
 from tests.support.transports import over_asyncio
 from tests.support.world import FAST, until
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: queue-scorer}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
-"""
+""")
 ENDPOINTS = 150
 LIMIT = 128
 QUICKLY = ("--drain-timeout=0s", "--refresh-prometheus-metrics-interval=50ms")

@@ -10,15 +10,14 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.test_trailers import post_with_trailers
+from tests.support.config_files import picker_config
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.vllm_grpc import Client, Engine, engine, framed, generate
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins:
 - {type: vllmgrpc-parser}
 - {type: vertexai-parser}
@@ -27,7 +26,7 @@ plugins:
 - {type: no-hit-lru-scorer}
 requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}, {pluginRef: vertexai-parser}]}
 dataLayer: {injectDefaults: false}
-"""
+""")
 
 
 @dataclass

@@ -4,6 +4,7 @@
 import pytest
 
 from tests.support.commands import command
+from tests.support.config_files import picker_config
 from tests.support.gateways import gateway_of
 from tests.support.waiting import until
 
@@ -17,12 +18,10 @@ class Hangs(Scorer):
     def score(self, request, candidates):
         {statement}
 """
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{{type: "{scorer}", name: mine}}]
 schedulingProfiles: [{{name: default, plugins: [{{pluginRef: mine}}]}}]
-"""
+""")
 PROBLEM = "plugin 'mine' did not return within 5 s"
 
 

@@ -9,16 +9,15 @@ import pytest
 import pytest_asyncio
 
 from epp.lab.sim.server import running
+from tests.support.config_files import picker_config
 from tests.support.world import FAST, MODEL, World, open_world, pool_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WRONG_PATH_CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+WRONG_PATH_CONFIG = picker_config("""
 plugins: [{type: openai-parser}, {type: queue-scorer}]
 requestHandler: {parsers: [{pluginRef: openai-parser}]}
-"""
+""")
 REWRITE = {"x-llm-d-model-name-rewrite": "tuned"}
 
 

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.test_policies import objective, rewrite, written
-from tests.support.config_files import endpoints_file, with_pool
+from tests.support.config_files import endpoints_file, picker_config, with_pool
 from tests.support.echo import listening
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.waiting import until
@@ -34,9 +34,7 @@ FLAGS = ("--enable-grpc-stream-metrics", "--allow-experimental-plugins", "--refr
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
 ENDLESS = 150_000
 """Tokens that take much longer than any test."""
-DISAGGREGATED = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+DISAGGREGATED = picker_config("""
 featureGates: [flowControl]
 plugins:
 - {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}
@@ -62,10 +60,8 @@ schedulingProfiles:
 - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: token-load-scorer}]}
 - name: decode
   plugins: [{pluginRef: decode-filter}, {pluginRef: prefix-cache-scorer}, {pluginRef: mm-embeddings-cache-scorer}]
-"""
-EVICTING = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+""")
+EVICTING = picker_config("""
 featureGates: [flowControl]
 plugins:
 - {type: pd-profile-handler, parameters: {deciderPluginName: always-disagg-pd-decider}}
@@ -80,7 +76,7 @@ flowControl:
 schedulingProfiles:
 - {name: prefill, plugins: [{pluginRef: queue-scorer}]}
 - {name: decode, plugins: [{pluginRef: queue-scorer}]}
-"""
+""")
 
 
 async def unreadable_page(_: web.Request) -> web.Response:

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from epp.lab.gateway.settings import BodyMode
+from tests.support.config_files import picker_config
 from tests.support.echo import Echo, echo, gateway_in_front_of
 
 RESPONSES = [
@@ -25,13 +26,11 @@ MESSAGES = [
     {"type": "message_stop"},
 ]
 CHUNKS = [{"id": "c", "model": "served", "choices": [{"delta": {"content": "served"}}]}]
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: openai-parser}, {type: anthropic-parser}, {type: random-picker}]
 requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: anthropic-parser}]}
 dataLayer: {injectDefaults: false}
-"""
+""")
 MODES = [{}, {"request_body_mode": BodyMode.BUFFERED, "response_body_mode": BodyMode.STREAMED}]
 
 

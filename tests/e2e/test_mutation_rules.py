@@ -8,13 +8,12 @@ import pytest
 
 from epp.lab.gateway.bootstrap import bootstrap_dict
 from epp.lab.gateway.settings import ClusterType, GatewaySettings
+from tests.support.config_files import picker_config
 from tests.support.world import open_world
 
-BY_LABEL = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+BY_LABEL = picker_config("""
 plugins: [{type: header-label-affinity-scorer, parameters: {headerName: x-prefer, labelKey: name}}]
-"""
+""")
 DESTINATION = "x-gateway-destination-endpoint"
 
 

@@ -11,11 +11,10 @@ from structlog.testing import capture_logs
 
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.demo.servers import ServerSpec, model_servers
+from tests.support.config_files import picker_config
 from tests.support.world import ENDLESS, MODEL, World, open_world, pool_of, until
 
-FILE_CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+FILE_CONFIG = picker_config("""
 plugins:
 - type: file-discovery
   parameters: {{path: {path}, watchFile: true}}
@@ -27,7 +26,7 @@ schedulingProfiles:
   plugins: [{{pluginRef: label-selector-filter}}, {{pluginRef: queue-scorer}}]
 dataLayer:
   discovery: {{pluginRef: file-discovery}}
-"""
+""")
 
 
 async def test_server_that_dies_gets_no_more_traffic_and_others_are_not_disturbed(simulated):
@@ -90,12 +89,10 @@ async def test_edited_endpoint_file_moves_traffic_within_a_running_gateway(simul
 
 
 async def test_lora_request_goes_where_its_adapter_is(simulated):
-    config = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+    config = picker_config("""
 plugins: [{type: lora-affinity-scorer}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: lora-affinity-scorer}]}]
-"""
+""")
     sims = await simulated("a", "b", lora_adapters=("tuned", "other"), max_lora=1)
     endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config=config) as world:
@@ -110,12 +107,10 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: lora-affinity-scorer}
 
 
 async def test_picker_routes_while_no_metrics_come(simulated):
-    config = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+    config = picker_config("""
 plugins: [{type: queue-scorer}, {type: active-request-scorer}]
 dataLayer: {injectDefaults: false}
-"""
+""")
     sims = await simulated("a", "b")
     endpoints = pool_of(sims)
     async with open_world(endpoints=endpoints, sims=sims, config=config) as world:

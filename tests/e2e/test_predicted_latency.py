@@ -7,13 +7,12 @@ import openai
 import pytest
 
 from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
+from tests.support.config_files import picker_config
 from tests.support.prediction_server import PredictionServer
 from tests.support.waiting import until
 from tests.support.world import World, open_world, pool_of
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins:
 - {type: predicted-latency-producer, parameters: {streamingMode: true, predictionTimeout: 20s}}
 - {type: endpoint-rates-producer, parameters: {minSamples: 2}}
@@ -23,7 +22,7 @@ plugins:
 schedulingProfiles:
 - name: default
   plugins: [{pluginRef: slo-headroom-tier-filter}, {pluginRef: latency-scorer}]
-"""
+""")
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
 
 

@@ -8,15 +8,14 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.test_policies import OBJECTIVE, objective, written
+from tests.support.config_files import picker_config
 from tests.support.echo import listening
 from tests.support.gateways import gateway_of
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: openai-parser, parameters: {propagatePriority: true}}]
 requestHandler: {parsers: [{pluginRef: openai-parser}]}
-"""
+""")
 
 
 @pytest.mark.parametrize(("label", "sent"), [("", -7), (";llm-d.ai/engine-type=sglang", 7)], ids=["vllm", "sglang"])

@@ -8,12 +8,10 @@ import openai
 import pytest
 
 from epp.lab.demo.servers import ServerSpec, model_servers
-from tests.support.config_files import endpoints_file, replace
+from tests.support.config_files import endpoints_file, picker_config, replace
 from tests.support.world import MODEL, World, open_world, until
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins:
 - type: file-discovery
   parameters: {{path: {path}, watchFile: true}}
@@ -34,7 +32,7 @@ schedulingProfiles:
 - {{name: open, failOpen: [saturation], plugins: [{{pluginRef: idle}}]}}
 - {{name: half-open, failOpen: [saturation], plugins: [{{pluginRef: idle}}, {{pluginRef: large}}]}}
 dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
-"""
+""")
 UNMET = (
     "no model server here is what this request asks for (hardware, price or labels), and to retry does not help: "
     "ask for less"

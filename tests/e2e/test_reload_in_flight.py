@@ -16,7 +16,7 @@ from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_S
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.pool.discovery import StaticDiscovery
 from epp.pool.discovery.targets import Target
-from tests.support.config_files import replace
+from tests.support.config_files import picker_config, replace
 from tests.support.exchanges import BODY, request_body
 from tests.support.serving import APART, Exchange, answer, exchange, first_message
 from tests.support.transports import server_settings
@@ -32,11 +32,9 @@ POOL = [
     Target("b1", "10.0.0.3", 8000, labels={"group": "b", "tier": "gold"}),
     Target("b2", "10.0.0.4", 8000, labels={"group": "b", "tier": "silver"}),
 ]
-HEADER = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+HEADER = picker_config("""
 dataLayer: {injectDefaults: false}
-"""
+""")
 A = f"""{HEADER}
 plugins:
 - {{type: label-selector-filter, parameters: {{matchLabels: {{group: a}}}}}}

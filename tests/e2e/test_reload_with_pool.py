@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.config_files import endpoints_file, replace, with_pool
+from tests.support.config_files import endpoints_file, picker_config, replace, with_pool
 from tests.support.load import load_on
 from tests.support.world import open_world, until
 
 RELOADS = 20
-BY_GROUP = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+BY_GROUP = picker_config("""
 plugins:
 - type: label-selector-filter
   parameters: {matchLabels: {group: GROUP}}
@@ -21,7 +19,7 @@ plugins:
   parameters: {timeout: TIMEOUT}
 - type: queue-scorer
 schedulingProfiles: [{name: default, plugins: [{pluginRef: label-selector-filter}, {pluginRef: queue-scorer}]}]
-"""
+""")
 
 
 def config(group: str, pool: Path, timeout: str = "1s") -> str:

@@ -14,14 +14,12 @@ from epp.lab.gateway.bootstrap import bootstrap_dict
 from epp.lab.gateway.settings import ClusterType, GatewaySettings
 from epp.lab.sim.server import running
 from epp.routing.settings import OutlierSettings
-from tests.support.config_files import endpoints_file, with_pool
+from tests.support.config_files import endpoints_file, picker_config, with_pool
 from tests.support.world import FAST, MODEL, World, open_world, until
 
-HEADER = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+HEADER = picker_config("""
 dataLayer: {injectDefaults: false}
-"""
+""")
 PRICED = f"""{HEADER}
 plugins:
 - type: active-request-scorer

@@ -22,6 +22,7 @@ from epp.lab.gateway.settings import ClusterType, FailureMode
 from epp.lab.sim.server import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import command
+from tests.support.config_files import picker_config
 from tests.support.exchanges import BODY, request_body
 from tests.support.held_pages import CONFIG, HeldPages
 from tests.support.ports import reserved_ports
@@ -31,13 +32,11 @@ from tests.support.world import ANY_PORT, MODEL, until
 
 LONG = 150_000
 """Tokens that take much longer than any test."""
-ROOM_FOR_TWO = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+ROOM_FOR_TWO = picker_config("""
 plugins: [{type: queue-scorer}, {type: concurrency-detector, parameters: {maxConcurrency: 2}}]
 schedulingProfiles:
 - {name: default, plugins: [{pluginRef: concurrency-detector}, {pluginRef: queue-scorer}]}
-"""
+""")
 
 
 async def refused(channel: grpc.aio.Channel) -> grpc.StatusCode:

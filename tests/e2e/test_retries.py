@@ -20,18 +20,17 @@ from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
 from epp.runtime.addresses import parse_host_port
+from tests.support.config_files import picker_config
 from tests.support.echo import listening
 from tests.support.ports import reserved_ports
 from tests.support.stepwise import Endings
 from tests.support.transports import server_settings
 from tests.support.waiting import until
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: active-request-scorer}]
 dataLayer: {injectDefaults: false}
-"""
+""")
 
 
 def edge_config(port: int, gateway: str, patience: str, *, hedged: bool) -> dict:

@@ -9,7 +9,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.support.config_files import endpoints_file, with_pool
+from tests.support.config_files import endpoints_file, picker_config, with_pool
 from tests.support.world import MODEL, World, open_world, until
 
 PREFILLER = "x-prefiller-host-port"
@@ -17,9 +17,7 @@ SHARE = "llm_d_epp_disaggregatedset_revision_gating_share"
 NO_MATCH = "llm_d_epp_disaggregatedset_strict_header_no_match_total"
 PLUGIN = {"plugin_type": "disaggregatedset-rollout-screener", "plugin_name": "rollout"}
 LONG = "The quick brown fox jumps over the lazy dog. " * 20
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins:
 - type: disaggregatedset-rollout-screener
   name: rollout
@@ -37,7 +35,7 @@ plugins:
 schedulingProfiles:
 - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: random-picker}]}
 - {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: random-picker}]}
-"""
+""")
 
 
 def members(sims, *names: str) -> dict[str, tuple[str, dict[str, str]]]:

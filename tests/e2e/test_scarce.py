@@ -18,17 +18,15 @@ import pytest
 
 from epp.lab.sim.server import RunningSim
 from tests.support.commands import command
-from tests.support.config_files import endpoints_file, with_pool
+from tests.support.config_files import endpoints_file, picker_config, with_pool
 from tests.support.exchanges import request_body
 from tests.support.serving import PLAIN, Exchange, destination_of, exchange, first_message, serving
 from tests.support.transports import over_asyncio
 from tests.support.world import MODEL, until
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: queue-scorer}]
-"""
+""")
 ROOM_BYTES = 190 * 1024 * 1024
 """Memory that a picker may still take."""
 GATEWAY = ("gateway", "--listen=127.0.0.1:0", "--cluster-type=override-host")

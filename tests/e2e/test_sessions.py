@@ -6,14 +6,12 @@ import os
 import signal
 
 from epp.lab.demo.servers import ServerSpec, model_servers
-from tests.support.config_files import endpoints_file, with_pool
+from tests.support.config_files import endpoints_file, picker_config, with_pool
 from tests.support.world import MODEL, World, open_world, pool_of, until
 
 AFFINITY = "x-session-token"
 SESSION = "x-session-id"
-BY_SESSION = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+BY_SESSION = picker_config("""
 plugins:
 - type: session-affinity-filter
   parameters: PARAMETERS
@@ -23,7 +21,7 @@ plugins:
 schedulingProfiles:
 - name: default
   plugins: [{pluginRef: session-affinity-filter}, {pluginRef: queue-scorer}]
-"""
+""")
 BY_TOKEN = BY_SESSION.replace("PARAMETERS", "{}")
 BY_ID = BY_SESSION.replace("PARAMETERS", "{strategy: session_id}")
 BY_COOKIE = BY_SESSION.replace(

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 from tests.support.commands import Command, command
+from tests.support.config_files import picker_config
 from tests.support.serving import health_on, metrics_on
 from tests.support.world import MODEL, pool_of, until
 
@@ -23,9 +24,7 @@ class Broken(Scorer):
             {fault}
         return candidates.slots * 0.0
 """
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins:
 - {{type: shadow-profiles, parameters: {{profiles: [{shadows}], sampleRate: 1}}}}
 - {{type: active-request-scorer}}
@@ -37,7 +36,7 @@ schedulingProfiles:
   plugins: [{{pluginRef: active-request-scorer}}, {{pluginRef: max-score-picker}}]
 - name: tryout
   plugins: [{{pluginRef: {scorer}}}, {{pluginRef: random-picker}}]
-"""
+""")
 
 
 FAULTS = ("time.sleep(0.2)", "raise SystemExit")

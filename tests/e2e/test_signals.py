@@ -6,14 +6,13 @@ import signal
 
 import pytest
 
+from tests.support.config_files import picker_config
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.waiting import until
 
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{{type: {scorer}}}]
-"""
+""")
 
 
 @pytest.fixture(autouse=True)

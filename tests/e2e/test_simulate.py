@@ -13,17 +13,16 @@ import yaml
 
 from epp.lab.sim.server import running
 from tests.support.commands import Command, command, outcome
+from tests.support.config_files import picker_config
 from tests.support.serving import ANY_PORT
 from tests.support.world import FAST, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODEL = "tried-8b"
-CONFIG = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: queue-scorer}, {type: prefix-cache-scorer}, {type: no-hit-lru-scorer}]
-"""
+""")
 COUNTED = ("request", "plugin_", "scheduler", "prefix", "pool_", "decision")
 """Parts of the names of metrics that would show a request; others go on by themselves."""
 NOT_COUNTED = "per_pod_queue_size"
@@ -159,9 +158,7 @@ async def compared(*arguments: str) -> dict:
     return json.loads("\n".join(said.out))
 
 
-REGIONAL = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+REGIONAL = picker_config("""
 plugins:
 - {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}
 - {type: prefix-based-pd-decider, parameters: {nonCachedTokens: 512}}
@@ -172,7 +169,7 @@ plugins:
 schedulingProfiles:
 - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: topology-affinity-filter}]}
 - {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: random-picker}]}
-"""
+""")
 
 
 async def test_gie_22_prefill_and_decode_are_in_one_region_by_nodes_in_files(tmp_path):

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from tests.support.config_files import picker_config
 from tests.support.echo import Echo, chat, echo
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.otlp import ERROR, Collector, Received, collector
@@ -35,13 +36,11 @@ TREE = {
         }
     }
 }
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: openai-parser}, {type: queue-scorer}, {type: prefix-cache-scorer}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer, weight: 2}, {pluginRef: prefix-cache-scorer}]}]
 dataLayer: {injectDefaults: false}
-"""
+""")
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from epp.lab.gateway.bootstrap import bootstrap_dict
 from epp.lab.gateway.envoy import find_envoy
 from epp.lab.gateway.settings import GatewaySettings
 from tests.support.commands import command
+from tests.support.config_files import picker_config
 from tests.support.echo import Echo, chat, echo
 from tests.support.otlp import Collector, collector
 from tests.support.ports import reserved_ports
@@ -23,12 +24,10 @@ from tests.support.serving import ANY_PORT, PLAIN, served_by
 from tests.support.waiting import until
 
 CLIENTS_TRACE, CLIENTS_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: queue-scorer}]
 dataLayer: {injectDefaults: false}
-"""
+""")
 
 
 def traced(config: dict, collector_port: int, percent: float) -> dict:

@@ -16,14 +16,13 @@ import pytest
 
 from epp.lab.sim.server import running
 from tests.support.commands import command
+from tests.support.config_files import picker_config
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.load import load_on
 from tests.support.waiting import until
 from tests.support.world import FAST, MODEL, pool_of
 
-PLAIN = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+PLAIN = picker_config("""
 schedulingProfiles:
 - name: default
   plugins:
@@ -32,7 +31,7 @@ schedulingProfiles:
 plugins:
 - type: queue-scorer
 - type: max-score-picker
-"""
+""")
 PROMPT = "one of many equal beginnings " * 400
 
 

@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from tests.support.forked import ForkedProcess, forked
 from tests.support.transports import transport_flags
-from tests.support.world import until
+from tests.support.waiting import until
 
 PATIENCE_SECONDS = 60.0
 """More than anything takes; a failing test waits so long."""
@@ -57,6 +58,14 @@ class Command:
         line = said()
         assert line is not None, f"ended ({self._process.returncode}) without saying {text!r}:\n{self}"
         return line
+
+    async def ready(self) -> dict:
+        """Return the fields of the log line that says that a picker is ready: the addresses of its servers."""
+        return json.loads(await self.says('"msg":"ready"'))
+
+    async def url(self) -> str:
+        """Return the address of a gateway, once it listens."""
+        return (await self.says("listening on")).split()[2]
 
     async def end(self) -> int:
         """Wait for the end of the process and of its output; return the exit code."""

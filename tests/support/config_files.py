@@ -9,6 +9,11 @@ import yaml
 Labels = Mapping[str, str]
 
 
+def picker_config(text: str) -> str:
+    """Return a configuration: its first two lines, and these."""
+    return f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{text.lstrip()}"
+
+
 def replace(path: Path, text: str) -> None:
     """Rename a new file over the one that is there, if any."""
     fresh = path.with_suffix(".fresh")

@@ -15,17 +15,16 @@ from epp.config import load_text
 from epp.lab.gateway.local import local_gateway
 from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
+from tests.support.config_files import picker_config
 from tests.support.transports import server_settings
 
 MIB = 2**20
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+CONFIG = picker_config("""
 plugins: [{type: openai-parser}, {type: passthrough-parser}, {type: queue-scorer}]
 requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-parser}]}
 dataLayer: {injectDefaults: false}
-"""
+""")
 
 
 def digest(body: bytes) -> str:

@@ -2,7 +2,6 @@
 """A picker as its own process, and the gateway's part in an exchange with it."""
 
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -37,6 +36,8 @@ class Served:
     grpc_port: int
     health_port: int
     metrics_port: int
+    admin: str = ""
+    """`host:port` of the admin port, if there is one."""
 
     def channel(self) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(f"127.0.0.1:{self.grpc_port}", options=APART)
@@ -75,8 +76,9 @@ async def serving(sim: RunningSim | None, *flags: str, ulimit: str = "") -> Asyn
 
 async def served_by(process: Command) -> Served:
     """Wait until a picker is ready, and take its ports from the line that says so."""
-    line = json.loads(await process.says('"msg":"ready"'))
-    return Served(process, *(int(line[name].rpartition(":")[2]) for name in ("ext_proc", "health", "metrics")))
+    line = await process.ready()
+    ports = (int(line[name].rpartition(":")[2]) for name in ("ext_proc", "health", "metrics"))
+    return Served(process, *ports, line.get("admin", ""))
 
 
 async def metrics_on(port: int) -> dict[str, dict[frozenset[str], float]]:
@@ -91,9 +93,9 @@ async def health_on(port: int) -> tuple[int, dict]:
         return page.status, await page.json()
 
 
-def first_message() -> ProcessingRequest:
+def first_message(**headers: str) -> ProcessingRequest:
     """Request headers, as a gateway sends them that streams both bodies in full duplex."""
-    return in_modes(request_headers(), "FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED")
+    return in_modes(request_headers(**headers), "FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED")
 
 
 PATH = f"/{SERVICE}/{METHOD}"
@@ -111,6 +113,15 @@ def exchange(channel: grpc.aio.Channel) -> Exchange:
     )()
 
 
+async def request(channel: grpc.aio.Channel, *pieces: bytes, end: bool = True, **headers: str) -> Exchange:
+    """Send headers and a body in these pieces, the last of which ends it unless `end` is False."""
+    call = exchange(channel)
+    await call.write(first_message(**headers))
+    for number, piece in enumerate(pieces, 1):
+        await call.write(request_body(piece, end=end and number == len(pieces)))
+    return call
+
+
 async def destination_of(channel: grpc.aio.Channel) -> str:
     """Send one request as a gateway in full-duplex mode does, and take its answer through; return where it went."""
     call = exchange(channel)
@@ -120,6 +131,7 @@ async def destination_of(channel: grpc.aio.Channel) -> str:
 
 
 async def ask(call: Exchange) -> str:
+    """Send a request in two pieces; return where it is sent."""
     await call.write(first_message())
     await call.write(request_body(BODY[:20], end=False))
     await call.write(request_body(BODY[20:], end=True))

@@ -20,19 +20,12 @@ from epp.lab.gateway.local import LocalGateway, local_gateway
 from epp.lab.gateway.settings import BodyMode, GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from tests.support.echo import listening
+from tests.support.echo import CONFIG, listening
 from tests.support.waiting import until
 
 PIECE = b'data: {"model":"m","choices":[{"text":"word "}]}\n\n'
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 LAST = b'data: {"model":"m","choices":[],"usage":' + json.dumps(USAGE).encode() + b"}\n\ndata: [DONE]\n\n"
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins: [{type: openai-parser}, {type: passthrough-parser}, {type: queue-scorer}]
-requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-parser}]}
-dataLayer: {injectDefaults: false}
-"""
 RATES = CONFIG.replace("{type: queue-scorer}]", "{type: endpoint-rates-producer}, {type: queue-scorer}]")
 """One whose plugin times streams."""
 REPORTS = CONFIG.replace(

@@ -5,11 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
 import numpy as np
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, AsyncStream
+from openai.types.chat import ChatCompletionChunk
 
 from epp.app import PickerSettings
 from epp.config import load_file, load_text
@@ -34,6 +36,24 @@ FAST = msgspec.structs.replace(
 )
 
 ANY_PORT = GatewaySettings(listen_port=0)
+
+
+def question(prompt: str = "hello", tokens: int = 2, **more: Any) -> dict[str, Any]:
+    """The body of a chat request."""
+    return {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, **more}
+
+
+async def endless(client: AsyncOpenAI, tokens: int, model: str = MODEL) -> AsyncStream[ChatCompletionChunk]:
+    """Begin a stream of exactly so many tokens, of which the first has come."""
+    stream = await client.chat.completions.create(**question("go on", tokens, model=model), stream=True, **ENDLESS)
+    assert (await anext(stream)).choices
+    return stream
+
+
+async def rest_of(stream: AsyncStream[ChatCompletionChunk]) -> None:
+    """Read a stream to its end, which must be the last of its tokens."""
+    chunks = [chunk async for chunk in stream]
+    assert chunks[-1].choices[0].finish_reason == "length"
 
 
 def client_of(url: str) -> AsyncOpenAI:
@@ -84,10 +104,16 @@ class World:
 
     async def ask(self, prompt: str, **more) -> str:
         """Send one chat request; return the name of the server that answered."""
-        raw = await self.client.chat.completions.with_raw_response.create(
-            model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=more.pop("max_tokens", 4), **more
-        )
-        return raw.headers["x-sim-server"]
+        return (await self.headers(prompt, **more))["x-sim-server"]
+
+    async def headers(self, prompt: str = "hello", *, max_tokens: int = 4, **more: Any) -> Mapping[str, str]:
+        """Send one chat request; return the headers of the response."""
+        create = self.client.chat.completions.with_raw_response.create
+        return (await create(**question(prompt, max_tokens), **more)).headers
+
+    async def stream(self, tokens: int) -> AsyncStream[ChatCompletionChunk]:
+        """Begin a stream of exactly so many tokens, of which the first has come."""
+        return await endless(self.client, tokens)
 
     async def ask_when_idle(self, prompt: str) -> str:
         """Send one request once all gauges say that nothing else is under way."""
