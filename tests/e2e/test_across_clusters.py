@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import openai
@@ -12,19 +13,25 @@ from aiohttp import web
 
 from epp.framework.clusters import CLUSTER
 from epp.framework.scoring import DYNAMIC_SCORES
-from epp.lab.demo.servers import ModelServer, Phase, config_text, two_clusters
+from epp.lab.demo.servers import Phase, config_text, two_clusters
+from epp.lab.sim.server import RunningSim
+from tests.support import hub_objects
 from tests.support.config_files import endpoints_file, picker_config, replace, with_pool
 from tests.support.echo import listening
-from tests.support.world import ENDLESS, MODEL, World, open_world, until
+from tests.support.waiting import until
+from tests.support.world import MODEL, World, open_world, rest_of
 
-OCM = "cluster.open-cluster-management.io"
 
-
-def config_of(tmp_path: Path, text: str, servers: dict[str, tuple[str, str]]) -> Path:
+def config_of(tmp_path: Path, text: str, servers: Iterable[tuple[str, str]]) -> Path:
+    """Write a configuration with servers `<cluster>-<number>`, each a name and an address."""
     config = tmp_path / "config.yaml"
-    pool = {name: (address, {}, cluster) for name, (address, cluster) in servers.items()}
+    pool = {name: (address, {}, name.partition("-")[0]) for name, address in servers}
     config.write_text(with_pool(text, endpoints_file(tmp_path / "endpoints.yaml", **pool)))
     return config
+
+
+def addresses(sims: dict[str, RunningSim]) -> list[tuple[str, str]]:
+    return [(name, sim.address) for name, sim in sims.items()]
 
 
 def statuses(world: World) -> dict[str, object]:
@@ -39,13 +46,10 @@ async def served_in(world: World, count: int = 8) -> set[str]:
     return {name.partition("-")[0] for name in answers}
 
 
-def in_clusters(servers: tuple[ModelServer, ...]) -> dict[str, tuple[str, str]]:
-    return {server.name: (server.address, server.name.partition("-")[0]) for server in servers}
-
-
 async def test_requests_leave_a_cluster_that_is_full_or_has_failed_and_come_back(tmp_path):
     async with two_clusters(MODEL) as clusters:
-        config = config_of(tmp_path, config_text(clusters.objects), in_clusters(clusters.servers))
+        servers = [(server.name, server.address) for server in clusters.servers]
+        config = config_of(tmp_path, config_text(clusters.objects), servers)
         async with open_world(config_file=config) as world:
             score = "resource-usage-score/gpuClusterAvailable"
             await world.scraped()
@@ -82,13 +86,7 @@ plugins:
 def decisions(path: Path, *pages: tuple[str, ...]) -> None:
     """Write the pages of the decision of a placement."""
     documents = [
-        {
-            "apiVersion": f"{OCM}/v1beta1",
-            "kind": "PlacementDecision",
-            "metadata": {"name": f"llm-decision-{number}", "labels": {f"{OCM}/placement": "llm"}},
-            "status": {"decisions": [{"clusterName": name, "reason": ""} for name in clusters]},
-        }
-        for number, clusters in enumerate(pages, 1)
+        hub_objects.decision(*clusters, page=number, namespace="default") for number, clusters in enumerate(pages, 1)
     ]
     replace(path, yaml.safe_dump_all(documents))
 
@@ -97,8 +95,7 @@ async def test_ocm_4_cluster_that_leaves_a_placement_ends_what_it_has_and_gets_n
     sims = await simulated("east-1", "west-1")
     objects = tmp_path / "hub.yaml"
     decisions(objects, ("east",), ("west",))
-    servers = {name: (sim.address, name.partition("-")[0]) for name, sim in sims.items()}
-    config = config_of(tmp_path, PLACED.format(objects=objects), servers)
+    config = config_of(tmp_path, PLACED.format(objects=objects), addresses(sims))
     async with open_world(config_file=config, sims=sims) as world:
         assert await served_in(world) == {"east", "west"}  # of both pages
 
@@ -109,15 +106,12 @@ async def test_ocm_4_cluster_that_leaves_a_placement_ends_what_it_has_and_gets_n
 
         await until(lambda: chosen() == {"east"}, "west has left")
         assert await served_in(world) == {"east"}
-        begun = await world.client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "long"}], max_tokens=200, stream=True, **ENDLESS
-        )
-        assert await anext(aiter(begun))
+        begun = await world.stream(200)
 
         decisions(objects, ("west",))
         await until(lambda: chosen() == {"west"}, "west is back, and east has left")
         assert await served_in(world) == {"west"}
-        assert len([piece async for piece in begun]) >= 199
+        await rest_of(begun)
 
         decisions(objects, ())
         await until(lambda: chosen() == set(), "no cluster is left")
@@ -154,44 +148,39 @@ async def test_ocm_8_scorer_that_hangs_costs_requests_nothing_but_its_score(simu
 
     async with listening(scoring) as scorer:
         sims = await simulated("a", "b")
-        servers = {name: (sim.address, "") for name, sim in sims.items()}
-        async with open_world(
-            config_file=config_of(tmp_path, SCORED.format(url=f"http://{scorer}"), servers), sims=sims
-        ) as world:
+        config = config_of(tmp_path, SCORED.format(url=f"http://{scorer}"), addresses(sims))
+        async with open_world(config_file=config, sims=sims) as world:
 
-            def known(name: str) -> set[bool]:
+            def known() -> set[bool]:
                 snapshot = world.gateway.picker.store.snapshot()
                 records = snapshot.records(DYNAMIC_SCORES).values
-                scores = [records[slot].by_name.get(name) for slot in snapshot.slots.tolist()]
+                scores = [records[slot].by_name.get("power") for slot in snapshot.slots.tolist()]
                 return {score is not None and not score.expired for score in scores}
 
-            await until(lambda: known("power") == {True}, "the scorer has answered")
+            await until(lambda: known() == {True}, "the scorer has answered")
             assert [await world.ask("x") for _ in range(3)] == ["b"] * 3
             hangs.set()
             assert [await world.ask("x") for _ in range(3)] == ["b"] * 3  # by the last scores
-            await until(lambda: known("power") == {False}, "the scores have expired")
+            await until(lambda: known() == {False}, "the scores have expired")
             answers = await asyncio.gather(*(world.ask(f"{number}") for number in range(8)))
             assert set(answers) == {"a", "b"}  # neither is preferred
             hangs.clear()
-            await until(lambda: known("power") == {True}, "the scorer answers again")
+            await until(lambda: known() == {True}, "the scorer answers again")
             assert [await world.ask("x") for _ in range(3)] == ["b"] * 3
 
 
-NETWORKED = """
-apiVersion: llm-d.ai/v1
-kind: EndpointPickerConfig
+NETWORKED = picker_config("""
 plugins:
 - type: cluster-data-source
-  parameters: {{cluster: east, networks: {{west: {{latency: {latency}}}}}}}
+  parameters: {cluster: east, networks: {west: {latency: 10s}}}
 - type: work-seconds-scorer
-schedulingProfiles: [{{name: default, plugins: [{{pluginRef: work-seconds-scorer}}]}}]
-"""
+schedulingProfiles: [{name: default, plugins: [{pluginRef: work-seconds-scorer}]}]
+""")
 
 
 async def test_ocm_17_requests_stay_near_until_the_work_there_takes_longer_than_the_network(simulated, tmp_path):
     sims = await simulated("east-1", "west-1")
-    servers = {name: (sim.address, name.partition("-")[0]) for name, sim in sims.items()}
-    config = config_of(tmp_path, NETWORKED.format(latency="10s"), servers)
+    config = config_of(tmp_path, NETWORKED, addresses(sims))
     async with open_world(config_file=config, sims=sims) as world:
         await world.scraped()
         assert await served_in(world) == {"east"}

@@ -14,9 +14,11 @@ import yaml
 from epp.framework.request import DEFAULT_FLOW
 from epp.lab.sim.server import RunningSim
 from tests.support.commands import outcome
-from tests.support.exchanges import BODY, request_body
-from tests.support.serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, first_message, serving
-from tests.support.world import until
+from tests.support.config_files import picker_config
+from tests.support.exchanges import BODY
+from tests.support.kube.manifests import manifest
+from tests.support.serving import ANY_PORT, PLAIN, Exchange, Served, answer, ask, exchange, request, serving
+from tests.support.waiting import read_until
 
 WORKERS = "total.max.workers.limit"
 JSON = {"Content-Type": "application/json"}
@@ -48,29 +50,21 @@ class Admin:
 
 def configured(path: Path, **parameters: object) -> str:
     """Write a configuration with these parameters of tenant-quotas; return its flag."""
-    content = {
-        "apiVersion": "llm-d.ai/v1alpha1",
-        "kind": "EndpointPickerConfig",
-        "plugins": [{"type": "queue-scorer"}, {"type": "tenant-quotas", "parameters": parameters}],
-    }
-    path.write_text(yaml.safe_dump(content))
+    plugins = [{"type": "queue-scorer"}, {"type": "tenant-quotas", "parameters": parameters}]
+    path.write_text(picker_config(yaml.safe_dump({"plugins": plugins})))
     return f"--config-file={path}"
 
 
 @contextlib.asynccontextmanager
 async def administered(sim: RunningSim, *flags: str) -> AsyncIterator[tuple[Served, Admin]]:
-    async with serving(sim, PLAIN, "--admin-port=0", "--drain-quiet-period=10ms", *flags) as served:
-        line = json.loads(await served.command.says('"msg":"ready"'))
-        async with aiohttp.ClientSession() as http:
-            yield served, Admin(http, int(line["admin"].rpartition(":")[2]))
+    quickly = (PLAIN, "--admin-port=0", "--drain-quiet-period=10ms")
+    async with serving(sim, *quickly, *flags) as served, aiohttp.ClientSession() as http:
+        yield served, Admin(http, int(served.admin.rpartition(":")[2]))
 
 
 async def refused(channel: grpc.aio.Channel) -> int:
     """Send a request that is refused; return its status."""
-    call = exchange(channel)
-    await call.write(first_message())
-    await call.write(request_body(BODY, end=True))
-    return (await call.read()).immediate_response.status.code
+    return (await (await request(channel, BODY)).read()).immediate_response.status.code
 
 
 async def begun(channel: grpc.aio.Channel, sim: RunningSim) -> Exchange:
@@ -111,17 +105,14 @@ async def test_tf_16_quota_is_tried_changed_and_taken_back_while_requests_come(s
         for call in calls:
             await answer(call)
 
-        async def is_free() -> bool:
-            return await admin.used() == 0
-
-        await until(is_free, "both requests are given back")
+        await read_until(admin.used, lambda used: used == 0, "both requests are given back")
         await answer(await begun(channel, sim))
-
-        async def is_counted() -> bool:
-            counts = (await served.metrics()).get("llm_d_epp_quota_refused_total", {})
-            return counts == {frozenset({f"tenant={DEFAULT_FLOW}", f"resource={WORKERS}"}): 4.0}
-
-        await until(is_counted, "four refused requests are on the metrics page")
+        counts = {frozenset({f"tenant={DEFAULT_FLOW}", f"resource={WORKERS}"}): 4.0}
+        await read_until(
+            served.metrics,
+            lambda page: page.get("llm_d_epp_quota_refused_total") == counts,
+            "four refused requests are on the metrics page",
+        )
 
 
 @pytest.mark.parametrize("named_by", ["paths", "--objects"])
@@ -129,40 +120,31 @@ async def test_tf_9_quotas_of_tensor_fusion_in_a_file_hold_and_follow_its_new_ve
     path = tmp_path / "quotas.yaml"
 
     def write(workers: object) -> None:
-        path.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "tensor-fusion.ai/v1",
-                    "kind": "GPUResourceQuota",
-                    "metadata": {"name": "quota", "namespace": DEFAULT_FLOW},
-                    "spec": {"total": {"maxWorkers": workers}},
-                }
-            )
-        )
+        spec = {"total": {"maxWorkers": workers}}
+        quota = manifest("tensor-fusion.ai/v1", "GPUResourceQuota", "quota", DEFAULT_FLOW, spec=spec)
+        path.write_text(yaml.safe_dump(quota))
 
     write(1)
     paths = {"paths": [str(path)]} if named_by == "paths" else {}
     flags = (
         configured(tmp_path / "c.yaml", gpuResourceQuotas=True, **paths),
-        *(() if paths else (f"--objects={path}",)),
+        *([] if paths else [f"--objects={path}"]),
     )
     async with administered(sim, *flags) as (served, admin), served.channel() as channel:
         held = await begun(channel, sim)
         assert await refused(channel) == 429
         status, shown = await admin.get("/api/quota")
-        assert (status, [each["origin"] for each in shown["quotas"]]) == (
-            200,
-            [f"GPUResourceQuota {DEFAULT_FLOW}/quota"],
-        )
+        assert status == 200
+        assert [each["origin"] for each in shown["quotas"]] == [f"GPUResourceQuota {DEFAULT_FLOW}/quota"]
         write("many")
         await served.command.says("stays as it was")
         assert await refused(channel) == 429
         write(2)
-
-        async def is_larger() -> bool:
-            return (await admin.get(f"/api/quota/{DEFAULT_FLOW}"))[1]["use"][0]["limit"] == 2
-
-        await until(is_larger, "the new version counts")
+        await read_until(
+            lambda: admin.get(f"/api/quota/{DEFAULT_FLOW}"),
+            lambda answer: answer[1]["use"][0]["limit"] == 2,
+            "the new version counts",
+        )
         await answer(await begun(channel, sim))
         await answer(held)
 
@@ -182,7 +164,7 @@ async def test_port_for_other_machines_needs_a_token_and_is_for_its_holders(sim,
 
 async def test_without_a_port_there_is_none(sim):
     async with serving(sim, PLAIN, "--drain-quiet-period=10ms") as served:
-        assert "admin" not in json.loads(await served.command.says('"msg":"ready"'))
+        assert not served.admin
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{served.metrics_port}/api/quota") as no:
             assert no.status == 404
 

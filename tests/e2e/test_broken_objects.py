@@ -11,11 +11,11 @@ import openai
 import pytest
 import yaml
 
-from epp.lab.sim.server import RunningSim
 from tests.support.config_files import endpoints_file, picker_config, replace
 from tests.support.gateways import Gateway, gateway_with
+from tests.support.kube.manifests import manifest
 from tests.support.load import load_on
-from tests.support.world import MODEL, client_of
+from tests.support.world import client_of, question
 
 PROFILE = picker_config("""
 plugins:
@@ -37,48 +37,42 @@ class Cluster:
     config: Path
     classes: Path
 
-    @classmethod
-    def written(cls, directory: Path, sims: dict[str, RunningSim], grace: str) -> "Cluster":
-        endpoints_file(
-            directory / "endpoints.yaml", **{name: (sim.address, {"acme.com/gpu": name}) for name, sim in sims.items()}
-        )
-        (directory / "objects").mkdir()
-        cluster = cls(directory / "config.yaml", directory / "objects" / "classes.yaml")
-        cluster.config.write_text(PROFILE.format(directory=directory, grace=grace))
-        cluster.write(a="80Gi", b="80Gi")
-        return cluster
-
     def write(self, **memory: str) -> None:
         """Give the accelerators of these servers that memory."""
         replace(self.classes, yaml.safe_dump_all([_class(name, size) for name, size in memory.items()]))
 
 
 def _class(server: str, memory: str) -> dict:
-    return {
-        "apiVersion": "ome.io/v1beta1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": f"acme-{server}"},
-        "spec": {
-            "vendor": "acme",
-            "discovery": {"nodeSelector": {"acme.com/gpu": server}},
-            "capabilities": {"memoryGB": memory},
-        },
+    spec = {
+        "vendor": "acme",
+        "discovery": {"nodeSelector": {"acme.com/gpu": server}},
+        "capabilities": {"memoryGB": memory},
     }
+    return manifest("ome.io/v1beta1", "AcceleratorClass", f"acme-{server}", spec=spec)
 
 
 @pytest.fixture
 def cluster(simulated: Callable, tmp_path: Path) -> Callable:
     async def written(grace: str) -> Cluster:
-        return Cluster.written(tmp_path, await simulated("a", "b"), grace)
+        sims = await simulated("a", "b")
+        pool = {name: (sim.address, {"acme.com/gpu": name}) for name, sim in sims.items()}
+        endpoints_file(tmp_path / "endpoints.yaml", **pool)
+        (tmp_path / "objects").mkdir()
+        cluster = Cluster(tmp_path / "config.yaml", tmp_path / "objects" / "classes.yaml")
+        cluster.config.write_text(PROFILE.format(directory=tmp_path, grace=grace))
+        cluster.write(a="80Gi", b="80Gi")
+        return cluster
 
     return written
 
 
-async def input_metrics(gateway: Gateway, file: Path) -> dict[str, float]:
+async def input_metrics(gateway: Gateway, file: Path) -> list[float]:
+    """Problems of the file, objects of which an older version is kept, and versions that were rejected."""
     labels = frozenset({"plugin_name=accelerator-data-source", f"file={file}"})
-    prefix = "llm_d_epp_input_"
     shown = await gateway.metrics()
-    return {name.removeprefix(prefix): values[labels] for name, values in shown.items() if name.startswith(prefix)}
+    return [
+        shown[f"llm_d_epp_input_{name}"][labels] for name in ("problems", "objects_kept", "versions_rejected_total")
+    ]
 
 
 @pytest.mark.slow
@@ -86,35 +80,27 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
     files: Cluster = await cluster("5m")
     async with gateway_with(files.config) as gateway, load_on(gateway.url, long=0) as load:
         assert await load.answered_after(0) == {"a", "b"}
-        assert await input_metrics(gateway, files.classes) == {
-            "problems": 0, "objects_kept": 0, "versions_rejected_total": 0,
-        }  # fmt: skip
+        assert await input_metrics(gateway, files.classes) == [0, 0, 0]
 
         replace(files.classes, "{{ not yaml")
         (broken,) = await gateway.not_in_effect(1)
         assert broken["reason"].startswith("neither YAML nor JSON: ")
         assert (broken["file"], broken["object"], broken["kept"]) == (str(files.classes), "", 2)
         assert await load.answered_after(time.monotonic()) == {"a", "b"}
-        assert await input_metrics(gateway, files.classes) == {
-            "problems": 1, "objects_kept": 2, "versions_rejected_total": 1,
-        }  # fmt: skip
+        assert await input_metrics(gateway, files.classes) == [1, 2, 1]
 
         files.write(a="80GiB", b="40Gi")
         await gateway.process.says("AcceleratorClass acme-a stays as it was")
-        reason = "spec.capabilities.memoryGB is '80GiB': write 80Gi, without the B"
-        assert await gateway.not_in_effect(1) == [
-            {
-                "plugin": "accelerator-data-source",
-                "file": str(files.classes),
-                "object": "AcceleratorClass acme-a",
-                "reason": reason,
-                "kept": 1,
-            }
-        ]
+        (broken,) = await gateway.not_in_effect(1)
+        assert broken == {
+            "plugin": "accelerator-data-source",
+            "file": str(files.classes),
+            "object": "AcceleratorClass acme-a",
+            "reason": "spec.capabilities.memoryGB is '80GiB': write 80Gi, without the B",
+            "kept": 1,
+        }
         assert await load.answered_after(time.monotonic()) == {"a", "b"}
-        assert await input_metrics(gateway, files.classes) == {
-            "problems": 1, "objects_kept": 1, "versions_rejected_total": 2,
-        }  # fmt: skip
+        assert await input_metrics(gateway, files.classes) == [1, 1, 2]
 
         files.classes.unlink()
         gone = json.loads(await gateway.process.says("stays as it was, with 2 objects: it is gone"))
@@ -126,25 +112,22 @@ async def test_no_request_is_refused_while_objects_are_broken(cluster: Callable)
         assert await gateway.not_in_effect(0) == []
         await gateway.process.says('"problems":0')
         assert await load.answered_after(time.monotonic()) == {"a"}
-        assert await input_metrics(gateway, files.classes) == {
-            "problems": 0, "objects_kept": 0, "versions_rejected_total": 2,
-        }  # fmt: skip
+        assert await input_metrics(gateway, files.classes) == [0, 0, 2]
 
 
 async def test_objects_of_a_missing_file_are_removed_after_the_grace_period(cluster: Callable):
     files: Cluster = await cluster("1s")
-    question = {"model": MODEL, "messages": [{"role": "user", "content": "fits?"}], "max_tokens": 2}
     async with gateway_with(files.config) as gateway, client_of(gateway.url) as client:
         files.classes.unlink()
         await gateway.process.says("stays as it was, with 2 objects: it is gone")
-        await client.chat.completions.create(**question)
+        await client.chat.completions.create(**question())
 
         await gateway.process.says("objects of a missing file removed")
         (missing,) = await gateway.not_in_effect(1)
         assert (missing["reason"], missing["kept"]) == ("it is gone: restore it, or take it out of `paths`", 0)
         with pytest.raises(openai.RateLimitError):
-            await client.chat.completions.create(**question)
+            await client.chat.completions.create(**question())
 
         files.write(a="80Gi")
         await gateway.not_in_effect(0)
-        await client.chat.completions.create(**question)
+        await client.chat.completions.create(**question())

@@ -59,6 +59,7 @@ def decision(
     *clusters: str,
     of: str = "llm",
     page: int = 1,
+    namespace: str = "ai",
     group: str = "",
     index: int = 0,
     totals: Mapping[str, int] | None = None,
@@ -69,8 +70,8 @@ def decision(
     decisions = [
         {"clusterName": each, "reason": "", **({"score": totals[each]} if totals else {})} for each in clusters
     ]
-    name, status = f"{of}-decision-{page}", {"decisions": decisions}
-    return manifest(f"{OCM}/v1beta1", "PlacementDecision", name, "ai", metadata={"labels": labels}, status=status)
+    about = {"metadata": {"labels": labels}, "status": {"decisions": decisions}}
+    return manifest(f"{OCM}/v1beta1", "PlacementDecision", f"{of}-decision-{page}", namespace, **about)
 
 
 def hub_of(*documents: dict) -> Hub:
