@@ -4,12 +4,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 
 from epp.lab.sim.server import running
-from tests.support.commands import memory_kib
+from tests.support.commands import descriptors, memory_kib
 from tests.support.serving import PLAIN, Served, destination_of, serving
 from tests.support.waiting import until
 from tests.support.world import FAST
@@ -52,7 +51,7 @@ class Watched:
 
     @property
     def descriptors(self) -> int:
-        return len(list(Path(f"/proc/{self.served.command.pid}/fd").iterdir()))
+        return descriptors(self.served.command.pid)
 
     def _channel(self) -> grpc.aio.Channel:
         return self.served.channel() if self._certificate is None else self.served.trusting(self._certificate)

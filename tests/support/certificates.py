@@ -9,6 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.support import config_files
+
 
 def new_pair(host: str = "localhost") -> tuple[bytes, bytes]:
     """A key and its certificate, which is its own authority, for a host name or an IP address."""
@@ -42,11 +44,4 @@ def write(directory: Path, key: bytes, certificate: bytes) -> None:
 
 def mount(directory: Path, version: str, key: bytes, certificate: bytes) -> None:
     """Lay out a version of a secret as Kubernetes does, and swap to it with one rename."""
-    data = directory / f"..{version}"
-    data.mkdir()
-    write(data, key, certificate)
-    (directory / "..data_tmp").symlink_to(data.name)
-    (directory / "..data_tmp").rename(directory / "..data")
-    for name in ("tls.key", "tls.crt"):
-        if not (directory / name).is_symlink():
-            (directory / name).symlink_to(f"..data/{name}")
+    config_files.mount(directory, {"tls.key": key, "tls.crt": certificate})

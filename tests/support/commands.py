@@ -97,10 +97,7 @@ async def command(
     if arguments[:1] in {("serve",), ("gateway",)} and not told:
         arguments += transport_flags()
     given = {**os.environ, **environment}
-    if terminal is None and not ulimit:
-        process = await forked(arguments, given)
-    else:
-        process = await _executed(arguments, given, terminal, ulimit)
+    process = await (_executed(arguments, given, ulimit) if ulimit else forked(arguments, given, terminal))
     running = Command(arguments, process)
     try:
         yield running
@@ -110,22 +107,10 @@ async def command(
         await running.end()
 
 
-async def _executed(
-    arguments: tuple[str, ...], environment: dict[str, str], terminal: int | None, ulimit: str
-) -> asyncio.subprocess.Process:
-    shell = ("sh", "-c", f'ulimit {ulimit} && exec "$@"', "sh") if ulimit else ()
-    return await asyncio.create_subprocess_exec(
-        *shell,
-        sys.executable,
-        "-m",
-        "epp",
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE if terminal is None else terminal,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
+async def _executed(arguments: tuple[str, ...], environment: dict[str, str], ulimit: str) -> asyncio.subprocess.Process:
+    shell = ("sh", "-c", f'ulimit {ulimit} && exec "$@"', "sh", sys.executable, "-m", "epp")
+    pipes = {"stdin": asyncio.subprocess.DEVNULL, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    return await asyncio.create_subprocess_exec(*shell, *arguments, **pipes, env=environment, start_new_session=True)
 
 
 async def outcome(*arguments: str) -> tuple[int, Command]:
@@ -152,6 +137,11 @@ def envoy_of(gateway: Command) -> int:
 def is_running(pid: int) -> bool:
     """Whether the process is there and no zombie."""
     return any(process == pid and state not in "ZX" for process, _, state, _ in _processes())
+
+
+def descriptors(pid: int) -> int:
+    """The number of files and sockets that a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def memory_kib(pid: int, name: str) -> int:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that a picker follows: endpoints with labels and configurations, replaced in the ways operators do it."""
 
+import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,31 +23,34 @@ def replace(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
+def mount(directory: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files as Kubernetes mounts them: each is a link into `..data`, which is swapped for all at once."""
+    data = directory / "..data"
+    before = data.resolve() if data.is_symlink() else None
+    version = directory / f"..{secrets.token_hex(4)}"
+    version.mkdir()
+    for name, content in files.items():
+        (version / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    swapped_in = directory / "..data_tmp"
+    swapped_in.symlink_to(version.name)
+    swapped_in.replace(data)
+    for name in files:
+        if not (directory / name).is_symlink():
+            swapped_in.symlink_to(f"..data/{name}")
+            swapped_in.replace(directory / name)
+    if before is not None:
+        shutil.rmtree(before)
+
+
 class ConfigMap:
-    """A directory as Kubernetes mounts a ConfigMap: every file is a link into `..data`, which is swapped for all."""
+    """A directory as Kubernetes mounts a ConfigMap with these YAML files."""
 
     def __init__(self, directory: Path, **files: str) -> None:
         self._directory = directory
-        self._versions = 0
         self.update(**files)
-        for name in files:
-            (directory / f"{name}.yaml").symlink_to(f"..data/{name}.yaml")
 
     def update(self, **files: str) -> None:
-        data = self._directory / "..data"
-        before = data.readlink() if data.is_symlink() else None
-        self._versions += 1
-        version = self._directory / f"..version_{self._versions}"
-        version.mkdir()
-        for name, text in files.items():
-            (version / f"{name}.yaml").write_text(text)
-        swapped_in = self._directory / "..data_tmp"
-        swapped_in.symlink_to(version.name)
-        swapped_in.replace(data)
-        if before is not None:
-            for file in (self._directory / before).iterdir():
-                file.unlink()
-            (self._directory / before).rmdir()
+        mount(self._directory, {f"{name}.yaml": text for name, text in files.items()})
 
 
 def endpoints_file(path: Path, **endpoints: tuple[str, Labels] | tuple[str, Labels, str]) -> Path:

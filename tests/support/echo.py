@@ -3,10 +3,9 @@
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from aiohttp import web
 
@@ -16,10 +15,10 @@ from epp.lab.gateway.local import local_gateway
 from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.config_files import picker_config
+from tests.support.listening import listening
 from tests.support.transports import server_settings
 
 MIB = 2**20
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CONFIG = picker_config("""
 plugins: [{type: openai-parser}, {type: passthrough-parser}, {type: queue-scorer}]
 requestHandler: {parsers: [{pluginRef: openai-parser}, {pluginRef: passthrough-parser}]}
@@ -54,22 +53,6 @@ class Echo:
         for start in range(0, len(body), 50_000):
             await response.write(body[start : start + 50_000])
         return response
-
-
-@asynccontextmanager
-async def listening(serve: web.Application | Handler) -> AsyncIterator[str]:
-    """Run an application, or one handler for all requests, on a free port of loopback; yields its `host:port`."""
-    if not isinstance(serve, web.Application):
-        app = web.Application(client_max_size=64 * MIB)
-        app.router.add_route("*", "/{path:.*}", serve)
-        serve = app
-    runner = web.AppRunner(serve, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -49,7 +50,7 @@ loaded_program = cache(LoadedProgram)
 class ForkedProcess:
     """A command; as much of `asyncio.subprocess.Process` as tests need."""
 
-    def __init__(self, pid: int, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader) -> None:
+    def __init__(self, pid: int, stdout: asyncio.StreamReader | None, stderr: asyncio.StreamReader) -> None:
         self.pid, self.stdout, self.stderr = pid, stdout, stderr
         self.returncode: int | None = None
         self._loop = asyncio.get_running_loop()
@@ -79,15 +80,20 @@ class ForkedProcess:
         self._ended.set()
 
 
-async def forked(arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess:
-    """Start a command in a process group of its own, with pipes for what it writes."""
-    (out, to_out), (err, to_err) = os.pipe(), os.pipe()
-    try:
+async def forked(
+    arguments: Sequence[str], environment: Mapping[str, str], terminal: int | None = None
+) -> ForkedProcess:
+    """Start a command in a process group of its own, with pipes for what it writes, or a terminal for its output."""
+    with contextlib.ExitStack() as stack:
+        err, to_err = os.pipe()
+        stack.callback(os.close, to_err)
+        if terminal is not None:
+            pid = loaded_program().run(arguments, environment, terminal, to_err)
+            return ForkedProcess(pid, None, await _reader(err))
+        out, to_out = os.pipe()
+        stack.callback(os.close, to_out)
         pid = loaded_program().run(arguments, environment, to_out, to_err)
-    finally:
-        os.close(to_out)
-        os.close(to_err)
-    return ForkedProcess(pid, await _reader(out), await _reader(err))
+        return ForkedProcess(pid, await _reader(out), await _reader(err))
 
 
 async def _reader(descriptor: int) -> asyncio.StreamReader:

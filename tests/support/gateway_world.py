@@ -10,6 +10,7 @@ from openai import AsyncOpenAI
 from epp.framework.snapshot import IN_FLIGHT, RUNNING, WAITING, Column
 from epp.lab.gateway.local import LocalGateway
 from tests.support.waiting import until
+from tests.support.world import column_of
 
 
 @dataclass
@@ -22,9 +23,7 @@ class World:
 
     def column(self, column: Column) -> dict[str, float]:
         """Return the column by name of the endpoint."""
-        snapshot = self.gateway.picker.store.snapshot()
-        values = snapshot.column(column)
-        return {e.name: float(values[i]) for i, e in enumerate(snapshot.endpoints.values) if e is not None}
+        return column_of(self.gateway, column)
 
     async def idle(self) -> None:
         """Wait until the picker and all engines report that no request is under way."""

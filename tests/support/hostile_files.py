@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.support.config_files import mount
+
 Put = Callable[[Path, str], None]
 """Puts something in place of a file, given its path and its good content."""
 
@@ -54,17 +56,6 @@ def _unreadable(path: Path) -> None:
     path.chmod(0)
 
 
-def _linked(path: Path, good: str) -> None:
-    version = path.parent / f"..{len(list(path.parent.iterdir()))}"
-    version.mkdir()
-    (version / path.name).write_text(good)
-    (path.parent / "..new").symlink_to(version.name)
-    (path.parent / "..new").replace(path.parent / "..data")
-    fresh = path.parent / f"..{path.name}"
-    fresh.symlink_to(f"..data/{path.name}")
-    fresh.replace(path)
-
-
 HOSTILE: Mapping[str, Put] = {
     "emptied in place": _with_bytes(b""),
     "cut in the middle": lambda path, good: path.write_text(good[: len(good) // 2]),
@@ -92,6 +83,6 @@ HOSTILE: Mapping[str, Put] = {
 DISGUISED: Mapping[str, Put] = {
     "with a byte order mark": lambda path, good: path.write_bytes(b"\xef\xbb\xbf" + good.encode()),
     "with CRLF": lambda path, good: path.write_bytes(good.replace("\n", "\r\n").encode()),
-    "behind two links": _linked,
+    "behind two links": lambda path, good: mount(path.parent, {path.name: good}),
 }
 """Good versions of any file, in forms of their own."""

@@ -249,13 +249,7 @@ async def _send_on(
 
 
 async def _send(http: aiohttp.ClientSession, url: str, load: Load, campaign: Campaign) -> None:
-    number = len(campaign.sent)
-    body = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": f"question {number}"}],
-        "max_tokens": load.tokens,
-        "stream": load.stream,
-    }
+    body = world.question(f"question {len(campaign.sent)}", load.tokens, model=MODEL, stream=load.stream)
     started, status, server, said, complete = time.monotonic(), 0, "", "", False
     try:
         async with http.post(f"{url}/v1/chat/completions", json=body) as response:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from tests.support.waiting import until
-from tests.support.world import MODEL
+from tests.support.world import question
 
 SHORT_TOKENS = 2
 LONG_TOKENS = 400
@@ -64,13 +64,7 @@ class Load:
         """Send one request; fails unless it is answered with 200, and all of its stream arrives."""
         number, started = next(self._numbers), time.monotonic()
         self._open[number] = started
-        chat = {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": secrets.token_hex(16)}],
-            "max_tokens": tokens,
-            "ignore_eos": True,
-            "stream": tokens > SHORT_TOKENS,
-        }
+        chat = question(secrets.token_hex(16), tokens, ignore_eos=True, stream=tokens > SHORT_TOKENS)
         try:
             async with http.post("/v1/chat/completions", json=chat) as response:
                 content = await response.read()

@@ -9,6 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.listening import listening
+
 Times = Callable[[dict[str, Any]], tuple[float, float]]
 
 
@@ -51,14 +53,6 @@ class PredictionServer:
         app.router.add_post("/predict/bulk/strict", self.predict)
         app.router.add_post("/add_training_data_bulk", self.train)
         app.router.add_get("/status", self.report)
-        runner = web.AppRunner(app, shutdown_timeout=0)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", port)
-            await site.start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with listening(app, port=port) as address:
+            self.url = f"http://{address}"
             yield self
-        finally:
-            if self.hold is not None:
-                self.hold.set()
-            await runner.cleanup()

@@ -9,6 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.listening import listening
+
 
 class RenderServer:
     """Renders each message or prompt as one token for each byte; keeps what it was asked."""
@@ -50,12 +52,6 @@ async def render_server() -> AsyncIterator[RenderServer]:
     server = RenderServer()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/v1/{path:.*}/render", server.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(app) as address:
+        server.url = f"http://{address}"
         yield server
-    finally:
-        server.released.set()
-        await runner.cleanup()

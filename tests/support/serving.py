@@ -78,7 +78,7 @@ async def served_by(process: Command) -> Served:
     """Wait until a picker is ready, and take its ports from the line that says so."""
     line = await process.ready()
     ports = (int(line[name].rpartition(":")[2]) for name in ("ext_proc", "health", "metrics"))
-    return Served(process, *ports, line.get("admin", ""))
+    return Served(process, *ports, admin=line.get("admin", ""))
 
 
 async def metrics_on(port: int) -> dict[str, dict[frozenset[str], float]]:

@@ -20,7 +20,9 @@ from epp.lab.gateway.local import LocalGateway, local_gateway
 from epp.lab.gateway.settings import BodyMode, GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
-from tests.support.echo import CONFIG, listening
+from epp.runtime.supervisor import first_of
+from tests.support.echo import CONFIG
+from tests.support.listening import listening
 from tests.support.waiting import until
 
 PIECE = b'data: {"model":"m","choices":[{"text":"word "}]}\n\n'
@@ -88,12 +90,7 @@ class Stepwise:
         return response
 
     async def _told(self) -> None:
-        told = [asyncio.ensure_future(event.wait()) for event in (self.finish, self.break_off)]
-        try:
-            await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in told:
-                each.cancel()
+        await first_of(self.finish.wait(), self.break_off.wait())
 
 
 class Endings(DirectorObserver):

@@ -38,9 +38,10 @@ FAST = msgspec.structs.replace(
 ANY_PORT = GatewaySettings(listen_port=0)
 
 
-def question(prompt: str = "hello", tokens: int = 2, **more: Any) -> dict[str, Any]:
-    """The body of a chat request."""
-    return {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, **more}
+def question(prompt: str = "hello", tokens: int = 2, *, model: str | None = MODEL, **more: Any) -> dict[str, Any]:
+    """The body of a chat request; one without a model for None."""
+    named = {} if model is None else {"model": model}
+    return {**named, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, **more}
 
 
 async def endless(client: AsyncOpenAI, tokens: int, model: str = MODEL) -> AsyncStream[ChatCompletionChunk]:
@@ -65,6 +66,13 @@ def pool_of(sims: Mapping[str, RunningSim]) -> str:
     return ",".join(f"{name}={sim.address}" for name, sim in sims.items())
 
 
+def column_of(gateway: LocalGateway, column: Column) -> dict[str, float]:
+    """Return a column of the picker's books by name of the endpoint."""
+    snapshot = gateway.picker.store.snapshot()
+    values = snapshot.column(column)
+    return {e.name: float(values[i]) for i, e in enumerate(snapshot.endpoints.values) if e is not None}
+
+
 @dataclass
 class World:
     """What a test sees: the gateway from outside, and the picker's books from inside."""
@@ -80,9 +88,7 @@ class World:
 
     def column(self, column: Column) -> dict[str, float]:
         """Name of each endpoint to its value."""
-        snapshot = self.gateway.picker.store.snapshot()
-        values = snapshot.column(column)
-        return {e.name: float(values[i]) for i, e in enumerate(snapshot.endpoints.values) if e is not None}
+        return column_of(self.gateway, column)
 
     @property
     def available(self) -> set[str]:

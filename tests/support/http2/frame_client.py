@@ -10,9 +10,8 @@ from epp.extproc.http2 import frames
 from epp.extproc.http2.connection import Connection
 from epp.extproc.http2.limits import BufferedBytes, Limits, RateLimitedLog
 from epp.extproc.http2.service import ErrorCode, RpcError, Status
+from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.echo_service import Hold, Timer
-from tests.support.http2.http2_bytes import grpc_message as message
-from tests.support.http2.http2_bytes import grpc_messages as messages
 
 ECHO = "/test.Echo/Talk"
 HEAD = (
@@ -43,13 +42,10 @@ class Frame:
 
 
 def parse(data: bytes) -> list[Frame]:
-    found = []
-    while data:
-        high, low, kind, flags, stream_id = frames.HEAD.unpack_from(data)
-        stop = frames.HEAD_BYTES + (high << 16 | low)
-        found.append(Frame(kind, flags, stream_id, data[frames.HEAD_BYTES : stop]))
-        data = data[stop:]
-    return found
+    return [Frame(*each) for each in h2.read_frames(bytearray(data))]
+
+
+message, messages, data, rst = h2.grpc_message, h2.grpc_messages, h2.data, h2.rst_stream
 
 
 @dataclass
@@ -216,14 +212,6 @@ class Client:
             elif frame.kind == frames.DATA and frame.stream_id == stream_id:
                 content += frame.payload
         return messages(content), trailers
-
-
-def data(stream_id: int, content: bytes, *, end: bool = False) -> bytes:
-    return frames.frame(frames.DATA, frames.END_STREAM if end else 0, stream_id, content)
-
-
-def rst(stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> bytes:
-    return frames.rst_stream_frame(stream_id, code)
 
 
 def goaway(sent: list[Frame]) -> Frame:

@@ -8,9 +8,10 @@ from pathlib import Path
 import openai
 
 from epp.kube.resources import ACCELERATORS, MEMORY_QUOTAS
-from tests.support.kube import manifests as write
+from tests.support.config_files import picker_config
 from tests.support.kube.client import Manifest
 from tests.support.kube.fleet import Fleet
+from tests.support.kube.manifests import RBAC, manifest
 from tests.support.kube.pickers import PATIENCE_SECONDS, Picker, picker_as
 from tests.support.kube.space import Space
 from tests.support.kube.users import PICKER_ROLE
@@ -20,21 +21,15 @@ H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count
 T4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1"}
 ONE_GPU = {"limits": {"nvidia.com/gpu": "1"}}
 READ = ["get", "list", "watch"]
-HARDWARE_ROLE = write.manifest(
-    write.RBAC,
-    "ClusterRole",
-    "hardware",
-    rules=[
-        {"apiGroups": [each.group], "resources": [each.plural], "verbs": READ}
-        for each in (*ACCELERATORS, *MEMORY_QUOTAS)
-    ],
-)
+_RULES = [
+    {"apiGroups": [each.group], "resources": [each.plural], "verbs": READ} for each in (*ACCELERATORS, *MEMORY_QUOTAS)
+]
+HARDWARE_ROLE = manifest(RBAC, "ClusterRole", "hardware", rules=_RULES)
 """What a picker reads of hardware and its quotas, and nothing more."""
 
 
 def config(*plugins: str) -> str:
-    lines = ("apiVersion: llm-d.ai/v1", "kind: EndpointPickerConfig", "plugins:")
-    return "\n".join([*lines, *(f"- {{{plugin}}}" for plugin in plugins)])
+    return picker_config("\n".join(["plugins:", *(f"- {{{plugin}}}" for plugin in plugins)]))
 
 
 def only(bound: str, fallback: str = "false") -> str:
@@ -93,4 +88,4 @@ async def served_by(picker: Picker, *names: str) -> None:
 
 def accelerator_class(product: str, **spec: object) -> dict:
     discovery = {"nodeSelector": {"nvidia.com/gpu.product": product}}
-    return write.manifest("ome.io/v1beta1", "AcceleratorClass", "gold", spec={"discovery": discovery, **spec})
+    return manifest("ome.io/v1beta1", "AcceleratorClass", "gold", spec={"discovery": discovery, **spec})

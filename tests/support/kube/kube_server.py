@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import yaml
 from aiohttp import web
 
 from epp.kube.access import KubeApi
 from epp.kube.resources import Resource
 from epp.kube.watched import Watched
-from tests.support.kube.scripted_api import NO_CERTIFICATES
+from tests.support.kube.kubeconfig import NO_CERTIFICATES, kubeconfig
+from tests.support.listening import listening
 from tests.support.waiting import until
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -175,32 +175,12 @@ async def kube_server(context: ssl.SSLContext | None = None) -> AsyncIterator[Ku
     server = KubeServer()
     app = web.Application()
     app.router.add_get("/apis/example.com/{version}/namespaces/ns/widgets", server.answer)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        server.url = f"{'http' if context is None else 'https'}://127.0.0.1:{runner.addresses[0][1]}"
-        yield server
-    finally:
-        await server.end_watches()
-        await runner.cleanup()
-
-
-def kubeconfig(path: Path, server: str, *, cluster: Mapping[str, object] | None = None, **user: object) -> Path:
-    """Write a kubeconfig for the server; `user` has the fields of its user, with `_` for `-`."""
-    path.write_text(kubeconfig_text(server, cluster=cluster, **user))
-    return path
-
-
-def kubeconfig_text(server: str, *, cluster: Mapping[str, object] | None = None, **user: object) -> str:
-    user = {name.replace("_", "-"): value for name, value in user.items()}
-    document = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "it", "user": "me", "namespace": "ns"}}],
-        "clusters": [{"name": "it", "cluster": {"server": server, **(cluster or {})}}],
-        "users": [{"name": "me", "user": user}],
-    }
-    return yaml.safe_dump(document)
+    async with listening(app, tls=context) as address:
+        server.url = f"{'http' if context is None else 'https'}://{address}"
+        try:
+            yield server
+        finally:
+            await server.end_watches()
 
 
 async def shows(watched: Watched[str], **colors: str) -> None:

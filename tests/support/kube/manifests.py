@@ -128,11 +128,6 @@ def _object(
     annotations: Mapping[str, str] | None = None,
     **content: Any,
 ) -> Manifest:
-    metadata: Manifest = {"name": name}
-    if namespace:
-        metadata["namespace"] = namespace
-    if labels:
-        metadata["labels"] = dict(labels)
-    if annotations:
-        metadata["annotations"] = dict(annotations)
-    return {"apiVersion": api, "kind": kind, "metadata": metadata, **content}
+    marks = {"labels": labels, "annotations": annotations}
+    metadata = {name: dict(each) for name, each in marks.items() if each}
+    return manifest(api, kind, name, namespace or None, metadata, **content)

@@ -16,9 +16,9 @@ from tests.support.commands import Command, command
 from tests.support.kube.space import Space
 from tests.support.kube.users import PICKER_ROLE
 from tests.support.ports import reserved_ports
-from tests.support.serving import metrics_on
-from tests.support.waiting import until
-from tests.support.world import MODEL, client_of
+from tests.support.serving import health_on, metrics_on
+from tests.support.waiting import read_until
+from tests.support.world import MODEL, client_of, question
 
 QUICK = ("--refresh-prometheus-metrics-interval=20ms", "--drain-quiet-period=10ms", "--metrics-endpoint-auth=false")
 PATIENCE_SECONDS = 60.0
@@ -48,20 +48,16 @@ class Picker:
     async def uses(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until these are the endpoints, and all of them can be reached."""
         wanted = dict.fromkeys(names, True)
-
-        async def same() -> bool:
-            return await self.endpoints() == wanted
-
-        await until(same, f"the endpoints are {names}", seconds=seconds)
+        await read_until(self.endpoints, lambda found: found == wanted, f"the endpoints are {names}", seconds)
 
     async def knows(self, count: int, resource: str = "pods") -> None:
         """Wait until so many objects of a resource are in effect."""
 
-        async def same() -> bool:
-            shown = (await self.metrics()).get("llm_d_epp_kubernetes_objects", {})
+        def is_there(metrics: dict[str, dict[frozenset[str], float]]) -> bool:
+            shown = metrics.get("llm_d_epp_kubernetes_objects", {})
             return any(f"resource={resource}" in labels and value == count for labels, value in shown.items())
 
-        await until(same, f"{count} {resource} are in effect", seconds=PATIENCE_SECONDS)
+        await read_until(self.metrics, is_there, f"{count} {resource} are in effect", PATIENCE_SECONDS)
 
     async def lists(self, resource: str) -> float:
         """Return how often all objects of a resource were listed."""
@@ -74,22 +70,18 @@ class Picker:
 
     async def health(self) -> tuple[int, dict]:
         """Return the status and the content of `/healthz`."""
-        address = f"http://127.0.0.1:{self.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(address) as response:
-            return response.status, await response.json()
+        return await health_on(self.metrics_port)
 
     async def ask(self, prompt: str = "hello", **more) -> str:
         """Send one chat request; return the name of the server that answered."""
         async with client_of(self.url) as client:
-            raw = await client.chat.completions.with_raw_response.create(
-                model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=2, **more
-            )
+            raw = await client.chat.completions.with_raw_response.create(**question(prompt), **more)
             return raw.headers["x-sim-server"]
 
     async def refusal(self) -> tuple[int, str | None]:
         """Send one chat request; return the status of the answer and the reason of the picker."""
-        chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
-        async with aiohttp.ClientSession() as http, http.post(f"{self.url}/v1/chat/completions", json=chat) as answer:
+        url = f"{self.url}/v1/chat/completions"
+        async with aiohttp.ClientSession() as http, http.post(url, json=question()) as answer:
             return answer.status, answer.headers.get("x-llm-d-request-dropped-reason")
 
     async def cached(self, prompt: str = "a prompt of many blocks " * 200) -> str:

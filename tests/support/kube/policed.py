@@ -14,8 +14,8 @@ from tests.support.kube.client import Manifest
 from tests.support.kube.fleet import Fleet, fleet_in
 from tests.support.kube.pickers import PATIENCE_SECONDS, Picker, picker_in
 from tests.support.kube.space import Space
-from tests.support.waiting import until
-from tests.support.world import FAST
+from tests.support.waiting import read_until
+from tests.support.world import FAST, question
 
 OBJECTIVE = "x-llm-d-inference-objective"
 DROPPED = "x-llm-d-request-dropped-reason"
@@ -36,10 +36,8 @@ class PolicedPool:
 
     async def send(self, model: str | None, **headers: str) -> tuple[int, Mapping[str, str], dict]:
         """Send one chat request; return status, headers and content of the answer."""
-        named = {} if model is None else {"model": model}
-        chat = {**named, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
         url = f"{self.picker.url}/v1/chat/completions"
-        async with self.http.post(url, json=chat, headers=headers) as answer:
+        async with self.http.post(url, json=question(model=model), headers=headers) as answer:
             return answer.status, answer.headers, await answer.json()
 
     async def status(self, objective: str = "") -> int:
@@ -63,19 +61,13 @@ class PolicedPool:
 
     async def asks_for(self, target: str, model: str = "canary", seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until requests for a model are for that one."""
-
-        async def same() -> bool:
-            return await self.target(model) == target
-
-        await until(same, f"requests for {model} are for {target or 'what they say'}", seconds=seconds)
+        what = f"requests for {model} are for {target or 'what they say'}"
+        await read_until(lambda: self.target(model), lambda found: found == target, what, seconds)
 
     async def has_status(self, wanted: int, objective: str) -> None:
         """Wait until requests with that objective are answered so."""
-
-        async def same() -> bool:
-            return await self.status(objective) == wanted
-
-        await until(same, f"{objective} is answered with {wanted}", seconds=PATIENCE_SECONDS)
+        what = f"{objective} is answered with {wanted}"
+        await read_until(lambda: self.status(objective), lambda found: found == wanted, what, PATIENCE_SECONDS)
 
     async def busy(self, waiting: int) -> None:
         """Let so many requests wait at the server."""
@@ -90,14 +82,12 @@ class PolicedPool:
 
     async def not_in_effect(self, *kept: int) -> list[dict]:
         """Wait until `/healthz` has so many objects that are not in effect, each with so many earlier versions."""
-        found: list[dict] = []
 
-        async def same() -> bool:
-            found[:] = (await self.picker.health())[1]["not_in_effect"]
-            return [each["kept"] for each in found] == list(kept)
+        def are_those(answer: tuple[int, dict]) -> bool:
+            return [each["kept"] for each in answer[1]["not_in_effect"]] == list(kept)
 
-        await until(same, f"/healthz has {kept}", seconds=PATIENCE_SECONDS)
-        return found
+        _, health = await read_until(self.picker.health, are_those, f"/healthz has {kept}", PATIENCE_SECONDS)
+        return health["not_in_effect"]
 
 
 @asynccontextmanager

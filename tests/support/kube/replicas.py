@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
@@ -58,9 +57,7 @@ class Replica:
 
     async def page(self) -> tuple[int, dict]:
         """Return the status and the content of `/healthz`."""
-        address = f"http://127.0.0.1:{self.served.metrics_port}/healthz"
-        async with aiohttp.ClientSession() as http, http.get(address) as response:
-            return response.status, await response.json()
+        return await self.served.health_page()
 
     async def election(self) -> dict:
         """Return what `/healthz` says of the election."""
@@ -80,18 +77,8 @@ async def replica(kubeconfig: Path, namespace: str, *flags: str, **environment: 
     async with AsyncExitStack() as stack:
         ports = stack.enter_context(reserved_ports(3))
         where = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
-        process = await stack.enter_async_context(
-            command(
-                "serve",
-                PLAIN,
-                "--metrics-endpoint-auth=false",
-                *pool,
-                *where,
-                *flags,
-                KUBECONFIG=str(kubeconfig),
-                **environment,
-            )
-        )
+        serve = command("serve", PLAIN, *pool, *where, *flags, KUBECONFIG=str(kubeconfig), **environment)
+        process = await stack.enter_async_context(serve)
         await process.says('"msg":"standing by"' if ELECTION in flags else '"msg":"ready"')
         yield Replica(Served(process, *ports))
 

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import yaml
 from aiohttp import web
 
+from tests.support.kube.kubeconfig import NO_CERTIFICATES, kubeconfig
+from tests.support.listening import listening
+
 READ = ("get", "list", "watch")
-NO_CERTIFICATES = {"insecure-skip-tls-verify": True}
-"""Of a server without TLS: to read the usual ones takes 20 ms for each client."""
 _GROUP = re.compile(r"/api/v1|/apis/[^/]+/[^/]+")
 _COLLECTION = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/([^/]+))?/([^/]+)")
 _NOT_FOUND = (404, {"code": 404, "reason": "NotFound", "message": "not found"})
@@ -43,16 +43,7 @@ class Script:
             self.objects.setdefault(each, [])
 
     def write_kubeconfig(self, path: Path) -> Path:
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": self.url, **NO_CERTIFICATES}}],
-            "users": [{"name": "test", "user": {"token": "t"}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        }
-        path.write_text(yaml.safe_dump(document))
-        return path
+        return kubeconfig(path, self.url, cluster=NO_CERTIFICATES, namespace="default", token="t")  # noqa: S106  of nobody
 
     async def answer(self, request: web.Request) -> web.Response:
         self._now += 1
@@ -104,12 +95,6 @@ class Script:
 async def scripted_api() -> AsyncIterator[Script]:
     """Serve a script that allows and has nothing."""
     script = Script()
-    runner = web.ServerRunner(web.Server(script.answer))
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        script.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(script.answer) as address:
+        script.url = f"http://{address}"
         yield script
-    finally:
-        await runner.cleanup()

@@ -17,21 +17,14 @@ _TOKEN_SECONDS = 3600
 _REVOCATION_SECONDS = 60.0
 """The API server remembers for 10 s that a token is good."""
 
-_READ = ["get", "list", "watch"]
-PICKER_ROLE = manifest(
-    RBAC,
-    "Role",
-    "picker",
-    rules=[
-        {"apiGroups": [""], "resources": ["pods"], "verbs": _READ},
-        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": _READ},
-        {
-            "apiGroups": ["llm-d.ai", "inference.networking.x-k8s.io"],
-            "resources": ["inferenceobjectives", "inferencemodelrewrites"],
-            "verbs": _READ,
-        },
-    ],
-)
+_READ = {"verbs": ["get", "list", "watch"]}
+_POLICY_GROUPS = ["llm-d.ai", "inference.networking.x-k8s.io"]
+_RULES = [
+    {"apiGroups": [""], "resources": ["pods"], **_READ},
+    {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], **_READ},
+    {"apiGroups": _POLICY_GROUPS, "resources": ["inferenceobjectives", "inferencemodelrewrites"], **_READ},
+]
+PICKER_ROLE: Manifest = manifest(RBAC, "Role", "picker", rules=_RULES)
 """Enough for the main job of a picker."""
 
 
@@ -63,13 +56,8 @@ class User:
     async def renew(self) -> str:
         """Ask for a new token; return the old one, which stays good until `revoke`."""
         old = self.token
-        secret = await self._admin.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": f"{self.name}-{secrets.token_hex(4)}", "namespace": self.namespace},
-            }
-        )
+        secret = manifest("v1", "Secret", f"{self.name}-{secrets.token_hex(4)}", self.namespace)
+        secret = await self._admin.create(secret)
         bound = {"apiVersion": "v1", "kind": "Secret", **{key: secret["metadata"][key] for key in ("name", "uid")}}
         answer = await self._admin.request(
             "POST",
@@ -115,15 +103,8 @@ class User:
         resource, _, subresource = resource.partition("/")
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource, "name": name}
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"]
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": self.full_name,
-                "groups": groups,
-                "resourceAttributes": {**attributes, "namespace": place},
-            },
-        }
+        asked = {"user": self.full_name, "groups": groups, "resourceAttributes": {**attributes, "namespace": place}}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": asked}
         answer = await self._admin.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
         allowed: bool = answer["status"]["allowed"]
         return allowed

@@ -19,7 +19,7 @@ from epp.pool.clusters.tagger import ClusterTagger
 from epp.runtime.supervisor import Supervisor
 from tests.support.hub_objects import scores
 from tests.support.kube.fake_api import FakeApi
-from tests.support.kube.kube_server import kubeconfig, kubeconfig_text
+from tests.support.kube.kubeconfig import kubeconfig, kubeconfig_text
 from tests.support.kube.scripted_api import Script
 from tests.support.plugins import built
 from tests.support.waiting import until
