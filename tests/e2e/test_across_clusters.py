@@ -17,7 +17,7 @@ from epp.lab.demo.servers import Phase, config_text, two_clusters
 from epp.lab.sim.server import RunningSim
 from tests.support import hub_objects
 from tests.support.config_files import endpoints_file, picker_config, replace, with_pool
-from tests.support.echo import listening
+from tests.support.listening import listening
 from tests.support.waiting import until
 from tests.support.world import MODEL, World, open_world, rest_of
 

@@ -10,9 +10,8 @@ import aiohttp
 import grpc
 
 from epp.extproc.wire import ProcessingResponse
-from tests.e2e.test_command_gateway import url_of
-from tests.support.commands import command
 from tests.support.exchanges import BODY, request_body
+from tests.support.gateways import gateway_of
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.raw_connection import connected
 from tests.support.serving import (
@@ -24,30 +23,19 @@ from tests.support.serving import (
     answer,
     destination_of,
     exchange,
-    first_message,
+    request,
     serving,
 )
 from tests.support.transports import over_asyncio
 from tests.support.waiting import until
-from tests.support.world import MODEL
+from tests.support.world import question
 
-CHAT = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}).encode()
-
-
-@contextlib.asynccontextmanager
-async def picker(simulated, *flags: str) -> AsyncIterator[Served]:
-    sims = await simulated("a")
-    async with serving(sims["a"], PLAIN, *flags) as served:
-        yield served
+CHAT = json.dumps(question()).encode()
 
 
 async def begun(channel: grpc.aio.Channel, *pieces: bytes) -> Exchange:
     """Send headers and the beginning of a body."""
-    call = exchange(channel)
-    await call.write(first_message())
-    for piece in pieces:
-        await call.write(request_body(piece, end=False))
-    return call
+    return await request(channel, *pieces, end=False)
 
 
 async def complete(call: Exchange) -> None:
@@ -69,71 +57,58 @@ async def refusal_of(call: Exchange) -> tuple[int, str, str | None]:
     return said.immediate_response.status.code, fields["x-llm-d-request-dropped-reason"], fields.get("retry-after")
 
 
-async def used(served: Served, budget: str) -> float:
-    return (await served.metrics())["llm_d_epp_budget_used"][frozenset({f"budget={budget}"})]
+async def uses(served: Served, budget: str, amount: float) -> bool:
+    return (await served.metrics())["llm_d_epp_budget_used"][frozenset({f"budget={budget}"})] == amount
 
 
 async def refusals(served: Served, budget: str) -> float:
     return (await served.metrics())["llm_d_epp_budget_refusals_total"][frozenset({f"budget={budget}"})]
 
 
-async def test_bodies_that_are_too_much_together_are_refused_and_those_before_them_completed(simulated):
-    async with picker(simulated, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served:
+async def test_bodies_that_are_too_much_together_are_refused_and_those_before_them_completed(sim):
+    async with serving(sim, PLAIN, "--max-request-body=1Mi", "--max-gathered-bytes=2Mi") as served:
         async with served.channel() as channel:
             first, second = [await begun(channel, b" " * 400_000, b" " * 400_000) for _ in range(2)]
-            await until(lambda: gathered(served, 1_600_000), "both wait")
-            third = await begun(channel, b" " * 400_000)
-            assert await refusal_of(third) == (503, "rejected-gathered-bytes", "1")
+            await until(lambda: uses(served, "gathered_bytes", 1_600_000), "both wait")
+            assert await refusal_of(await begun(channel, b" " * 400_000)) == (503, "rejected-gathered-bytes", "1")
             assert await destination_of(channel)  # a small one has room
             for call in (first, second):
                 await complete(call)
                 await answer(call)
-            assert await gathered(served, 0)
-            after = await begun(channel, b" " * 400_000)
-            await complete(after)
+            assert await uses(served, "gathered_bytes", 0)
+            await complete(await begun(channel, b" " * 400_000))
         assert await refusals(served, "gathered_bytes") == 1
         await served.command.says('"msg":"budget used up"')
         _, page = await served.health_page()
         assert page["budgets_used_up"]["gathered_bytes"]["refusals"] == 1
 
 
-async def gathered(served: Served, size: int) -> bool:
-    return await used(served, "gathered_bytes") == size
-
-
-async def pending(served: Served, count: int) -> bool:
-    return await used(served, "pending_streams") == count
-
-
-async def test_requests_under_way_have_a_limit_and_those_far_above_it_no_answer_but_a_status(simulated):
-    async with picker(simulated, "--max-streams=3") as served, served.channel() as channel:
+async def test_requests_under_way_have_a_limit_and_those_far_above_it_no_answer_but_a_status(sim):
+    async with serving(sim, PLAIN, "--max-streams=3") as served, served.channel() as channel:
         calls = [await begun(channel) for _ in range(3)]
         for call in calls:
             await complete(call)  # and wait for their responses
-        assert await pending(served, 0)
-        late = exchange(channel)
-        await late.write(first_message())
-        assert await refusal_of(late) == (503, "rejected-streams", "1")
-        await until(lambda: streams(served, 3), "it has ended")
+        assert await uses(served, "pending_streams", 0)
+        assert await refusal_of(await begun(channel)) == (503, "rejected-streams", "1")
+        await until(lambda: uses(served, "streams", 3), "it has ended")
         silent = exchange(channel)
         await silent.wait_for_connection()
-        await until(lambda: streams(served, 4), "one above the limit may still be told why")
+        await until(lambda: uses(served, "streams", 4), "one above the limit may still be told why")
         beyond = exchange(channel)  # its head is enough; a write beside the end of the call would hide the status
         assert await beyond.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         await answer(calls[0])
         silent.cancel()
-        await until(lambda: streams(served, 2), "there is room")
+        await until(lambda: uses(served, "streams", 2), "there is room")
         assert await destination_of(channel)
         assert await refusals(served, "streams") == 3
 
 
-async def streams(served: Served, count: int) -> bool:
-    return await used(served, "streams") == count
-
-
 @over_asyncio
-async def test_streams_of_one_connection_are_refused_so_that_they_are_tried_elsewhere(simulated):
-    async with picker(simulated, "--max-streams-per-connection=2") as served, connected(served.grpc_port) as connection:
+async def test_streams_of_one_connection_are_refused_so_that_they_are_tried_elsewhere(sim):
+    async with (
+        serving(sim, PLAIN, "--max-streams-per-connection=2") as served,
+        connected(served.grpc_port) as connection,
+    ):
         peer = connection.peer
         assert peer.server_settings[h2.Setting.MAX_CONCURRENT_STREAMS] == 2
         for _ in range(2):
@@ -147,16 +122,16 @@ async def test_streams_of_one_connection_are_refused_so_that_they_are_tried_else
 
 
 @over_asyncio
-async def test_connection_too_many_takes_the_place_of_an_idle_one_or_is_closed(simulated):
-    async with picker(simulated, "--max-connections=2") as served, contextlib.AsyncExitStack() as stack:
+async def test_connection_too_many_takes_the_place_of_an_idle_one_or_is_closed(sim):
+    async with serving(sim, PLAIN, "--max-connections=2") as served, contextlib.AsyncExitStack() as stack:
         idle, busy = [await stack.enter_async_context(connected(served.grpc_port)) for _ in range(2)]
         await busy.send(busy.peer.call(PATH, REQUEST[:20])[1])
-        await until(lambda: streams(served, 1), "it is open")
+        await until(lambda: uses(served, "streams", 1), "it is open")
         later = await stack.enter_async_context(connected(served.grpc_port))
         await idle.until_closed()
         call, opened = later.peer.call(PATH, REQUEST[:20])
         await later.send(opened)
-        await until(lambda: streams(served, 2), "both are busy")
+        await until(lambda: uses(served, "streams", 2), "both are busy")
         late = await stack.enter_async_context(connected(served.grpc_port, greet=False))
         await late.until_closed()
         await later.send(later.peer.send(call, REQUEST[20:], end=True))
@@ -165,25 +140,19 @@ async def test_connection_too_many_takes_the_place_of_an_idle_one_or_is_closed(s
         assert await refusals(served, "connections") == 2
 
 
-async def test_body_of_which_nothing_more_comes_is_given_up(simulated):
-    async with picker(simulated, "--body-timeout=1s") as served, served.channel() as channel:
-        half = await begun(channel, BODY[:10])
-        nothing = await begun(channel)
-        for call in (half, nothing):
+async def test_body_of_which_nothing_more_comes_is_given_up(sim):
+    async with serving(sim, PLAIN, "--body-timeout=1s") as served, served.channel() as channel:
+        for call in [await begun(channel, BODY[:10]), await begun(channel)]:
             assert await refusal_of(call) == (408, "rejected-body-timeout", None)
         assert (await served.metrics())["llm_d_epp_request_body_timeouts_total"] == {frozenset(): 2}
-        assert await pending(served, 0)
+        assert await uses(served, "pending_streams", 0)
         assert await destination_of(channel)
 
 
-async def test_client_of_a_gateway_is_told_to_come_again_where_bodies_are_too_much(simulated):
-    sims = await simulated("a")
-    flags = ("--max-request-body=1Mi", "--max-gathered-bytes=2Mi", "--metrics-port=0")
-    async with (
-        command("gateway", "--listen=127.0.0.1:0", f"--endpoints=only={sims['a'].address}", *flags) as gateway,
-        aiohttp.ClientSession() as client,
-    ):
-        url = f"{await url_of(gateway)}/v1/chat/completions"
+async def test_client_of_a_gateway_is_told_to_come_again_where_bodies_are_too_much(sim):
+    flags = (f"--endpoints=only={sim.address}", "--max-request-body=1Mi", "--max-gathered-bytes=2Mi")
+    async with gateway_of(*flags) as gateway, aiohttp.ClientSession() as client:
+        url = f"{gateway.url}/v1/chat/completions"
         release, sent = asyncio.Event(), [asyncio.Event() for _ in range(2)]
 
         async def slow_body(begun: asyncio.Event) -> AsyncIterator[bytes]:

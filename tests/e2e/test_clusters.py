@@ -7,7 +7,7 @@ import aiohttp
 
 from tests.support.config_files import endpoints_file, picker_config, replace
 from tests.support.gateways import Gateway, gateway_with
-from tests.support.waiting import until
+from tests.support.waiting import read_until
 
 HUB = Path(__file__).parents[1] / "data" / "clusters" / "hub.yaml"
 PROFILE = picker_config("""
@@ -21,13 +21,9 @@ dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
 """)
 
 
-async def scores_by_state(gateway: Gateway) -> dict[str, float]:
-    shown = (await gateway.metrics())["llm_d_epp_cluster_scores"]
-    return {state: value for labels, value in shown.items() for state in _states(labels)}
-
-
-def _states(labels: frozenset[str]) -> list[str]:
-    return [label.removeprefix("state=") for label in labels if label.startswith("state=")]
+async def scores(gateway: Gateway) -> list[float]:
+    """How many scores are valid, expired and missing."""
+    return [await gateway.total("cluster_scores", f"state={state}") for state in ("valid", "expired", "missing")]
 
 
 async def test_ocm_2_and_12_scores_are_read_of_files_and_shown_to_a_hub(simulated, tmp_path):
@@ -38,31 +34,25 @@ async def test_ocm_2_and_12_scores_are_read_of_files_and_shown_to_a_hub(simulate
     (tmp_path / "hub.yaml").write_text(HUB.read_text())
     (tmp_path / "config.yaml").write_text(PROFILE.format(directory=tmp_path))
     async with gateway_with(tmp_path / "config.yaml") as gateway:
-        assert await scores_by_state(gateway) == {"valid": 3, "expired": 1, "missing": 0}
+        assert await scores(gateway) == [3, 1, 0]
         await gateway.process.says("cluster score expired")
 
         replace(tmp_path / "hub.yaml", HUB.read_text().replace("value: 60", "value: 600"))
         said = await gateway.process.says("status.scores[0].value is 600: write a number from -100 to 100")
         assert "AddOnPlacementScore cluster-east/resource-usage-score" in said
 
-        async def counted() -> bool:
-            return await scores_by_state(gateway) == {"valid": 2, "expired": 1, "missing": 0}
-
-        await until(counted, "the impossible score is not used, and the others are")
+        await read_until(lambda: scores(gateway), lambda found: found == [2, 1, 0], "the others are used")
         path = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
 
-        async def rooms() -> dict[str, dict[str, int]]:
+        async def headroom() -> dict[str, int | None]:
             url = f"http://127.0.0.1:{gateway.metrics_port}{path}"
             async with aiohttp.ClientSession() as http, http.get(url) as answer:
                 items = (await answer.json())["items"]
-            return {
+            shown = {
                 each["metadata"]["namespace"]: {one["name"]: one["value"] for one in each["status"]["scores"]}
                 for each in items
             }
+            return {name: values.get("routingHeadroom") for name, values in shown.items()}
 
-        async def idle() -> bool:
-            found = await rooms()
-            east = found.get("cluster-east", {})
-            return found.keys() == {"cluster-east", "cluster-west"} and east.get("routingHeadroom") == 100
-
-        await until(idle, "both clusters have room")
+        room = {"cluster-east": 100, "cluster-west": 100}
+        await read_until(headroom, lambda found: found == room, "both clusters have room")

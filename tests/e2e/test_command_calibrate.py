@@ -4,31 +4,28 @@
 import asyncio
 import contextlib
 import json
-import signal
-import sys
 
 import msgspec
 from aiohttp import web
 
 from epp.lab.sim.profile import PRESETS, load_server_profile
 from epp.lab.sim.server import running
+from tests.support.commands import command
+from tests.support.listening import listening
 
 FAST = msgspec.structs.replace(PRESETS["a100"], model="tiny", num_gpu_blocks=1234, max_num_seqs=3)
 
 
-async def started(url, *flags, model="tiny"):
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "epp", "calibrate", url, f"--model={model}", *flags),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+def calibrating(url, *flags, model="tiny"):
+    return command("calibrate", url, f"--model={model}", *flags)
 
 
 async def outcome(process):
-    output, errors = await asyncio.wait_for(process.communicate(), 60)
-    assert b"Traceback" not in errors, errors
-    return process.returncode, output.decode(), errors.decode()
+    """Wait for the end; return the exit code, the output and the errors."""
+    code = await process.end()
+    output, errors = ("\n".join(lines) for lines in (process.out, process.err))
+    assert "Traceback" not in errors, errors
+    return code, output, errors
 
 
 @contextlib.asynccontextmanager
@@ -41,19 +38,16 @@ async def server(complete):
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/completions", complete)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(app) as address:
+        yield f"http://{address}"
 
 
 async def test_profile_of_a_simulated_server_is_read_again(tmp_path):
     file = tmp_path / "mine.yaml"
-    async with running(FAST) as sim:
-        process = await started(f"http://{sim.address}", "--budget=10s", f"--output={file}")
+    async with (
+        running(FAST) as sim,
+        calibrating(f"http://{sim.address}", "--budget=10s", f"--output={file}") as process,
+    ):
         code, _, errors = await outcome(process)
     assert code == 0, errors
     assert "held-out requests, median and p90: time to first token" in errors
@@ -71,10 +65,9 @@ async def test_ctrl_c_leaves_what_was_measured_or_says_that_it_is_too_little():
         asked.set()
         await asyncio.Event().wait()
 
-    async with server(hang) as url:
-        process = await started(url)
+    async with server(hang) as url, calibrating(url) as process:
         await asyncio.wait_for(asked.wait(), 60)
-        process.send_signal(signal.SIGINT)
+        process.interrupt()
         code, output, errors = await outcome(process)
     assert (code, output) == (1, "")
     assert "note: the calibration was interrupted" in errors
@@ -99,10 +92,9 @@ async def test_ctrl_c_writes_the_profile_if_enough_was_measured():
             await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
         return response
 
-    async with server(answer_eleven) as url:
-        process = await started(url)
+    async with server(answer_eleven) as url, calibrating(url) as process:
         await asyncio.wait_for(hangs.wait(), 60)
-        process.send_signal(signal.SIGINT)
+        process.interrupt()
         code, output, errors = await outcome(process)
     assert (code, "the calibration was interrupted" in output) == (0, True), errors
     assert "answers have no usage" in output
@@ -113,8 +105,8 @@ async def test_slow_server_ends_with_the_budget():
     async def hang(_):
         await asyncio.Event().wait()
 
-    async with server(hang) as url:
-        code, _, errors = await outcome(await started(url, "--budget=1s"))
+    async with server(hang) as url, calibrating(url, "--budget=1s") as process:
+        code, _, errors = await outcome(process)
     assert (code, "note: the budget ended during a batch" in errors) == (1, True)
 
 
@@ -127,8 +119,8 @@ async def test_server_that_ignores_max_tokens_is_noticed():
                 await response.write(b"data: " + json.dumps({"choices": [{"text": "x"}]}).encode() + b"\n\n")
         return response
 
-    async with server(endless) as url:
-        code, _, errors = await outcome(await started(url, "--budget=20s"))
+    async with server(endless) as url, calibrating(url, "--budget=20s") as process:
+        code, _, errors = await outcome(process)
     assert (code, "ignores max_tokens" in errors) == (1, True)
 
 
@@ -144,8 +136,9 @@ async def test_garbage_errors_and_unknown_models_are_one_line():
         (refuse, "tiny", "answers 503 to a request: no"),
         (refuse, "other", "does not serve --model 'other': name one of tiny"),
     ):
-        async with server(complete) as url:
-            code, _, errors = await outcome(await started(url, model=model))
+        async with server(complete) as url, calibrating(url, model=model) as process:
+            code, _, errors = await outcome(process)
         assert (code, message in errors) == (1, True), errors
-    code, _, errors = await outcome(await started("http://127.0.0.1:9"))
+    async with calibrating("http://127.0.0.1:9") as process:
+        code, _, errors = await outcome(process)
     assert (code, "http://127.0.0.1:9 cannot be reached" in errors) == (1, True)

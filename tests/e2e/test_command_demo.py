@@ -2,24 +2,42 @@
 """`epp demo` from outside: what it prints works, and nothing of it stays."""
 
 import asyncio
+import contextlib
 import os
 import pty
 import shlex
 import shutil
 import termios
+from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
-from tests.support.commands import children, command, is_running
+from tests.support.commands import Command, children, command, is_running
+from tests.support.config_files import picker_config
 from tests.support.waiting import until
 
 QUIET = "--traffic=0"
 ANY_PORTS = ("--listen=127.0.0.1:0", "--admin-port=0")
 
 
+@contextlib.asynccontextmanager
+async def demo_in(directory, *flags: str, **more) -> AsyncIterator[Command]:
+    """Run a demo on any ports, with temporary files in the directory; it leaves neither files nor processes behind."""
+    offspring: dict[int, str] = {}
+    async with command("demo", *ANY_PORTS, *flags, TMPDIR=str(directory), **more) as demo:
+        yield demo
+        if demo.running:
+            offspring = children(demo.pid)
+            demo.interrupt()
+        assert await demo.end() == 0
+    assert not any(is_running(pid) for pid in offspring)
+    assert list(directory.iterdir()) == []
+    assert "Traceback" not in str(demo)
+
+
 async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(directory):
-    async with command("demo", *ANY_PORTS, "--traffic=1", TMPDIR=str(directory)) as demo:
+    async with demo_in(directory, "--traffic=1") as demo:
         line = await demo.says("curl -i")
         status, headers = await run(shlex.split(line))
         assert status == 200
@@ -37,13 +55,7 @@ async def test_printed_command_gets_an_answer_and_ctrl_c_leaves_nothing_behind(d
         assert second.startswith("a100-3g.20gb up: waiting ")
         assert third.startswith("t4 up: waiting ")
         assert "after cost-aware-spill" in await demo.says("last request: t4, default: ")
-        offspring = children(demo.pid)
-        assert len(offspring) == 7  # Envoy, three servers, and three that get copies by round robin
-        demo.interrupt()
-        assert await demo.end() == 0
-    assert not any(is_running(pid) for pid in offspring)
-    assert list(directory.iterdir()) == []
-    assert "Traceback" not in str(demo)
+        assert len(children(demo.pid)) == 7  # Envoy, three servers, and three that get copies by round robin
 
 
 async def run(arguments: list[str]) -> tuple[int, dict[str, str]]:
@@ -65,26 +77,21 @@ async def run(arguments: list[str]) -> tuple[int, dict[str, str]]:
 async def test_terminal_gets_a_table_and_the_demo_ends_in_its_time(directory):
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (40, 80))
-    flags = (*ANY_PORTS, "--duration=600ms", QUIET)
-    async with command(
-        "demo", "--admin-port=0", *flags, terminal=terminal, TMPDIR=str(directory), TERM="xterm-256color"
-    ) as demo:
+    async with demo_in(directory, "--duration=600ms", QUIET, terminal=terminal, TERM="xterm-256color") as demo:
         os.close(terminal)
         drawn = await asyncio.to_thread(read_all, screen)
-        assert await demo.end() == 0
+        await demo.end()
     heading = next(line for line in drawn.splitlines() if "endpoint" in line and "hits" in line)
     assert heading.index("wait") < heading.index("KV") < heading.index("hits")
     assert "last request: none yet" in drawn
     for name in ("h100", "a100-3g.20gb", "t4", "4.25", "1.00", "0.53"):
         assert name in drawn.split("hits", 1)[1]
     assert "…" not in drawn
-    assert list(directory.iterdir()) == []
-    assert "Traceback" not in str(demo)
 
 
 async def test_lines_of_the_log_are_above_the_table_and_the_table_has_the_width(directory):
     config = directory / "config.yaml"
-    good = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n"
+    good = picker_config("plugins: [{type: queue-scorer}]")
     config.write_text(good)
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (40, 120))
@@ -122,9 +129,7 @@ def read_all(screen: int, pieces: list[bytes] | None = None) -> str:
 
 @pytest.mark.slow
 async def test_demo_of_two_clusters_shows_where_requests_go(directory):
-    async with command(
-        "demo", "--admin-port=0", "--clusters", "--listen=127.0.0.1:0", "--traffic=8", TMPDIR=str(directory)
-    ) as demo:
+    async with demo_in(directory, "--clusters", "--traffic=8") as demo:
         await demo.says("Two clusters, east and west")
         await demo.says("east and west are calm")
         assert "best of 4" in await demo.says("last request: east-")
@@ -135,19 +140,11 @@ async def test_demo_of_two_clusters_shows_where_requests_go(directory):
         assert "west-1 in west up" in row
         await demo.says("east is back")
         await demo.says("last request: east-")
-        offspring = children(demo.pid)
-        demo.interrupt()
-        assert await demo.end() == 0
-    assert not any(is_running(pid) for pid in offspring)
-    assert list(directory.iterdir()) == []
-    assert "Traceback" not in str(demo)
 
 
 @pytest.mark.slow
 async def test_demo_of_two_tenants_shows_that_a_flood_waits_and_the_other_does_not(directory):
-    async with command(
-        "demo", "--admin-port=0", "--tenants", "--listen=127.0.0.1:0", "--traffic=24", TMPDIR=str(directory)
-    ) as demo:
+    async with demo_in(directory, "--tenants", "--traffic=24") as demo:
         await demo.says("shared fairly by two tenants: steady and flood")
         await demo.says("both tenants send little")
 
@@ -162,13 +159,7 @@ async def test_demo_of_two_tenants_shows_that_a_flood_waits_and_the_other_does_n
         assert numbers(line, "flood")["waiting"] > numbers(line, "steady")["waiting"]
         assert numbers(line, "steady")["answered"] > 0
         assert numbers(line, "steady")["refused"] == 0
-        offspring = children(demo.pid)
-        assert len(offspring) == 3  # Envoy and two servers
-        demo.interrupt()
-        assert await demo.end() == 0
-    assert not any(is_running(pid) for pid in offspring)
-    assert list(directory.iterdir()) == []
-    assert "Traceback" not in str(demo)
+        assert len(children(demo.pid)) == 3  # Envoy and two servers
 
 
 def numbers(line: str, tenant: str) -> dict[str, int]:

@@ -9,12 +9,23 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.extproc.wire import METHOD, SERVICE
+from epp.extproc.wire import SERVICE
 from tests.support.exchanges import BODY, request_body
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.http2_peer import Call
 from tests.support.http2.raw_connection import RawConnection, connected
-from tests.support.serving import PLAIN, Served, answer, ask, destination_of, exchange, first_message, serving
+from tests.support.serving import (
+    PATH,
+    PLAIN,
+    Served,
+    answer,
+    ask,
+    destination_of,
+    exchange,
+    first_message,
+    request,
+    serving,
+)
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
@@ -51,14 +62,12 @@ async def test_uploads_under_way_are_finished(sim):
     """One has sent its headers, one half a body, one a third of a long message."""
     long = request_body(BODY + b" " * 3_000_000, end=True)
     async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}") as served, contextlib.AsyncExitStack() as stack:
-        early, middle = [exchange(await stack.enter_async_context(served.channel())) for _ in range(2)]
-        await early.write(first_message())
-        await middle.write(first_message())
-        await middle.write(request_body(BODY[:20], end=False))
+        early = await request(await stack.enter_async_context(served.channel()))
+        middle = await request(await stack.enter_async_context(served.channel()), BODY[:20], end=False)
         connection = await stack.enter_async_context(connected(served.grpc_port))
         wire = h2.grpc_message(first_message().SerializeToString()) + h2.grpc_message(long.SerializeToString())
         pieces = [wire[at : at + h2.DEFAULT_FRAME] for at in range(0, len(wire), h2.DEFAULT_FRAME)]
-        call, opened = connection.peer.call(f"/{SERVICE}/{METHOD}")
+        call, opened = connection.peer.call(PATH)
         await connection.send(opened)
         await upload(connection, call, pieces[:60])
         await told_to_end(served)
@@ -105,14 +114,9 @@ async def test_second_signal_ends_it_at_once(sim, second):
         assert await served.command.end() == 0
 
 
-async def test_without_a_stream_it_ends_after_the_quiet_period(sim):
-    async with serving(sim, PLAIN, f"--drain-timeout={FOR_EVER}", "--drain-quiet-period=10ms") as served:
-        await told_to_end(served)
-        assert await served.command.end() == 0
-
-
-async def test_quiet_period_lasts_no_longer_than_the_drain(sim):
-    async with serving(sim, PLAIN, "--drain-timeout=10ms", f"--drain-quiet-period={FOR_EVER}") as served:
+@pytest.mark.parametrize(("drain", "quiet"), [(FOR_EVER, "10ms"), ("10ms", FOR_EVER)], ids=["quiet", "drain"])
+async def test_without_a_stream_it_ends_after_the_quiet_period_or_the_drain(sim, drain, quiet):
+    async with serving(sim, PLAIN, f"--drain-timeout={drain}", f"--drain-quiet-period={quiet}") as served:
         served.command.terminate()
         assert await served.command.end() == 0
 
@@ -127,7 +131,7 @@ async def test_stream_that_outlasts_the_drain_timeout_is_cut(sim):
         assert any('"msg":"streams cut"' in line for line in served.command.err)
 
 
-async def test_whoever_watches_its_health_does_not_keep_it(sim):
+async def test_watch_of_its_health_does_not_delay_the_end(sim):
     flags = ("--health-checking", f"--drain-timeout={FOR_EVER}", "--drain-quiet-period=10ms")
     async with serving(sim, PLAIN, *flags) as served, served.channel() as main, served.health() as apart:
         watches = [HealthStub(channel).Watch(HealthCheckRequest(service="liveness")) for channel in (main, apart)]

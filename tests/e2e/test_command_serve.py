@@ -19,8 +19,8 @@ from epp.extproc.wire import SERVICE
 from tests.support.commands import command
 from tests.support.config_files import picker_config
 from tests.support.exchanges import request_body, response_headers
-from tests.support.serving import PLAIN, Served, ask, destination_of, exchange, first_message, serving
-from tests.support.waiting import until
+from tests.support.serving import ANY_PORT, PLAIN, Served, ask, destination_of, exchange, first_message, serving
+from tests.support.waiting import read_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,11 +31,6 @@ SERVING = HealthCheckResponse.SERVING
 async def served(module_sim) -> AsyncIterator[Served]:
     async with serving(module_sim, PLAIN, "--refresh-prometheus-metrics-interval=20ms") as served:
         yield served
-
-
-async def test_request_goes_to_the_endpoint_and_its_body_comes_back(served, module_sim):
-    async with served.channel() as channel:
-        assert await destination_of(channel) == module_sim.address
 
 
 async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_asked_to(module_sim):
@@ -52,16 +47,6 @@ async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_a
     assert told["x-epp-endpoint"] == f"only={module_sim.address}"
     assert told["x-epp-reason"] == line["why"] == "default: the only one there is; 0% cached"
     assert (line["endpoint"], line["address"], line["status"]) == ("only", module_sim.address, 200)
-
-
-async def test_health_answers_under_every_name_that_gateways_ask_for(served):
-    async with served.health() as channel:
-        health = HealthStub(channel)
-        for name in ("liveness", "readiness", "inference-extension", "", SERVICE):
-            assert (await health.Check(HealthCheckRequest(service=name))).status == SERVING, name
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await health.Check(HealthCheckRequest(service="nonsense"))
-        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 UNREAD_POOL = picker_config("""
@@ -91,11 +76,10 @@ async def test_tf_15_health_is_alive_yet_not_ready_until_the_pool_is_read(tmp_pa
 
 
 async def test_start_line_has_the_address_of_each_server_and_bind_address_is_all_that_is_listened_on():
-    any_port = ("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
-    flags = ("--endpoints=1", PLAIN, "--drain-quiet-period=10ms", *any_port)
+    flags = ("--endpoints=1", PLAIN, "--drain-quiet-period=10ms", *ANY_PORT)
     for bound, host in (((), "*"), (("--bind-address=127.0.0.1",), "127.0.0.1")):
         async with command("serve", *flags, *bound) as picker:
-            line = json.loads(await picker.says('"msg":"ready"'))
+            line = await picker.ready()
             for server in ("ext_proc", "health", "metrics"):
                 shown, _, port = line[server].rpartition(":")
                 assert shown == host
@@ -123,12 +107,8 @@ async def test_metrics_page_counts_requests_and_shows_the_pool(served):
     async with served.channel() as channel:
         await destination_of(channel)
     pool = {"ready_endpoints", "average_queue_size", "average_running_requests", "average_kv_cache_utilization"}
-
-    async def has_reported() -> bool:
-        return "llm_d_epp_per_endpoint_queue_size" in await served.metrics()
-
-    await until(has_reported, "the endpoint's first report is on the page")
-    shown = await served.metrics()
+    reported = "the endpoint's first report is on the page"
+    shown = await read_until(served.metrics, lambda page: "llm_d_epp_per_endpoint_queue_size" in page, reported)
     ((labels, requests),) = shown["llm_d_epp_request_total"].items()
     assert labels == {"model_name=m", "target_model_name=m", "fairness_id=default-flow", "priority=0"}
     assert requests >= 1
@@ -184,11 +164,3 @@ async def test_message_may_be_as_large_as_a_body(module_sim, flags, most_bytes):
         else:
             assert await sent(served, most_bytes - 100) is grpc.StatusCode.OK
             assert await sent(served, most_bytes) is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-async def test_body_that_is_too_large_is_refused_with_413(module_sim):
-    async with serving(module_sim, PLAIN, "--max-request-body=1Ki") as served, served.channel() as channel:
-        call = exchange(channel)
-        await call.write(first_message())
-        await call.write(request_body(bytes(1025), end=True))
-        assert (await call.read()).immediate_response.status.code == 413

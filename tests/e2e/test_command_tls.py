@@ -7,20 +7,12 @@ import ssl
 import grpc
 import pytest
 
-from tests.support.certificates import mount, new_pair, write
-from tests.support.commands import outcome
+from tests.support.certificates import mount, new_pair
 from tests.support.serving import Served, answer, ask, destination_of, exchange, serving
 
 
 def shown(served: Served) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", served.grpc_port)).encode()
-
-
-async def test_certificate_comes_from_the_directory_named(sim, tmp_path):
-    key, certificate = new_pair()
-    write(tmp_path, key, certificate)
-    async with serving(sim, "--cert-path", str(tmp_path)) as served, served.trusting(certificate) as channel:
-        assert await destination_of(channel) == sim.address
 
 
 async def test_renewed_secret_is_shown_to_new_connections_and_open_streams_go_on(sim, tmp_path):
@@ -40,29 +32,6 @@ async def test_renewed_secret_is_shown_to_new_connections_and_open_streams_go_on
             assert await exchange(outdated).code() is grpc.StatusCode.UNAVAILABLE
         await answer(call)
         assert await destination_of(before) == sim.address  # on the connection of old
-
-
-async def test_renewed_secret_that_is_no_pair_is_not_taken(sim, tmp_path):
-    (old_key, old), (_, new) = new_pair(), new_pair()
-    mount(tmp_path, "2026_01", old_key, old)
-    async with serving(sim, f"--cert-path={tmp_path}") as served:
-        mount(tmp_path, "2026_02", old_key, new)
-        assert [shown(served), shown(served)] == [old, old]
-        said = await served.command.says('"msg":"new certificate rejected, the one before it stays in effect"')
-        assert "tls.key does not belong to the first certificate of tls.crt" in said
-        async with served.trusting(old) as channel:
-            assert await destination_of(channel) == sim.address
-        served.command.terminate()
-        await served.command.end()
-        assert sum("certificate rejected" in line for line in served.command.err) == 1
-
-
-async def test_pair_that_is_none_is_named_at_the_start(tmp_path):
-    write(tmp_path, new_pair()[0], new_pair()[1])
-    exit_code, said = await outcome("serve", "--endpoints=127.0.0.1:1", f"--cert-path={tmp_path}", "--grpc-port=0")
-    assert exit_code == 1
-    problem = "tls.key does not belong to the first certificate of tls.crt"
-    assert said.error == f"error: --cert-path {tmp_path}: {problem}"
 
 
 def spoken(served: Served, version: ssl.TLSVersion, ciphers: str = "ALL:@SECLEVEL=0") -> str | None:

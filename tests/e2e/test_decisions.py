@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions of a running picker: who may ask for a record, where it goes, and what a full disk does to requests."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -11,33 +10,22 @@ import msgspec
 import pytest
 
 from epp.explain.record import DecisionRecord
-from epp.extproc.wire import FULL_DUPLEX_STREAMED
 from tests.support.commands import command
-from tests.support.exchanges import BODY, request_body, request_headers, response_body, response_headers
-from tests.support.serving import PLAIN, Served, exchange, serving
-from tests.support.world import until
+from tests.support.exchanges import BODY, response_body, response_headers
+from tests.support.serving import PLAIN, request, serving
+from tests.support.waiting import read_until, until
 
 RECORD = "x-gateway-decision-record"
 
 
 async def served_once(channel: grpc.aio.Channel, request_id: str, status: int = 200, **headers: str) -> set[str]:
     """Send a request as a gateway does, and its answer; return the names of the headers that must not be passed on."""
-    call = exchange(channel)
-    message = request_headers(**{"x-request-id": request_id, **headers})
-    message.protocol_config.request_body_mode = FULL_DUPLEX_STREAMED
-    message.protocol_config.response_body_mode = FULL_DUPLEX_STREAMED
-    await call.write(message)
-    await call.write(request_body(BODY, end=True))
+    call = await request(channel, BODY, **{"x-request-id": request_id, **headers})
     removed = set((await call.read()).request_headers.response.header_mutation.remove_headers)
     await call.read()
-    answer = response_headers()
-    for field in answer.response_headers.headers.headers:
-        if field.key == ":status":
-            field.raw_value = str(status).encode()
-    await call.write(answer)
-    await call.read()
-    await call.write(response_body(b"{}", end=True))
-    await call.read()
+    for message in (response_headers(str(status)), response_body(b"{}", end=True)):
+        await call.write(message)
+        await call.read()
     await call.done_writing()
     await call.code()
     return removed
@@ -57,18 +45,14 @@ class Decisions:
 
     async def ended(self, count: int) -> list[DecisionRecord]:
         """Wait until so many decisions are there, and have ended; return them, newest first."""
-        found: list[DecisionRecord] = []
 
-        async def there() -> bool:
-            found[:] = msgspec.convert((await self.get())["decisions"], list[DecisionRecord])
+        async def decisions() -> list[DecisionRecord]:
+            return msgspec.convert((await self.get())["decisions"], list[DecisionRecord])
+
+        def have_ended(found: list[DecisionRecord]) -> bool:
             return len(found) == count and all(each.ending or each.failure for each in found)
 
-        await until(there, f"{count} decisions have ended")
-        return found
-
-
-async def admin_of(served: Served) -> str:
-    return "http://" + json.loads(await served.command.says('"msg":"ready"'))["admin"]
+        return await read_until(decisions, have_ended, f"{count} decisions have ended")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +70,7 @@ async def test_tf_5_gateway_that_is_trusted_can_ask_for_a_record(sim, flags, rec
         served.channel() as channel,
         aiohttp.ClientSession() as http,
     ):
-        decisions = Decisions(http, await admin_of(served))
+        decisions = Decisions(http, f"http://{served.admin}")
         assert RECORD in await served_once(channel, "asks", **{RECORD: "true"})
         await served_once(channel, "does-not")
         await served_once(channel, "fails", status=500)
@@ -102,7 +86,7 @@ async def test_tf_5_record_tells_the_whole_way_of_a_request(sim):
         served.channel() as channel,
         aiohttp.ClientSession() as http,
     ):
-        decisions = Decisions(http, await admin_of(served))
+        decisions = Decisions(http, f"http://{served.admin}")
         await served_once(channel, "whole")
         (record,) = await decisions.ended(1)
         assert (record.kind, record.recorded_for, record.config_generation) == ("routed", "sampled", 1)
@@ -151,32 +135,3 @@ async def test_file_that_cannot_be_written_stops_no_request_and_is_said(sim, tmp
     assert written == ["again", "last"]
     async with command("explain", f"--file={path}", "--request=again") as explained:
         assert "again" in await explained.says("request  ")
-
-
-async def test_flood_of_failures_is_recorded_in_part_and_counted():
-    async with (
-        serving(None, PLAIN, "--endpoints=gone=127.0.0.1:1", "--admin-port=0") as served,
-        served.channel() as channel,
-        aiohttp.ClientSession() as http,
-    ):
-        decisions = Decisions(http, await admin_of(served))
-
-        async def refused(number: int) -> int:
-            call = exchange(channel)
-            message = request_headers(**{"x-request-id": f"r{number}"})
-            message.protocol_config.request_body_mode = FULL_DUPLEX_STREAMED
-            await call.write(message)
-            await call.write(request_body(BODY, end=True))
-            return (await call.read()).immediate_response.status.code
-
-        assert set(await asyncio.gather(*map(refused, range(300)))) == {503}
-
-        async def counted() -> bool:
-            shown = await decisions.get()
-            return shown["recorded"]["failed"] + sum(shown["lost"].values()) == 300
-
-        await until(counted, "each is recorded or counted as lost")
-        shown = await decisions.get("?limit=1")
-        assert 50 <= shown["recorded"]["failed"] < 200
-        assert shown["lost"]["rate"] > 0
-        assert shown["decisions"][0]["kind"] == "refused"

@@ -11,29 +11,25 @@ ANSWER = b'{"choices":[' + b"[]," * 100_000 + b'0],"usage":{"prompt_tokens":7,"c
 
 
 @pytest.mark.parametrize("transport", ["asyncio", "grpcio"])
-async def test_dense_request_and_response_pass_unchanged_beside_others(simulated, transport):
-    sims = await simulated("a")
-    async with serving(sims["a"], PLAIN, f"--transport={transport}") as picker, picker.channel() as channel:
+async def test_dense_request_and_response_pass_unchanged_beside_others(sim, transport):
+    async with serving(sim, PLAIN, f"--transport={transport}") as picker, picker.channel() as channel:
         call = exchange(channel)
         await call.write(request_headers())
         await call.write(request_body(MESSAGES[:300_000], end=False))
         await call.write(request_body(MESSAGES[300_000:], end=True))
-        assert await destination_of(channel) == sims["a"].address
+        assert await destination_of(channel) == sim.address
         reply = await call.read()
-        fields = {option.header.key: option.header.raw_value for option in _set_headers(reply.request_headers)}
-        assert fields["x-gateway-destination-endpoint"].decode() == sims["a"].address
+        mutation = reply.request_headers.response.header_mutation
+        fields = {option.header.key: option.header.raw_value for option in mutation.set_headers}
+        assert fields["x-gateway-destination-endpoint"].decode() == sim.address
         assert await _body(call, "request_body", len(MESSAGES)) == MESSAGES
         await call.write(response_headers())
         assert (await call.read()).WhichOneof("response") == "response_headers"
         await call.write(response_body(ANSWER, end=True))
-        assert await destination_of(channel) == sims["a"].address
+        assert await destination_of(channel) == sim.address
         assert await _body(call, "response_body", len(ANSWER)) == ANSWER
         page = await picker.metrics()
         assert sum(page["llm_d_epp_request_output_tokens_sum"].values()) == 9
-
-
-def _set_headers(answer):
-    return answer.response.header_mutation.set_headers
 
 
 async def _body(call, kind, size):

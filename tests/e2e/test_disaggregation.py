@@ -14,8 +14,9 @@ from aiohttp import web
 from epp.framework.snapshot import IN_FLIGHT, IN_FLIGHT_TOKENS, SERVED
 from epp.lab.gateway.settings import ClusterType, GatewaySettings
 from tests.support.config_files import endpoints_file, picker_config, with_pool
-from tests.support.echo import echo, listening
-from tests.support.world import MODEL, World, open_world, until
+from tests.support.echo import echo
+from tests.support.listening import listening
+from tests.support.world import World, open_world, question
 
 PREFILL_DECODE = (Path(__file__).parents[2] / "config" / "prefill-decode.yaml").read_text()
 PREFILLER = "x-prefiller-host-port"
@@ -67,29 +68,6 @@ async def test_long_prompt_is_sent_to_decode_and_told_where_it_is_computed(simul
         assert [await world.requests_at(name) for name in ("p1", "p2")] == [[], []]  # that is the sidecar's to do
 
 
-async def test_one_of_several_prefill_servers_that_were_picked_is_named(simulated, tmp_path):
-    sims = await simulated("p1", "p2", "d1")
-    config = yaml.safe_load(PREFILL_DECODE)
-    config["plugins"].append({"type": "max-score-picker", "parameters": {"maxNumOfEndpoints": 2}})
-    (prefill,) = [profile for profile in config["schedulingProfiles"] if profile["name"] == "prefill"]
-    prefill["plugins"].append({"pluginRef": "max-score-picker"})
-    async with disaggregated(sims, tmp_path, yaml.safe_dump(config)) as world:
-        server, prefiller = await prefiller_of(world, LONG)
-        assert server == "d1"
-        assert prefiller in {sims["p1"].address, sims["p2"].address}
-
-
-async def test_without_a_prefill_server_requests_are_decoded_as_usual(simulated, tmp_path):
-    sims = await simulated("p1", "d1")
-    async with disaggregated(sims, tmp_path) as world:
-        assert await prefiller_of(world, LONG) == ("d1", sims["p1"].address)
-
-        endpoints_file(tmp_path / "endpoints.yaml", **roles({"d1": sims["d1"]}))
-        await until(lambda: world.available == {"d1"}, "the prefill server has left")
-
-        assert await prefiller_of(world, "Quite another text. " * 500) == ("d1", None)
-
-
 async def test_clients_own_prefill_server_does_not_count(simulated, tmp_path):
     sims = await simulated("p1", "d1")
     forged = {"extra_headers": {PREFILLER: "10.0.0.1:8000"}}
@@ -115,11 +93,6 @@ class Held:
         return response
 
 
-def unasked(config: str) -> str:
-    """The same configuration, in which servers are not asked for their metrics, so that they need not have any."""
-    return yaml.safe_dump({**yaml.safe_load(config), "dataLayer": {"injectDefaults": False}})
-
-
 async def test_prefill_server_is_credited_until_the_first_token(tmp_path):
     server = Held()
     async with listening(server.answer) as address, echo() as prefill:
@@ -128,9 +101,11 @@ async def test_prefill_server_is_credited_until_the_first_token(tmp_path):
             prefill=(prefill.address, {ROLE: "prefill"}),
             decode=(address, {ROLE: "decode"}),
         )
-        async with open_world(config=with_pool(unasked(PREFILL_DECODE), pool)) as world:
-            body = {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "stream": True}
-            async with world.http.post(f"{world.url}/v1/chat/completions", json=body) as response:
+        unasked = {**yaml.safe_load(PREFILL_DECODE), "dataLayer": {"injectDefaults": False}}  # for their metrics
+        async with open_world(config=with_pool(yaml.safe_dump(unasked), pool)) as world:
+            async with world.http.post(
+                f"{world.url}/v1/chat/completions", json=question(LONG, stream=True)
+            ) as response:
                 assert response.status == 200
                 assert world.column(IN_FLIGHT) == {"prefill": 1, "decode": 1}
                 tokens = world.column(IN_FLIGHT_TOKENS)
@@ -167,8 +142,8 @@ async def test_ranks_are_reached_through_the_primary_port(cluster):
         config = DATA_PARALLEL.replace("PORT", primary_port)
         async with open_world(endpoints=pool, config=config, gateway=gateway) as world:
             for headers in (plain, plain, {**plain, RANK: "10.0.0.1:8000"}):
-                body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
-                async with world.http.post(f"{world.url}/v1/chat/completions", json=body, headers=headers) as response:
+                url = f"{world.url}/v1/chat/completions"
+                async with world.http.post(url, json=question(), headers=headers) as response:
                     assert response.status == 200
                     await response.read()
                 await world.settled()

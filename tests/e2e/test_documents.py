@@ -19,43 +19,19 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import blocks, commands, file_of
+from tests.support.kube.apart import NAMESPACES
 from tests.support.wheels import REPOSITORY, build_wheel, install
 
-POLICIES = "docs/objectives-and-rewrites.md"
-CLUSTERS = "docs/clusters.md"
-FILES = "docs/files-and-prices.md"
-MULTI_CLUSTER = "docs/multi-cluster.md"
-FLOW_CONTROL = "docs/flow-control.md"
-ADMIN_PORT = "docs/admin-port.md"
-QUOTAS = "docs/quotas.md"
-TENANTS = "docs/tenants.md"
-SECURITY = "docs/security.md"
-DECISIONS = "docs/decisions.md"
-WHAT_IF = "docs/what-if.md"
-TRACES = "docs/traces.md"
-TUNING = "docs/tuning.md"
-CALIBRATION = "docs/calibration.md"
-REPLAY = "docs/replay.md"
-SEVERAL_PICKERS = "docs/several-pickers.md"
-WORKERS = "docs/workers.md"
-OBSERVABILITY = "docs/observability.md"
-SHADOWS = "docs/shadow-profiles.md"
-OWN_SERVERS = "docs/own-servers.md"
-ENGINES = "docs/engines.md"
-PROFILES = "docs/profiles.md"
-ACCELERATORS = "docs/accelerators.md"
-DEPLOYMENT = "deploy/README.md"
 NOT_RUN = {
     "README.md": ("make run", "make test", "export PATH"),
-    DEPLOYMENT: ("docker build", "helm ", "kubectl ", "kind ", "curl -sf -D - --retry 60"),
-    CLUSTERS: ("kubectl ", "TOKEN="),
-    ADMIN_PORT: ("kubectl ",),
-    TENANTS: ("kubectl ",),
-    FILES: ("kubectl ",),
+    "deploy/README.md": ("docker build", "helm ", "kubectl ", "kind ", "curl -sf -D - --retry 60"),
+    "docs/clusters.md": ("kubectl ", "TOKEN="),
+    "docs/admin-port.md": ("kubectl ",),
+    "docs/tenants.md": ("kubectl ",),
+    "docs/files-and-prices.md": ("kubectl ",),
 }
 """Commands that install packages, as the text beside them says, and those for a cluster: `tests/kube` and
 `tests/gateways` run these."""
-NAMESPACES = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 LOOPBACK_UP = """
 import fcntl, os, socket, struct, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -113,7 +89,7 @@ def walk(binaries, isolated, ports, tmp_path):
 
     def walk(document: str, seconds: float = SECONDS) -> dict[str, str]:
         script, run = script_of(document)
-        if document == DEPLOYMENT:
+        if document == "deploy/README.md":
             shutil.copytree(REPOSITORY / "deploy", tmp_path / "deploy")
         (tmp_path / "walk.sh").write_text(script)
         said = tmp_path / "said.txt"
@@ -152,7 +128,7 @@ def entries(log: Path) -> list[dict]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("document", ["README.md", pytest.param(OWN_SERVERS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("document", ["README.md", pytest.param("docs/own-servers.md", marks=pytest.mark.slow)])
 def test_first_walk_works_as_it_is_written(walk, document):
     walked = walk(document)
     assert '"max_model_len":8192' in output_of(walked, "curl -sf --retry 60")
@@ -164,7 +140,7 @@ def test_first_walk_works_as_it_is_written(walk, document):
 
 @pytest.mark.slow
 def test_profiles_work_as_they_are_written(walk):
-    walked = walk(PROFILES)
+    walked = walk("docs/profiles.md")
     assert "heterogeneous-cost" in output_of(walked, "epp config list")
     assert "config.yaml: ok" in output_of(walked, "epp check config.yaml")
     assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
@@ -172,7 +148,7 @@ def test_profiles_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_accelerators_work_as_they_are_written(walk):
-    walked = walk(ACCELERATORS)
+    walked = walk("docs/accelerators.md")
     assert "cheap" in output_of(walked, "epp accelerators --config-file hardware")
     assert "3g.20gb" in output_of(walked, "epp accelerators --config-file by-uuid")
     short, _, long = [
@@ -188,7 +164,7 @@ def test_accelerators_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_deployment_works_as_it_is_written(walk, tmp_path):
-    walked = walk(DEPLOYMENT)
+    walked = walk("deploy/README.md")
     assert '"ready":true' in output_of(walked, "curl -sf http://127.0.0.1:9090/healthz").replace(" ", "")
     models = [output for command, output in walked.items() if "/v1/models" in command]
     assert len(models) == 3
@@ -205,7 +181,7 @@ def test_deployment_works_as_it_is_written(walk, tmp_path):
 
 @pytest.mark.slow
 def test_objectives_and_rewrites_work_as_they_are_written(walk):
-    walked = walk(POLICIES)
+    walked = walk("docs/objectives-and-rewrites.md")
     *_, models, first, nameless, metrics, _, shed, served, _ = walked.values()
     assert '"id":"assistant-v2"' in models
     assert re.search(r"^x-epp-reason: .*; model chosen by canary\r?$", first, re.MULTILINE)
@@ -219,7 +195,7 @@ def test_objectives_and_rewrites_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_clusters_work_as_they_are_written(walk):
-    walked = walk(CLUSTERS)
+    walked = walk("docs/clusters.md")
     metrics, scores = output_of(walked, "curl -sf http://127.0.0.1:9090/metrics"), output_of(walked, "until curl")
     assert 'state="valid"} 1.0' in metrics
     assert re.search(r"^llm_d_epp_cluster_object_problems\{.*\} 1\.0$", metrics, re.MULTILINE)
@@ -231,7 +207,7 @@ def test_clusters_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_routing_across_clusters_works_as_it_is_written(walk):
-    walked = walk(MULTI_CLUSTER)
+    walked = walk("docs/multi-cluster.md")
     end = next(number for number, command in enumerate(walked) if command.startswith("kill "))
     *_, first, _, west, _, east, _, refused, missing = list(walked.values())[:end]
     assert re.search(r"^x-sim-server: east-1\r?$", first, re.MULTILINE)
@@ -250,7 +226,7 @@ def test_routing_across_clusters_works_as_it_is_written(walk):
 
 @pytest.mark.slow
 def test_flow_control_works_as_it_is_written(walk):
-    walked = walk(FLOW_CONTROL)
+    walked = walk("docs/flow-control.md")
     *_, expired, _, served, _ = walked.values()
     assert "priority -10: 100 requests, 1 GB, for 2 s" in output_of(walked, "epp check flow.yaml")
     assert "x-llm-d-request-dropped-reason: rejected-ttl-expired" in expired
@@ -260,7 +236,9 @@ def test_flow_control_works_as_it_is_written(walk):
 
 @pytest.mark.slow
 def test_quotas_work_as_they_are_written(walk):
-    *_, too_long, served, told, used, tried, made, _, _, of_cluster = walk(QUOTAS).values()  # two are there twice
+    *_, too_long, served, told, used, tried, made, _, _, of_cluster = walk(
+        "docs/quotas.md"
+    ).values()  # two are there twice
     assert "single.max.outputTokens of 'team-a' is 100, and with this request 200" in too_long
     assert '"completion_tokens":100' in served.replace(" ", "")
     assert "retry-after: " in told
@@ -272,7 +250,7 @@ def test_quotas_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_and_tf_6_says_where_requests_would_go(walk):
-    walked = list(walk(ADMIN_PORT).values())
+    walked = list(walk("docs/admin-port.md").values())
     *_, tried, made, shown, back, gone, _, refused, answered, _ = walked[:13]
     for each in (tried, made):
         assert '"headroom":{"total.max.workers.limit":50}' in each
@@ -293,7 +271,7 @@ def test_tf_16_admin_port_tries_sets_and_takes_back_a_quota_and_tf_6_says_where_
 
 @pytest.mark.slow
 def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
-    walked = walk(WHAT_IF)
+    walked = walk("docs/what-if.md")
     report = output_of(walked, "epp replay")
     differing, replayed = map(int, re.search(r"(\d+) of (\d+) picks differ", report).groups())
     assert 40 <= replayed <= 41  # the list of models may be one more
@@ -310,7 +288,7 @@ def test_what_if_is_answered_for_requests_that_came_and_for_one_at_a_time(walk):
 
 @pytest.mark.slow
 def test_gie_9_shadows_say_what_they_would_have_done_and_what_it_costs(walk):
-    *_, page, explained = walk(SHADOWS).values()
+    *_, page, explained = walk("docs/shadow-profiles.md").values()
     shown = {}
     for line in page.splitlines():
         if line.startswith("llm_d_epp_shadow_"):
@@ -330,7 +308,7 @@ def test_gie_9_shadows_say_what_they_would_have_done_and_what_it_costs(walk):
 
 @pytest.mark.slow
 def test_tenants_work_as_they_are_written(walk):
-    walked = walk(TENANTS)
+    walked = walk("docs/tenants.md")
     *_, unknown, missing, _, shed, served, metrics, _, moved, _ = walked.values()
     assert "tenants.yaml: ok" in output_of(walked, "epp check tenants.yaml")
     assert '"code":"invalid_api_key"' in unknown
@@ -348,7 +326,7 @@ def test_tenants_work_as_they_are_written(walk):
 
 @pytest.mark.slow
 def test_tf_5_decisions_are_explained_as_it_is_written(walk):
-    *_, served, first, refused, second, listed, stored, _ = walk(DECISIONS).values()
+    *_, served, first, refused, second, listed, stored, _ = walk("docs/decisions.md").values()
     assert '"text"' in served
     for part in ("affordable: 3 -> 2", "✗ h100: ", "picked", "t4 at 127.0.0.1:8002", "natural, status 200"):
         assert part in first
@@ -364,7 +342,7 @@ def test_tf_5_decisions_are_explained_as_it_is_written(walk):
 
 @pytest.mark.slow
 def test_security_works_as_it_is_written(walk):
-    *_, served, arrived, refused, _, _, metrics = walk(SECURITY).values()  # one command is there twice
+    *_, served, arrived, refused, _, _, metrics = walk("docs/security.md").values()  # one command is there twice
     assert '"model":"meta-llama/Llama-3.1-8B-Instruct"' in served
     (record,) = json.loads(next(line for line in arrived.splitlines() if line.startswith("[")))  # beside log lines
     assert record["model"] == "meta-llama/Llama-3.1-8B-Instruct"
@@ -375,7 +353,7 @@ def test_security_works_as_it_is_written(walk):
 
 @pytest.mark.slow
 def test_observability_works_as_it_is_written(walk):
-    walked = walk(OBSERVABILITY)
+    walked = walk("docs/observability.md")
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     line = json.loads(output_of(walked, "until grep '\"x-request-id").splitlines()[-1])
     assert (line["msg"], line["status"], line["trace_id"]) == ("request", 200, trace_id)
@@ -387,14 +365,14 @@ def test_observability_works_as_it_is_written(walk):
 
 @pytest.mark.slow
 def test_configurations_for_engines_are_accepted(walk):
-    walked = walk(ENGINES)
+    walked = walk("docs/engines.md")
     assert output_of(walked, "epp check trtllm.yaml").startswith("trtllm.yaml: ok")
     assert output_of(walked, "epp check mine.yaml").startswith("mine.yaml: ok")
 
 
 @pytest.mark.slow
 def test_calibration_works_as_it_is_written(walk):
-    walked = walk(CALIBRATION)
+    walked = walk("docs/calibration.md")
     assert "held-out requests" in output_of(walked, "epp calibrate")
     assert output_of(walked, "grep prefill").startswith("prefill_tokens_per_second: ")
 
@@ -414,14 +392,14 @@ def test_commands_that_are_not_run_are_in_the_documents():
 def test_command_is_the_one_of_the_wheel(binaries, tmp_path):
     program = "import epp; print(epp.__file__)"
     said = subprocess.run(
-        [binaries / "python", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+        [binaries / "python", "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert Path(said.stdout.strip()).is_relative_to(binaries.parent)
 
 
 @pytest.mark.slow
 def test_ome_7_pool_in_files_works_as_it_is_written(walk):
-    walked = walk(FILES)
+    walked = walk("docs/files-and-prices.md")
     listed, priced, moved, *_ = [output for command, output in walked.items() if command.startswith("epp accelerators")]
     assert re.search(
         r"price: no class, .* give --prices FILE, .*\n.*llm/big-rank-0, llm/small-rank-0", listed, re.DOTALL
@@ -438,14 +416,14 @@ def test_ome_7_pool_in_files_works_as_it_is_written(walk):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_profile_is_tuned_and_taken_live(walk):
-    walked = walk(TUNING, 500)
+    walked = walk("docs/tuning.md", 500)
     assert "whole request" in output_of(walked, "epp replay trace.jsonl")
     assert re.match(r"[67] trials, ", output_of(walked, "epp tune trace.jsonl"))
 
 
 @pytest.mark.slow
 def test_replay_compares_configurations_and_reads_profiles(walk):
-    walked = walk(REPLAY)
+    walked = walk("docs/replay.md")
     table = output_of(walked, "epp replay chat.jsonl --endpoints endpoints.yaml --config llm-d-default")
     assert re.search(r"^requests +(\d+) +\1$", table, re.MULTILINE)
     assert re.search(r"^adaptive against llm-d-default ", table, re.MULTILINE)
@@ -456,7 +434,7 @@ def test_replay_compares_configurations_and_reads_profiles(walk):
 
 @pytest.mark.slow
 def test_traces_are_made_recorded_and_shown(walk):
-    walked = walk(TRACES)
+    walked = walk("docs/traces.md")
     assert "(jsonl)" in output_of(walked, "epp trace show chat.jsonl.gz")
     assert "3 requests in 4.0 s (csv)" in output_of(walked, "epp trace show requests.csv")
     assert "tenants    team-a 67%, team-b 33%" in output_of(walked, "epp trace show requests.jsonl")
@@ -470,7 +448,7 @@ def test_traces_are_made_recorded_and_shown(walk):
 def test_workers_are_one_picker(walk, tmp_path):
     (tmp_path / "epp").mkdir()
     (tmp_path / "epp" / "__main__.py").write_text("raise SystemExit('not this one')")
-    walked = walk(WORKERS)
+    walked = walk("docs/workers.md")
     assert output_of(walked, "curl -s http://127.0.0.1:9081/healthz").strip() == (
         "{'serving': 2, 'starting': 0, 'replaced': 0}"
     )
@@ -481,7 +459,7 @@ def test_workers_are_one_picker(walk, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
 def test_two_pickers_share_what_they_know(walk):
-    walked = walk(SEVERAL_PICKERS)
+    walked = walk("docs/several-pickers.md")
     first, second = output_of(walked, "grep -h x-sim-server").split("\n")[:2]
     assert first == second
     shared, alone = (output for command, output in walked.items() if "shared_state" in command and "curl" in command)

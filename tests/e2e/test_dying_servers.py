@@ -10,23 +10,23 @@ from itertools import count
 import aiohttp
 import pytest
 
+from tests.support.config_files import picker_config
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.killed_servers import MODEL, Load, Mortal, killed_in_turn, mortals
 from tests.support.waiting import until
+from tests.support.world import question
 
 pytestmark = pytest.mark.slow
 
 SUSPICIONS = "llm_d_epp_outlier_detection_suspicions_total"
 EJECTED = "llm_d_epp_outlier_detection_ejections_active"
 OVERRIDE_HOST = "--cluster-type=override-host"
-FALLBACKS = """--config-text=
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
+FALLBACKS = "--config-text=" + picker_config("""
 plugins:
 - type: active-request-scorer
 - {type: max-score-picker, parameters: {maxNumOfEndpoints: 3}}
 schedulingProfiles: [{name: default, plugins: [{pluginRef: active-request-scorer}, {pluginRef: max-score-picker}]}]
-"""
+""")
 
 
 @contextlib.asynccontextmanager
@@ -47,16 +47,10 @@ async def is_used(gateway: Gateway, server: Mortal) -> bool:
     return server.name not in {one["endpoint"] for one in health["unreachable"]}
 
 
-def body(prompt: str, *, tokens: int = 2, stream: bool = False) -> dict[str, object]:
-    messages = [{"role": "user", "content": prompt}]
-    return {"model": MODEL, "messages": messages, "max_tokens": tokens, "stream": stream}
-
-
-async def ask(http: aiohttp.ClientSession, gateway: Gateway, prompt: str) -> tuple[int, str]:
+async def ask(gateway: Gateway, prompt: str) -> tuple[int, str]:
     """Return the status, and the server that answered."""
-    async with http.post(f"{gateway.url}/v1/chat/completions", json=body(prompt)) as response:
-        await response.read()
-        return response.status, response.headers.get("x-sim-server", "")
+    response = await gateway.post("/v1/chat/completions", question(prompt, model=MODEL))
+    return response.status, response.headers.get("x-sim-server", "")
 
 
 async def lines_of(gateway: Gateway, outcome: str) -> list[dict[str, object]]:
@@ -86,12 +80,12 @@ async def test_safe_retries_lose_only_what_a_server_takes_with_it():
 async def test_lost_server_and_client_that_left_are_told_apart():
     async with mortals(1) as (server,), gateway_before([server]) as gateway, aiohttp.ClientSession() as http:
         url = f"{gateway.url}/v1/chat/completions"
-        response = await http.post(url, json=body("long", tokens=60_000, stream=True))
+        response = await http.post(url, json=question("long", 60_000, model=MODEL, stream=True))
         await response.content.readline()
         response.close()
         await until(lambda: lines_of(gateway, "client-disconnect"), "the client that left is in the log")
 
-        response = await http.post(url, json=body("long", tokens=60_000, stream=True))
+        response = await http.post(url, json=question("long", 60_000, model=MODEL, stream=True))
         await response.content.readline()
         await server.end()
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -107,9 +101,9 @@ async def test_lost_server_and_client_that_left_are_told_apart():
 
 async def test_server_that_takes_polls_and_cuts_requests_is_ejected_and_tried_again():
     flags = ("--outlier-base-ejection-time=1s", "--outlier-max-ejection-time=1s")
-    async with mortals(2) as servers, gateway_before(servers, *flags) as gateway, aiohttp.ClientSession() as http:
+    async with mortals(2) as servers, gateway_before(servers, *flags) as gateway:
         for number in range(40):  # both are picked, in turns
-            await ask(http, gateway, f"cut {number}")
+            await ask(gateway, f"cut {number}")
             if (await gateway.metrics())[EJECTED][frozenset()]:
                 break
         _, health = await gateway.health()
@@ -117,12 +111,12 @@ async def test_server_that_takes_polls_and_cuts_requests_is_ejected_and_tried_ag
         assert unused["why"].startswith("ejected: 3 failed connections in a row")
         assert (await gateway.metrics())[SUSPICIONS][frozenset({"verdict=answers"})] >= 3
         other = next(server.name for server in servers if server.name != unused["endpoint"])
-        assert [await ask(http, gateway, "hello") for _ in range(4)] == [(200, other)] * 4
+        assert [await ask(gateway, "hello") for _ in range(4)] == [(200, other)] * 4
 
         numbers = count()
 
         async def asked() -> bool:
-            return await ask(http, gateway, f"{next(numbers)} is a prompt of its own") == (200, unused["endpoint"])
+            return await ask(gateway, f"{next(numbers)} is a prompt of its own") == (200, unused["endpoint"])
 
         await until(asked, "a request is its trial")
         await until(lambda: is_used(gateway, next(s for s in servers if s.name == unused["endpoint"])), "it is back")
@@ -130,8 +124,8 @@ async def test_server_that_takes_polls_and_cuts_requests_is_ejected_and_tried_ag
 
 @pytest.mark.parametrize("prompts", [["500"], [f"500 {number}" for number in range(30)]])
 async def test_requests_that_fail_wherever_they_go_eject_no_server(prompts):
-    async with mortals(3) as servers, gateway_before(servers) as gateway, aiohttp.ClientSession() as http:
-        asked = [ask(http, gateway, prompts[number % len(prompts)]) for number in range(120)]
+    async with mortals(3) as servers, gateway_before(servers) as gateway:
+        asked = [ask(gateway, prompts[number % len(prompts)]) for number in range(120)]
         assert {status for status, _ in await asyncio.gather(*asked)} == {500}
         assert (await gateway.metrics())[EJECTED][frozenset()] == 0
         assert await all_used(gateway, 3)

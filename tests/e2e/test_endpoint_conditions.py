@@ -14,19 +14,18 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from msgspec.structs import replace
 
-from epp.app import Picker, PickerSettings
 from epp.framework.endpoint import EndpointTrust
 from epp.framework.snapshot import REACHABLE
 from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.local import eds_file
 from epp.lab.gateway.settings import ClusterType, GatewaySettings, SettingsError
-from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import outcome
 from tests.support.gateways import Gateway, gateway_of
+from tests.support.in_process import running_picker
 from tests.support.model_servers import BareServer, TlsFront, certificate_for, tls_in_front_of
 from tests.support.serving import PLAIN, serving
-from tests.support.transports import server_settings
-from tests.support.world import ANY_PORT, MODEL, World, open_world, until
+from tests.support.waiting import read_until, until
+from tests.support.world import ANY_PORT, MODEL, World, open_world
 
 
 def trusting(file: Path | None = None, *, verify: bool = True) -> GatewaySettings:
@@ -47,13 +46,8 @@ async def test_pool_of_http_and_https_servers_is_used_as_one(simulated, tmp_path
         tls_in_front_of(sims["named"].address, of_name) as named,
         tls_in_front_of(sims["bare"].address, of_address) as bare,
     ):
-        endpoints = ",".join(
-            (
-                f"plain={sims['plain'].address}",
-                f"named=https://localhost:{named.port}",
-                f"bare=https://127.0.0.1:{bare.port}",
-            )
-        )
+        secure = f"named=https://localhost:{named.port},bare=https://127.0.0.1:{bare.port}"
+        endpoints = f"plain={sims['plain'].address},{secure}"
         async with open_world(endpoints=endpoints, sims=sims, gateway=trusting(authorities)) as world:
             await world.scraped()
             assert world.available == {"plain", "named", "bare"}
@@ -72,7 +66,7 @@ def hosts_of_requests(front: TlsFront) -> set[str]:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 async def test_server_whose_certificate_is_not_trusted_gets_no_request_unless_told_so(simulated, tmp_path, host):
     sims = await simulated("plain", "secure")
-    certificate = certificate_for("localhost" if host == "localhost" else "127.0.0.1", tmp_path / "certificate")
+    certificate = certificate_for(host, tmp_path / "certificate")
     async with tls_in_front_of(sims["secure"].address, certificate) as front:
         endpoints = f"plain={sims['plain'].address},secure=https://{host}:{front.port}"
         async with open_world(endpoints=endpoints, sims=sims, gateway=trusting()) as world:
@@ -95,13 +89,8 @@ async def test_envoy_itself_verifies_certificates(simulated, tmp_path, host, cer
     trusted = unrelated if certificate == "of an unknown authority" else of_the_server
     async with tls_in_front_of(sims["secure"].address, of_the_server) as front, contextlib.AsyncExitStack() as stack:
         address = f"unix:{tmp_path}/picker.sock"
-        settings = PickerSettings(
-            server=server_settings(address),
-            discovery=StaticDiscovery(parse_targets(f"secure=https://{host}:{front.port}")),
-        )
-        picker = Picker(settings)
-        await picker.start()
-        stack.push_async_callback(picker.stop, drain_seconds=0)
+        endpoints = f"secure=https://{host}:{front.port}"
+        picker = await stack.enter_async_context(running_picker(endpoints, address=address))
         await stack.enter_async_context(eds_file(tmp_path / "endpoints.json", picker.store))
         gateway = replace(
             trusting(trusted.authority),
@@ -125,11 +114,7 @@ async def test_cluster_type_without_tls_is_refused_for_https_endpoints(tmp_path)
 
 
 async def status_of(gateway: Gateway) -> int:
-    async with (
-        aiohttp.ClientSession() as http,
-        http.post(f"{gateway.url}/v1/completions", json={"model": MODEL, "prompt": "hi"}) as response,
-    ):
-        return response.status
+    return (await gateway.post("/v1/completions", {"model": MODEL, "prompt": "hi"})).status
 
 
 def told_of(gateway: Gateway) -> dict[str, dict]:
@@ -148,37 +133,29 @@ async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_b
             await until(lambda: "bare" in told_of(gateway), "the start is reported")
             entry = told_of(gateway)["bare"]
             assert entry["used"]
-            assert (
-                "/metrics answered 404 Not Found; its load is judged by the requests that it was sent" in entry["why"]
-            )
+            why = "/metrics answered 404 Not Found; its load is judged by the requests that it was sent"
+            assert why in entry["why"]
             assert await status_of(gateway) == 200
 
             await server.stop()
 
-            async def refused() -> bool:  # a poll that was under way when the server died ends in another way
-                status, health = await gateway.health()
-                return status == 503 and health["unreachable"][0]["why"].endswith("connection refused")
+            def refuses(health: dict) -> bool:  # a poll that was under way when the server died ends in another way
+                return any(each["why"].endswith("connection refused") for each in health["unreachable"])
 
-            await until(refused, "the gateway is not ready")
-            _, health = await gateway.health()
+            health = await gateway.shows(refuses, "the server refuses connections")
             assert (health["ready"], health["endpoints"], health["reachable"]) == (False, 1, 0)
             assert health["unreachable"][0]["endpoint"] == "bare"
             assert health["unreachable"][0]["why"] == f"nothing listens at 127.0.0.1:{server.port}: connection refused"
-            assert await status_of(gateway) == 503
+            assert (await gateway.health())[0] == await status_of(gateway) == 503
             up = frozenset({"name=default", "model_server_endpoint=bare"})
-
-            async def down() -> bool:
-                return (await gateway.metrics())["llm_d_epp_endpoint_up"] == {up: 0}
-
-            await until(down, "the metric says so")
+            await read_until(
+                gateway.metrics, lambda page: page["llm_d_epp_endpoint_up"] == {up: 0}, "the metric says so"
+            )
             await until(lambda: not told_of(gateway)["bare"]["used"], "the death is reported")
 
             await server.start()
 
-            async def ready() -> bool:
-                return (await gateway.health())[0] == 200
-
-            await until(ready, "the gateway is ready again")
+            await read_until(gateway.health, lambda answer: answer[0] == 200, "the gateway is ready again")
             assert await status_of(gateway) == 200
     finally:
         await server.stop()
@@ -187,11 +164,7 @@ async def test_server_without_metrics_that_dies_is_missed_everywhere_and_comes_b
 async def test_picker_that_reaches_no_endpoint_is_not_ready_but_still_answers_its_gateway():
     with socket_that_nobody_serves() as port:
         async with serving(None, f"--endpoints=dead=127.0.0.1:{port}", PLAIN) as served, served.health() as channel:
-
-            async def unready() -> bool:
-                return (await served.health_page())[0] == 503
-
-            await until(unready, "the picker is not ready")
+            await read_until(served.health_page, lambda answer: answer[0] == 503, "the picker is not ready")
             answer = await HealthStub(channel).Check(HealthCheckRequest(service=""))
             assert answer.status == HealthCheckResponse.SERVING  # else the gateway would go around it, or say nothing
 

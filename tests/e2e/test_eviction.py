@@ -11,9 +11,10 @@ import pytest
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway.settings import BodyMode, GatewaySettings
-from tests.e2e.test_policies import objective, written
+from tests.e2e.test_policies import OBJECTIVE, objective, written
 from tests.support.config_files import picker_config
-from tests.support.world import MODEL, World, open_world, pool_of, until
+from tests.support.waiting import read_until, until
+from tests.support.world import World, open_world, pool_of, question
 
 CONFIG = picker_config("""
 featureGates: [flowControl]
@@ -42,8 +43,8 @@ async def servers(
 ) -> AsyncIterator[World]:
     """Two servers with room for two requests each."""
     sims = await simulated("a", "b")
-    priorities = {"high": 10, "low": -5, "lower": -9}
-    objects = written(tmp_path / "objects.yaml", *(objective(*each) for each in priorities.items()))
+    objectives = objective("high", 10), objective("low", -5), objective("lower", -9)
+    objects = written(tmp_path / "objects.yaml", *objectives)
     async with open_world(
         endpoints=pool_of(sims),
         sims=sims,
@@ -56,22 +57,14 @@ async def servers(
         yield world
 
 
-def question(tokens: int, **more: object) -> dict:
-    return {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "hello"}],
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        **more,
-    }
+def asking_for(world: World, objective: str, tokens: int, **more: object):
+    """The context of one request and its response."""
+    body = question("hello", tokens, ignore_eos=True, **more)
+    return world.http.post(f"{world.url}/v1/chat/completions", json=body, headers={OBJECTIVE: objective})
 
 
-async def ask(world: World, objective: str, tokens: int, **more: object) -> tuple[int, Mapping[str, str], str]:
-    async with world.http.post(
-        f"{world.url}/v1/chat/completions",
-        json=question(tokens, **more),
-        headers={"x-llm-d-inference-objective": objective},
-    ) as response:
+async def ask(world: World, objective: str, tokens: int) -> tuple[int, Mapping[str, str], str]:
+    async with asking_for(world, objective, tokens) as response:
         return response.status, response.headers, await response.text()
 
 
@@ -79,23 +72,23 @@ def under_way(world: World) -> float:
     return sum(world.column(IN_FLIGHT).values())
 
 
-async def full_of(world: World, *objectives: str, **more: object) -> list[asyncio.Task]:
+async def full_of(world: World, *objectives: str) -> list[asyncio.Task]:
     """Let these requests fill the servers, one after the other."""
     asking = []
     for count, name in enumerate(objectives, 1):
-        asking.append(asyncio.create_task(ask(world, name, LONG, **more)))
+        asking.append(asyncio.create_task(ask(world, name, LONG)))
         await until(lambda count=count: under_way(world) == count, "the request is under way")
     return asking
 
 
 async def gave_up(world: World, count: int) -> None:
     """Wait until the servers have given up so many requests, as their clients left, and check that it is no more."""
-    aborted = 0
-    async with asyncio.timeout(20):
-        while aborted < count:
-            logs = [await world.requests_at(name) for name in world.sims]
-            aborted = sum(each["finish_reason"] == "abort" for log in logs for each in log)
-    assert aborted == count
+
+    async def aborted() -> int:
+        logs = [await world.requests_at(name) for name in world.sims]
+        return sum(each["finish_reason"] == "abort" for log in logs for each in log)
+
+    assert await read_until(aborted, lambda found: found >= count, f"{count} requests are given up") == count
 
 
 async def ended(world: World, *asking: asyncio.Task) -> None:
@@ -138,11 +131,7 @@ async def streams(world: World, count: int) -> AsyncIterator[list[aiohttp.Client
     """Fill the servers with streams of low priority that have had their first token."""
     opened = []
     for _ in range(count):
-        response = await world.http.post(
-            f"{world.url}/v1/chat/completions",
-            json=question(LONG, stream=True),
-            headers={"x-llm-d-inference-objective": "low"},
-        )
+        response = await asking_for(world, "low", LONG, stream=True)
         opened.append(response)
         assert b"data:" in await response.content.readline()
     try:

@@ -2,17 +2,19 @@
 """A server that fails every request at once, beside good ones: few requests are lost, whatever clients do."""
 
 import asyncio
-import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
-from tests.support import world
-from tests.support.echo import Handler, listening
+from epp.lab.sim.profile import PRESETS
+from epp.lab.sim.server import running
 from tests.support.gateways import gateway_of
-from tests.support.killed_servers import Mortal, mortals
-from tests.support.waiting import until
+from tests.support.listening import Handler, listening
+from tests.support.world import MODEL, question
 
 IDLE = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.0\n"
 REQUESTS, AT_A_TIME, MOST_LOST = 100, 4, 12
@@ -36,30 +38,18 @@ def failing(kind: str) -> Handler:
     return answer
 
 
-def preset(machines: tuple[str, ...]):
-    """The command of a simulated server, ten times as fast as the machine that its name tells."""
-
-    def command_of(name: str, port: int) -> tuple[str, ...]:
-        machine = machines[int(name.removeprefix("s"))]
-        return (
-            sys.executable,
-            "-m",
-            "epp",
-            "sim-server",
-            f"--port={port}",
-            f"--model={world.MODEL}",
-            f"--preset={machine}",
-            "--time-scale=0.1",
-        )
-
-    return command_of
+@asynccontextmanager
+async def good_servers(machines: Sequence[str]) -> AsyncIterator[list[str]]:
+    """Run simulated servers, ten times as fast as these machines; yields their addresses."""
+    async with AsyncExitStack() as stack:
+        profiles = [replace(PRESETS[machine], model=MODEL, time_scale=0.1) for machine in machines]
+        yield [(await stack.enter_async_context(running(each))).address for each in profiles]
 
 
 async def send(http: aiohttp.ClientSession, url: str, number: int, *, stream: bool, closes: bool) -> bool:
     """Return whether the request was answered with a token."""
     prompt = f"question {number} " + f"{number} " * 200
-    body = {"model": world.MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": 20, "stream": stream}
-    async with http.post(f"{url}/v1/chat/completions", json=body) as response:
+    async with http.post(f"{url}/v1/chat/completions", json=question(prompt, 20, stream=stream)) as response:
         if response.status != 200:
             if closes:
                 response.close()
@@ -69,16 +59,12 @@ async def send(http: aiohttp.ClientSession, url: str, number: int, *, stream: bo
         return '"content"' in await response.text()
 
 
-async def lost(kind: str, servers: list[Mortal], *, closes: bool) -> tuple[int, list[str]]:
+async def lost(kind: str, machines: Sequence[str], *, closes: bool) -> tuple[int, list[str]]:
     """Return how many requests were lost beside a failing server, and the endpoints that are out at the end."""
-    async with listening(failing(kind)) as address:
-        endpoints = ",".join([f"failing={address}", *(f"{server.name}={server.address}" for server in servers)])
+    async with listening(failing(kind)) as address, good_servers(machines) as servers:
+        endpoints = ",".join([f"failing={address}", *servers])
         async with gateway_of(f"--endpoints={endpoints}") as gateway, aiohttp.ClientSession() as http:
-
-            async def all_used() -> bool:
-                return (await gateway.health())[1]["reachable"] == len(servers) + 1
-
-            await until(all_used, "all servers are used")
+            await gateway.shows(lambda health: health["reachable"] == len(servers) + 1, "all servers are used")
             numbers = iter(range(REQUESTS))
             answered = []
 
@@ -104,8 +90,7 @@ async def lost(kind: str, servers: list[Mortal], *, closes: bool) -> tuple[int, 
     ],
 )
 async def test_server_that_answers_500_at_once_is_ejected_though_clients_do_not_read_that(machines, closes):
-    async with mortals(len(machines), preset(machines)) as servers:
-        count, out = await lost("500", servers, closes=closes)
+    count, out = await lost("500", machines, closes=closes)
     assert count <= MOST_LOST
     assert out == ["failing"]
 
@@ -119,7 +104,6 @@ async def test_server_that_answers_500_at_once_is_ejected_though_clients_do_not_
     ],
 )
 async def test_server_that_fails_otherwise_is_ejected_too(kind):
-    async with mortals(2, preset(("h100", "h100"))) as servers:
-        count, out = await lost(kind, servers, closes=False)
+    count, out = await lost(kind, ("h100", "h100"), closes=False)
     assert count <= MOST_LOST
     assert out == ["failing"]

@@ -21,8 +21,9 @@ from epp.lab.gateway.local import discovery_response
 from epp.lab.gateway.settings import ClusterType, GatewaySettings
 from epp.routing.settings import OutlierSettings
 from tests.support.commands import command
-from tests.support.config_files import picker_config
-from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, until
+from tests.support.config_files import endpoints_file, picker_config
+from tests.support.waiting import until
+from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, question, rest_of
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
 BY_QUEUE = picker_config("""
@@ -97,17 +98,17 @@ class Doomed:
         return False
 
 
-async def next_in_turn(world: World) -> str:
-    """Ask twice, which leaves whose turn it is as it was, and tell whose."""
+async def let_doomed_be_next(world: World) -> None:
+    """Ask twice, which shows whose turn it is, and once more if it is not that of the doomed server."""
     turns = [await world.ask("whose turn?"), await world.ask("and then?")]
     assert sorted(turns) == ["h100", "steady"]
-    return turns[0]
+    if turns[0] == "steady":
+        await world.ask("now it is the other's turn")
 
 
 async def test_first_choice_of_the_picker_is_honoured(simulated):
     sims = await simulated("a", "b", "c")
-    endpoints = pool_of(sims)
-    async with open_world(endpoints=endpoints, sims=sims, config=BY_QUEUE, gateway=OVERRIDE_HOST) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, config=BY_QUEUE, gateway=OVERRIDE_HOST) as world:
         await world.occupy("a", waiting=1)
         await world.occupy("b", waiting=2)
         assert {await world.ask_when_idle(f"q{i}") for i in range(4)} == {"c"}
@@ -118,8 +119,7 @@ async def test_first_choice_of_the_picker_is_honoured(simulated):
 
 async def test_request_for_a_dead_server_is_served_by_the_next_of_the_list(simulated):
     async with steady_and_doomed(simulated) as (world, doomed):
-        if await next_in_turn(world) == "steady":
-            await world.ask("now it is the other's turn")
+        await let_doomed_be_next(world)
         served_before = world.column(SERVED)["steady"]
 
         await doomed.kill()
@@ -143,8 +143,7 @@ async def test_many_requests_at_once_walk_the_list(simulated):
 
 async def test_request_that_a_server_may_have_begun_is_not_sent_to_another(simulated):
     async with steady_and_doomed(simulated) as (world, doomed):
-        if await next_in_turn(world) == "steady":
-            await world.ask("now it is the other's turn")
+        await let_doomed_be_next(world)
         at_steady = len(await world.requests_at("steady"))
         begun = asyncio.create_task(world.ask("until you die", max_tokens=8_000, **ENDLESS))
         await until(lambda: world.column(IN_FLIGHT)["doomed"] == 1, "a request is at the doomed server")
@@ -161,8 +160,7 @@ async def test_request_that_a_server_may_have_begun_is_not_sent_to_another(simul
 async def test_list_of_dead_servers_is_503_and_no_other_server_is_taken(simulated):
     only_one = TURNS.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1")
     async with steady_and_doomed(simulated, only_one) as (world, doomed):
-        if await next_in_turn(world) == "steady":
-            await world.ask("now it is the other's turn")
+        await let_doomed_be_next(world)
         await doomed.kill()
         with pytest.raises(openai.InternalServerError) as refused:
             await world.ask("named one, and it is dead")
@@ -186,23 +184,17 @@ async def test_envoy_follows_the_pool_without_a_restart(simulated, tmp_path):
     path = tmp_path / "endpoints.yaml"
 
     def write(*names: str) -> None:
-        entries = [f"- {{name: {name}, address: 127.0.0.1, port: {sims[name].port}}}" for name in names]
-        fresh = tmp_path / "fresh.yaml"
-        fresh.write_text("endpoints:\n" + "\n".join(entries) + "\n")
-        fresh.replace(path)
+        endpoints_file(path, **{name: (sims[name].address, {}) for name in names})
 
     write("a")
     async with open_world(sims=sims, config=FROM_FILE.format(path=path), gateway=OVERRIDE_HOST) as world:
         assert {await world.ask(f"q{i}") for i in range(3)} == {"a"}
-        stream = await world.client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "stay"}], max_tokens=400, stream=True, **ENDLESS
-        )
-        await anext(stream)
+        stream = await world.stream(400)
 
         write("b")
 
         await reached(world, "b")
-        assert [chunk async for chunk in stream][-1].choices[0].finish_reason == "length"  # the leaving server ends it
+        await rest_of(stream)  # the leaving server ends it
         write("a", "b")
         await reached(world, "a")
         assert {await world.ask(f"q{i}") for i in range(4)} == {"a", "b"}
@@ -210,28 +202,22 @@ async def test_envoy_follows_the_pool_without_a_restart(simulated, tmp_path):
 
 async def test_pool_may_be_empty_at_the_start(simulated, tmp_path):
     sims = await simulated("a")
-    path = tmp_path / "endpoints.yaml"
-    path.write_text("endpoints: []")
+    path = endpoints_file(tmp_path / "endpoints.yaml")
     async with open_world(sims=sims, config=FROM_FILE.format(path=path), gateway=OVERRIDE_HOST) as world:
         with pytest.raises(openai.InternalServerError):
             await world.ask("anybody?")
-        fresh = tmp_path / "fresh.yaml"
-        fresh.write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {sims['a'].port}}}]")
-        fresh.replace(path)
+        endpoints_file(path, a=(sims["a"].address, {}))
         await until(lambda: world.available == {"a"}, "the server is in the pool")
         await reached(world, "a")
 
 
-async def test_command_keeps_the_file_and_serves_with_it(simulated, tmp_path):
-    sims = await simulated("a")
+async def test_command_keeps_the_file_and_serves_with_it(sim, tmp_path):
     eds_file = tmp_path / "endpoints.json"
     flags = ("--listen=127.0.0.1:0", "--cluster-type=override-host", "--failure-mode=FailOpen")
-    async with command("gateway", *flags, f"--eds-file={eds_file}", f"--endpoints={sims['a'].address}") as gateway:
-        url = (await gateway.says("listening on")).split()[2]
-        assert eds_file.read_bytes() == discovery_response([Endpoint("a", sims["a"].host, sims["a"].port)])
+    async with command("gateway", *flags, f"--eds-file={eds_file}", f"--endpoints={sim.address}") as gateway:
+        url = await gateway.url()
+        assert eds_file.read_bytes() == discovery_response([Endpoint("a", sim.host, sim.port)])
         async with client_of(url) as client:
-            raw = await client.chat.completions.with_raw_response.create(
-                model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=3
-            )
+            raw = await client.chat.completions.with_raw_response.create(**question())
         assert raw.headers["x-sim-server"] == "a"
         assert raw.headers["x-went-into-resp-headers"] == "true"

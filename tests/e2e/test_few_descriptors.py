@@ -2,7 +2,6 @@
 """More endpoints than file descriptors: polling takes turns, and whatever else needs descriptors finds some."""
 
 import asyncio
-import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
@@ -13,11 +12,12 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.lab.sim.server import RunningSim, running
-from tests.support.commands import PATIENCE_SECONDS, command
+from tests.support.commands import PATIENCE_SECONDS, command, descriptors
 from tests.support.config_files import endpoints_file, picker_config, replace, with_pool
-from tests.support.serving import PLAIN, Served, destination_of, serving
+from tests.support.serving import ANY_PORT, PLAIN, Served, destination_of, serving
 from tests.support.transports import over_asyncio
-from tests.support.world import FAST, until
+from tests.support.waiting import until
+from tests.support.world import FAST
 
 CONFIG = picker_config("""
 plugins: [{type: queue-scorer}]
@@ -55,10 +55,6 @@ async def assert_answers(served: Served, pool: list[str]) -> None:
         assert (await served.metrics())["llm_d_epp_ready_endpoints"] == {frozenset({"name=default"}): len(pool)}
 
 
-def used(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
 def soft_and_hard_limit(pid: int) -> tuple[str, str]:
     limits = Path(f"/proc/{pid}/limits").read_text()
     found = re.search(r"\nMax open files +(\S+) +(\S+)", limits)
@@ -81,31 +77,21 @@ async def test_pool_that_outgrows_the_descriptors_is_told_of_and_files_are_still
         assert f"polling needs {ENDPOINTS} connections, the limit of {LIMIT} file descriptors leaves" in told["problem"]
         assert "raise the limit to 470 or more (ulimit -n, LimitNOFILE of a systemd unit)" in told["problem"]
         await assert_answers(served, pool)
-        assert used(served.command.pid) < LIMIT - 32
+        assert descriptors(served.command.pid) < LIMIT - 32
         assert not [line for line in served.command.err if "endpoint not read" in line]
         replace(config, with_pool(CONFIG.replace("queue-scorer", "kv-cache-utilization-scorer"), file))
         await served.command.says('"msg":"configuration applied"')
         await assert_answers(served, pool)
 
 
-@contextlib.asynccontextmanager
-async def limited_gateway(sim: RunningSim) -> AsyncIterator[int]:
-    flags = ("--listen=127.0.0.1:0", f"--endpoints=127.0.0.1:{sim.port}")
-    async with command("gateway", *flags, ulimit="-S -n 200") as gateway:
-        await gateway.says("listening on")
-        yield gateway.pid
-
-
-@contextlib.asynccontextmanager
-async def limited_picker(sim: RunningSim) -> AsyncIterator[int]:
-    async with serving(None, f"--endpoints=127.0.0.1:{sim.port}", ulimit="-S -n 200") as served:
-        yield served.command.pid
-
-
-@pytest.mark.parametrize("limited", [limited_picker, limited_gateway])
-async def test_soft_limit_is_raised_to_the_hard_one(sim, limited):
-    async with limited(sim) as pid:
-        soft, hard = soft_and_hard_limit(pid)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("serve", *ANY_PORT), '"msg":"ready"'), (("gateway", "--listen=127.0.0.1:0"), "listening on")],
+)
+async def test_soft_limit_is_raised_to_the_hard_one(sim, arguments, said):
+    async with command(*arguments, f"--endpoints=127.0.0.1:{sim.port}", ulimit="-S -n 200") as picker:
+        await picker.says(said)
+        soft, hard = soft_and_hard_limit(picker.pid)
         assert soft == hard != "200"
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from epp.extproc.settings import ResponseUsage
 from epp.lab.gateway.settings import Bodies, BodyMode, ClusterType, FailureMode, GatewaySettings
-from tests.support.stepwise import CONFIG, LAST, PIECE, RATES, Setup, stepwise
+from tests.support.echo import CONFIG
+from tests.support.stepwise import LAST, PIECE, RATES, Setup, stepwise
 from tests.support.waiting import until
 
 PIECES = 20

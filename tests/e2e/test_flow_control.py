@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
@@ -12,24 +13,21 @@ import grpc
 import pytest
 import yaml
 
-from epp.app import Picker, PickerSettings
 from epp.config import load_text
-from epp.extproc.wire import METHOD, SERVICE
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.sim.server import RunningSim
-from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
-from tests.support.config_files import endpoints_file, replace
-from tests.support.exchanges import BODY, request_body
+from tests.support.config_files import endpoints_file, picker_config, replace
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.raw_connection import connected
-from tests.support.serving import APART, answer, ask, exchange, first_message
-from tests.support.transports import over_asyncio, server_settings
-from tests.support.world import MODEL, until
+from tests.support.in_process import running_picker
+from tests.support.serving import APART, PATH, REQUEST, answer, ask, exchange
+from tests.support.transports import over_asyncio
+from tests.support.waiting import read_until, until
+from tests.support.world import MODEL
 
 FLOW = "x-llm-d-inference-fairness-id"
-FLOWS = ("greedy", "modest")
+Answer = tuple[int, dict[str, str], dict]
 SECONDS = 60.0
 """More than anything takes."""
 
@@ -40,45 +38,57 @@ class Front:
     def __init__(self, gateway: Gateway, http: aiohttp.ClientSession) -> None:
         self.gateway = gateway
         self._http = http
-        self._tasks: set[asyncio.Task[tuple[int, dict[str, str], dict]]] = set()
+        self._tasks: set[asyncio.Task[Answer]] = set()
 
-    def ask(self, name: str, *, tokens: int = 2, **headers: str) -> asyncio.Task[tuple[int, dict[str, str], dict]]:
+    def ask(self, name: str, *, tokens: int = 2, **headers: str) -> asyncio.Task[Answer]:
         """Send a request; its task returns status, headers and JSON."""
         task = asyncio.create_task(self._ask(name, tokens, headers))
         self._tasks.add(task)
         return task
 
-    async def _ask(self, name: str, tokens: int, headers: dict[str, str]) -> tuple[int, dict[str, str], dict]:
+    async def _ask(self, name: str, tokens: int, headers: dict[str, str]) -> Answer:
         body = {"model": MODEL, "prompt": name, "max_tokens": tokens, "ignore_eos": True}
         given = {"x-request-id": name, **{key.replace("_", "-"): value for key, value in headers.items()}}
         async with self._http.post(f"{self.gateway.url}/v1/completions", json=body, headers=given) as response:
-            return (
-                response.status,
-                {key.lower(): value for key, value in response.headers.items()},
-                await response.json(),
-            )
+            lower = {key.lower(): value for key, value in response.headers.items()}
+            return response.status, lower, await response.json()
 
     async def waiting(self, count: int) -> None:
         """Wait until so many requests wait."""
+        what = f"{count} requests wait"
+        await self.gateway.shows(lambda health: health.get("queued", {}).get("requests") == count, what, SECONDS)
 
-        async def counted() -> bool:
-            _, health = await self.gateway.health()
-            return bool(health.get("queued", {}).get("requests") == count)
-
-        await until(counted, f"{count} requests wait", seconds=SECONDS)
+    async def running(self, count: int) -> None:
+        """Wait until so many requests are under way."""
+        what = f"{count} requests are under way"
+        await read_until(lambda: self.gateway.total("request_running"), lambda found: found == count, what, SECONDS)
 
     async def line(self, name: str) -> dict:
         """Return the log line of a request."""
         return json.loads(await self.gateway.process.says(f'"x-request-id":"{name}"'))
 
     async def counted(self, outcome: str) -> float:
-        samples = (await self.gateway.metrics()).get("llm_d_epp_flow_control_requests_total", {})
-        return sum(value for labels, value in samples.items() if f"outcome={outcome}" in labels)
+        return await self.gateway.total("flow_control_requests_total", f"outcome={outcome}")
 
     async def end(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def front_of(*flags: str) -> AsyncIterator[Front]:
+    """Run a gateway, and clients of it until the block ends."""
+    timeout = aiohttp.ClientTimeout(total=2 * SECONDS)
+    async with (
+        gateway_of(*flags) as gateway,
+        aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as http,
+    ):
+        front = Front(gateway, http)
+        try:
+            yield front
+        finally:
+            await front.end()
 
 
 class Setting:
@@ -104,27 +114,15 @@ class Setting:
             **flow_control,
         }
         content = {
-            "apiVersion": "llm-d.ai/v1alpha1",
-            "kind": "EndpointPickerConfig",
             "plugins": [discovery, {"type": "queue-scorer"}, *([detector] if on else []), *plugins],
             "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
             "dataLayer": {"discovery": {"pluginRef": "file-discovery"}},
             **({"featureGates": ["flowControl"], "flowControl": given} if on else {}),
         }
-        replace(self.config, yaml.safe_dump(content))
+        replace(self.config, picker_config(yaml.safe_dump(content)))
 
-    @contextlib.asynccontextmanager
-    async def front(self, *flags: str) -> AsyncIterator[Front]:
-        timeout = aiohttp.ClientTimeout(total=2 * SECONDS)
-        async with (
-            gateway_of(f"--config-file={self.config}", f"--objects={self.objects}", *flags) as gateway,
-            aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as http,
-        ):
-            front = Front(gateway, http)
-            try:
-                yield front
-            finally:
-                await front.end()
+    def front(self, *flags: str) -> AbstractAsyncContextManager[Front]:
+        return front_of(f"--config-file={self.config}", f"--objects={self.objects}", *flags)
 
     async def served(self, name: str = "a") -> list[str]:
         """Return the requests that a server has seen, in order."""
@@ -149,14 +147,9 @@ LONG = 100_000
 
 @contextlib.asynccontextmanager
 async def taken(front: Front, name: str = "holder") -> AsyncIterator[None]:
-    """Hold a place: the only one, so that the next request waits."""
+    """Hold the only place, so that the next request waits."""
     holder = front.ask(name, tokens=LONG)
-
-    async def is_running() -> bool:
-        samples = (await front.gateway.metrics()).get("llm_d_epp_request_running", {})
-        return sum(samples.values()) > 0
-
-    await until(is_running, "the place is taken", seconds=SECONDS)
+    await front.running(1)
     try:
         yield
     finally:
@@ -182,27 +175,6 @@ async def test_order_is_that_of_the_objectives_and_operators_see_who_waited(sett
         assert "; queued " in line["why"]
         assert (await front.line("holder"))["queue_seconds"] is None
         assert await front.counted("Dispatched") == 6
-
-
-async def test_program_that_has_had_least_service_is_next_and_operators_see_what_each_has_had(setting):
-    aware = {"type": "program-aware-fairness", "parameters": {"lasHalfLifeSeconds": 3600}}
-    setting.configure(aware, defaultPriorityBand={"fairnessPolicyRef": "program-aware-fairness"})
-    async with setting.front() as front:
-        for number in range(3):  # 60 tokens and more for one program, nothing for the other
-            assert (await front.ask(f"before-{number}", tokens=20, **{FLOW: "greedy"}))[0] == 200
-        async with taken(front):
-            asked = []
-            for number, flow in enumerate(("greedy", "greedy", "modest", "modest"), 1):
-                asked.append(front.ask(f"{number}-{flow}", **{FLOW: flow}))
-                await front.waiting(number)
-        assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 4
-        flows = [name.partition("-")[2] for name in (await setting.served())[4:]]
-        assert flows == ["modest", "modest", "greedy", "greedy"]
-        samples = (await front.gateway.metrics())["llm_d_epp_program_aware_attained_service_tokens"]
-        service = {
-            flow: sum(value for labels, value in samples.items() if f"program_id={flow}" in labels) for flow in FLOWS
-        }
-        assert service["greedy"] > service["modest"] > 0
 
 
 async def test_full_queue_refuses_with_the_reason_and_when_to_come_back(setting):
@@ -281,31 +253,19 @@ async def test_end_of_a_drain_refuses_what_waits(setting):
 
 @over_asyncio
 async def test_stream_that_ends_with_its_request_leaves_nothing_in_the_queue(setting):
-    setting.configure()
-    picker = Picker(
-        PickerSettings(
-            server=server_settings("127.0.0.1:0"),
-            config=load_text(setting.config.read_text()),
-            discovery=StaticDiscovery(parse_targets("10.0.0.1:8000")),
-        )
-    )
-    await picker.start()
-    try:
-        async with (
-            grpc.aio.insecure_channel(f"127.0.0.1:{picker.port}", options=APART) as channel,
-            connected(picker.port) as connection,
-        ):
-            holder = exchange(channel)
-            await ask(holder)
-            messages = [each.SerializeToString() for each in (first_message(), request_body(BODY, end=True))]
-            for _ in range(20):
-                call, opened = connection.peer.call(f"/{SERVICE}/{METHOD}", *map(h2.grpc_message, messages))
-                await connection.send(opened, connection.peer.cancel(call))  # both in one segment
-            await until(lambda: picker.open_streams == 1, "the streams have ended")
-            assert picker.director.flow is not None
-            assert picker.director.flow.queues.requests == 0
-            await answer(holder)
-            await until(lambda: picker.open_streams == 0, "the first has ended")
-            assert not sum(picker.store.snapshot().column(IN_FLIGHT))
-    finally:
-        await picker.stop(drain_seconds=0)
+    async with (
+        running_picker(config=load_text(setting.config.read_text())) as picker,
+        grpc.aio.insecure_channel(f"127.0.0.1:{picker.port}", options=APART) as channel,
+        connected(picker.port) as connection,
+    ):
+        holder = exchange(channel)
+        await ask(holder)
+        for _ in range(20):
+            call, opened = connection.peer.call(PATH, REQUEST)
+            await connection.send(opened, connection.peer.cancel(call))  # both in one segment
+        await until(lambda: picker.open_streams == 1, "the streams have ended")
+        assert picker.director.flow is not None
+        assert picker.director.flow.queues.requests == 0
+        await answer(holder)
+        await until(lambda: picker.open_streams == 0, "the first has ended")
+        assert not sum(picker.store.snapshot().column(IN_FLIGHT))

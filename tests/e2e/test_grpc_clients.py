@@ -10,10 +10,11 @@ import pytest_asyncio
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from epp.extproc.wire import METHOD, SERVICE, ProcessingRequest, ProcessingResponse
+from epp.extproc.wire import SERVICE, ProcessingRequest, ProcessingResponse
 from tests.support.exchanges import BODY, request_body, response_body, response_headers
 from tests.support.serving import (
     APART,
+    PATH,
     PLAIN,
     Exchange,
     Served,
@@ -22,13 +23,13 @@ from tests.support.serving import (
     destination_of,
     exchange,
     first_message,
+    request,
     serving,
 )
-from tests.support.waiting import until
+from tests.support.waiting import read_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PATH = f"/{SERVICE}/{METHOD}"
 MIB = 1 << 20
 
 
@@ -39,10 +40,10 @@ async def served(module_sim) -> AsyncIterator[Served]:
 
 
 async def nothing_under_way(served: Served) -> None:
-    async def none() -> bool:
-        return not any((await served.metrics()).get("llm_d_epp_request_running", {}).values())
+    def none(page: dict[str, dict[frozenset[str], float]]) -> bool:
+        return not any(page.get("llm_d_epp_request_running", {}).values())
 
-    await until(none, "no request is under way")
+    await read_until(served.metrics, none, "no request is under way")
 
 
 def filler(size: int) -> bytes:
@@ -83,12 +84,8 @@ def asked_and_answered(port: int) -> tuple[int, list[str]]:
             request_serializer=ProcessingRequest.SerializeToString,
             response_deserializer=ProcessingResponse.FromString,
         )
-        messages = [
-            first_message(),
-            request_body(BODY, end=True),
-            response_headers(),
-            response_body(b"data: 1", end=True),
-        ]
+        asked = first_message(), request_body(BODY, end=True)
+        messages = [*asked, response_headers(), response_body(b"data: 1", end=True)]
         return health.status, [answer.WhichOneof("response") for answer in process(iter(messages), timeout=60)]
 
 
@@ -165,14 +162,6 @@ async def test_call_past_its_deadline_ends_at_both_ends(served, module_sim):
         assert await destination_of(channel) == module_sim.address
 
 
-async def test_method_that_is_not_there_is_unimplemented(served):
-    async with served.channel() as channel:
-        for path in ("/nonsense", f"/{SERVICE}/Nonsense", "/nonsense/Process"):
-            call = channel.stream_stream(path)()
-            await call.done_writing()
-            assert await call.code() is grpc.StatusCode.UNIMPLEMENTED, path
-
-
 async def test_a_thousand_calls_at_once_on_one_connection_are_all_answered(served, module_sim):
     async with served.channel() as channel:
         destinations = await asyncio.gather(*(destination_of(channel) for _ in range(1_000)))
@@ -181,14 +170,11 @@ async def test_a_thousand_calls_at_once_on_one_connection_are_all_answered(serve
 
 async def test_client_that_ends_its_half_early_gets_what_is_due_and_an_end(served):
     async with served.channel() as channel:
-        call = exchange(channel)
-        await call.write(first_message())
-        await call.done_writing()
-        assert await call.code() is grpc.StatusCode.OK
-        call = exchange(channel)
-        await ask(call)
-        await call.done_writing()
-        assert await call.code() is grpc.StatusCode.OK
+        nothing, headers, whole = exchange(channel), await request(channel), exchange(channel)
+        await ask(whole)
+        for call in (nothing, headers, whole):
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.OK
         await nothing_under_way(served)
 
 

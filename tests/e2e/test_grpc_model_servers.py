@@ -2,7 +2,7 @@
 """Model servers with a gRPC API, behind a real Envoy: which of them gets a request, and the tokens that are counted."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -13,7 +13,7 @@ from tests.e2e.test_trailers import post_with_trailers
 from tests.support.config_files import picker_config
 from tests.support.gateways import Gateway, gateway_of
 from tests.support.vllm_grpc import Client, Engine, engine, framed, generate
-from tests.support.waiting import until
+from tests.support.waiting import read_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,9 +41,15 @@ class World:
 
     async def counted(self) -> list[float]:
         """Tokens in the metrics: of prompts, generated and cached."""
-        page = await self.gateway.metrics()
-        names = [f"llm_d_epp_request_{kind}_tokens_sum" for kind in ("input", "output", "cached")]
-        return [sum(page.get(name, {}).values()) for name in names]
+        return [await self.gateway.total(f"request_{kind}_tokens_sum") for kind in ("input", "output", "cached")]
+
+    @asynccontextmanager
+    async def counts(self, *expected: float) -> AsyncIterator[None]:
+        """Wait at the end of the block until these tokens are counted, of those that were not before."""
+        before = await self.counted()
+        yield
+        after = [*map(sum, zip(before, expected, strict=False))]
+        await read_until(self.counted, lambda found: found[: len(after)] == after, "the tokens are counted")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -81,39 +87,22 @@ async def test_prompt_goes_where_its_beginning_went_and_others_spread(world):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_tokens_in_responses_are_counted_and_pieces_arrive(world, stream):
-    before = await world.counted()
-    responses = await world.client.generate(generate([7] * 30, stream=stream, sampling_params={"max_tokens": 5}))
+    async with world.counts(30, 5, 4):
+        responses = await world.client.generate(generate([7] * 30, stream=stream, sampling_params={"max_tokens": 5}))
     assert len(responses) == (6 if stream else 1)
-
-    async def told() -> bool:
-        now = await world.counted()
-        return [after - earlier for after, earlier in zip(now, before, strict=True)] == [30, 5, 4]
-
-    await until(told, "the tokens are counted")
 
 
 async def test_embedding_counts_its_prompt(world):
-    before = await world.counted()
-    assert len((await world.client.embed([1, 2, 3])).embedding) == 5000
-
-    async def told() -> bool:
-        return (await world.counted())[0] - before[0] == 3
-
-    await until(told, "the tokens are counted")
+    async with world.counts(3):
+        assert len((await world.client.embed([1, 2, 3])).embedding) == 5000
 
 
 async def test_chat_of_vertex_is_routed_by_its_prompt_and_counted(world):
-    before = await world.counted()
-    for question in ("a", "b", "a"):
-        messages = [{"role": "user", "content": question * 1000}]
-        assert len(await world.client.vertex_chat(model="m", stream=True, messages=messages)) == 2
+    async with world.counts(33, 6):
+        for question in ("a", "b", "a"):
+            messages = [{"role": "user", "content": question * 1000}]
+            assert len(await world.client.vertex_chat(model="m", stream=True, messages=messages)) == 2
     assert sorted(world.served()) == [1, 2]
-
-    async def told() -> bool:
-        now = await world.counted()
-        return [after - earlier for after, earlier in zip(now, before, strict=True)][:2] == [33, 6]
-
-    await until(told, "the tokens are counted")
 
 
 async def test_long_prompt_arrives_whole(world):

@@ -6,7 +6,6 @@ import pytest
 from tests.support.commands import command
 from tests.support.config_files import picker_config
 from tests.support.gateways import gateway_of
-from tests.support.waiting import until
 
 HANGS = """
 from threading import Event
@@ -27,7 +26,7 @@ PROBLEM = "plugin 'mine' did not return within 5 s"
 
 @pytest.fixture
 def hanging(request, tmp_path):
-    """Flags and variables for a directory with such a plugin."""
+    """A directory with such a plugin, and a configuration that uses it."""
     (tmp_path / "hanging.py").write_text(HANGS.format(statement=getattr(request, "param", "Event().wait()")))
     (tmp_path / "config.yaml").write_text(CONFIG.format(scorer="hanging:Hangs"))
     return tmp_path
@@ -41,29 +40,14 @@ async def test_check_ends_and_names_the_plugin(hanging):
     assert PROBLEM in str(check)
 
 
-async def test_start_ends_and_names_the_plugin(hanging):
-    flags = f"--config-file={hanging / 'config.yaml'}", "--allow-plugin-modules=hanging", "--endpoints=127.0.0.1:9"
-    async with command("gateway", *flags, "--listen=127.0.0.1:0", PYTHONPATH=str(hanging)) as gateway:
-        assert await gateway.end() == 1
-    assert PROBLEM in gateway.error
-
-
 async def test_reload_is_refused_and_a_later_good_version_applied(hanging):
     config = hanging / "live.yaml"
     config.write_text(CONFIG.format(scorer="queue-scorer"))
     flags = f"--config-file={config}", "--allow-plugin-modules=hanging", "--endpoints=127.0.0.1:9"
     async with gateway_of(*flags, PYTHONPATH=str(hanging)) as gateway:
         config.write_text(CONFIG.format(scorer="hanging:Hangs"))
-
-        async def refused() -> bool:
-            return PROBLEM in str((await gateway.health())[1]["config"]["refused"])
-
-        await until(refused, "the health page shows the refusal")
+        await gateway.shows(lambda health: PROBLEM in str(health["config"]["refused"]), "the refusal is shown")
         config.write_text(CONFIG.format(scorer="running-requests-size-scorer"))
-
-        async def applied() -> bool:
-            return (await gateway.config_metrics())["generation"] == 2
-
-        await until(applied, "the good version is in effect")
+        await gateway.shows(lambda health: health["config"]["generation"] == 2, "the good version is in effect")
         gateway.process.terminate()
         await gateway.process.end()

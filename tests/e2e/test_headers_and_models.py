@@ -9,15 +9,10 @@ import pytest
 import pytest_asyncio
 
 from epp.lab.sim.server import running
-from tests.support.config_files import picker_config
-from tests.support.world import FAST, MODEL, World, open_world, pool_of
+from tests.support.world import FAST, MODEL, World, open_world, question
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WRONG_PATH_CONFIG = picker_config("""
-plugins: [{type: openai-parser}, {type: queue-scorer}]
-requestHandler: {parsers: [{pluginRef: openai-parser}]}
-""")
 REWRITE = {"x-llm-d-model-name-rewrite": "tuned"}
 
 
@@ -47,7 +42,7 @@ async def test_control_headers_stay_behind_and_others_pass_twice_if_they_came_tw
         ("x-tag", "one"),
         ("x-tag", "two"),
     ]
-    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
+    body = json.dumps(question())
     async with tuned.http.post(f"{tuned.url}/v1/chat/completions", data=body, headers=headers) as response:
         assert response.status == 200
     _, fields = await arrived(tuned)
@@ -66,9 +61,8 @@ async def test_spelling_that_a_server_takes_for_a_control_header_stays_behind_to
         *("x_llm_d_inference_fairness_id", "x-gateway.model.name.rewrite", "x~slo-ttft_ms"),
         "x_kv_cache-source_host_port",
     )
-    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
-    headers = {"content-type": "application/json", **dict.fromkeys(spelled, "6"), "x-tag": "6"}
-    async with tuned.http.post(f"{tuned.url}/v1/chat/completions", data=body, headers=headers) as response:
+    headers = {**dict.fromkeys(spelled, "6"), "x-tag": "6"}
+    async with tuned.http.post(f"{tuned.url}/v1/chat/completions", json=question(), headers=headers) as response:
         assert response.status == 200
     record, fields = await arrived(tuned)
     assert record["model"] == MODEL
@@ -89,37 +83,3 @@ async def test_model_is_rewritten_for_the_server_and_put_back_for_the_client(tun
     record, _ = await arrived(tuned)
     assert record["model"] == "tuned"
     assert record["body_bytes"] == len(body) - len(MODEL) + len("tuned")
-
-
-async def test_usage_is_counted_from_the_response(tuned: World):
-    sample = tuned.gateway.picker.metrics.registry.get_sample_value
-    labels = {"model_name": MODEL, "target_model_name": MODEL, "fairness_id": "default-flow", "priority": "0"}
-    outcome = {"model_server_endpoint": "a", "outcome": "2xx"}
-
-    def counts() -> list[float]:
-        tokens = [sample(f"llm_d_epp_request_output_tokens_{kind}", labels) or 0.0 for kind in ("sum", "count")]
-        return [*tokens, sample("llm_d_epp_endpoint_responses_total", outcome) or 0.0]
-
-    before = counts()
-    ask = {"model": MODEL, "messages": [{"role": "user", "content": "count me"}], "max_tokens": 7}
-    await tuned.client.chat.completions.create(**ask)
-    stream = await tuned.client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
-    assert [chunk async for chunk in stream]
-    await tuned.settled()
-    assert [after - each for after, each in zip(counts(), before, strict=True)] == [14, 2, 2]
-
-
-async def test_path_that_no_parser_knows_is_400_where_there_is_no_fallback(tuned: World):
-    async with (
-        open_world(endpoints=pool_of(tuned.sims), config=WRONG_PATH_CONFIG) as world,
-        world.http.post(f"{world.url}/v1/nope", data=b'{"model":"m"}') as response,
-    ):
-        assert response.status == 400
-        message = (await response.json())["error"]["message"]
-        assert message == "path '/v1/nope' is of no API that is served here: correct the URL"
-
-
-async def test_anthropic_request_and_refusal(tuned: World):
-    async with tuned.http.post(f"{tuned.url}/v1/messages", json={"model": "m", "messages": []}) as response:
-        assert response.status == 400
-        assert (await response.json())["type"] == "error"

@@ -8,35 +8,22 @@ import grpc
 import openai
 import pytest
 
-from epp.app import Picker, PickerSettings
+from epp.app import Picker
 from epp.config import load_text
-from epp.framework import Endpoint
 from epp.framework.refusals import SaturatedError
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway.settings import BodyMode, GatewaySettings
-from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.admitter import CONFIG, Gate
-from tests.support.exchanges import BODY, request_body
-from tests.support.serving import APART, answer, ask, exchange, first_message
-from tests.support.transports import server_settings
-from tests.support.world import World, open_world, pool_of, until
+from tests.support.in_process import running_picker
+from tests.support.serving import APART, answer, ask, exchange
+from tests.support.waiting import until
+from tests.support.world import World, open_world, pool_of
 
 
 @pytest.fixture
 async def picker() -> AsyncIterator[Picker]:
-    running = Picker(
-        PickerSettings(
-            server=server_settings("127.0.0.1:0"),
-            config=load_text(CONFIG),
-            plugin_modules=("tests.support.admitter",),
-            discovery=StaticDiscovery(parse_targets("10.0.0.1:8000")),
-        )
-    )
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop(drain_seconds=0)
+    async with running_picker(config=load_text(CONFIG), plugin_modules=("tests.support.admitter",)) as picker:
+        yield picker
 
 
 @pytest.fixture
@@ -54,33 +41,6 @@ def books(picker: Picker) -> tuple[int, int]:
     """Requests in flight, and requests served."""
     snapshot = picker.store.snapshot()
     return int(sum(snapshot.column(IN_FLIGHT))), int(sum(snapshot.column(SERVED)))
-
-
-async def test_answer_comes_after_the_release_and_names_an_endpoint_of_that_moment(picker, channel, gate):
-    call = exchange(channel)
-    asking = asyncio.create_task(ask(call))
-    await until(lambda: gate.held, "the request is held")
-    picker.store.replace([Endpoint("late", "10.0.0.9", 8000)])
-    assert not asking.done()
-    assert books(picker) == (0, 0)
-    gate.held[0].set_result(None)
-    assert await asking == "10.0.0.9:8000"
-    assert books(picker) == (1, 0)
-    await answer(call)
-    assert books(picker) == (0, 1)
-
-
-async def test_refusal_after_a_hold_is_the_last_message_of_the_stream(picker, channel, gate):
-    call = exchange(channel)
-    await call.write(first_message())
-    await call.write(request_body(BODY))
-    await until(lambda: gate.held, "the request is held")
-    gate.held[0].set_exception(SaturatedError("queue is full"))
-    refusal = (await call.read()).immediate_response
-    assert refusal.status.code == 429
-    assert b"request cannot be admitted: queue is full" in refusal.body
-    assert await call.code() is grpc.StatusCode.OK
-    assert books(picker) == (0, 0)
 
 
 async def test_stream_cut_during_a_hold_ends_the_hold_and_others_go_on(picker, channel, gate):
@@ -114,9 +74,9 @@ async def test_stop_ends_holds(picker, channel, gate):
 
 
 @pytest.fixture(params=[BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED])
-async def held_world(simulated, request) -> AsyncIterator[World]:
+async def held_world(sim, request) -> AsyncIterator[World]:
     """A server behind a gateway that hands request bodies over in the mode, and a picker that holds each request."""
-    sims = await simulated("a")
+    sims = {"a": sim}
     async with open_world(
         endpoints=pool_of(sims),
         sims=sims,

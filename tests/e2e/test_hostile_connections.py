@@ -10,13 +10,12 @@ import pytest
 import pytest_asyncio
 from hpack import Encoder
 
-from epp.extproc.wire import METHOD, SERVICE
 from tests.support.attacked_picker import Watched, under_attack
 from tests.support.exchanges import request_body
 from tests.support.http2 import http2_bytes as h2
 from tests.support.http2.http2_bytes import Error, Setting
 from tests.support.http2.raw_connection import RawConnection, connected
-from tests.support.serving import first_message
+from tests.support.serving import PATH, first_message
 from tests.support.transports import over_asyncio
 
 pytestmark = [
@@ -25,7 +24,6 @@ pytestmark = [
     over_asyncio,
 ]
 
-PATH = f"/{SERVICE}/{METHOD}"
 FIRST = h2.grpc_message(first_message().SerializeToString())
 
 

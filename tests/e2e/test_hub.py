@@ -5,15 +5,14 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-import aiohttp
 import pytest
 import yaml
 from aiohttp import web
 
 from tests.support.config_files import replace
-from tests.support.echo import listening
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.waiting import until
+from tests.support.listening import listening
+from tests.support.waiting import read_until
 from tests.unit.config.test_multicluster import HEAD, HUB
 
 COUNT = 6
@@ -53,20 +52,17 @@ async def running(leaf: Leaf):
         yield leaf
 
 
-async def served_by(hub: Gateway) -> list[str]:
-    async def ask(http: aiohttp.ClientSession, number: int) -> str:
-        async with http.post(f"{hub.url}/v1/completions", json={"model": "m", "prompt": str(number)}) as response:
-            return (await response.json())["cluster"] if response.status == 200 else f"status {response.status}"
-
-    async with aiohttp.ClientSession() as http:
-        return await asyncio.gather(*(ask(http, number) for number in range(COUNT)))
-
-
 async def goes_to(hub: Gateway, *clusters: str) -> None:
-    async def all_there() -> bool:
-        return set(await served_by(hub)) == set(clusters)
+    """Wait until requests at once are answered by these clusters, and by no others."""
 
-    await until(all_there, f"requests go to {clusters}")
+    async def ask(number: int) -> str:
+        response = await hub.post("/v1/completions", {"model": "m", "prompt": str(number)})
+        return (await response.json())["cluster"] if response.status == 200 else f"status {response.status}"
+
+    async def answered() -> set[str]:
+        return set(await asyncio.gather(*map(ask, range(COUNT))))
+
+    await read_until(answered, lambda found: found == set(clusters), f"requests go to {clusters}")
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV events of two servers, a real Envoy, and requests that go where their blocks are."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
@@ -11,13 +12,15 @@ from tests.support.config_files import endpoints_file, replace
 from tests.support.kv_publisher import CLEARED, Publisher, stored
 from tests.support.ports import reserved_ports
 from tests.support.waiting import until
-from tests.support.world import FAST, MODEL, open_world
+from tests.support.world import FAST, MODEL, World, open_world, pool_of
 
 PROMPT = list(range(100, 164))
 HASHES = [11, 12, 13, 14]
 
 
-async def test_request_goes_where_its_blocks_are_and_elsewhere_when_they_are_gone():
+@asynccontextmanager
+async def publishing(more_plugins: str = "") -> AsyncIterator[tuple[World, dict[str, Publisher]]]:
+    """A gateway with two servers, `a` and `b`, whose KV events the picker follows, and their publishers."""
     async with AsyncExitStack() as stack:
         (port,) = stack.enter_context(reserved_ports(1))
         first = Publisher("tcp://127.0.0.1:*", model=MODEL)
@@ -28,10 +31,15 @@ async def test_request_goes_where_its_blocks_are_and_elsewhere_when_they_are_gon
             profile = msgspec.structs.replace(FAST, name=name)
             sims[name] = await stack.enter_async_context(running(profile, f"127.0.0.{number}", port))
         config = sample_texts()["precise-prefix"].replace("5557", str(first.port))
-        endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
-        world = await stack.enter_async_context(open_world(endpoints=endpoints, sims=sims, config=config))
+        config = config.replace("plugins:\n", f"plugins:\n{more_plugins}", 1)
+        world = await stack.enter_async_context(open_world(endpoints=pool_of(sims), sims=sims, config=config))
         for each in publishers.values():
             await each.subscribed()
+        yield world, publishers
+
+
+async def test_request_goes_where_its_blocks_are_and_elsewhere_when_they_are_gone():
+    async with publishing() as (world, publishers):
         producer = world.gateway.picker.plugins["precise-prefix-cache-producer"]
 
         async def has(blocks: int) -> None:

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.test_policies import objective, rewrite, written
 from tests.support.config_files import endpoints_file, picker_config, with_pool
-from tests.support.echo import listening
 from tests.support.gateways import Gateway, gateway_of
+from tests.support.listening import listening
 from tests.support.waiting import until
 from tests.support.world import MODEL
 
@@ -85,19 +85,13 @@ async def unreadable_page(_: web.Request) -> web.Response:
 
 async def ask(gateway: Gateway, *, tokens: int = 3, headers: dict[str, str] | None = None, **more: object) -> int:
     body = {"model": MODEL, "prompt": LONG, "max_tokens": tokens, "ignore_eos": True, **more}
-    async with (
-        aiohttp.ClientSession() as http,
-        http.post(f"{gateway.url}/v1/completions", json=body, headers=headers) as response,
-    ):
-        await response.read()
-        return response.status
+    return (await gateway.post("/v1/completions", body, **(headers or {}))).status
 
 
 async def show_image(gateway: Gateway) -> int:
     image = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
     body = {"model": MODEL, "messages": [{"role": "user", "content": [image]}], "max_tokens": 1}
-    async with aiohttp.ClientSession() as http, http.post(f"{gateway.url}/v1/chat/completions", json=body) as response:
-        return response.status
+    return (await gateway.post("/v1/chat/completions", body)).status
 
 
 async def page_of(gateway: Gateway) -> dict[str, Metric]:

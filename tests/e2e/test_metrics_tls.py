@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics page of a real picker over HTTPS, with certificates of servers and of clients that change."""
 
-import asyncio
 import socket
 import ssl
 from functools import partial
@@ -73,7 +72,7 @@ async def test_page_is_for_clients_with_a_certificate_of_the_authorities_of_now(
         assert not await is_served(served, trusts())
         authorities.write_text("no certificate")
         assert await is_served(served, trusts(known))  # those before stay in effect
-        assert "authorities rejected" in await served.command.says("authorities rejected")
+        await served.command.says("authorities rejected")
         authorities.write_bytes(pairs[stranger][1])
         assert await is_served(served, trusts(stranger))
         assert not await is_served(served, trusts(known))
@@ -94,4 +93,3 @@ async def test_clients_that_do_not_finish_a_handshake_hold_up_no_other(sim, tmp_
             for each in silent:
                 each.close()
         await until(partial(is_served, served, trusting(certificate), TOKEN), "the page is still served")
-        await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pytest
 from epp.framework.snapshot import IN_FLIGHT, SERVED
 from epp.lab.gateway.settings import BodyMode, HeaderMode
 from tests.support.echo import MIB, chat, digest, echo, gateway_in_front_of, noise
-from tests.support.world import until
+from tests.support.waiting import until
 
 SIZES = (0, 1, 62_000, 62_001, 5_000_000)
 

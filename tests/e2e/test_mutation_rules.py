@@ -50,9 +50,8 @@ async def test_request_goes_to_the_endpoint_whatever_headers_the_picker_may_set(
             assert headers.get(DESTINATION) == (addresses[name] if is_seen else None)
 
 
-async def test_rule_that_makes_a_refused_header_an_error_fails_requests(simulated, rules):
+async def test_rule_that_makes_a_refused_header_an_error_fails_requests(sim, rules):
     rules |= {"disallow_all": True, "disallow_is_error": True}
-    sims = await simulated("a")
-    async with open_world(endpoints=sims["a"].address, sims=sims, config=BY_LABEL) as world:
+    async with open_world(endpoints=sim.address, config=BY_LABEL) as world:
         with pytest.raises(openai.InternalServerError):
             await world.ask("hello")

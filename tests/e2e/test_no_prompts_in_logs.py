@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 
 import aiohttp
@@ -10,11 +11,10 @@ import grpc
 import pytest
 from aiohttp import web
 
-from epp.extproc.wire import METHOD, SERVICE
-from tests.support.commands import command
 from tests.support.echo import Echo, echo
 from tests.support.exchanges import request_body, request_headers, response_body, response_headers
-from tests.support.serving import PLAIN, exchange, serving
+from tests.support.gateways import gateway_of
+from tests.support.serving import PATH, PLAIN, exchange, serving
 
 CANARY = "xK7canaryQ2"
 LEVELS = (2, 9)
@@ -65,54 +65,43 @@ class Talkative(Echo):
 @pytest.mark.parametrize("level", LEVELS)
 async def test_requests_and_responses_are_not_in_log_lines(level):
     async with echo(Talkative()) as server:
-        flags = (f"--endpoints=a={server.address}", "--listen=127.0.0.1:0", "--metrics-port=0", f"-v={level}")
-        async with command("gateway", *flags, "--max-request-body=4Ki") as process, aiohttp.ClientSession() as client:
-            line = (await process.says("listening on ")).replace(",", " ").split()
-            url, page = line[2], line[line.index("metrics") + 2]
+        flags = (f"--endpoints=a={server.address}", f"-v={level}", "--max-request-body=4Ki")
+        async with gateway_of(*flags) as gateway:
             bodies = [*BODIES, json.dumps({"model": "m", "messages": [{"role": "user", "content": CANARY * 1000}]})]
             for path in ("/v1/chat/completions", "/v1/responses", f"/generate?key={CANARY}"):
                 for turn, body in enumerate(bodies):
-                    headers = {**HEADERS, "x-turn": str(turn)}
                     with contextlib.suppress(aiohttp.ClientPayloadError):  # of the response that breaks off
-                        async with client.post(f"{url}{path}", data=body, headers=headers) as response:
-                            await response.read()
-            async with client.get(f"http://{page.removesuffix(';')}/metrics") as response:
-                metrics = await response.text()
+                        await gateway.post(path, body.encode(), **HEADERS, **{"x-turn": str(turn)})
+            metrics = await gateway.metrics()
+            process = gateway.process
             process.terminate()
             await process.end()
-    assert "llm_d_epp_request_total{" in metrics
-    assert CANARY not in metrics
+    assert "llm_d_epp_request_total" in metrics
+    assert CANARY not in str(metrics)
     assert any('"status"' in line or "status=" in line for line in process.err), process
     assert not [line for line in (*process.out, *process.err) if CANARY in line]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_messages_that_no_gateway_would_send_are_not_in_log_lines(simulated, level):
-    sims = await simulated("a")
+async def test_messages_that_no_gateway_would_send_are_not_in_log_lines(sim, level):
     secret = CANARY.encode()
-    async with serving(sims["a"], PLAIN, "--drain-timeout=0s", f"-v={level}") as served, served.channel() as channel:
-        raw = channel.stream_stream(f"/{SERVICE}/{METHOD}", request_serializer=bytes, response_deserializer=bytes)
+    async with serving(sim, PLAIN, "--drain-timeout=0s", f"-v={level}") as served, served.channel() as channel:
+        raw = channel.stream_stream(PATH, request_serializer=bytes, response_deserializer=bytes)
         whole = request_body(secret * 1000).SerializeToString()
         for message in (b"\xff" + secret, secret, whole[:-1], whole + b"\xff", b"\x0a" + secret):
             call = raw()
             await call.write(message)
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert CANARY not in (await call.details() or "")
-        messages = [
-            request_headers(**{"x-anything": CANARY}),
-            request_body(secret),
-            response_headers(CANARY),
-            response_body(secret),
-        ]
-        for first in messages:
-            for second in messages:
-                call = exchange(channel)
-                with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it may have ended
-                    await call.write(first)
-                    await call.write(second)
-                    await call.done_writing()
-                    async for _ in call:
-                        pass
+        headers = request_headers(**{"x-anything": CANARY}), response_headers(CANARY)
+        for pair in itertools.product((*headers, request_body(secret), response_body(secret)), repeat=2):
+            call = exchange(channel)
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it may have ended
+                for message in pair:
+                    await call.write(message)
+                await call.done_writing()
+                async for _ in call:
+                    pass
         errors = (await served.metrics())["llm_d_epp_extproc_protocol_errors_total"]
         served.command.terminate()
         await served.command.end()

@@ -2,16 +2,13 @@
 """The metrics port and the admin port of a real picker under very many, slow and unknown clients."""
 
 import contextlib
-import json
 import socket
 from functools import partial
 
 import aiohttp
-import pytest
 
-from tests.support.commands import outcome
 from tests.support.half_open_scrapes import REQUEST
-from tests.support.serving import ANY_PORT, PLAIN, Served, serving
+from tests.support.serving import PLAIN, Served, serving
 from tests.support.waiting import until
 
 TOKEN = "a-token-of-this-test-alone"  # noqa: S105  of this test alone
@@ -32,7 +29,7 @@ async def ask(port: int, path: str, token: str = "") -> tuple[int, str]:
 async def test_limits_of_both_ports_are_reached_and_counted(sim):
     flags = ("--metrics-max-connections=20", "--metrics-request-timeout=3s", "--admin-max-connections=2")
     async with serving(sim, PLAIN, "--admin-port=0", *flags) as served, contextlib.AsyncExitStack() as stack:
-        admin = int(json.loads(await served.command.says('"msg":"ready"'))["admin"].rpartition(":")[2])
+        admin = int(served.admin.rpartition(":")[2])
         for port, most in ((served.metrics_port, 20), (admin, 2)):
             for _ in range(3 * most):
                 client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -63,18 +60,3 @@ async def test_metrics_are_for_holders_of_the_token_and_probes_learn_the_bare_st
         file.write_text("another-token-than-that\n")
         assert (await ask(port, "/metrics", TOKEN))[0] == 401
         assert (await ask(port, "/metrics", "another-token-than-that"))[0] == 200
-
-
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        (("--metrics-token-file=/nowhere/token",), "--metrics-token-file: /nowhere/token cannot be read"),
-        (("--metrics-request-timeout=0s",), "--metrics-request-timeout"),
-        (("--admin-port=0", "--admin-request-timeout=0s"), "--admin-request-timeout"),
-    ],
-    ids=["no file", "no time", "no time of the admin port"],
-)
-async def test_flags_that_cannot_be_meant_end_the_start(sim, flags, why):
-    code, ended = await outcome("serve", f"--endpoints={sim.address}", PLAIN, *ANY_PORT, *flags)
-    assert code == 1
-    assert why in ended.error

@@ -3,9 +3,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -13,7 +16,7 @@ from epp.framework.headers import WENT_INTO_RESPONSE_HEADERS
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.gateway.settings import Bodies, ClusterType, FailureMode
 from epp.lab.sim.server import RunningSim
-from tests.support.config_files import replace
+from tests.support.config_files import picker_config, replace
 from tests.support.waiting import until
 from tests.support.world import ANY_PORT, MODEL, World, open_world, pool_of
 
@@ -23,9 +26,7 @@ OPEN = {"failure_mode": FailureMode.FAIL_OPEN, "cluster_type": ClusterType.OVERR
 
 
 def config(ttl: str) -> str:
-    return f"""\
-apiVersion: llm-d.ai/v1
-kind: EndpointPickerConfig
+    return picker_config(f"""
 featureGates: [flowControl]
 plugins:
 - {{type: queue-scorer}}
@@ -34,7 +35,7 @@ schedulingProfiles: [{{name: default, plugins: [{{pluginRef: queue-scorer}}]}}]
 flowControl:
   saturationDetector: {{pluginRef: concurrency-detector}}
   defaultRequestTTL: {ttl}
-"""
+""")
 
 
 @contextlib.asynccontextmanager
@@ -43,25 +44,35 @@ async def impatient(simulated: Callable, path: Path, ttl: str, **gateway: object
     sims: dict[str, RunningSim] = await simulated("a")
     replace(path, config(ttl))
     settings = msgspec.structs.replace(ANY_PORT, message_timeout_seconds=TIMEOUT_SECONDS, **gateway)
-    endpoints = pool_of(sims)
-    async with open_world(endpoints=endpoints, sims=sims, config_file=path, gateway=settings) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, config_file=path, gateway=settings) as world:
         yield world
 
 
 async def ask(world: World, tokens: int = 2) -> tuple[int, bool]:
     """Return the status, and whether the picker saw the response."""
     body = {"model": MODEL, "prompt": "hello", "max_tokens": tokens, "ignore_eos": True}
-    async with world.http.post(f"{world.url}/v1/completions", json=body) as response:
+    return await outcome(world.http.post(f"{world.url}/v1/completions", json=body))
+
+
+async def outcome(asking: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> tuple[int, bool]:
+    async with asking as response:
         await response.read()
         return response.status, WENT_INTO_RESPONSE_HEADERS in response.headers
 
 
-async def waits(world: World) -> None:
-    def queued() -> bool:
-        flow = world.gateway.picker.director.flow
-        return flow is not None and flow.queues.requests == 1
+def queued(world: World) -> int:
+    flow = world.gateway.picker.director.flow
+    return 0 if flow is None else flow.queues.requests
 
-    await until(queued, "a request waits", seconds=60)
+
+async def assert_may_wait(world: World, asking: Coroutine[Any, Any, tuple[int, bool]]) -> None:
+    """Let a request wait for longer than the gateway's own patience; check that it is served then."""
+    async with taken(world):
+        waiting = asyncio.create_task(asking)
+        await until(lambda: queued(world) == 1, "a request waits", seconds=60)
+        await asyncio.sleep(1.5 * TIMEOUT_SECONDS)
+        assert queued(world) == 1
+    assert await waiting == (200, True)
 
 
 @contextlib.asynccontextmanager
@@ -88,29 +99,13 @@ async def taken(world: World) -> AsyncIterator[None]:
 )
 async def test_request_may_wait_for_longer_than_a_message(simulated, tmp_path, gateway, ttl):
     async with impatient(simulated, tmp_path / "c.yaml", ttl, **gateway) as world:
-        async with taken(world):
-            waiting = asyncio.create_task(ask(world))
-            await waits(world)
-            await asyncio.sleep(1.5 * TIMEOUT_SECONDS)  # the gateway's own patience has to pass
-            await waits(world)
-        assert await waiting == (200, True)
+        await assert_may_wait(world, ask(world))
 
 
 @pytest.mark.parametrize("gateway", [{}, OPEN], ids=["closed", "open"])
 async def test_request_without_a_body_may_wait_as_well(simulated, tmp_path, gateway):
     async with impatient(simulated, tmp_path / "c.yaml", "10m", **gateway) as world:
-
-        async def ask_for_models() -> tuple[int, bool]:
-            async with world.http.get(f"{world.url}/v1/models") as response:
-                await response.read()
-                return response.status, WENT_INTO_RESPONSE_HEADERS in response.headers
-
-        async with taken(world):
-            waiting = asyncio.create_task(ask_for_models())
-            await waits(world)
-            await asyncio.sleep(1.5 * TIMEOUT_SECONDS)
-            await waits(world)
-        assert await waiting == (200, True)
+        await assert_may_wait(world, outcome(world.http.get(f"{world.url}/v1/models")))
 
 
 async def test_longer_ttl_of_a_reload_counts_without_a_restart_of_the_gateway(simulated, tmp_path):
@@ -123,9 +118,4 @@ async def test_longer_ttl_of_a_reload_counts_without_a_restart_of_the_gateway(si
             return flow is not None and flow.settings.default_band.ttl_seconds == 600
 
         await until(is_longer, "the configuration is in effect", seconds=60)
-        async with taken(world):
-            waiting = asyncio.create_task(ask(world))
-            await waits(world)
-            await asyncio.sleep(1.5 * TIMEOUT_SECONDS)
-            await waits(world)
-        assert await waiting == (200, True)
+        await assert_may_wait(world, ask(world))

@@ -8,16 +8,17 @@ import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import msgspec
 import openai
 import pytest
 
 from epp.framework import Endpoint
 from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.local import discovery_response
-from epp.lab.gateway.settings import Bodies, ClusterType, FailureMode
+from epp.lab.gateway.settings import Bodies, ClusterType, FailureMode, GatewaySettings
 from tests.support.commands import Command, command
-from tests.support.world import ANY_PORT, ENDLESS, MODEL, until
+from tests.support.serving import ANY_PORT, PLAIN
+from tests.support.waiting import read_until, until
+from tests.support.world import MODEL, endless, pool_of, question, rest_of
 
 PICKED = "x-went-into-resp-headers"
 """The header that the picker leaves on every response it sees."""
@@ -40,18 +41,12 @@ class Setup:
 
     async def picked(self) -> None:
         """Wait for a response that the picker saw: Envoy asks for its health from time to time."""
-
-        async def seen() -> bool:
-            return await self.ask() == (200, True)
-
-        await until(seen, "the picker sees responses")
+        await read_until(self.ask, lambda answer: answer == (200, True), "the picker sees responses")
 
     async def ask(self, prompt: str = "hello") -> tuple[int, bool]:
         """Return the status, and whether the picker saw the response."""
         try:
-            raw = await self.client.chat.completions.with_raw_response.create(
-                model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=4
-            )
+            raw = await self.client.chat.completions.with_raw_response.create(**question(prompt))
         except openai.APIStatusError as error:
             return error.status_code, PICKED in error.response.headers
         return raw.status_code, PICKED in raw.headers
@@ -66,22 +61,14 @@ async def in_front_of(simulated, port, tmp_path):
         sims = await simulated("a", "b")
         eds_file = tmp_path / "endpoints.json"
         eds_file.write_bytes(discovery_response([Endpoint(name, sim.host, sim.port) for name, sim in sims.items()]))
-        envoy_settings = msgspec.structs.replace(
-            ANY_PORT,
+        envoy_settings = GatewaySettings(
+            listen_port=0,
             picker_address=f"127.0.0.1:{port}",
             cluster_type=ClusterType.OVERRIDE_HOST,
             eds_file=eds_file,
             **settings,
         )
-        flags = (
-            "serve",
-            f"--endpoints={','.join(sim.address for sim in sims.values())}",
-            f"--grpc-port={port}",
-            "--grpc-health-port=0",
-            "--metrics-port=0",
-            "--secure-serving=false",
-            "--health-checking",
-        )
+        flags = ("serve", f"--endpoints={pool_of(sims)}", PLAIN, *ANY_PORT, f"--grpc-port={port}", "--health-checking")
         async with (
             await EnvoyProcess.start(envoy_settings) as envoy,
             openai.AsyncOpenAI(
@@ -187,13 +174,9 @@ async def test_fail_open_before_any_picker_was_there(in_front_of):
 @pytest.mark.parametrize("bodies", [None, Bodies.BUFFERED])
 async def test_fail_open_lets_a_response_go_on_without_the_picker(in_front_of, bodies):
     async with in_front_of(failure_mode=FailureMode.FAIL_OPEN, body_mode=bodies) as setup, setup.picker() as picker:
-        stream = await setup.client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=400, stream=True, **ENDLESS
-        )
-        await anext(stream)
+        stream = await endless(setup.client, 400)
         await kill(picker)
-        rest = [chunk async for chunk in stream]
-    assert rest[-1].choices[0].finish_reason == "length"
+        await rest_of(stream)
 
 
 async def test_fail_open_does_not_wait_for_a_picker_that_hangs(in_front_of):
@@ -217,9 +200,7 @@ async def test_fail_open_takes_large_bodies_up_to_the_limit_with_the_picker_and_
 
     async def ask(setup: Setup) -> int:
         try:
-            await setup.client.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": "large"}], max_tokens=2, extra_body=padding
-            )
+            await setup.client.chat.completions.create(**question("large"), extra_body=padding)
         except openai.APIStatusError as error:
             return error.status_code
         return 200
@@ -235,12 +216,8 @@ async def test_fail_open_takes_large_bodies_up_to_the_limit_with_the_picker_and_
 @pytest.mark.parametrize("bodies", [Bodies.FULL_DUPLEX, Bodies.BUFFERED])
 async def test_picker_that_is_told_to_end_stays_until_a_stream_has_ended(in_front_of, bodies):
     async with in_front_of(body_mode=bodies) as setup, setup.picker() as picker:
-        stream = await setup.client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=1_000, stream=True, **ENDLESS
-        )
-        await anext(stream)
+        stream = await endless(setup.client, 1_000)
         picker.terminate()
-        rest = [chunk async for chunk in stream]
-        assert rest[-1].choices[0].finish_reason == "length"
+        await rest_of(stream)
         assert await picker.end() == 0
         assert not any('"msg":"streams cut"' in line for line in picker.err)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
-import aiohttp
 import pytest
 import yaml
 
@@ -15,48 +14,27 @@ from epp.lab.gateway.settings import BodyMode, GatewaySettings
 from epp.lab.sim.server import RunningSim
 from tests.support.config_files import ConfigMap, replace
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.world import World, open_world, pool_of, until
+from tests.support.kube import manifests
+from tests.support.waiting import read_until
+from tests.support.world import World, open_world, pool_of, question
 
 OBJECTIVE = "x-llm-d-inference-objective"
 DROPPED = "x-llm-d-request-dropped-reason"
 
 
 def objective(name: str, priority: int) -> dict:
-    return {
-        "apiVersion": "llm-d.ai/v1alpha2",
-        "kind": "InferenceObjective",
-        "metadata": {"name": name},
-        "spec": {"priority": priority, "poolRef": {"name": "any"}},
-    }
+    return manifests.objective(name, pool="any", priority=priority)
 
 
 def rewrite(name: str, *rules: tuple[str, Mapping[str, int | None]]) -> dict:
     """A rewrite with rules: a model, empty for any, and weights of the models to ask for."""
-    return {
-        "apiVersion": "llm-d.ai/v1alpha2",
-        "kind": "InferenceModelRewrite",
-        "metadata": {"name": name},
-        "spec": {
-            "poolRef": {"name": "any"},
-            "rules": [
-                {
-                    "matches": [{"model": {"type": "Exact", "value": model}}] if model else [],
-                    "targets": [{"modelRewrite": to, "weight": weight} for to, weight in targets.items()],
-                }
-                for model, targets in rules
-            ],
-        },
-    }
+    written = [manifests.rule(model or None, **targets) for model, targets in rules]
+    return manifests.rewrite(name, pool="any", rules=written)
 
 
 def written(path: Path, *documents: dict) -> Path:
     replace(path, yaml.safe_dump_all(documents))
     return path
-
-
-def question(model: str | None = "canary", **more: object) -> dict:
-    named = {} if model is None else {"model": model}
-    return {**named, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, **more}
 
 
 @pytest.fixture
@@ -88,28 +66,23 @@ async def test_requests_are_shared_out_by_weight_and_answers_have_the_name_that_
         rewrite("half", ("canary", {"blue": 50, "green": 50})), rewrite("all", ("stable", {"blue": None, "green": 100}))
     )
     async with open_world(endpoints=pool_of(sims), sims=sims, objects=objects) as world:
-        assert {answer["model"] for answer in await answers(world, 60, question("canary"))} == {"canary"}
+        assert {answer["model"] for answer in await answers(world, 60, question(model="canary"))} == {"canary"}
         models = await asked_for(world)
         assert set(models) == {"blue", "green"}
         assert 10 <= models["blue"] <= 50  # 30 expected, with a standard deviation of 3.9
-        assert {answer["model"] for answer in await answers(world, 20, question("stable"))} == {"stable"}
+        assert {answer["model"] for answer in await answers(world, 20, question(model="stable"))} == {"stable"}
         assert (await asked_for(world))["green"] == models["green"] + 20
         sample = world.gateway.picker.metrics.registry.get_sample_value
-        chosen = {
-            model: sample(
-                "llm_d_epp_model_rewrite_decisions_total",
-                {"model_rewrite_name": "half", "model_name": "canary", "target_model": model},
-            )
-            for model in models
-        }
-        assert chosen == models
+        of_rule = {"model_rewrite_name": "half", "model_name": "canary"}
+        for model, count in models.items():
+            assert sample("llm_d_epp_model_rewrite_decisions_total", {**of_rule, "target_model": model}) == count
 
 
 async def test_exact_rule_counts_before_a_generic_one_which_takes_requests_without_a_model_too(with_objects):
     sims, objects = await with_objects(rewrite("any", ("", {"blue": None}), ("canary", {"green": None})))
     async with open_world(endpoints=pool_of(sims), sims=sims, objects=objects) as world:
         for model in ("canary", "made up", None):
-            await answers(world, 1, question(model))
+            await answers(world, 1, question(model=model))
         assert [record["model"] for record in await world.requests_at("a")] == ["green", "blue", "blue"]
 
 
@@ -125,8 +98,10 @@ async def test_rule_holds_in_every_body_mode(with_objects, request_mode, respons
     sims, objects = await with_objects(rewrite("r", ("canary", {"green": None})))
     modes = GatewaySettings(listen_port=0, request_body_mode=request_mode, response_body_mode=response_mode)
     async with open_world(endpoints=pool_of(sims), sims=sims, objects=objects, gateway=modes) as world:
-        (answer,) = await answers(world, 1, question())
-        async with world.http.post(f"{world.url}/v1/chat/completions", json=question(stream=True)) as response:
+        (answer,) = await answers(world, 1, question(model="canary"))
+        async with world.http.post(
+            f"{world.url}/v1/chat/completions", json=question(model="canary", stream=True)
+        ) as response:
             lines = (await response.text()).splitlines()
         events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
         assert {each["model"] for each in (answer, *events)} == {"canary"}
@@ -140,7 +115,7 @@ async def test_sheddable_request_is_refused_while_the_servers_are_busy_and_other
 
         async def status(headers: Mapping[str, str]) -> int:
             url = f"{world.url}/v1/chat/completions"
-            async with world.http.post(url, json=question("blue"), headers=headers) as response:
+            async with world.http.post(url, json=question(model="blue"), headers=headers) as response:
                 if response.status == 429:
                     assert response.headers[DROPPED] == "rejected-saturated"
                     assert (await response.json())["error"]["code"] == "rate_limit_exceeded"
@@ -160,37 +135,24 @@ async def test_sheddable_request_is_refused_while_the_servers_are_busy_and_other
         assert sample("llm_d_epp_request_total", {**labels, "priority": "5"}) == 2
 
 
-class Asking:
-    """A client of a gateway."""
+async def target(gateway: Gateway) -> str:
+    """Send one request; return the model that the server was asked for, the rewrite and the priority, by the log."""
+    name = f"r{time.monotonic_ns()}"
+    await gateway.post("/v1/chat/completions", question(model="canary"), **{"x-request-id": name, OBJECTIVE: "batch"})
+    line = json.loads(await gateway.process.says(f'"x-request-id":"{name}"'))
+    return f"{line['targetModelName']} {line['rewrite']} {line['priority']}"
 
-    def __init__(self, gateway: Gateway, http: aiohttp.ClientSession) -> None:
-        self.gateway = gateway
-        self._http = http
 
-    async def target(self) -> str:
-        """Send one request; return the model that the server was asked for, by the log."""
-        name = f"r{time.monotonic_ns()}"
-        headers = {"x-request-id": name, OBJECTIVE: "batch"}
-        url = f"{self.gateway.url}/v1/chat/completions"
-        async with self._http.post(url, json=question(), headers=headers) as response:
-            await response.read()
-        line = json.loads(await self.gateway.process.says(f'"x-request-id":"{name}"'))
-        return f"{line['targetModelName']} {line['rewrite']} {line['priority']}"
-
-    async def until_target(self, target: str) -> None:
-        async def is_target() -> bool:
-            return await self.target() == target
-
-        await until(is_target, f"the target is {target}")
+async def until_target(gateway: Gateway, wanted: str) -> None:
+    await read_until(lambda: target(gateway), lambda found: found == wanted, f"the target is {wanted}")
 
 
 @pytest.fixture
-async def asking(simulated: Callable, objects: ConfigMap, tmp_path: Path) -> AsyncIterator[Asking]:
+async def gateway(simulated: Callable, objects: ConfigMap, tmp_path: Path) -> AsyncIterator[Gateway]:
     """A gateway that follows `tmp_path / "objects"`, mounted as a ConfigMap is."""
     (sim,) = (await simulated("a", lora_adapters=("blue", "green"), max_lora=2)).values()
-    flags = (f"--endpoints=a={sim.address}", f"--objects={tmp_path / 'objects'}")
-    async with gateway_of(*flags) as gateway, aiohttp.ClientSession() as http:
-        yield Asking(gateway, http)
+    async with gateway_of(f"--endpoints=a={sim.address}", f"--objects={tmp_path / 'objects'}") as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -201,29 +163,29 @@ def objects(tmp_path: Path) -> ConfigMap:
 
 
 async def test_files_are_applied_without_a_restart_and_a_broken_version_leaves_the_one_before(
-    asking: Asking, objects: ConfigMap, tmp_path: Path
+    gateway: Gateway, objects: ConfigMap, tmp_path: Path
 ):
     file = str(tmp_path / "objects" / "policies.yaml")
     labels = frozenset({"plugin_name=--objects", f"file={file}"})
-    assert await asking.target() == "blue r 1"
+    assert await target(gateway) == "blue r 1"
 
     objects.update(policies=yaml.safe_dump_all([objective("batch", 2), rewrite("r", ("canary", {"green": None}))]))
-    await asking.until_target("green r 2")
-    assert await asking.gateway.not_in_effect(0) == []
+    await until_target(gateway, "green r 2")
+    assert await gateway.not_in_effect(0) == []
 
     objects.update(policies="{{ not yaml")
-    (broken,) = await asking.gateway.not_in_effect(1)
+    (broken,) = await gateway.not_in_effect(1)
     assert (broken["plugin"], broken["file"], broken["kept"]) == ("--objects", file, 2)
     assert broken["reason"].startswith("neither YAML nor JSON: ")
-    assert await asking.target() == "green r 2"
-    assert (await asking.gateway.metrics())["llm_d_epp_input_problems"][labels] == 1
+    assert await target(gateway) == "green r 2"
+    assert (await gateway.metrics())["llm_d_epp_input_problems"][labels] == 1
 
     objects.update(policies=yaml.safe_dump_all([objective("batch", 3), rewrite("r", ("canary", {"blue": 0}))]))
-    await asking.gateway.process.says("InferenceModelRewrite r stays as it was: spec.rules[0].targets[0].weight is 0")
-    await asking.until_target("green r 3")
-    (broken,) = await asking.gateway.not_in_effect(1)
+    await gateway.process.says("InferenceModelRewrite r stays as it was: spec.rules[0].targets[0].weight is 0")
+    await until_target(gateway, "green r 3")
+    (broken,) = await gateway.not_in_effect(1)
     assert (broken["object"], broken["kept"]) == ("InferenceModelRewrite r", 1)
 
     objects.update(policies=yaml.safe_dump(objective("batch", 4)))
-    await asking.until_target("None None 4")
-    assert await asking.gateway.not_in_effect(0) == []
+    await until_target(gateway, "None None 4")
+    assert await gateway.not_in_effect(0) == []

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from epp.framework.snapshot import IN_FLIGHT
 from epp.lab.demo.servers import ServerSpec, model_servers
-from tests.support.config_files import picker_config
-from tests.support.world import ENDLESS, MODEL, World, open_world, pool_of, until
+from tests.support.config_files import endpoints_file, picker_config
+from tests.support.waiting import until
+from tests.support.world import ENDLESS, MODEL, open_world, pool_of, question, rest_of
 
 FILE_CONFIG = picker_config("""
 plugins:
@@ -38,26 +39,21 @@ async def test_server_that_dies_gets_no_more_traffic_and_others_are_not_disturbe
             assert world.available == {"steady", "doomed"}
             await world.occupy("steady", waiting=1)  # the next one goes to the other server
             on_doomed = asyncio.create_task(world.ask("until you die", max_tokens=8_000, **ENDLESS))
-            await until(lambda: _in_flight(world) == {"steady": 0, "doomed": 1}, "a request is at the doomed server")
-            await world.occupy("steady")
-            stream = await world.client.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": "survive"}], max_tokens=200, stream=True, **ENDLESS
+            await until(
+                lambda: world.column(IN_FLIGHT) == {"steady": 0, "doomed": 1}, "a request is at the doomed server"
             )
-            first = await anext(stream)
-            assert _in_flight(world) == {"steady": 1, "doomed": 1}
+            await world.occupy("steady")
+            stream = await world.stream(200)
+            assert world.column(IN_FLIGHT) == {"steady": 1, "doomed": 1}
 
             os.kill(doomed.pid, signal.SIGKILL)
 
             await until(lambda: world.available == {"steady"}, "the dead server is no candidate")
             assert {await world.ask(f"after {i}") for i in range(10)} == {"steady"}
-            assert [first, *[chunk async for chunk in stream]][-1].choices[0].finish_reason == "length"
+            await rest_of(stream)
             with pytest.raises(openai.APIError):  # the dead server's own request fails, and is not forgotten
                 await on_doomed
             await world.settled()
-
-
-def _in_flight(world: World) -> dict[str, float]:
-    return world.column(IN_FLIGHT)
 
 
 async def test_edited_endpoint_file_moves_traffic_within_a_running_gateway(simulated, tmp_path):
@@ -65,13 +61,7 @@ async def test_edited_endpoint_file_moves_traffic_within_a_running_gateway(simul
     path = tmp_path / "endpoints.yaml"
 
     def write(**tiers: str) -> None:
-        entries = [
-            f"- {{name: {name}, address: 127.0.0.1, port: {sims[name].port}, labels: {{tier: {tier}}}}}"
-            for name, tier in tiers.items()
-        ]
-        fresh = tmp_path / "fresh.yaml"
-        fresh.write_text("endpoints:\n" + "\n".join(entries) + "\n")
-        fresh.replace(path)
+        endpoints_file(path, **{name: (sims[name].address, {"tier": tier}) for name, tier in tiers.items()})
 
     write(a="gold", b="silver")
     async with open_world(sims=sims, config=FILE_CONFIG.format(path=path)) as world:
@@ -94,24 +84,11 @@ plugins: [{type: lora-affinity-scorer}]
 schedulingProfiles: [{name: default, plugins: [{pluginRef: lora-affinity-scorer}]}]
 """)
     sims = await simulated("a", "b", lora_adapters=("tuned", "other"), max_lora=1)
-    endpoints = pool_of(sims)
-    async with open_world(endpoints=endpoints, sims=sims, config=config) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, config=config) as world:
         await world.scraped()
         await world.occupy("a", running=1, lora_adapter="other")
         await world.occupy("b", running=1, lora_adapter="tuned")
         for i in range(3):
-            raw = await world.client.chat.completions.with_raw_response.create(
-                model="tuned", messages=[{"role": "user", "content": f"q{i}"}], max_tokens=2
-            )
+            asked = question(f"q{i}", model="tuned")
+            raw = await world.client.chat.completions.with_raw_response.create(**asked)
             assert raw.headers["x-sim-server"] == "b"
-
-
-async def test_picker_routes_while_no_metrics_come(simulated):
-    config = picker_config("""
-plugins: [{type: queue-scorer}, {type: active-request-scorer}]
-dataLayer: {injectDefaults: false}
-""")
-    sims = await simulated("a", "b")
-    endpoints = pool_of(sims)
-    async with open_world(endpoints=endpoints, sims=sims, config=config) as world:
-        assert {await world.ask(f"q{i}") for i in range(4)} == {"a", "b"}

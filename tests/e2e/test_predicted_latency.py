@@ -3,10 +3,8 @@
 
 from itertools import cycle
 
-import openai
 import pytest
 
-from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
 from tests.support.config_files import picker_config
 from tests.support.prediction_server import PredictionServer
 from tests.support.waiting import until
@@ -23,6 +21,7 @@ schedulingProfiles:
 - name: default
   plugins: [{pluginRef: slo-headroom-tier-filter}, {pluginRef: latency-scorer}]
 """)
+TARGET = "x-llm-d-slo-ttft-ms"
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
 
 
@@ -35,8 +34,9 @@ def metric(world: World, name: str, *labels: str) -> float:
     return next((each.value for each in plugin.samples if (each.metric.name, each.labels) == (name, labels)), 0)
 
 
-async def served_by(world: World, prompt: str, **headers: str) -> str:
-    return await world.ask(prompt, extra_headers={name.replace("_", "-"): value for name, value in headers.items()})
+async def served_by(world: World, prompt: str, ttft_ms: int) -> str:
+    """Send a request with a target for its first token."""
+    return await world.ask(prompt, extra_headers={TARGET: str(ttft_ms)})
 
 
 @pytest.fixture
@@ -53,29 +53,11 @@ async def test_request_goes_to_the_endpoint_that_a_server_expects_to_meet_its_ta
         async with open_world(endpoints=pool_of(servers), sims=servers, config=CONFIG) as world:
             await until(lambda: metric(world, "latency_server_ready", predictor.url), "the server is ready")
             for number in range(5):
-                assert (
-                    await served_by(world, f"prompt {number}", x_llm_d_slo_ttft_ms="20000") == "c"
-                )  # the least headroom
-                assert await served_by(world, f"prompt {number}", x_llm_d_slo_ttft_ms="300") == "b"
+                assert await served_by(world, f"prompt {number}", 20000) == "c"  # the least headroom
+                assert await served_by(world, f"prompt {number}", 300) == "b"
             assert metric(world, "latency_predictions", "server") == len(predictor.calls) == 10
             await world.ask("short", stream=True)
             await until(lambda: predictor.entries, "the measured time is sent")
-
-
-async def test_sheddable_request_is_refused_where_no_endpoint_can_meet_its_target(servers, monkeypatch, tmp_path):
-    low = written(tmp_path / "objects.yaml", objective("low", -1))
-    async with PredictionServer(times=lambda _: (500.0, 5.0)).serving() as predictor:
-        monkeypatch.setenv("PREDICTION_SERVER_URL", predictor.url)
-        async with open_world(endpoints=pool_of(servers), sims=servers, config=CONFIG, objects=low) as world:
-            await until(lambda: metric(world, "latency_server_ready", predictor.url), "the server is ready")
-            for name in servers:
-                await world.occupy(name, running=1, kv_usage=0.5)
-            target = {"x-llm-d-slo-ttft-ms": "100"}
-            with pytest.raises(openai.RateLimitError, match="latency target") as caught:
-                await world.ask("p", extra_headers={OBJECTIVE: "low", **target})
-            assert caught.value.response.headers[DROPPED] == "rejected-saturated"
-            await world.ask("p", extra_headers=target)
-            await world.ask("p", extra_headers={OBJECTIVE: "low", "x-llm-d-slo-ttft-ms": "20000"})
 
 
 async def test_without_a_server_learned_rates_tell_which_endpoint_meets_a_target(simulated):
@@ -96,8 +78,8 @@ async def test_without_a_server_learned_rates_tell_which_endpoint_meets_a_target
         assert learned()
         before = routed_without_a_server(world)
         for number in range(4):  # about 2,300 tokens: 12 ms and 570 ms
-            assert await served_by(world, f"new {number} {LONG}", x_llm_d_slo_ttft_ms="300") == "fast"
+            assert await served_by(world, f"new {number} {LONG}", 300) == "fast"
             await world.settled()
-            assert await served_by(world, f"other {number} {LONG}", x_llm_d_slo_ttft_ms="60000") == "slow"
+            assert await served_by(world, f"other {number} {LONG}", 60000) == "slow"
             await world.settled()
         assert routed_without_a_server(world) == before + 8

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from tests.e2e.test_policies import OBJECTIVE, objective, written
 from tests.support.config_files import picker_config
-from tests.support.echo import listening
 from tests.support.gateways import gateway_of
+from tests.support.listening import listening
 
 CONFIG = picker_config("""
 plugins: [{type: openai-parser, parameters: {propagatePriority: true}}]

@@ -3,14 +3,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
 
-from epp.app import Picker, PickerSettings
+from epp.app import Picker
 from epp.config import load_file
 from epp.framework.headers import DESTINATION, DESTINATION_NAMESPACE, ENDPOINT_SCORES
 from epp.framework.snapshot import IN_FLIGHT, SERVED
@@ -18,9 +18,9 @@ from epp.pool.discovery import StaticDiscovery
 from epp.pool.discovery.targets import Target
 from tests.support.config_files import picker_config, replace
 from tests.support.exchanges import BODY, request_body
+from tests.support.in_process import running_picker
 from tests.support.serving import APART, Exchange, answer, exchange, first_message
-from tests.support.transports import server_settings
-from tests.support.world import until
+from tests.support.waiting import until
 
 RELOADS = 50
 FINISHED_PER_RELOAD = 40
@@ -32,33 +32,25 @@ POOL = [
     Target("b1", "10.0.0.3", 8000, labels={"group": "b", "tier": "gold"}),
     Target("b2", "10.0.0.4", 8000, labels={"group": "b", "tier": "silver"}),
 ]
-HEADER = picker_config("""
-dataLayer: {injectDefaults: false}
+
+
+def config(group: str, weight: int, picker: str) -> str:
+    return picker_config(f"""
+dataLayer: {{injectDefaults: false}}
+plugins:
+- {{type: label-selector-filter, parameters: {{matchLabels: {{group: {group}}}}}}}
+- {{type: header-label-affinity-scorer, parameters: {{headerName: x-tier, labelKey: tier}}}}
+- {picker}
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: label-selector-filter
+  - {{pluginRef: header-label-affinity-scorer, weight: {weight}}}
 """)
-A = f"""{HEADER}
-plugins:
-- {{type: label-selector-filter, parameters: {{matchLabels: {{group: a}}}}}}
-- {{type: header-label-affinity-scorer, parameters: {{headerName: x-tier, labelKey: tier}}}}
-- {{type: max-score-picker, parameters: {{maxNumOfEndpoints: 1}}}}
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: label-selector-filter
-  - {{pluginRef: header-label-affinity-scorer, weight: 1}}
-  - pluginRef: max-score-picker
-"""
-B = f"""{HEADER}
-plugins:
-- {{type: label-selector-filter, parameters: {{matchLabels: {{group: b}}}}}}
-- {{type: header-label-affinity-scorer, parameters: {{headerName: x-tier, labelKey: tier}}}}
-- {{type: random-picker, parameters: {{maxNumOfEndpoints: 2}}}}
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: label-selector-filter
-  - {{pluginRef: header-label-affinity-scorer, weight: 7}}
-  - pluginRef: random-picker
-"""
+
+
+A = config("a", 1, "{type: max-score-picker, parameters: {maxNumOfEndpoints: 1}}")
+B = config("b", 7, "{type: random-picker, parameters: {maxNumOfEndpoints: 2}}")
 
 
 @dataclass(frozen=True)
@@ -83,30 +75,14 @@ def in_effect(generation: int) -> Routed:
 
 @contextlib.asynccontextmanager
 async def picker_following(file: Path) -> AsyncIterator[Picker]:
-    picker = Picker(
-        PickerSettings(
-            server=server_settings("127.0.0.1:0"),
-            config=load_file(file),
-            watch_config=file,
-            discovery=StaticDiscovery(POOL),
-            emit_endpoint_scores=True,
-        )
-    )
-    await picker.start()
-    try:
+    followed = {"config": load_file(file), "watch_config": file, "discovery": StaticDiscovery(POOL)}
+    async with running_picker(**followed, emit_endpoint_scores=True) as picker:
         yield picker
-    finally:
-        await picker.stop(drain_seconds=0)
 
 
 async def begin(call: Exchange, number: int) -> Exchange:
     """Send the headers and half of the body."""
-    message = first_message()
-    fields = message.request_headers.headers.headers
-    fields.add(key="x-tier", raw_value=b"gold")
-    (request_id,) = [field for field in fields if field.key == "x-request-id"]
-    request_id.raw_value = f"r-{number}".encode()
-    await call.write(message)
+    await call.write(first_message(**{"x-tier": "gold", "x-request-id": f"r-{number}"}))
     await call.write(request_body(BODY[:20], end=False))
     return call
 
@@ -157,10 +133,6 @@ async def coming(newcomers: Newcomers) -> AsyncIterator[None]:
             await task
 
 
-async def answer_all(calls: Iterable[Exchange]) -> None:
-    await asyncio.gather(*map(answer, calls))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(120)  # fifty times 100 ms in which changes of the file are gathered, and 2,000 streams
 async def test_requests_under_way_survive_fifty_reloads_each_served_by_one_whole_configuration(tmp_path):
@@ -189,10 +161,10 @@ async def test_requests_under_way_survive_fifty_reloads_each_served_by_one_whole
                 finishing, waiting = waiting[:FINISHED_PER_RELOAD], waiting[FINISHED_PER_RELOAD:]
                 answers = await asyncio.gather(*map(complete, finishing))
                 assert answers == [in_effect(generation)] * FINISHED_PER_RELOAD
-                await answer_all(routed)  # routed by the configuration before
+                await asyncio.gather(*map(answer, routed))  # routed by the configuration before
                 assert FINISHED_PER_RELOAD <= in_flight() <= FINISHED_PER_RELOAD + 1  # and perhaps a newcomer
                 routed = finishing
-            await answer_all(routed)
+            await asyncio.gather(*map(answer, routed))
         assert waiting == []
         assert newcomers.count > 0
         await until(lambda: in_flight() == 0, "nothing is in flight")

@@ -15,27 +15,26 @@ from epp.lab.gateway.settings import ClusterType, GatewaySettings
 from epp.lab.sim.server import running
 from epp.routing.settings import OutlierSettings
 from tests.support.config_files import endpoints_file, picker_config, with_pool
-from tests.support.world import FAST, MODEL, World, open_world, until
+from tests.support.waiting import until
+from tests.support.world import FAST, World, open_world, question
 
-HEADER = picker_config("""
+PRICED = picker_config("""
 dataLayer: {injectDefaults: false}
-""")
-PRICED = f"""{HEADER}
 plugins:
 - type: active-request-scorer
 - type: request-attribute-reporter
   parameters:
     attributes:
-    - key: {{name: price}}
+    - key: {name: price}
       expression: usage.prompt_tokens + 2.0 * usage.completion_tokens
       condition: usage.completion_tokens > 3.0
 - type: request-attribute-reporter
   name: length
   parameters:
     attributes:
-    - key: {{namespace: com.example.usage, name: length}}
+    - key: {namespace: com.example.usage, name: length}
       expression: "usage.completion_tokens > 3.0 ? 'long' : 'short'"
-"""
+""")
 
 
 def with_access_log(settings: GatewaySettings, log: Path) -> dict:
@@ -67,16 +66,13 @@ def access_log(tmp_path, monkeypatch) -> Path:
     return log
 
 
-async def test_price_of_a_response_reaches_the_gateways_access_log(simulated, access_log):
-    sims = await simulated("a")
-    async with open_world(endpoints=sims["a"].address, sims=sims, config=PRICED) as world:
-        chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
-        whole = await world.client.chat.completions.create(**chat, max_tokens=10)
-        stream = await world.client.chat.completions.create(
-            **chat, max_tokens=20, stream=True, stream_options={"include_usage": True}
-        )
+async def test_price_of_a_response_reaches_the_gateways_access_log(sim, access_log):
+    async with open_world(endpoints=sim.address, config=PRICED) as world:
+        ask = world.client.chat.completions.create
+        whole = await ask(**question(tokens=10))
+        stream = await ask(**question(tokens=20, stream=True, stream_options={"include_usage": True}))
         streamed = [chunk async for chunk in stream][-1]
-        await world.client.chat.completions.create(**chat, max_tokens=2)  # too short for a price
+        await ask(**question(tokens=2))  # too short for a price
         await world.settled()
     usages = [whole.usage, streamed.usage]
     assert [usage.completion_tokens for usage in usages] == [10, 20]
@@ -88,21 +84,19 @@ async def test_price_of_a_response_reaches_the_gateways_access_log(simulated, ac
     ]
 
 
-VERIFIED = f"""{HEADER}
+VERIFIED = picker_config("""
+dataLayer: {injectDefaults: false}
 plugins:
 - type: header-label-affinity-scorer
-  parameters: {{headerName: x-prefer, labelKey: state}}
+  parameters: {headerName: x-prefer, labelKey: state}
 - type: max-score-picker
-  parameters: {{maxNumOfEndpoints: 2}}
+  parameters: {maxNumOfEndpoints: 2}
 - type: destination-endpoint-served-verifier
-"""
+""")
 
 
 async def served_endpoint(world: World, **headers: str) -> str:
-    raw = await world.client.chat.completions.with_raw_response.create(
-        model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=2, extra_headers=headers
-    )
-    return raw.headers["x-conformance-test-served-endpoint"]
+    return (await world.headers(extra_headers=headers))["x-conformance-test-served-endpoint"]
 
 
 async def test_response_names_the_server_that_the_gateway_reached_in_the_end(simulated, tmp_path):
@@ -126,26 +120,6 @@ async def test_response_names_the_server_that_the_gateway_reached_in_the_end(sim
             assert world.available == {"dead", "alive"}  # so the gateway was sent to the dead one first
 
 
-async def test_response_does_not_guess_where_the_gateway_says_nothing(simulated):
-    sims = await simulated("a")
-    async with open_world(endpoints=sims["a"].address, config=VERIFIED) as world:  # original-dst reports nobody
+async def test_response_does_not_guess_where_the_gateway_says_nothing(sim):
+    async with open_world(endpoints=sim.address, config=VERIFIED) as world:  # original-dst reports nobody
         assert await served_endpoint(world) == "no served metadata"
-
-
-BY_AGENT = f"""{HEADER}
-plugins: [{{type: agent-identity}}, {{type: active-request-scorer}}]
-"""
-
-
-async def test_agents_have_a_flow_of_their_own_in_the_metrics(simulated):
-    sims = await simulated("a")
-    async with open_world(endpoints=sims["a"].address, sims=sims, config=BY_AGENT) as world:
-        for headers, flow in (
-            ({}, "default-flow"),
-            ({"session-id": "agent-7"}, "agent-7"),
-            ({"session-id": "agent-7", "x-llm-d-inference-fairness-id": "team-1"}, "team-1"),
-        ):
-            await world.ask("hello", extra_headers=headers)
-            labels = {"model_name": MODEL, "target_model_name": MODEL, "priority": "0", "fairness_id": flow}
-            registry = world.gateway.picker.metrics.registry
-            assert registry.get_sample_value("llm_d_epp_request_total", labels) == 1

@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from tests.support.world import ENDLESS, MODEL, World, until
+from tests.support.waiting import until
+from tests.support.world import MODEL, World, question
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,9 +28,7 @@ async def arrived(world: World) -> int:
 
 async def test_answer_comes_back_with_usage(world: World):
     before = served(world)
-    answer = await world.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=5
-    )
+    answer = await world.client.chat.completions.create(**question(tokens=5))
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 5
     assert len(answer.choices[0].message.content.split()) == 5
@@ -38,13 +37,8 @@ async def test_answer_comes_back_with_usage(world: World):
 
 
 async def test_stream_comes_piece_by_piece_with_usage_at_the_end(world: World):
-    stream = await world.client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": "hello"}],
-        max_tokens=20,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
+    asked = question(tokens=20, stream=True, stream_options={"include_usage": True})
+    stream = await world.client.chat.completions.create(**asked)
     chunks = [chunk async for chunk in stream]
     words = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
     assert len(words) == 20
@@ -53,17 +47,12 @@ async def test_stream_comes_piece_by_piece_with_usage_at_the_end(world: World):
     await world.settled()
 
 
-async def test_legacy_completions_are_routed_too(world: World):
-    answer = await world.client.completions.create(model=MODEL, prompt="once upon a time", max_tokens=3)
-    assert answer.usage.completion_tokens == 3
-
-
 async def test_bodies_arrive_byte_for_byte_one_of_300_kilobytes_too(world: World):
     odd = (
         b'{ "messages" : [{"content":"caf\\u00e9 \xc3\xa9","role":"user"}],\n "max_tokens":1e0, "x":1.50, "model":"%s"}'
     )
     prompt = "".join(f"{i:07d} " for i in range(37_500))  # 300,000 bytes, no two blocks alike
-    large = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": 1}).encode()
+    large = json.dumps(question(prompt)).encode()
     for body in (odd % MODEL.encode(), large):
         async with world.http.post(
             f"{world.url}/v1/chat/completions", data=body, headers={"content-type": "application/json"}
@@ -96,25 +85,6 @@ async def test_long_prefix_goes_back_to_the_server_that_holds_it(world: World):
     assert all(tokens > 2000 for tokens in cached[1:])  # 9,000 bytes are 2,250 tokens of 4 bytes
 
 
-async def test_growing_conversation_stays_where_it_is(world: World):
-    messages = [{"role": "system", "content": LONG}]
-    servers = set()
-    for turn in range(4):
-        messages.append({"role": "user", "content": f"turn {turn}"})
-        raw = await world.client.chat.completions.with_raw_response.create(model=MODEL, messages=messages, max_tokens=8)
-        servers.add(raw.headers["x-sim-server"])
-        messages.append({"role": "assistant", "content": raw.parse().choices[0].message.content})
-    assert len(servers) == 1
-
-
-async def test_request_without_a_body_is_routed(world: World):
-    before = served(world)
-    models = await world.client.models.list()
-    assert [model.id for model in models.data] == [MODEL]
-    await world.settled()
-    assert served(world) == before + 1
-
-
 async def test_clients_own_destination_does_not_count(world: World):
     await world.occupy("a", waiting=9)
     await world.occupy("b", waiting=9)
@@ -123,11 +93,7 @@ async def test_clients_own_destination_does_not_count(world: World):
 
 
 async def test_client_that_hangs_up_mid_stream_frees_its_place(world: World):
-    stream = await world.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "go on"}], max_tokens=5_000, stream=True, **ENDLESS
-    )
-    async for _ in stream:
-        break
+    stream = await world.stream(5_000)
     assert sum(world.column(IN_FLIGHT).values()) == 1
     await stream.close()
     await world.settled()

@@ -8,17 +8,20 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from epp.extproc.settings import ResponseUsage
 from epp.lab.gateway.settings import Bodies, BodyMode, GatewaySettings, HeaderMode
 from epp.routing.director import Cause
 from epp.routing.settings import OutlierSettings
-from tests.support.config_files import replace
-from tests.support.stepwise import CONFIG, LAST, PIECE, REPORTS, Setup, stepwise
+from tests.support import config_files
+from tests.support.echo import CONFIG
+from tests.support.stepwise import LAST, PIECE, REPORTS, Setup, stepwise
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+STREAMED = GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.STREAMED)
 MODES = {
     "full duplex": (GatewaySettings(), ResponseUsage.AUTO),
     "buffered": (GatewaySettings(body_mode=Bodies.BUFFERED), ResponseUsage.AUTO),
@@ -27,10 +30,7 @@ MODES = {
         GatewaySettings(body_mode=Bodies.BUFFERED, response_body_mode=BodyMode.STREAMED),
         ResponseUsage.NEVER,
     ),
-    "streamed responses": (
-        GatewaySettings(request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.STREAMED),
-        ResponseUsage.AUTO,
-    ),
+    "streamed responses": (STREAMED, ResponseUsage.AUTO),
 }
 
 
@@ -54,18 +54,9 @@ async def setup(_of_mode: Setup) -> Setup:
 EXPIRES = {
     "full duplex": (GatewaySettings(), True),
     "buffered": (GatewaySettings(body_mode=Bodies.BUFFERED), True),
-    "no response headers, pieces": (
-        GatewaySettings(
-            request_body_mode=BodyMode.BUFFERED,
-            response_body_mode=BodyMode.STREAMED,
-            response_header_mode=HeaderMode.SKIP,
-        ),
-        False,
-    ),
+    "no response headers, pieces": (replace(STREAMED, response_header_mode=HeaderMode.SKIP), False),
     "nothing of responses": (
-        GatewaySettings(
-            request_body_mode=BodyMode.BUFFERED, response_body_mode=BodyMode.NONE, response_header_mode=HeaderMode.SKIP
-        ),
+        replace(STREAMED, response_body_mode=BodyMode.NONE, response_header_mode=HeaderMode.SKIP),
         False,
     ),
 }
@@ -145,16 +136,11 @@ async def test_many_streams_count_one_by_one(setup: Setup):
     assert setup.served_and_failed == (10, 0)
 
 
-async def test_failure_of_the_server(setup: Setup):
-    assert (await setup.ask(fail=500))[0] == 500
-    assert await ended(setup) == (seen(setup, Cause.NATURAL), 500)
-    assert setup.served_and_failed == (1, 1)
-
-
-async def test_refusal_of_the_server_is_no_failure(setup: Setup):
-    assert (await setup.ask(fail=404))[0] == 404
-    assert await ended(setup) == (seen(setup, Cause.NATURAL), 404)
-    assert setup.served_and_failed == (1, 0)
+@pytest.mark.parametrize(("status", "failed"), [(500, 1), (404, 0)], ids=["failure", "refusal"])
+async def test_refusal_of_the_server_is_no_failure(setup: Setup, status, failed):
+    assert (await setup.ask(fail=status))[0] == status
+    assert await ended(setup) == (seen(setup, Cause.NATURAL), status)
+    assert setup.served_and_failed == (1, failed)
 
 
 async def test_client_that_leaves(setup: Setup):
@@ -186,13 +172,13 @@ async def test_stream_under_way_while_the_configuration_changes(mode, tmp_path):
     """It needs no responses before, and reads them all after: what holds for a request is what it began with."""
     settings, usage = MODES[mode]
     file = tmp_path / "config.yaml"
-    replace(file, CONFIG)
+    config_files.replace(file, CONFIG)
     with tempfile.TemporaryDirectory() as directory:
         async with stepwise(directory, settings, usage=usage, config_file=file) as setup:
             await setup.ask()
             async with setup.asking(stream=True) as response:
                 assert await response.content.readuntil(b"\n\n") == PIECE
-                replace(file, REPORTS)
+                config_files.replace(file, REPORTS)
                 await until(lambda: setup.gateway.picker.config.generation == 2, "the new one is in effect")
                 assert setup.in_flight[0] == 1
                 status, _ = await another_answer(setup)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import aiohttp
 import grpc
-import msgspec
-import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -18,7 +16,7 @@ from epp.config import load_text
 from epp.framework import Endpoint
 from epp.lab.gateway.envoy import EnvoyProcess
 from epp.lab.gateway.local import discovery_response
-from epp.lab.gateway.settings import ClusterType, FailureMode
+from epp.lab.gateway.settings import ClusterType, FailureMode, GatewaySettings
 from epp.lab.sim.server import RunningSim
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from tests.support.commands import command
@@ -26,9 +24,11 @@ from tests.support.config_files import picker_config
 from tests.support.exchanges import BODY, request_body
 from tests.support.held_pages import CONFIG, HeldPages
 from tests.support.ports import reserved_ports
+from tests.support.serving import ANY_PORT as PICKER_ON_ANY_PORT
 from tests.support.serving import PLAIN, destination_of, exchange, first_message, served_by
 from tests.support.transports import server_settings
-from tests.support.world import ANY_PORT, MODEL, until
+from tests.support.waiting import read_until, until
+from tests.support.world import pool_of, question
 
 LONG = 150_000
 """Tokens that take much longer than any test."""
@@ -91,8 +91,7 @@ class Client:
 
     def asking(self, tokens: int, *, stream: bool = False):
         """The context of one request and its response."""
-        messages = [{"role": "user", "content": "hello"}]
-        body = {"model": MODEL, "messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": stream}
+        body = question("hello", tokens, ignore_eos=True, stream=stream)
         return self.http.post(f"{self.url}/v1/chat/completions", json=body)
 
     async def ask(self) -> tuple[int, str]:
@@ -115,8 +114,8 @@ async def gateway(sims: Mapping[str, RunningSim], port: int, tmp_path) -> AsyncI
     """Envoy in front of a picker on that port; what is under way goes on without it."""
     eds_file = tmp_path / "endpoints.json"
     eds_file.write_bytes(discovery_response([Endpoint(name, sim.host, sim.port) for name, sim in sims.items()]))
-    settings = msgspec.structs.replace(
-        ANY_PORT,
+    settings = GatewaySettings(
+        listen_port=0,
         picker_address=f"127.0.0.1:{port}",
         cluster_type=ClusterType.OVERRIDE_HOST,
         failure_mode=FailureMode.FAIL_OPEN,
@@ -131,16 +130,8 @@ async def test_tf_15_after_a_restart_a_full_server_is_avoided_until_its_old_requ
     config = tmp_path / "config.yaml"
     config.write_text(ROOM_FOR_TWO)
     with reserved_ports(1) as (port,):
-        flags = (
-            "serve",
-            f"--endpoints={','.join(f'{name}={sim.address}' for name, sim in sims.items())}",
-            f"--config-file={config}",
-            f"--grpc-port={port}",
-            "--grpc-health-port=0",
-            "--metrics-port=0",
-            "--health-checking",
-            PLAIN,
-        )
+        where = (f"--endpoints={pool_of(sims)}", *PICKER_ON_ANY_PORT, f"--grpc-port={port}")
+        flags = ("serve", f"--config-file={config}", *where, "--health-checking", PLAIN)
         async with gateway(sims, port, tmp_path) as client:
             async with command(*flags) as picker:
                 await served_by(picker)
@@ -167,11 +158,9 @@ async def test_tf_15_after_a_restart_a_full_server_is_avoided_until_its_old_requ
                 for stream in old["a"]:
                     assert await stream.content.readline()  # they still go on
                     stream.close()
-
-                async def none_inherited() -> bool:
-                    return (await served.health_page())[1]["inherited_requests"] == 0
-
-                await until(none_inherited, "the old requests have ended")
+                await read_until(
+                    served.health_page, lambda page: not page[1]["inherited_requests"], "the old requests have ended"
+                )
                 assert [await client.ask() for _ in range(2)] == [(200, "a")] * 2
                 for stream in new:
                     stream.close()
@@ -180,15 +169,3 @@ async def test_tf_15_after_a_restart_a_full_server_is_avoided_until_its_old_requ
 async def answered(client: Client) -> bool:
     status, server = await client.ask()
     return status == 200 and bool(server)
-
-
-@pytest.mark.parametrize("ttl", ["0", "1h"])
-async def test_tf_8_time_to_live_of_reservations_is_a_flag(simulated, ttl):
-    sims = await simulated("a")
-    async with command(
-        "serve", f"--endpoints={sims['a'].address}", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", PLAIN,
-        f"--reservation-ttl={ttl}",
-    ) as picker:  # fmt: skip
-        served = await served_by(picker)
-        async with served.channel() as channel:
-            assert await destination_of(channel) == sims["a"].address

@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +13,14 @@ from aiohttp import web
 from epp.app import PickerSettings
 from epp.config import load_text
 from epp.framework.snapshot import IN_FLIGHT, SERVED
-from epp.lab.gateway.envoy import find_envoy
 from epp.lab.gateway.local import LocalGateway, local_gateway
 from epp.lab.gateway.settings import GatewaySettings
 from epp.pool.discovery import StaticDiscovery, parse_targets
 from epp.routing.director import Cause
 from epp.runtime.addresses import parse_host_port
 from tests.support.config_files import picker_config
-from tests.support.echo import listening
+from tests.support.listening import listening
+from tests.support.own_envoy import own_envoy
 from tests.support.ports import reserved_ports
 from tests.support.stepwise import Endings
 from tests.support.transports import server_settings
@@ -104,28 +103,6 @@ class Setup:
 
 
 @contextlib.asynccontextmanager
-async def edge(port: int, gateway: str, directory: Path, patience: str, *, hedged: bool) -> AsyncIterator[None]:
-    config = directory / "edge.json"
-    config.write_text(json.dumps(edge_config(port, gateway, patience, hedged=hedged)))
-    arguments = ("-c", str(config), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
-    envoy = await asyncio.create_subprocess_exec(find_envoy(), *arguments, stderr=asyncio.subprocess.DEVNULL)
-    try:
-
-        async def listens() -> bool:
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                return True
-            return False
-
-        await until(listens, "the edge listens")
-        yield
-    finally:
-        envoy.kill()
-        await envoy.wait()
-
-
-@contextlib.asynccontextmanager
 async def behind_an_edge(directory: Path, patience: str, *, hedged: bool = False) -> AsyncIterator[Setup]:
     """Two servers behind a gateway behind a gateway."""
     async with contextlib.AsyncExitStack() as stack:
@@ -141,7 +118,8 @@ async def behind_an_edge(directory: Path, patience: str, *, hedged: bool = False
         )
         gateway = await stack.enter_async_context(local_gateway(settings, GatewaySettings(listen_port=0)))
         (port,) = stack.enter_context(reserved_ports(1))
-        await stack.enter_async_context(edge(port, str(gateway.envoy.address), directory, patience, hedged=hedged))
+        edge = edge_config(port, str(gateway.envoy.address), patience, hedged=hedged)
+        await stack.enter_async_context(own_envoy(edge, directory, port))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         yield Setup(servers, gateway, endings, f"http://127.0.0.1:{port}", http)
 

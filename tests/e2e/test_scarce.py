@@ -22,7 +22,8 @@ from tests.support.config_files import endpoints_file, picker_config, with_pool
 from tests.support.exchanges import request_body
 from tests.support.serving import PLAIN, Exchange, destination_of, exchange, first_message, serving
 from tests.support.transports import over_asyncio
-from tests.support.world import MODEL, until
+from tests.support.waiting import until
+from tests.support.world import question
 
 CONFIG = picker_config("""
 plugins: [{type: queue-scorer}]
@@ -43,11 +44,12 @@ def small_disk(directory: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", directory], check=True)  # noqa: S607  the same
 
 
+START = ("gateway", "--endpoints=127.0.0.1:9", "--listen=127.0.0.1:0")
+
+
 async def test_gateway_on_a_full_disk_ends_with_what_could_not_be_written(tmp_path):
     with small_disk(tmp_path, "4k"):  # room for a directory, not for Envoy's configuration
-        async with command(
-            "gateway", "--endpoints=127.0.0.1:9", "--listen=127.0.0.1:0", TMPDIR=str(tmp_path)
-        ) as gateway:
+        async with command(*START, TMPDIR=str(tmp_path)) as gateway:
             assert await gateway.end() == 1
             assert gateway.error.startswith(f"error: cannot write {tmp_path}/epp-envoy-")
             assert gateway.error.endswith(
@@ -58,8 +60,7 @@ async def test_gateway_on_a_full_disk_ends_with_what_could_not_be_written(tmp_pa
 
 @pytest.mark.parametrize(("blocks", "what"), [(0, "a temporary directory"), (1, "envoy.json")])
 async def test_gateway_that_may_not_write_files_ends_with_what_it_could_not_write(tmp_path, blocks, what):
-    flags = ("gateway", "--endpoints=127.0.0.1:9", "--listen=127.0.0.1:0")
-    async with command(*flags, ulimit=f"-f {blocks}", TMPDIR=str(tmp_path)) as gateway:
+    async with command(*START, ulimit=f"-f {blocks}", TMPDIR=str(tmp_path)) as gateway:
         assert await gateway.end() == 1
         assert "error: cannot write " in gateway.error
         assert what in gateway.error
@@ -81,14 +82,10 @@ async def test_gateway_whose_disk_fills_up_serves_on_and_writes_when_there_is_ro
     async with command(*GATEWAY, *flags, ulimit="-f 40") as gateway, aiohttp.ClientSession() as client:
         url = json.loads(await gateway.says('"msg":"Envoy ready"'))["address"]
 
-        async def answers() -> int:
-            body = {"model": MODEL, "prompt": "Hello", "max_tokens": 1}
-            async with client.post(f"http://{url}/v1/completions", json=body) as answer:
-                await answer.read()
-                return answer.status
-
         async def serves() -> bool:
-            return await answers() == 200
+            async with client.post(f"http://{url}/v1/chat/completions", json=question()) as answer:
+                await answer.read()
+                return answer.status == 200
 
         assert await serves()
 

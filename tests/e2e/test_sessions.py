@@ -2,12 +2,12 @@
 """A session stays with the server that served it first, however busy that is, for as long as it is there."""
 
 import base64
-import os
-import signal
 
-from epp.lab.demo.servers import ServerSpec, model_servers
+import pytest
+
 from tests.support.config_files import endpoints_file, picker_config, with_pool
-from tests.support.world import MODEL, World, open_world, pool_of, until
+from tests.support.waiting import until
+from tests.support.world import World, open_world, pool_of
 
 AFFINITY = "x-session-token"
 SESSION = "x-session-id"
@@ -31,10 +31,8 @@ BY_COOKIE = BY_SESSION.replace(
 
 async def ask(world: World, prompt: str, headers: dict[str, str] | None = None) -> tuple[str, str | None]:
     """Return who answered, and the token that the response carries, if any."""
-    raw = await world.client.chat.completions.with_raw_response.create(
-        model=MODEL, messages=[{"role": "user", "content": prompt}], max_tokens=2, extra_headers=headers
-    )
-    return raw.headers["x-sim-server"], raw.headers.get(AFFINITY)
+    answered = await world.headers(prompt, extra_headers=headers)
+    return answered["x-sim-server"], answered.get(AFFINITY)
 
 
 async def burden(world: World, server: str) -> None:
@@ -59,42 +57,28 @@ async def test_token_of_a_response_leads_back_to_its_server(simulated):
         assert (await ask(world, "not a token", {AFFINITY: "#"}))[0] != home
 
 
-async def test_token_of_a_dead_server_is_exchanged_for_one_of_a_living(simulated):
-    sims = await simulated("steady")
-    async with model_servers([ServerSpec("h100")], MODEL) as (doomed,):
-        pool = pool_of(sims) + f",doomed={doomed.address}"
-        async with open_world(endpoints=pool, sims=sims, config=BY_TOKEN) as world:
-            await world.scraped()
-            of_doomed = base64.b64encode(b"default/doomed").decode()
-            assert await ask(world, "home", {AFFINITY: of_doomed}) == ("h100", of_doomed)
-
-            os.kill(doomed.pid, signal.SIGKILL)
-            await until(lambda: world.available == {"steady"}, "the dead server is no candidate")
-
-            server, token = await ask(world, "homeless", {AFFINITY: of_doomed})
-            assert (server, token) == ("steady", base64.b64encode(b"default/steady").decode())
-
-
-async def test_session_that_the_client_names_stays_where_it_was_placed(simulated):
+@pytest.mark.parametrize(
+    ("config", "turns", "others"),
+    [
+        (BY_ID, [{SESSION: "s-1"}, {SESSION: "s-1"}], [{SESSION: "s-2"}]),
+        (
+            BY_COOKIE,
+            [{"cookie": "theme=dark; chat=s-1"}, {"cookie": "chat=s-1; theme=light"}],
+            [{"cookie": "chat=s-2"}, {SESSION: "s-1"}],
+        ),
+    ],
+    ids=["header", "cookie"],
+)
+async def test_session_that_the_client_names_stays_where_it_was_placed(simulated, config, turns, others):
     sims = await simulated("a", "b", "c")
-    async with open_world(endpoints=pool_of(sims), sims=sims, config=BY_ID) as world:
+    async with open_world(endpoints=pool_of(sims), sims=sims, config=config) as world:
         await world.scraped()
-        home, token = await ask(world, "first", {SESSION: "s-1"})
+        home, token = await ask(world, "first", turns[0])
         assert token is None
         await burden(world, home)
-        assert {(await ask(world, f"turn {i}", {SESSION: "s-1"}))[0] for i in range(5)} == {home}
-        assert (await ask(world, "another session", {SESSION: "s-2"}))[0] != home
-
-
-async def test_session_may_be_named_by_a_cookie(simulated):
-    sims = await simulated("a", "b", "c")
-    async with open_world(endpoints=pool_of(sims), sims=sims, config=BY_COOKIE) as world:
-        await world.scraped()
-        home, _ = await ask(world, "first", {"cookie": "theme=dark; chat=s-1"})
-        await burden(world, home)
-        assert {(await ask(world, f"turn {i}", {"cookie": "chat=s-1; theme=light"}))[0] for i in range(5)} == {home}
-        assert (await ask(world, "another chat", {"cookie": "chat=s-2"}))[0] != home
-        assert (await ask(world, "not a cookie", {SESSION: "s-1"}))[0] != home
+        assert {(await ask(world, f"turn {i}", turns[1]))[0] for i in range(5)} == {home}
+        for headers in others:
+            assert (await ask(world, "another session", headers))[0] != home
 
 
 async def test_session_is_placed_anew_when_its_server_leaves_and_stays_there(simulated, tmp_path):

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from epp.framework import ConfigurationError
-from tests.support.config_files import endpoints_file, replace
-from tests.support.world import World, open_world, until
+from tests.support.config_files import endpoints_file, picker_config, replace
+from tests.support.waiting import until
+from tests.support.world import World, open_world
 
 
 def config(*sources: tuple[str, Path]) -> str:
@@ -19,13 +20,8 @@ def config(*sources: tuple[str, Path]) -> str:
         for name, path in sources
     ]
     listed = [{"pluginRef": f"file-{name}", "name": name} for name, _ in sources]
-    content = {
-        "apiVersion": "llm-d.ai/v1",
-        "kind": "EndpointPickerConfig",
-        "plugins": [*plugins, {"type": "active-request-scorer"}],
-        "dataLayer": {"discovery": {"endpoints": listed}},
-    }
-    return yaml.safe_dump(content)
+    plugins.append({"type": "active-request-scorer"})
+    return picker_config(yaml.safe_dump({"plugins": plugins, "dataLayer": {"discovery": {"endpoints": listed}}}))
 
 
 async def served(world: World) -> set[str]:
@@ -85,16 +81,14 @@ async def test_ocm_14_sources_change_with_the_configuration_and_those_that_stay_
 
 async def test_ocm_14_endpoints_of_flags_are_one_source_or_none_is_started(sims, tmp_path):
     remote = endpoints_file(tmp_path / "remote.yaml", b=(sims["b"].address, {}))
-    text = config(("remote", remote))
-    content = yaml.safe_load(text)
+    content = yaml.safe_load(config(("remote", remote)))
     content["plugins"].append({"type": "pool-discovery"})
     content["dataLayer"]["discovery"]["endpoints"].append({"pluginRef": "pool-discovery", "name": "flags"})
     text = yaml.safe_dump(content)
     async with open_world(config=text, endpoints=f"a={sims['a'].address}", sims=sims) as world:
         assert await served(world) == {"a", "b"}
         assert {name: each["endpoints"] for name, each in states(world).items()} == {"remote": 1, "flags": 1}
-    with pytest.raises(
-        ConfigurationError, match="pool-discovery stands for the endpoints that flags name, and none does"
-    ):
+    missing = "pool-discovery stands for the endpoints that flags name, and none does"
+    with pytest.raises(ConfigurationError, match=missing):
         async with open_world(config=text, sims=sims):
             pass

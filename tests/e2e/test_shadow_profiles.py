@@ -7,10 +7,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.commands import Command, command
 from tests.support.config_files import picker_config
-from tests.support.serving import health_on, metrics_on
-from tests.support.world import MODEL, pool_of, until
+from tests.support.gateways import Gateway, gateway_of
+from tests.support.waiting import read_until, until
+from tests.support.world import MODEL, pool_of
 
 BROKEN = """
 import time
@@ -39,66 +39,44 @@ schedulingProfiles:
 """)
 
 
-FAULTS = ("time.sleep(0.2)", "raise SystemExit")
-
-
 def config(directory: Path, scorer: str, more: str = "") -> Path:
     path = directory / "shadow.yaml"
     path.write_text(CONFIG.format(shadows="tryout", scorer=scorer, more=more))
     return path
 
 
-async def url_of(gateway: Command) -> str:
-    return (await gateway.says("listening on")).split()[2]
-
-
-async def ask(http: aiohttp.ClientSession, url: str, request_id: str) -> int:
+async def ask(gateway: Gateway, request_id: str) -> int:
     body = {"model": MODEL, "prompt": "hello", "max_tokens": 1}
-    async with http.post(f"{url}/v1/completions", json=body, headers={"x-request-id": request_id}) as answer:
-        await answer.read()
-        return answer.status
-
-
-async def runs_on(port: int) -> dict[str, float]:
-    """Return the runs by outcome."""
-    found = (await metrics_on(port)).get("llm_d_epp_shadow_runs_total", {})
-    return {next(one[8:] for one in labels if one.startswith("outcome=")): value for labels, value in found.items()}
+    return (await gateway.post("/v1/completions", body, **{"x-request-id": request_id})).status
 
 
 async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_path):
-    sims = await simulated("a", "b")
-    endpoints = pool_of(sims)
-    path = config(tmp_path, "active-request-scorer")
-    flags = ("--listen=127.0.0.1:0", "--endpoints", endpoints, "--metrics-port=0", "--admin-port=0", "-v=1")
+    endpoints = pool_of(await simulated("a", "b"))
     lines = tmp_path / "decisions.jsonl"
-    recording = ("--decision-sample-rate=1", f"--decision-file={lines}")
-    async with (
-        command("gateway", *flags, f"--config-file={path}", *recording) as gateway,
-        aiohttp.ClientSession() as http,
-    ):
-        url = await url_of(gateway)
-        ready = json.loads(await gateway.says('"msg":"ready"'))
-        metrics = int(ready["metrics"].rpartition(":")[2])
+    recording = ("--admin-port=0", "--decision-sample-rate=1", f"--decision-file={lines}")
+    flags = (f"--endpoints={endpoints}", f"--config-file={config(tmp_path, 'active-request-scorer')}", *recording)
+    async with gateway_of(*flags) as gateway, aiohttp.ClientSession() as http:
+        admin = (await gateway.process.ready())["admin"]
         for number in range(20):
-            assert await ask(http, url, f"r{number}") == 200
+            assert await ask(gateway, f"r{number}") == 200
+        await read_until(
+            lambda: gateway.total("shadow_runs_total"), lambda total: total == 20, "every request has had its shadow"
+        )
 
-        async def all_ran() -> bool:
-            return sum((await runs_on(metrics)).values()) == 20
+        async def records() -> list[dict]:  # which are built after the runs, in a share of the loop's time
+            async with http.get(f"http://{admin}/api/decisions?limit=100") as found:
+                return (await found.json())["decisions"]
 
-        await until(all_ran, "every request has had its shadow")
-        records: list[dict] = []
-
-        async def all_recorded() -> bool:  # records are built after the runs, in a share of the loop's time
-            async with http.get(f"http://{ready['admin']}/api/decisions?limit=100") as found:
-                records[:] = (await found.json())["decisions"]
-            return all("shadows" in record for record in records)
-
-        await until(all_recorded, "every record has the run of its shadow")
-        shadows = [shadow for record in records for shadow in record["shadows"]]
-        assert len(shadows) == len(records) == 20
+        found = await read_until(
+            records,
+            lambda found: all("shadows" in record for record in found),
+            "every record has the run of its shadow",
+        )
+        shadows = [shadow for record in found for shadow in record["shadows"]]
+        assert len(shadows) == len(found) == 20
         assert {shadow["profile"] for shadow in shadows} == {"tryout"}
         agreeing = sum(shadow.get("agrees", False) for shadow in shadows)
-        assert agreeing == (await runs_on(metrics))["agrees"]
+        assert agreeing == await gateway.total("shadow_runs_total", "outcome=agrees")
         assert 0 < agreeing < 20  # a random pick among two
 
         def written() -> list[dict]:
@@ -108,31 +86,20 @@ async def test_gie_9_agreement_shows_on_metrics_and_in_records(simulated, tmp_pa
         assert sum(shadow.get("agrees", False) for (shadow,) in written()) == agreeing
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-async def test_gie_9_shadow_that_is_slow_or_raises_stops_no_request(simulated, tmp_path, fault):
-    sims = await simulated("a")
+@pytest.mark.parametrize(
+    ("fault", "outcome", "least"), [("time.sleep(0.2)", "timeout", 5), ("raise SystemExit", "failed", 10)]
+)
+async def test_gie_9_shadow_that_is_slow_or_raises_stops_no_request(sim, tmp_path, fault, outcome, least):
     (tmp_path / "broken.py").write_text(BROKEN.format(fault=fault))
     path = config(tmp_path, "broken", '- {type: "broken:Broken", name: broken}')
-    flags = ("--listen=127.0.0.1:0", "--endpoints", f"a={sims['a'].address}", "--metrics-port=0", "-v=1")
-    async with (
-        command(
-            "gateway", *flags, f"--config-file={path}", "--allow-plugin-modules=broken", PYTHONPATH=str(tmp_path)
-        ) as gateway,
-        aiohttp.ClientSession() as http,
-    ):
-        url = await url_of(gateway)
-        port = int(json.loads(await gateway.says('"msg":"ready"'))["metrics"].rpartition(":")[2])
+    flags = (f"--endpoints=a={sim.address}", f"--config-file={path}", "--allow-plugin-modules=broken")
+    async with gateway_of(*flags, PYTHONPATH=str(tmp_path)) as gateway:
         for number in range(10):
-            assert await ask(http, url, f"r{number}") == 200
-        slow = not fault.startswith("raise")
-        outcome, least = ("timeout", 5) if slow else ("failed", 10)
-
-        async def all_ran() -> bool:
-            return (await runs_on(port))[outcome] >= least
-
-        await until(all_ran, "shadows have run")
-        assert await ask(http, url, "last") == 200
-        _, shown = await health_on(port)
+            assert await ask(gateway, f"r{number}") == 200
+        of_outcome = ("shadow_runs_total", f"outcome={outcome}")
+        await read_until(lambda: gateway.total(*of_outcome), lambda total: total >= least, "shadows have run")
+        assert await ask(gateway, "last") == 200
+        _, shown = await gateway.health()
         assert shown["ready"]
-        assert bool(shown.get("shadow_profiles_disabled")) == slow
-        assert not slow or "shadow profile disabled" in str(gateway)
+        assert bool(shown.get("shadow_profiles_disabled")) == (outcome == "timeout")
+        assert outcome != "timeout" or "shadow profile disabled" in str(gateway.process)

@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from tests.support.config_files import picker_config
-from tests.support.gateways import Gateway, gateway_of
-from tests.support.waiting import until
+from tests.support.gateways import gateway_of
 
 CONFIG = picker_config("""
 plugins: [{{type: {scorer}}}]
@@ -23,10 +22,6 @@ def _hangups_are_not_ignored():
     signal.signal(signal.SIGHUP, before)
 
 
-async def generation(gateway: Gateway) -> float:
-    return (await gateway.config_metrics())["generation"]
-
-
 async def test_sighup_reloads_the_configuration_and_a_bad_one_is_refused(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(scorer="queue-scorer"))
@@ -35,19 +30,11 @@ async def test_sighup_reloads_the_configuration_and_a_bad_one_is_refused(tmp_pat
         config.write_text(CONFIG.format(scorer="running-requests-size-scorer"))
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             os.kill(gateway.process.pid, number)
-        assert await generation(gateway) == 1
+        assert await gateway.total("config_generation") == 1
         os.kill(gateway.process.pid, signal.SIGHUP)
-
-        async def applied() -> bool:
-            return await generation(gateway) == 2
-
-        await until(applied, "the new version is in effect")
+        await gateway.shows(lambda health: health["config"]["generation"] == 2, "the new version is in effect")
         config.write_text(CONFIG.format(scorer="no-such-scorer"))
         os.kill(gateway.process.pid, signal.SIGHUP)
-
-        async def refused() -> bool:
-            return "no-such-scorer" in str((await gateway.health())[1]["config"]["refused"])
-
-        await until(refused, "the health page shows the refusal")
-        assert await generation(gateway) == 2
+        await gateway.shows(lambda health: "no-such-scorer" in str(health["config"]["refused"]), "it is refused")
+        assert await gateway.total("config_generation") == 2
         assert gateway.process.running

@@ -2,9 +2,8 @@
 """Clients with API keys, behind a real Envoy: who waits, who is refused, and that no key is ever shown."""
 
 import contextlib
-import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -12,18 +11,16 @@ import pytest
 import yaml
 
 from epp.lab.sim.server import RunningSim
-from tests.e2e.test_flow_control import FLOW, SECONDS, Front, taken
+from tests.e2e.test_flow_control import FLOW, SECONDS, Front, front_of
 from tests.e2e.test_policies import DROPPED, OBJECTIVE, objective, written
-from tests.support.config_files import ConfigMap, replace
-from tests.support.gateways import Gateway, gateway_of
-from tests.support.world import MODEL, until
+from tests.support.config_files import ConfigMap, picker_config, replace
+from tests.support.gateways import Gateway
+from tests.support.tenants import sha256
+from tests.support.waiting import read_until
+from tests.support.world import question
 
 LOW, HIGH, OTHER = "sk-of-low-5d1a", "sk-of-high-77e0", "sk-of-nobody-9c42"
 KEYS = (LOW, HIGH, OTHER)
-
-
-def sha256(key: str) -> str:
-    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -41,32 +38,25 @@ class Setting:
         self.file = directory / "mounted" / "keys.yaml"
         self.secret = ConfigMap(directory / "mounted", keys=f"{LOW}: low-team\n{sha256(HIGH)}: high-team\n")
 
-    def configure(self, *plugins: dict, flow_control: dict | None = None, **parameters: object) -> None:
+    def configure(self, **parameters: object) -> None:
         tenants = [{"name": "low-team", "qos": "low"}, {"name": "high-team", "qos": "high", "highestPriority": 50}]
         given = {"tenants": tenants, "apiKeyFile": str(self.file), **parameters}
         content = {
-            "apiVersion": "llm-d.ai/v1alpha1",
-            "kind": "EndpointPickerConfig",
-            "plugins": [{"type": "queue-scorer"}, {"type": "tenants", "parameters": given}, *plugins],
+            "plugins": [{"type": "queue-scorer"}, {"type": "tenants", "parameters": given}],
             "schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
-            **({} if flow_control is None else {"featureGates": ["flowControl"], "flowControl": flow_control}),
         }
-        replace(self._config, yaml.safe_dump(content))
+        replace(self._config, picker_config(yaml.safe_dump(content)))
 
     @contextlib.asynccontextmanager
     async def front(self, *more: str) -> AsyncIterator[Front]:
         """Run a gateway; at the end, check that it has shown no key, whatever it was asked."""
         flags = (f"--config-file={self._config}", f"--objects={self._objects}", f"--endpoints=a={self.sim.address}")
-        timeout = aiohttp.ClientTimeout(total=2 * SECONDS)
-        async with gateway_of(*flags, *more) as gateway, aiohttp.ClientSession(timeout=timeout) as http:
-            front = Front(gateway, http)
-            try:
-                yield front
-            finally:
-                await front.end()
-            shown = str(gateway.process)
+        async with front_of(*flags, *more) as front:
+            yield front
+            shown = str(front.gateway.process)
             for page in ("metrics", "healthz", "debug/endpoints"):
-                async with http.get(f"http://127.0.0.1:{gateway.metrics_port}/{page}") as response:
+                url = f"http://127.0.0.1:{front.gateway.metrics_port}/{page}"
+                async with aiohttp.ClientSession() as http, http.get(url) as response:
                     shown += await response.text()
             assert "llm_d_epp_tenant_requests_total" in shown
             assert not [key for key in KEYS if key in shown]
@@ -82,17 +72,17 @@ class Setting:
         url = f"http://{self.sim.address}/sim/occupy"
         async with aiohttp.ClientSession() as http, http.post(url, json={"waiting": waiting}) as response:
             assert response.status == 200
-
-        async def known() -> bool:
-            samples = (await front.gateway.metrics()).get("llm_d_epp_average_queue_size", {})
-            return max(samples.values(), default=0) >= waiting
-
-        await until(known, "the picker knows of the queue", seconds=SECONDS)
+        await read_until(
+            lambda: front.gateway.total("average_queue_size"),
+            lambda size: size >= waiting,
+            "the picker knows of the queue",
+            SECONDS,
+        )
 
 
 @pytest.fixture
-async def setting(simulated: Callable, tmp_path: Path) -> Setting:
-    setting = Setting(tmp_path, (await simulated("a"))["a"])
+def setting(sim: RunningSim, tmp_path: Path) -> Setting:
+    setting = Setting(tmp_path, sim)
     setting.configure()
     return setting
 
@@ -146,19 +136,14 @@ async def test_unknown_key_is_refused_in_the_words_of_the_api_where_the_operator
     setting.configure(unknown="Refuse", removeApiKey=True)
     async with setting.front("-v=5") as front, aiohttp.ClientSession() as http:
         status, _, body = await front.ask("unknown", **bearer(OTHER))
-        assert (status, body["error"]["type"], body["error"]["code"]) == (
-            401,
-            "authentication_error",
-            "invalid_api_key",
-        )
+        assert status == 401
+        assert (body["error"]["type"], body["error"]["code"]) == ("authentication_error", "invalid_api_key")
         assert body["error"]["message"] == "the API key of this request is not known here: send a valid one"
         status, _, body = await front.ask("none", **{FLOW: "high-team"})
         assert (status, body["error"]["code"]) == (401, "invalid_api_key")
         assert "send the header 'authorization' with 'Bearer' and the key" in body["error"]["message"]
-        question = {"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": "hello"}]}
-        url = f"{front.gateway.url}/v1/messages"
-        async with http.post(url, json=question, headers={"x-api-key": OTHER}) as response:
-            assert (response.status, (await response.json())["error"]["type"]) == (401, "authentication_error")
+        response = await front.gateway.post("/v1/messages", question(), **{"x-api-key": OTHER})
+        assert (response.status, (await response.json())["error"]["type"]) == (401, "authentication_error")
         async with http.get(f"{front.gateway.url}/v1/models") as response:
             assert response.status == 401
         assert await setting.served() == []
@@ -168,32 +153,6 @@ async def test_unknown_key_is_refused_in_the_words_of_the_api_where_the_operator
         assert not [headers for headers in await setting.served() if {"authorization", "api-key"} & headers.keys()]
         samples = await front.gateway.metrics()
         assert list(samples["llm_d_epp_tenant_unknown_api_keys_total"].values()) == [2]
-
-
-async def test_low_waits_while_high_passes_it(setting):
-    detector = {"type": "concurrency-detector", "parameters": {"maxConcurrency": 1}}
-    setting.configure(
-        detector,
-        flow_control={
-            "saturationDetector": {"pluginRef": "concurrency-detector"},
-            "defaultRequestTTL": "10m",
-            "noEndpointRequestTTL": "10m",
-        },
-    )
-    async with setting.front() as front:
-        async with taken(front):
-            low = front.ask("low", **bearer(LOW), **{FLOW: "high-team"})
-            await front.waiting(1)
-            high = front.ask("high", **bearer(HIGH))
-            await front.waiting(2)
-            sizes = (await front.gateway.metrics())["llm_d_epp_flow_control_queue_size"]
-            queued = [dict(label.split("=", 1) for label in labels) for labels, size in sizes.items() if size]
-            assert {(each["fairness_id"], each["priority"]) for each in queued} == {
-                ("low-team", "-1"),
-                ("high-team", "10"),
-            }
-        assert [(await each)[0] for each in (low, high)] == [200, 200]
-        assert [headers["x-request-id"] for headers in await setting.served()] == ["holder", "high", "low"]
 
 
 async def test_keys_of_a_mounted_secret_are_swapped_under_use_and_a_broken_version_changes_nothing(setting):
@@ -209,10 +168,8 @@ async def test_keys_of_a_mounted_secret_are_swapped_under_use_and_a_broken_versi
             return (await front.line(name))["priority"] if status == 200 else None
 
         async def becomes(key: str, expected: int | None) -> None:
-            async def is_so() -> bool:
-                return await priority(key) == expected
-
-            await until(is_so, f"the priority is {expected}", seconds=SECONDS)
+            what = f"the priority is {expected}"
+            await read_until(lambda: priority(key), lambda found: found == expected, what, SECONDS)
 
         assert (await priority(LOW), await priority(HIGH), await priority(OTHER)) == (-1, 10, None)
         setting.secret.update(keys=json.dumps({LOW: "high-team", OTHER: "low-team"}))
@@ -220,12 +177,7 @@ async def test_keys_of_a_mounted_secret_are_swapped_under_use_and_a_broken_versi
         assert (await priority(HIGH), await priority(OTHER)) == (None, -1)
 
         setting.secret.update(keys=f"{HIGH}: [\n")
-
-        async def reported() -> list[dict]:
-            return (await front.gateway.health())[1]["not_in_effect"]
-
-        await until(reported, "the file is reported", seconds=SECONDS)
-        (problem,) = await reported()
+        (problem,) = await front.gateway.not_in_effect(1)
         assert (problem["plugin"], problem["file"], problem["kept"]) == ("tenants", str(setting.file), 2)
         assert problem["reason"].startswith("neither YAML nor JSON at line 2, column ")
         assert (await priority(LOW), await priority(HIGH)) == (10, None)
@@ -235,4 +187,4 @@ async def test_keys_of_a_mounted_secret_are_swapped_under_use_and_a_broken_versi
         setting.secret.update(keys=f"{HIGH}: high-team\n")
         await becomes(HIGH, 10)
         assert await priority(LOW) is None
-        assert await reported() == []
+        assert await front.gateway.not_in_effect(0) == []

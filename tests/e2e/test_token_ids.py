@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chats in text that go where their blocks are: KV events of two servers, a real Envoy, and a render server."""
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 
-import msgspec
-
-from epp.config.load import sample_texts
-from epp.lab.sim.server import running
-from tests.support.kv_publisher import Publisher, stored
-from tests.support.ports import reserved_ports
+from tests.e2e.test_kv_events import publishing
+from tests.support.kv_publisher import stored
 from tests.support.render_server import ids, render_server
 from tests.support.uds_tokenizer import uds_tokenizer
 from tests.support.waiting import until
-from tests.support.world import FAST, MODEL, open_world
+from tests.support.world import MODEL
 
 FIRST = "a question that is longer than two blocks"
 TURNS = [("user", FIRST), ("assistant", "an answer"), ("user", "more")]
@@ -42,9 +38,8 @@ class Rendering:
         """Return the server that answers a chat while none has load."""
         await self.world.settled()
         await self.world.scraped()
-        raw = await self.world.client.chat.completions.with_raw_response.create(
-            model=MODEL, messages=messages, max_tokens=1
-        )
+        create = self.world.client.chat.completions.with_raw_response.create
+        raw = await create(model=MODEL, messages=messages, max_tokens=1)
         return raw.headers["x-sim-server"]
 
     @property
@@ -55,25 +50,11 @@ class Rendering:
 
 @asynccontextmanager
 async def rendering(budget: str, method: str = ""):
-    async with AsyncExitStack() as stack:
-        (port,) = stack.enter_context(reserved_ports(1))
-        first = Publisher("tcp://127.0.0.1:*", model=MODEL)
-        publishers = {"a": first, "b": Publisher(f"tcp://127.0.0.2:{first.port}", model=MODEL)}
-        sims = {}
-        for number, name in enumerate(publishers, 1):
-            stack.callback(publishers[name].close)
-            profile = msgspec.structs.replace(FAST, name=name)
-            sims[name] = await stack.enter_async_context(running(profile, f"127.0.0.{number}", port))
-        render = await stack.enter_async_context(render_server())
+    async with render_server() as render:
         method = method or f"vllm: {{url: '{render.url}'}}"
-        producer = f"{{modelName: base, {method}, budget: {budget}}}"
-        config = sample_texts()["precise-prefix"].replace("5557", str(first.port))
-        config = config.replace("plugins:\n", f"plugins:\n- {{type: token-producer, parameters: {producer}}}\n", 1)
-        endpoints = ",".join(f"{name}={sim.address}" for name, sim in sims.items())
-        world = await stack.enter_async_context(open_world(endpoints=endpoints, sims=sims, config=config))
-        for each in publishers.values():
-            await each.subscribed()
-        yield Rendering(world, publishers, render)
+        parameters = f"{{modelName: base, {method}, budget: {budget}}}"
+        async with publishing(f"- {{type: token-producer, parameters: {parameters}}}\n") as (world, publishers):
+            yield Rendering(world, publishers, render)
 
 
 async def test_next_turn_of_a_chat_goes_where_its_blocks_are():
@@ -104,25 +85,3 @@ async def test_chat_goes_where_its_blocks_are_by_the_ids_of_a_tokenizer_service(
             await until(lambda: service.loaded and fetches._is_open, "the tokenizer is loaded")  # noqa: SLF001
             assert [await world.server() for _ in range(4)] == ["b"] * 4
             assert world.results == {"fetched": 1, "cached": 3}
-
-
-async def test_render_server_that_hangs_holds_no_request_for_longer_than_the_budget():
-    async with rendering("50ms") as world:
-        await world.holds_blocks("b")
-        world.render.hangs = True
-        assert await world.server() in {"a", "b"}
-        assert world.results == {"late": 1}
-        world.render.released.set()
-        await until(
-            lambda: any(each.value for each in world.tokens.samples if "bytes" in each.metric.name), "it is cached"
-        )
-        assert await world.server() == "b"
-
-
-async def test_render_server_that_fails_is_not_asked_after_five_requests():
-    async with rendering("10s") as world:
-        world.render.status = 500
-        for number in range(7):
-            assert await world.server([{"role": "user", "content": f"question {number}"}])
-        assert world.results == {"failed": 5, "unavailable": 2}
-        assert len(world.render.asked) == 5

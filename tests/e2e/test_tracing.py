@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -70,12 +69,7 @@ def setup(_shared: tuple[Collector, Echo, Gateway]) -> tuple[Collector, Echo, Ga
 async def ask(gateway: Gateway, body: bytes = chat(400), **headers: str) -> int:
     """Send a request; return the status of the response, which has been read."""
     given = {"content-type": "application/json", "answer-bytes": "30", "answer-as": "whole", **headers}
-    async with (
-        aiohttp.ClientSession() as http,
-        http.post(f"{gateway.url}/v1/chat/completions", data=body, headers=given) as response,
-    ):
-        await response.read()
-        return response.status
+    return (await gateway.post("/v1/chat/completions", body, **given)).status
 
 
 async def complete(received: Collector, trace_id: str) -> dict[str, Received]:
@@ -113,15 +107,15 @@ async def test_spans_have_the_attributes_of_the_reference_and_lie_within_each_ot
     assert {**asked, "target_model": "m", "request_prio": 0}.items() <= orchestration.attributes.items()
     profile = spans["run_scheduler_profile"]
     assert profile.attributes["llm_d.epp.scheduling.profile.name"] == "default"
-    scorer = spans["llm_d.epp.scorer.queue-scorer"]
-    assert scorer.attributes == {
-        "llm_d.epp.scorer.type": "queue-scorer",
-        "llm_d.epp.scorer.name": "queue-scorer",
-        "llm_d.epp.scorer.weight": 2.0,
-        "llm_d.epp.scorer.candidate_endpoints": 1,
-        "llm_d.epp.scorer.score.max": 1.0,
-        "llm_d.epp.scorer.score.avg": 1.0,
-        "llm_d.epp.scorer.endpoints_scored": 1,
+    prefix = "llm_d.epp.scorer"
+    assert spans[f"{prefix}.queue-scorer"].attributes == {
+        f"{prefix}.type": "queue-scorer",
+        f"{prefix}.name": "queue-scorer",
+        f"{prefix}.weight": 2.0,
+        f"{prefix}.candidate_endpoints": 1,
+        f"{prefix}.endpoints_scored": 1,
+        f"{prefix}.score.max": 1.0,
+        f"{prefix}.score.avg": 1.0,
     }
     assert spans["llm_d.epp.scoring"].attributes["llm_d.epp.scorer.count"] == 2
     picked = spans["pick_endpoints"].attributes
@@ -207,8 +201,7 @@ async def test_receiver_that_is_down_is_said_and_its_return_too():
             assert health["ready"]
             assert health["tracing"]["failed_spans"] == len(flat(TREE))
             assert health["tracing"]["failing"]
-            spans = (await gateway.metrics())["llm_d_epp_trace_spans_total"]
-            assert spans[frozenset({"outcome=failed"})] == len(flat(TREE))
+            assert await gateway.total("trace_spans_total", "outcome=failed") == len(flat(TREE))
             async with collector(port) as received:
 
                 async def has_come() -> bool:

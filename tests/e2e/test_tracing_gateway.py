@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An Envoy that traces requests itself names its span in its call to the picker, not in the headers that it shows."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -9,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import msgspec
 import pytest
 
 from epp.lab.gateway.bootstrap import bootstrap_dict
-from epp.lab.gateway.envoy import find_envoy
 from epp.lab.gateway.settings import GatewaySettings
 from tests.support.commands import command
 from tests.support.config_files import picker_config
 from tests.support.echo import Echo, chat, echo
 from tests.support.otlp import Collector, collector
+from tests.support.own_envoy import own_envoy
 from tests.support.ports import reserved_ports
 from tests.support.serving import ANY_PORT, PLAIN, served_by
 from tests.support.waiting import until
@@ -35,31 +33,19 @@ def traced(config: dict, collector_port: int, percent: float) -> dict:
     config["layered_runtime"]["layers"].append(
         {"name": "tracing", "static_layer": {"tracing.opentelemetry.min_flush_spans": 1}}
     )
-    otel = "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig"
-    provider = {
-        "name": "envoy.tracers.opentelemetry",
-        "typed_config": {
-            "@type": otel,
-            "grpc_service": {"envoy_grpc": {"cluster_name": "collector"}},
-            "service_name": "edge",
-        },
+    otel = {
+        "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+        "grpc_service": {"envoy_grpc": {"cluster_name": "collector"}},
+        "service_name": "edge",
     }
+    provider = {"name": "envoy.tracers.opentelemetry", "typed_config": otel}
     address = {"socket_address": {"address": "127.0.0.1", "port_value": collector_port}}
     resources = config["static_resources"]
-    resources["clusters"].append(
-        {
-            "name": "collector",
-            "typed_extension_protocol_options": next(
-                each["typed_extension_protocol_options"]
-                for each in resources["clusters"]
-                if "http2_protocol_options" in json.dumps(each)
-            ),
-            "load_assignment": {
-                "cluster_name": "collector",
-                "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
-            },
-        }
-    )
+    options = "typed_extension_protocol_options"
+    http2 = next(each[options] for each in resources["clusters"] if "http2_protocol_options" in json.dumps(each))
+    endpoints = [{"lb_endpoints": [{"endpoint": {"address": address}}]}]
+    assignment = {"cluster_name": "collector", "endpoints": endpoints}
+    resources["clusters"].append({"name": "collector", options: http2, "load_assignment": assignment})
     for chain in resources["listeners"][0]["filter_chains"]:
         for network_filter in chain["filters"]:
             network_filter["typed_config"]["tracing"] = {"provider": provider, "random_sampling": {"value": percent}}
@@ -97,32 +83,18 @@ async def behind_a_gateway_that_traces(
         given = (f"--endpoints=only={server.address}", f"--config-text={CONFIG}", PLAIN, *ANY_PORT, *flags)
         picker = await served_by(await stack.enter_async_context(command("serve", *given, **variables)))
         (port,) = stack.enter_context(reserved_ports(1))
-        settings = msgspec.structs.replace(
-            GatewaySettings(), listen_port=port, picker_address=f"127.0.0.1:{picker.grpc_port}"
-        )
+        settings = GatewaySettings(listen_port=port, picker_address=f"127.0.0.1:{picker.grpc_port}")
         config = traced(bootstrap_dict(settings), int(received.address.rpartition(":")[2]), percent)
-        path = directory / "envoy.json"
-        path.write_text(json.dumps(config))
-        arguments = ("-c", str(path), "--disable-hot-restart", "--concurrency", "1", "-l", "error")
-        envoy = await asyncio.create_subprocess_exec(find_envoy(), *arguments, stderr=asyncio.subprocess.DEVNULL)
-        try:
-            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        await stack.enter_async_context(own_envoy(config, directory, port))
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
 
-            async def serves() -> bool:
-                assert envoy.returncode is None
-                answer = {"answer-bytes": "1", "answer-as": "whole"}
-                async with aiohttp.ClientSession(headers=answer) as http:
-                    try:
-                        async with http.get(f"http://127.0.0.1:{port}/none") as response:
-                            return response.status == 200
-                    except aiohttp.ClientError:
-                        return False
+        async def serves() -> bool:
+            answer = {"answer-bytes": "1", "answer-as": "whole"}
+            async with aiohttp.ClientSession(headers=answer) as http, http.get(url.replace("v1", "none")) as response:
+                return response.status == 200
 
-            await until(serves, "the gateway serves")
-            yield Setup(received, server, url)
-        finally:
-            envoy.kill()
-            await envoy.wait()
+        await until(serves, "the gateway serves")
+        yield Setup(received, server, url)
 
 
 @pytest.mark.parametrize("flags", [(), ("--ignore-client-headers=trace-context",)])

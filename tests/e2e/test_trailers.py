@@ -9,10 +9,15 @@ import h2.connection
 import h2.events
 import pytest
 
+from epp.lab.gateway.local import LocalGateway
 from epp.lab.gateway.settings import BodyMode
 from tests.support.echo import chat, digest, echo, gateway_in_front_of, noise
 
 MODES = [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED]
+
+
+async def post(gateway: LocalGateway, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    return await post_with_trailers(gateway.envoy.address.host, gateway.envoy.address.port, path, body, headers)
 
 
 async def post_with_trailers(
@@ -52,8 +57,7 @@ async def test_request_with_trailers_arrives_and_is_answered(mode):
     body = chat(40_000)
     headers = {"answer-bytes": "100", "answer-as": "stream", "content-type": "application/json"}
     async with echo() as server, gateway_in_front_of(server, request_body_mode=mode) as gateway:
-        address = gateway.envoy.address
-        status, received = await post_with_trailers(address.host, address.port, "/v1/chat/completions", body, headers)
+        status, received = await post(gateway, "/v1/chat/completions", body, headers)
         assert status == 200
         assert len(received) == 100
         assert server.arrived == [("/v1/chat/completions", digest(body))]
@@ -65,9 +69,8 @@ async def test_rewritten_body_before_trailers_is_chunked(mode):
     body = chat(40_000)
     headers = {"answer-bytes": "1", "answer-as": "whole", "x-llm-d-model-name-rewrite": "a-longer-name"}
     async with echo() as server, gateway_in_front_of(server, request_body_mode=mode) as gateway:
-        address = gateway.envoy.address
         claims = {"content-length": str(len(body)), **headers}
-        status, _ = await post_with_trailers(address.host, address.port, "/v1/chat/completions", body, claims)
+        status, _ = await post(gateway, "/v1/chat/completions", body, claims)
         assert status == 200
         assert server.arrived == [("/v1/chat/completions", digest(body.replace(b'"m"', b'"a-longer-name"')))]
         assert "content-length" not in server.headers[0]
@@ -77,17 +80,14 @@ async def test_rewritten_body_before_trailers_is_chunked(mode):
 async def test_trailers_without_a_body_are_answered():
     headers = {"answer-bytes": "1", "answer-as": "whole"}
     async with echo() as server, gateway_in_front_of(server) as gateway:
-        address = gateway.envoy.address
-        assert await post_with_trailers(address.host, address.port, "/raw", b"", headers) == (200, noise(1))
+        assert await post(gateway, "/raw", b"", headers) == (200, noise(1))
         assert server.arrived == [("/raw", digest(b""))]
 
 
 async def test_refused_request_with_trailers_gets_its_answer():
     async with echo() as server, gateway_in_front_of(server) as gateway:
-        address = gateway.envoy.address
-        status, received = await post_with_trailers(
-            address.host, address.port, "/v1/chat/completions", b"{", {"content-type": "application/json"}
-        )
+        json_content = {"content-type": "application/json"}
+        status, received = await post(gateway, "/v1/chat/completions", b"{", json_content)
         assert status == 400
         assert json.loads(received)["error"]["type"] == "invalid_request_error"
         assert server.arrived == []

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from epp.lab.traces.formats import own_lines
+from tests.support.commands import children, is_running
 from tests.unit.replay.conftest import BLOCK, requests
 
 ENDPOINTS = """
@@ -64,12 +65,6 @@ def ended(path: Path) -> int:
             return 0
 
 
-def children_of(pid: int) -> list[int]:
-    """Return the child processes of a process."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(each) for each in found.split()]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_interrupted_study_continues_and_leaves_no_process(tune, tmp_path):
@@ -77,14 +72,14 @@ def test_an_interrupted_study_continues_and_leaves_no_process(tune, tmp_path):
     while ended(tmp_path / "tuned.study.db") < 2:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    children = children_of(process.pid)
-    assert len(children) >= 2
+    offspring = children(process.pid)
+    assert len(offspring) >= 2
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command continues the study in tuned.study.db" in errors
     assert "Traceback" not in errors
-    while any(Path(f"/proc/{child}").exists() for child in children):  # the timeout of the test ends this
+    while any(map(is_running, offspring)):  # the timeout of the test ends this
         time.sleep(0.05)
     before = ended(tmp_path / "tuned.study.db")
     again = tune("--objective", "p90-ttft", "--trials", before + 2, "--report", "report.html", "--output", "json")

@@ -15,19 +15,15 @@ import msgspec
 import pytest
 
 from epp.lab.sim.server import running
-from tests.support.commands import command
+from tests.support.commands import command, descriptors, memory_kib
 from tests.support.config_files import picker_config
 from tests.support.gateways import Gateway, gateway_of
-from tests.support.load import load_on
-from tests.support.waiting import until
+from tests.support.load import Load, load_on
+from tests.support.waiting import read_until, until
 from tests.support.world import FAST, MODEL, pool_of
 
 PLAIN = picker_config("""
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: queue-scorer
-  - pluginRef: max-score-picker
+schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]
 plugins:
 - type: queue-scorer
 - type: max-score-picker
@@ -41,7 +37,9 @@ async def gateway_with_workers(*flags: str, servers: str = "ab", workers: int = 
         named = {name: msgspec.structs.replace(FAST, name=name) for name in servers}
         sims = {name: await stack.enter_async_context(running(profile)) for name, profile in named.items()}
         pool = f"--endpoints={pool_of(sims)}"
-        yield await stack.enter_async_context(gateway_of(pool, f"--workers={workers}", *flags))
+        gateway = await stack.enter_async_context(gateway_of(pool, f"--workers={workers}", *flags))
+        await serving(gateway, workers)
+        yield gateway
 
 
 def worker_pids(gateway: Gateway) -> dict[int, int]:
@@ -59,40 +57,45 @@ def worker_pids(gateway: Gateway) -> dict[int, int]:
 
 
 async def serving(gateway: Gateway, count: int) -> None:
-    async def are_so() -> bool:
-        workers = (await gateway.health())[1]["workers"]
-        return workers["serving"] == count and workers["starting"] == 0
+    def are_so(health: dict) -> bool:
+        return health["workers"]["serving"] == count and health["workers"]["starting"] == 0
 
-    await until(are_so, f"{count} workers serve", seconds=60)
+    await gateway.shows(are_so, f"{count} workers serve", seconds=60)
+
+
+async def noticed(gateway: Gateway, count: int) -> None:
+    """Wait until the main process knows of so many deaths of workers."""
+    await gateway.shows(lambda health: health["workers"]["replaced"] == count, f"{count} workers are replaced", 60)
 
 
 async def replaced(gateway: Gateway, count: int) -> None:
-    async def are_so() -> bool:
-        return (await gateway.health())[1]["workers"]["replaced"] == count
-
-    await until(are_so, f"{count} workers have been replaced", seconds=60)
+    await noticed(gateway, count)
     await serving(gateway, 2)
+
+
+async def nothing_in_flight(gateway: Gateway) -> None:
+    total = "inflight_requests"
+    await read_until(lambda: gateway.total(total), lambda requests: requests == 0, "no request is in flight")
+
+
+async def serve_on(gateway: Gateway, count: int = 20, **clients: int) -> Load:
+    """Let clients, which take no failure, have so many answers."""
+    async with load_on(gateway.url, **clients) as load:
+        await load.answered_after(time.monotonic(), count)
+    return load
 
 
 async def ask(gateway: Gateway, prompt: str) -> aiohttp.ClientResponse:
     """Return an answer to a client with a connection of its own, so that any of Envoy's threads takes it."""
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
-    async with (
-        aiohttp.ClientSession() as http,
-        http.post(f"{gateway.url}/v1/completions", json=body) as response,
-    ):
-        assert response.status == 200, await response.text()
-        return response
+    response = await gateway.post("/v1/completions", {"model": MODEL, "prompt": prompt, "max_tokens": 1})
+    assert response.status == 200, await response.text()
+    return response
 
 
 async def ask_and_fail(gateway: Gateway) -> None:
     """Send requests, some of which may fail, until cancelled."""
     while True:
         await asyncio.gather(*(ask(gateway, f"{number}") for number in range(12)), return_exceptions=True)
-
-
-async def total(gateway: Gateway, name: str) -> float:
-    return sum((await gateway.metrics()).get(name, {}).values())
 
 
 async def placements(gateway: Gateway) -> object:
@@ -103,38 +106,24 @@ async def placements(gateway: Gateway) -> object:
     return next(each["state"] for each in plugins.values() if each["type"] == "approx-prefix-cache-producer")
 
 
-async def placed(gateway: Gateway, before: object) -> None:
-    async def is_so() -> bool:
-        return await placements(gateway) != before
-
-    await until(is_so, "the main process has passed the placement on")
-
-
 async def test_workers_decide_as_one_and_show_one_page():
     async with gateway_with_workers(servers="abc") as gateway:
-        await serving(gateway, 2)
         for number in range(8):
             prompt = f"{number} {PROMPT}"
             known = await placements(gateway)
             first = (await ask(gateway, prompt)).headers["x-sim-server"]
-            await placed(gateway, known)
+            changed = "the main process has passed the placement on"
+            await read_until(lambda: placements(gateway), lambda found, known=known: found != known, changed)
             for end in range(3):
                 assert (await ask(gateway, f"{prompt} {end}")).headers["x-sim-server"] == first
-        assert await total(gateway, "llm_d_epp_request_total") == 32
-        async with load_on(gateway.url) as load:
-            await load.answered_after(time.monotonic())
-        answered = 32 + len(load.answers)
-        assert await total(gateway, "llm_d_epp_request_total") == answered
-
-        async def nothing_in_flight() -> bool:
-            return await total(gateway, "llm_d_epp_inflight_requests") == 0
-
-        await until(nothing_in_flight, "no request is in flight")
+        assert await gateway.total("request_total") == 32
+        load = await serve_on(gateway)
+        assert await gateway.total("request_total") == 32 + len(load.answers)
+        await nothing_in_flight(gateway)
 
 
 async def test_admin_port_and_states_of_plugins_have_all_workers():
     async with gateway_with_workers("--admin-port=0") as gateway, aiohttp.ClientSession() as http:
-        await serving(gateway, 2)
         served_by = {}
         for number in range(12):
             prompt = f"{number} {PROMPT}"
@@ -169,7 +158,6 @@ async def test_decisions_of_all_workers_are_explained(tmp_path):
     path = tmp_path / "decisions.jsonl"
     flags = ("--admin-port=0", "--decision-sample-rate=1", f"--decision-file={path}", "--decision-file-prefixes")
     async with gateway_with_workers(*flags) as gateway:
-        await serving(gateway, 2)
         for _ in range(12):
             await ask(gateway, PROMPT)
         await until(lambda: path.exists() and path.read_text().count("\n") == 12, "all decisions are in the file")
@@ -188,7 +176,6 @@ async def test_a_quota_holds_over_all_workers_and_is_set_for_all(tmp_path):
         f"{PLAIN}- type: tenant-quotas\n  parameters: {{quotas: [{{tenant: a, total: {{concurrentRequests: 6}}}}]}}\n"
     )
     async with gateway_with_workers(f"--config-file={config}", "--admin-port=0") as gateway, AsyncExitStack() as stack:
-        await serving(gateway, 2)
 
         async def ask_for_long(http: aiohttp.ClientSession) -> int:
             body = {"model": MODEL, "prompt": "p", "max_tokens": 100_000, "stream": True, "ignore_eos": True}
@@ -227,7 +214,6 @@ async def test_a_quota_holds_over_all_workers_and_is_set_for_all(tmp_path):
 
 async def test_a_worker_that_is_killed_is_replaced_and_the_other_serves_on():
     async with gateway_with_workers() as gateway:
-        await serving(gateway, 2)
         before = worker_pids(gateway)
         assert set(before) == {1, 2}
         long = asyncio.gather(*(ask(gateway, f"{number} {PROMPT}") for number in range(20)), return_exceptions=True)
@@ -238,13 +224,8 @@ async def test_a_worker_that_is_killed_is_replaced_and_the_other_serves_on():
         after = worker_pids(gateway)
         assert after[2] == before[2]
         assert after[1] != before[1]
-        async with load_on(gateway.url) as load:  # takes no failure
-            await load.answered_after(time.monotonic(), 50)
-
-        async def nothing_in_flight() -> bool:
-            return await total(gateway, "llm_d_epp_inflight_requests") == 0
-
-        await until(nothing_in_flight, "what the worker had in flight counts no more")
+        await serve_on(gateway, 50)
+        await nothing_in_flight(gateway)
 
 
 class Deaths:
@@ -262,11 +243,7 @@ class Deaths:
         for number in numbers:
             os.kill(pids[number], signal.SIGKILL)
         self.count += len(numbers)
-
-        async def are_noticed() -> bool:
-            return (await self._gateway.health())[1]["workers"]["replaced"] == self.count
-
-        await until(are_noticed, f"{self.count} workers have been replaced", seconds=60)
+        await noticed(self._gateway, self.count)
         self.times.append((began, time.monotonic()))
 
     async def kill_starting(self, *numbers: int, after_seconds: float) -> None:
@@ -296,12 +273,7 @@ def held_by(pid: int) -> tuple[int, int]:
     """Return how many descriptors a process has open, and how many segments of shared memory it has mapped."""
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     segments = sum("/dev/shm/" in line or "memfd:" in line for line in maps)  # noqa: S108  no file is written there
-    return len(list(Path(f"/proc/{pid}/fd").iterdir())), segments
-
-
-def resident_bytes(pid: int) -> int:
-    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024
+    return descriptors(pid), segments
 
 
 @pytest.mark.timeout(600)  # a minute for a hundred, on two cores that do nothing else
@@ -311,7 +283,6 @@ def resident_bytes(pid: int) -> int:
 )
 async def test_deaths_of_workers_leave_nothing_and_cost_only_what_was_in_flight_there(count):
     async with gateway_with_workers(workers=3) as gateway:
-        await serving(gateway, 3)
         deaths, failures = Deaths(gateway), list[tuple[float, float]]()
         asking = asyncio.create_task(ask_steadily(gateway, failures))
 
@@ -324,7 +295,7 @@ async def test_deaths_of_workers_leave_nothing_and_cost_only_what_was_in_flight_
 
         pairs = list(itertools.islice(itertools.cycle([(1, 2), (2, 3), (3, 1)]), count // 10))
         await kill_ten(*pairs[0])
-        (opened, mapped), resident = held_by(gateway.process.pid), resident_bytes(gateway.process.pid)
+        (opened, mapped), resident_kib = held_by(gateway.process.pid), memory_kib(gateway.process.pid, "VmRSS")
         for pair in pairs[1:]:
             await kill_ten(*pair)
         assert deaths.count == count
@@ -332,7 +303,7 @@ async def test_deaths_of_workers_leave_nothing_and_cost_only_what_was_in_flight_
         opened_later, mapped_later = held_by(gateway.process.pid)
         assert opened_later <= opened + 4  # connections of Envoy and of this test
         assert mapped_later <= mapped
-        assert resident_bytes(gateway.process.pid) <= resident + 16 * 1024 * 1024
+        assert memory_kib(gateway.process.pid, "VmRSS") <= resident_kib + 16 * 1024
         assert len(worker_pids(gateway)) == 3
         unexplained = [
             (began, ended)
@@ -344,9 +315,7 @@ async def test_deaths_of_workers_leave_nothing_and_cost_only_what_was_in_flight_
 
 async def test_connections_come_back_to_a_worker_that_was_replaced():
     async with gateway_with_workers() as gateway:
-        await serving(gateway, 2)
-        async with load_on(gateway.url, short=12, long=0) as load:
-            await load.answered_after(time.monotonic(), 50)
+        await serve_on(gateway, 50, short=12, long=0)
         os.kill(worker_pids(gateway)[2], signal.SIGKILL)
         asking = asyncio.create_task(ask_and_fail(gateway))  # Envoy connects to the other
         await replaced(gateway, 1)
@@ -358,14 +327,12 @@ async def test_connections_come_back_to_a_worker_that_was_replaced():
 
 async def test_a_worker_that_hangs_is_replaced():
     async with gateway_with_workers() as gateway:
-        await serving(gateway, 2)
         os.kill(worker_pids(gateway)[1], signal.SIGSTOP)
         await replaced(gateway, 1)
 
 
 async def test_ended_by_a_signal_it_serves_open_streams_to_their_end():
     async with gateway_with_workers("--drain-timeout=30s") as gateway:
-        await serving(gateway, 2)
         body = {"model": MODEL, "prompt": "long", "max_tokens": 300, "stream": True, "ignore_eos": True}
         async with (
             aiohttp.ClientSession() as http,
@@ -380,7 +347,6 @@ async def test_ended_by_a_signal_it_serves_open_streams_to_their_end():
 
 async def test_workers_end_with_a_main_process_that_is_killed():
     async with gateway_with_workers() as gateway:
-        await serving(gateway, 2)
         pids = worker_pids(gateway).values()
         os.kill(gateway.process.pid, signal.SIGKILL)
         await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the workers have ended")
@@ -390,34 +356,15 @@ async def test_configuration_is_reloaded_by_all_processes(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(PLAIN)
     async with gateway_with_workers(f"--config-file={config}", "--decision-sample-rate=1", "--admin-port=0") as gateway:
-        await serving(gateway, 2)
         config.write_text(PLAIN.replace("default", "other"))
-
-        async def generations() -> bool:
-            health = (await gateway.health())[1]
-            return health["config"]["generation"] == 2 and not health["workers"].get("problems")
-
-        await until(generations, "all processes have the new configuration")
-        async with load_on(gateway.url) as load:
-            await load.answered_after(time.monotonic())
+        await gateway.shows(
+            lambda health: health["config"]["generation"] == 2 and not health["workers"].get("problems"),
+            "all processes have the new configuration",
+        )
+        await serve_on(gateway)
         config.write_text("nonsense")
-
-        async def refused() -> bool:
-            return (await gateway.health())[1]["config"]["refused"] is not None
-
-        await until(refused, "the broken version is refused")
+        await gateway.shows(lambda health: health["config"]["refused"] is not None, "the broken version is refused")
         os.kill(worker_pids(gateway)[1], signal.SIGKILL)
         await replaced(gateway, 1)  # by one with the last good version
-
-        async def alike() -> bool:
-            return "differing" not in (await gateway.health())[1]["workers"]
-
-        await until(alike, "the replacement has the generation of the main process, and refuses the broken version")
-        async with load_on(gateway.url) as load:
-            await load.answered_after(time.monotonic())
-
-
-@pytest.mark.parametrize("flag", ["--transport=grpcio"])
-async def test_what_workers_cannot_do_is_refused(flag):
-    async with command("serve", "--endpoints=127.0.0.1:1", "--workers=2", flag) as process:
-        await process.says("error: --workers: --transport grpcio cannot take connections of another process")
+        await gateway.shows(lambda health: "differing" not in health["workers"], "the replacement has the same version")
+        await serve_on(gateway)
