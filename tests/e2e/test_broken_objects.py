@@ -120,8 +120,6 @@ async def test_objects_of_a_missing_file_are_removed_after_the_grace_period(clus
     async with gateway_with(files.config) as gateway, client_of(gateway.url) as client:
         files.classes.unlink()
         await gateway.process.says("stays as it was, with 2 objects: it is gone")
-        await client.chat.completions.create(**question())
-
         await gateway.process.says("objects of a missing file removed")
         (missing,) = await gateway.not_in_effect(1)
         assert (missing["reason"], missing["kept"]) == ("it is gone: restore it, or take it out of `paths`", 0)
