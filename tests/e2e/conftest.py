@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from epp.lab.sim.server import RunningSim, running
 from tests.support.ports import reserved_ports
+from tests.support.serving import PLAIN, Served, serving
 from tests.support.world import FAST, World, open_world, pool_of
 
 Start = Callable[..., Awaitable[dict[str, RunningSim]]]
@@ -51,6 +52,13 @@ async def module_sim() -> AsyncIterator[RunningSim]:
     """One simulated server for all tests of a module, which run in the module's event loop."""
     async with running(FAST) as sim:
         yield sim
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(module_sim: RunningSim) -> AsyncIterator[Served]:
+    """A picker of its own process, in plaintext, before `module_sim`."""
+    async with serving(module_sim, PLAIN, "--refresh-prometheus-metrics-interval=20ms") as served:
+        yield served
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -7,11 +7,9 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-import pytest_asyncio
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -25,12 +23,6 @@ from tests.support.waiting import read_until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVING = HealthCheckResponse.SERVING
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(module_sim) -> AsyncIterator[Served]:
-    async with serving(module_sim, PLAIN, "--refresh-prometheus-metrics-interval=20ms") as served:
-        yield served
 
 
 async def test_request_has_a_line_and_its_response_tells_where_it_came_from_if_asked_to(module_sim):

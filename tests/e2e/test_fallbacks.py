@@ -23,19 +23,19 @@ from epp.routing.settings import OutlierSettings
 from tests.support.commands import command
 from tests.support.config_files import endpoints_file, picker_config
 from tests.support.waiting import until
-from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, pool_of, question, rest_of
+from tests.support.world import ENDLESS, MODEL, World, client_of, open_world, question, rest_of
 
 OVERRIDE_HOST = GatewaySettings(listen_port=0, cluster_type=ClusterType.OVERRIDE_HOST)
-BY_QUEUE = picker_config("""
+# With metrics of idle servers every score is alike, so that the endpoints take turns; and as they are not asked again,
+# nobody notices when one dies, as long as nothing else is taken for a sign of that.
+TURNS = picker_config("""
 plugins:
+- {type: metrics-data-source, parameters: {interval: 1h}}
 - type: queue-scorer
 - type: max-score-picker
   parameters: {maxNumOfEndpoints: 3}
 schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]
 """)
-# With metrics of idle servers every score is alike, so that the endpoints take turns; and as they are not asked again,
-# nobody notices when one dies, as long as nothing else is taken for a sign of that.
-TURNS = BY_QUEUE.replace("plugins:\n", "plugins:\n- {type: metrics-data-source, parameters: {interval: 1h}}\n", 1)
 FROM_FILE = picker_config("""
 plugins:
 - type: file-discovery
@@ -104,17 +104,6 @@ async def let_doomed_be_next(world: World) -> None:
     assert sorted(turns) == ["h100", "steady"]
     if turns[0] == "steady":
         await world.ask("now it is the other's turn")
-
-
-async def test_first_choice_of_the_picker_is_honoured(simulated):
-    sims = await simulated("a", "b", "c")
-    async with open_world(endpoints=pool_of(sims), sims=sims, config=BY_QUEUE, gateway=OVERRIDE_HOST) as world:
-        await world.occupy("a", waiting=1)
-        await world.occupy("b", waiting=2)
-        assert {await world.ask_when_idle(f"q{i}") for i in range(4)} == {"c"}
-        await world.occupy("a")
-        await world.occupy("c", waiting=1)
-        assert {await world.ask_when_idle(f"q{i}") for i in range(4)} == {"a"}
 
 
 async def test_request_for_a_dead_server_is_served_by_the_next_of_the_list(simulated):

@@ -2,11 +2,9 @@
 """gRPC's own client in Python against `epp serve`: long, large, cancelled, late, compressed and refused calls."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-import pytest_asyncio
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -31,12 +29,6 @@ from tests.support.waiting import read_until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MIB = 1 << 20
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(module_sim) -> AsyncIterator[Served]:
-    async with serving(module_sim, PLAIN) as served:
-        yield served
 
 
 async def nothing_under_way(served: Served) -> None:

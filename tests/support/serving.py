@@ -3,7 +3,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 import grpc
@@ -36,7 +36,7 @@ class Served:
     grpc_port: int
     health_port: int
     metrics_port: int
-    admin: str = ""
+    admin: str = field(default="", kw_only=True)
     """`host:port` of the admin port, if there is one."""
 
     def channel(self) -> grpc.aio.Channel:
