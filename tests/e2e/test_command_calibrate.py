@@ -46,7 +46,7 @@ async def test_profile_of_a_simulated_server_is_read_again(tmp_path):
     file = tmp_path / "mine.yaml"
     async with (
         running(FAST) as sim,
-        calibrating(f"http://{sim.address}", "--budget=10s", f"--output={file}") as process,
+        calibrating(f"http://{sim.address}", "--budget=5s", f"--output={file}") as process,
     ):
         code, _, errors = await outcome(process)
     assert code == 0, errors

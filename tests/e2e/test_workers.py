@@ -325,6 +325,7 @@ async def test_connections_come_back_to_a_worker_that_was_replaced():
             await load.answered_after(time.monotonic(), 50)
 
 
+@pytest.mark.slow  # ten seconds without a message, and five until it is killed
 async def test_a_worker_that_hangs_is_replaced():
     async with gateway_with_workers() as gateway:
         os.kill(worker_pids(gateway)[1], signal.SIGSTOP)
