@@ -103,6 +103,16 @@ async def test_each_request_has_one_line_and_its_answer_tells_where_it_came_from
     assert "tell nobody" not in str(gateway)
 
 
+@pytest.mark.parametrize(("usage", "sees"), [("auto", ("unseen", None)), ("always", ("natural", 3))])
+async def test_buffered_gateway_sees_ends_and_tokens_if_it_is_told_to(endpoints, usage, sees):
+    async with gateway_for(endpoints, "--body-mode=buffered", f"--response-usage={usage}") as gateway:
+        async with aiohttp.ClientSession() as http, http.post(await chat_url(gateway), json=CHAT) as response:
+            assert (await response.json())["usage"]["completion_tokens"] == 3
+        await gateway.says('"outcome"')
+        (line,) = request_lines(gateway)
+    assert (line["outcome"], line["completion_tokens"]) == sees
+
+
 async def test_quiet_gateway_has_no_line_and_a_thorough_one_has_every_step(endpoints):
     async with (
         gateway_for(endpoints, "-v=0") as quiet,

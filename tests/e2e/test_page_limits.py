@@ -8,12 +8,30 @@ import pytest
 
 from epp.lab.sim.server import running
 from tests.support.commands import memory_kib
-from tests.support.hostile_servers import HostileServer, answering, answers
+from tests.support.hostile_servers import HONEST, HostileServer, answering, answers, series, whole
 from tests.support.serving import PLAIN, Served, destination_of, serving
 from tests.support.waiting import until
 from tests.support.world import FAST
 
+LIMITED = "llm_d_epp_datalayer_page_limits_total"
 LAG = "llm_d_epp_event_loop_lag_seconds_bucket"
+
+
+async def test_limit_is_counted_and_named_with_its_remedy():
+    many = HONEST + series("vllm:prefix_cache_hits_total", 60, lambda number: f'engine="{number}"')
+    async with (
+        answering(whole(many)) as hostile,
+        serving(None, f"--endpoints=hostile={hostile.address}", PLAIN, "--max-page-series=50") as served,
+    ):
+
+        async def is_named() -> bool:
+            _, health = await served.health_page()
+            return any("--max-page-series" in str(each.get("remedy")) for each in health["attention"])
+
+        await until(is_named, "/healthz names the flag")
+        assert any("limit=family_series" in labels for labels in (await served.metrics())[LIMITED])
+        async with served.channel() as channel:
+            assert await destination_of(channel) == hostile.address  # the page is used as far as it was read
 
 
 @contextlib.asynccontextmanager

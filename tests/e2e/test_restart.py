@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import aiohttp
 import grpc
+import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -25,7 +26,7 @@ from tests.support.exchanges import BODY, request_body
 from tests.support.held_pages import CONFIG, HeldPages
 from tests.support.ports import reserved_ports
 from tests.support.serving import ANY_PORT as PICKER_ON_ANY_PORT
-from tests.support.serving import PLAIN, destination_of, exchange, first_message, served_by
+from tests.support.serving import PLAIN, destination_of, exchange, first_message, served_by, serving
 from tests.support.transports import server_settings
 from tests.support.waiting import read_until, until
 from tests.support.world import pool_of, question
@@ -169,3 +170,9 @@ async def test_tf_15_after_a_restart_a_full_server_is_avoided_until_its_old_requ
 async def answered(client: Client) -> bool:
     status, server = await client.ask()
     return status == 200 and bool(server)
+
+
+@pytest.mark.parametrize("ttl", ["0", "1h"])
+async def test_tf_8_time_to_live_of_reservations_is_a_flag(sim, ttl):
+    async with serving(sim, PLAIN, f"--reservation-ttl={ttl}") as served, served.channel() as channel:
+        assert await destination_of(channel) == sim.address
