@@ -58,8 +58,8 @@ def tune(flags: Tune) -> None:
         try:
             tuning = Tuning(problem, study, seed=flags.seed)
             with _progress(flags, problem) as (tick, say):
-                say("measuring the configuration as it is")
-                tuning.measure_present()
+                say("measuring the current configuration")
+                tuning.measure_current()
                 say("trials")
                 tuning.run(trials=flags.trials, seconds=flags.budget, jobs=jobs, tick=tick)
                 say("trying the best on held-out traffic")
@@ -152,11 +152,11 @@ def _show(console: Console, result: "Result", tuning: "Tuning", verdict: str, pa
         table = plain_table("on held-out traffic", ">before", ">after", "")
         for change in (*candidate.objectives, *candidate.others):
             text = change.figure.text
-            table.add_row(change.figure.name, text(change.before), text(change.after), change.verdict)
+            table.add_row(change.figure.name, text(change.before), text(change.after), change.difference.verdict)
         console.print()
         console.print(table)
         for condition_ in candidate.broken:
-            console.print(f"It does not keep {condition_}.", markup=False)
+            console.print(f"It does not satisfy {condition_}.", markup=False)
     console.print()
     console.print(verdict, markup=False, style="bold")
     for path in paths:
@@ -169,9 +169,9 @@ def _as_json(result: "Result", tuning: "Tuning", paths: Sequence[Path]) -> objec
             "figure": each.figure.name,
             "before": each.before,
             "after": each.after,
-            "low": each.low,
-            "high": each.high,
-            "verdict": each.verdict,
+            "low": each.difference.low,
+            "high": each.difference.high,
+            "verdict": each.difference.verdict,
         }
 
     return {

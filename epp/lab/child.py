@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Child processes that are killed when their parent ends for any reason.
 
-As a script, `python -I -S child.py PARENT_PID PROGRAM ARGUMENT...` requests this from the kernel, then executes the
-program. A `preexec_fn` would run Python between fork and exec in a process with threads.
+`python -I -S child.py PARENT_PID PROGRAM ARGUMENT...` requests this from the kernel, then executes the program. A
+`preexec_fn` would run Python between fork and exec in a process with threads.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ _PR_SET_PDEATHSIG = 1
 def tied_to_parent(*command: str) -> list[str]:
     """Return a command line that runs `command` and is killed when this process, its parent, ends.
 
-    The kernel watches the thread that starts it: start it from the main thread. On systems other than Linux, this is
-    the command itself.
+    The kernel watches the thread that starts it: start it from the main thread. On systems other than Linux, return
+    `command` unchanged.
     """
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
-def main(arguments: list[str]) -> None:
-    """Execute the program, to be killed by the kernel as soon as the parent ends."""
-    parent_pid, *command = arguments
+def die_with_parent(parent_pid: int) -> bool:
+    """Have the kernel kill this process when its parent ends; return False if it has ended already. Linux only."""
     # Survives exec. SIGKILL, because no process would remain to enforce a SIGTERM.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(parent_pid):
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent_pid
+
+
+def main(arguments: list[str]) -> None:
+    parent_pid, *command = arguments
+    if not die_with_parent(int(parent_pid)):
         sys.exit(f"the parent ended before {command[0]} was started")
-    os.execv(command[0], command)  # noqa: S606 - no shell is the point
+    os.execv(command[0], command)  # noqa: S606  without a shell
 
 
 if __name__ == "__main__":

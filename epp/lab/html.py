@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that need no network: their frame, and plots as SVG."""
+"""Self-contained HTML pages with SVG plots."""
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
@@ -45,9 +45,9 @@ _ROW, _LABEL = 26.0, 210.0
 _NEAR_END, _ANCHOR = 0.7, ("start", "end")
 _SAME = 1e-9
 _ROOM = 1.1
-"""Length of axes relative to the largest value, so that labels of points have room."""
+"""Length of an axis relative to the largest value, which leaves room for the labels of points."""
 _MOST_POINTS = 400
-"""Points of a curve that are drawn; more make the page large and look the same."""
+"""Maximum number of points drawn for a curve; more would only make the page larger."""
 
 
 def page(title: str, subtitle: str, parts: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ def code(text: str) -> str:
 
 
 class Series(NamedTuple):
-    """Points under a name; points that are not finite are left out."""
+    """Named points; points that are not finite are not drawn."""
 
     label: str
     x: Sequence[float]
@@ -103,7 +103,7 @@ class Bar(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """A range of values on a range of pixels."""
+    """Mapping from a range of values to a range of pixels."""
 
     low: float
     high: float
@@ -126,7 +126,7 @@ class _Axis(NamedTuple):
 
 
 def curves(series: Sequence[Series], x_label: str, y_label: str, *, log_x: bool = False) -> str:
-    """Return lines, each with the colour of its place in the list."""
+    """Return a line plot; the colour of a line depends on its position in the list."""
 
     def lines(x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
         for number, each in enumerate(series):
@@ -140,7 +140,7 @@ def curves(series: Sequence[Series], x_label: str, y_label: str, *, log_x: bool 
 
 
 def points(series: Sequence[Series], x_label: str, y_label: str, frontier: Sequence[tuple[float, float]] = ()) -> str:
-    """Return points with their labels, and a line through those of the frontier."""
+    """Return a scatter plot with labels, and a line through the points of `frontier`."""
 
     def marks(x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
         path = " ".join(f"{x_axis.at(x):.1f},{y_axis.at(y):.1f}" for x, y in frontier)
@@ -158,7 +158,7 @@ def points(series: Sequence[Series], x_label: str, y_label: str, frontier: Seque
 
 
 def bars(rows: Sequence[Bar], unit: str) -> str:
-    """Return a bar for each row, with a whisker for its interval."""
+    """Return a bar chart with a whisker for the interval of each bar."""
     ends = [end for row in rows for end in (row.value, row.low, row.high, 0.0) if isfinite(end)]
     low, high = min(ends, default=0.0), max(ends, default=0.0)
     axis = _axis(low, high, _LABEL, WIDTH - 90)
@@ -180,7 +180,7 @@ def bars(rows: Sequence[Bar], unit: str) -> str:
 
 
 def matrix(rows: Sequence[str], columns: Sequence[str], shares: Sequence[Sequence[float]]) -> str:
-    """Return a table of shares, 0..1, each as a percentage on a background as dark as it is high."""
+    """Return a heat map of shares (0..1), each with its percentage."""
     width = (WIDTH - _LABEL) / max(1, len(columns))
     parts = [_text(_LABEL + (at + 0.5) * width, 14, name, "middle") for at, name in enumerate(columns)]
     for number, (name, values) in enumerate(zip(rows, shares, strict=True)):
@@ -229,7 +229,7 @@ def _framed(
 
 
 def _axis(low: float, high: float, start: float, end: float, *, is_log: bool = False) -> _Axis:
-    """Return an axis, wider than the values where these are all the same."""
+    """Return an axis that is never empty, even if all values are equal."""
     if high - low <= _SAME * max(abs(low), abs(high)):
         high = 2 * abs(low) + high or 1.0
     return _Axis(low, high, start, end, is_log)
@@ -249,7 +249,7 @@ def _finite(series: Series, *, positive_x: bool = False) -> list[tuple[float, fl
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return some of many points, the first and the last included."""
+    """Return at most `_MOST_POINTS` of the points, including the first and the last."""
     if len(points) <= _MOST_POINTS:
         return points
     step = (len(points) - 1) / (_MOST_POINTS - 1)
@@ -257,7 +257,7 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _step(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, at least so much."""
+    """Return the smallest 1, 2 or 5 times a power of ten that is at least `least`."""
     power: float = 10.0 ** floor(log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
 
@@ -267,7 +267,7 @@ def _number(value: float) -> str:
 
 
 def pareto(found: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other beats in both values, lower being better."""
+    """Return the Pareto front of the points; lower values are better."""
     front: list[tuple[float, float]] = []
     for point in sorted(found):
         if not front or point[1] < front[-1][1]:

@@ -71,7 +71,7 @@ async def test_ctrl_c_leaves_what_was_measured_or_says_that_it_is_too_little():
         code, output, errors = await outcome(process)
     assert (code, output) == (1, "")
     assert "note: the calibration was interrupted" in errors
-    assert "give it a longer --budget" in errors
+    assert "use a longer --budget" in errors
 
 
 async def test_ctrl_c_writes_the_profile_if_enough_was_measured():
@@ -132,7 +132,7 @@ async def test_garbage_errors_and_unknown_models_are_one_line():
         return web.Response(status=503, text="no")
 
     for complete, model, message in (
-        (garbage, "tiny", "sends no events of an OpenAI completion"),
+        (garbage, "tiny", "does not send events of an OpenAI completion"),
         (refuse, "tiny", "answers 503 to a request: no"),
         (refuse, "other", "does not serve --model 'other': name one of tiny"),
     ):

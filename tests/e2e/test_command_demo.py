@@ -131,7 +131,7 @@ def read_all(screen: int, pieces: list[bytes] | None = None) -> str:
 async def test_demo_of_two_clusters_shows_where_requests_go(directory):
     async with demo_in(directory, "--clusters", "--traffic=8") as demo:
         await demo.says("Two clusters, east and west")
-        await demo.says("east and west are calm")
+        await demo.says("both clusters have room")
         assert "best of 4" in await demo.says("last request: east-")
         await demo.says("east is full")
         await demo.says("last request: west-")
@@ -146,7 +146,7 @@ async def test_demo_of_two_clusters_shows_where_requests_go(directory):
 async def test_demo_of_two_tenants_shows_that_a_flood_waits_and_the_other_does_not(directory):
     async with demo_in(directory, "--tenants", "--traffic=24") as demo:
         await demo.says("shared fairly by two tenants: steady and flood")
-        await demo.says("both tenants send little")
+        await demo.says("both tenants send few")
 
         def lines() -> list[str]:
             return [line for line in demo.out if line.startswith("steady sent ")]

@@ -21,7 +21,7 @@ serve ENDPOINTS --bind-address 192.0.2.1
 gateway ENDPOINTS --config-text kind:Pod --config-file pod.yaml
   --config-file and --config-text exclude each other: give one
 gateway --listen gateway.svc:80 --print-envoy-config
-  --listen: 'gateway.svc:80' is not an IP address and port; Envoy resolves no host names here
+  --listen: 'gateway.svc:80' is not an IP address and port; Envoy does not resolve host names here
 gateway --cluster-type override-host --print-envoy-config
   --eds-file: missing: an override-host cluster needs a file of endpoints, such as
 demo --listen nowhere

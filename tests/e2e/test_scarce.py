@@ -53,7 +53,7 @@ async def test_gateway_on_a_full_disk_ends_with_what_could_not_be_written(tmp_pa
             assert await gateway.end() == 1
             assert gateway.error.startswith(f"error: cannot write {tmp_path}/epp-envoy-")
             assert gateway.error.endswith(
-                "/envoy.json: No space left on device: make room there, or let TMPDIR name another directory"
+                "/envoy.json: No space left on device: free some space, or set TMPDIR to another directory"
             )
         assert list(tmp_path.iterdir()) == []
 
@@ -64,7 +64,7 @@ async def test_gateway_that_may_not_write_files_ends_with_what_it_could_not_writ
         assert await gateway.end() == 1
         assert "error: cannot write " in gateway.error
         assert what in gateway.error
-        assert gateway.error.endswith("make room there, or let TMPDIR name another directory")
+        assert gateway.error.endswith("free some space, or set TMPDIR to another directory")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: simulated servers of different speed, the gateway in front, and a table to watch."""
+"""The demo: simulated servers of different speeds, a gateway, and a live table of their load."""

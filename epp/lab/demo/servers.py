@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration's model servers: their profiles, clusters and processes, and which of them die."""
+"""Model servers of the demo: hardware, clusters, processes and simulated failures."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ PRESETS: Mapping[str, AcceleratorDeclaration] = MappingProxyType(
         "t4": AcceleratorDeclaration(accelerator_class="t4", count=1, cost_per_hour=0.53),
     }
 )
-"""The hardware that each preset simulates; US dollars for a whole device."""
+"""Hardware of each preset, with the price of a whole device in US dollars."""
 CHEAPEST_FIRST = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -60,7 +60,7 @@ schedulingProfiles:
   - {pluginRef: active-request-scorer, weight: 2}
   - {pluginRef: queue-scorer, weight: 2}
 """
-"""A configuration that fills the cheapest hardware first: otherwise the H100 would serve all traffic of the demo."""
+"""Configuration that fills the cheapest hardware first; otherwise, the H100 would serve all traffic of the demo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
-    """Return the pool of the servers, each with its hardware and its cluster."""
+    """Return a pool of the servers with their hardware and clusters."""
     targets = []
     for server in servers:
         place, hardware = parse_host_port(server.address), PRESETS[server.spec.preset]
@@ -154,9 +154,9 @@ def discovery(servers: Iterable[ModelServer]) -> StaticDiscovery:
 class Phase(Enum):
     """Event in the local cluster."""
 
-    CALM = "east and west are calm: east is the local cluster, and serves"
-    FULL = "east is full: its score falls and its servers have queues, so that west serves"
-    FAILED = "east has failed: its servers are gone and the hub has tainted it"
+    CALM = "both clusters have room: east, the local cluster, serves"
+    FULL = "east is full: its score is low and its servers have queues, so west serves"
+    FAILED = "east has failed: its servers have stopped and the hub has tainted it"
     BACK = "east is back: new requests return to it"
 
 

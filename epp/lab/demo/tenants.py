@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo of two tenants: one of them floods the servers that they share, and a table counts the requests of both."""
+"""The demo of two tenants: one of them floods the shared servers, and a table counts the requests of both."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ from epp.routing.director import Cause, DirectorObserver, Refusal, Routing
 STEADY, FLOOD = "steady", "flood"
 SERVERS = (ServerSpec("t4", "t4-1"), ServerSpec("t4", "t4-2"))
 _STEADY_RATE = 1.0
-"""Requests a second of a tenant without flood."""
+"""Requests per second of a tenant that does not flood the servers."""
 _OUTPUT_TOKENS = 48
 _HEADER, _ = FAIRNESS_ID
 FAIR_QUEUES = """
@@ -45,17 +45,17 @@ flowControl:
   defaultRequestTTL: 3s
   defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy}
 """
-"""A configuration with fair queues for the tenants, and four concurrent requests for each server."""
+"""Configuration with fair queues for the tenants, and four concurrent requests per server."""
 _RECENT_SECONDS = 10.0
 _MOST_TENANTS = 8
-"""Further tenants are not shown: clients choose their names."""
+"""Maximum number of tenants in the table; clients choose their names."""
 _MOST_LABEL = 24
 _UNKNOWN = "-"
 _HEADINGS = ("sent", "answered", "at\nservers", "waiting", "refused", "time in\nqueue", "time to\nanswer")
 
 
 class Phase(Enum):
-    CALM = "both tenants send little: the servers have room"
+    CALM = "both tenants send few requests: the servers have room"
     FLOODED = "flood sends more than the servers can serve: its own requests wait, and get 429 after 3 s"
 
 
@@ -89,7 +89,7 @@ class TwoTenants:
             await asyncio.sleep(generator.uniform(0.5, 1.5) / rate)
 
     async def _ask(self, session: aiohttp.ClientSession, tenant: str, number: int) -> None:
-        """Send a request and ignore the result, which the table shows."""
+        """Send a request and ignore the result; the table shows it."""
         messages = [{"role": "user", "content": f"{tenant} {number}: where is my parcel?"}]
         body = {"model": self._model, "messages": messages, "max_tokens": _OUTPUT_TOKENS}
         with suppress(aiohttp.ClientError, TimeoutError):
@@ -138,7 +138,7 @@ class TenantRow:
 
 
 class Tenants(DirectorObserver):
-    """Counts the requests of each tenant: of the given ones and of a few others."""
+    """Counts the requests of the given tenants and of a few others."""
 
     def __init__(self, clock: Clock, names: Sequence[str]) -> None:
         self._clock = clock
@@ -160,11 +160,11 @@ class Tenants(DirectorObserver):
             if outcome is Outcome.DISPATCHED:
                 row.waits.add(seconds)
 
-    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002  where it goes
+    def routed(self, request: Request, result: SchedulingResult, scheduling_seconds: float) -> None:  # noqa: ARG002
         if (row := self._row(request)) is not None:
             row.under_way += 1
 
-    def completed(self, routing: Routing, cause: Cause) -> None:  # noqa: ARG002  however it ends
+    def completed(self, routing: Routing, cause: Cause) -> None:  # noqa: ARG002
         if (row := self._row(routing.request)) is not None:
             row.under_way -= 1
             row.answered += 1

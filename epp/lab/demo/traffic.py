@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic for the demo: conversations with growing prompts, copies by round robin, and the table of endpoints."""
+"""Traffic of the demo: conversations with growing prompts, copies sent by round robin, and the table of endpoints."""
 
 import asyncio
 import json
@@ -94,17 +94,17 @@ class Samples:
 
 
 class RoundRobin:
-    """Sends a copy of each request to the next server of the second set; the conversation does not wait for it."""
+    """Sends a copy of each request to the next server of a second set; conversations do not wait for it."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
-        self.routed, self.in_turn = Samples(), Samples()
-        """Requests by the picker, and their copies."""
+        self.routed, self.copied = Samples(), Samples()
+        """Requests routed by the picker, and their copies."""
         self._addresses = cycle(addresses)
         self._copies: set[asyncio.Task[object]] = set()
 
     def copy(self, session: aiohttp.ClientSession, body: Mapping[str, object]) -> None:
         url = f"http://{next(self._addresses)}/v1/chat/completions"
-        task: asyncio.Task[object] = asyncio.create_task(ask(session, url, body, self.in_turn))
+        task: asyncio.Task[object] = asyncio.create_task(ask(session, url, body, self.copied))
         self._copies.add(task)
         task.add_done_callback(self._copies.discard)
 
@@ -114,19 +114,19 @@ class RoundRobin:
         await asyncio.gather(*self._copies, return_exceptions=True)
 
     def line(self, prices: Mapping[str, float]) -> str:
-        if min(len(self.routed), len(self.in_turn)) < _FEWEST:
+        if min(len(self.routed), len(self.copied)) < _FEWEST:
             return ""
-        routed, in_turn = (
+        routed, copied = (
             f"{samples.p90_seconds:.2f} s, ${samples.dollars_per_hour(prices):.2f}/h"
-            for samples in (self.routed, self.in_turn)
+            for samples in (self.routed, self.copied)
         )
-        return f"last minute, p90 to the first token and busy servers: {routed}; by round robin {in_turn}"
+        return f"last minute, p90 to the first token and busy servers: {routed}; by round robin {copied}"
 
 
 async def ask(
     session: aiohttp.ClientSession, url: str, body: Mapping[str, object], samples: Samples | None
 ) -> str | None:
-    """Return the answer of a streamed chat; None for any failure: the table shows failures."""
+    """Return the answer of a streamed chat; None if it failed (the table shows failures)."""
     started, first, pieces, server = time.monotonic(), 0.0, [], ""
     try:
         async with session.post(url, json=body) as response:
@@ -135,7 +135,7 @@ async def ask(
             server = response.headers.get(_SIM_SERVER, "")
             async for line in response.content:
                 if line.startswith(b"data: {"):
-                    for choice in json.loads(line[len(b"data: ") :])["choices"]:  # none in the chunk with the usage
+                    for choice in json.loads(line[len(b"data: ") :])["choices"]:  # empty in the chunk with the usage
                         if piece := choice["delta"].get("content"):
                             first = first or time.monotonic()
                             pieces.append(piece)
@@ -147,10 +147,10 @@ async def ask(
 
 
 class Traffic:
-    """Several clients, with one conversation each, that send requests to a gateway.
+    """Clients with one conversation each, which send requests to a gateway.
 
-    Together they send at most `requests_per_second`: each waits for its answer, then pauses. `beside` gets a copy of
-    each request.
+    Together they send at most `requests_per_second`: each waits for its answer, then pauses. `beside` receives a copy
+    of each request.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ _STATES = {ANSWERS: "up", SILENT: "silent", REFUSES: "unreachable"}
 
 
 class Row(NamedTuple):
-    """One endpoint, as strings."""
+    """Cells of one endpoint."""
 
     name: str
     address: str
@@ -288,7 +288,7 @@ def _percent(share: float) -> str:
 
 
 class LastRequest(DirectorObserver):
-    """Keeps the last request; formats it on demand."""
+    """Describes the last request."""
 
     def __init__(self) -> None:
         self._last: Routing | Refusal | None = None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A local Envoy with a picker behind it: its configuration, and the process."""
+"""A local Envoy with a picker: configuration and process."""

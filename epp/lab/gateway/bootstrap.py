@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Envoy's configuration: one listener, its filters and the clusters, checked by Envoy's typed classes."""
+"""Envoy's bootstrap configuration: a listener, its filters and the clusters, validated by Envoy's typed classes."""
 
 import json
 import ssl
@@ -39,10 +39,10 @@ from epp.lab.gateway.settings import (
 from epp.runtime.addresses import HostPort
 
 Fields = dict[str, Any]
-"""A message of Envoy in protobuf's JSON mapping, with field names in snake case."""
+"""An Envoy message in protobuf's JSON mapping, with field names in snake case."""
 
 _NO_LIMIT = 1_000_000
-"""The picker limits load, as it knows the model servers; Envoy's default of 1024 would act first."""
+"""Value that disables a limit: the picker limits the load, and Envoy's default of 1024 would apply first."""
 _UNLIMITED = {
     "thresholds": [dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), _NO_LIMIT)]
 }
@@ -62,7 +62,7 @@ _EXTENSIONS = (
     "transport_sockets.tls",
     "upstreams.http",
 )
-"""Packages of the messages in an `Any`, which are known once they are loaded."""
+"""Packages of the messages in an `Any`; a message can be decoded only after its package is imported."""
 _ACCESS_LOG = {
     "time": "%START_TIME%",
     "request_id": f"%REQ({REQUEST_ID})%",
@@ -80,18 +80,18 @@ _ACCESS_LOG = {
 }
 """A line of JSON per request: `destination` as the picker named it, `reason` of a refusal, `details` of the status."""
 _MOST_CONNECTIONS = 10_000
-"""Most connections of all clients; further ones are closed."""
+"""Maximum number of client connections; further ones are closed."""
 _RUNTIME = {
-    # Both are Envoy's own: a connection ends that resets most of its streams so early.
+    # Envoy's defaults: a connection that resets most of its streams this early is closed.
     "overload.premature_reset_total_stream_count": 500,
     "overload.premature_reset_min_stream_lifetime_seconds": 1,
-    # By default all requests that one read has brought are begun before other connections have their turn.
+    # By default, Envoy starts all requests of one read before it serves other connections.
     "http.max_requests_per_io_cycle": 10,
 }
 
 
 def load_types() -> Any:
-    """Return the typed class of the bootstrap; loading it takes most of a second, so do it before anything else runs.
+    """Return the typed class of the bootstrap. Loading takes almost a second, so call this before anything else runs.
 
     Raises `PackageMissingError` without `envoy-data-plane`.
     """
@@ -151,7 +151,7 @@ def _bootstrap(settings: GatewaySettings) -> Fields:
         "layered_runtime": {"layers": [{"name": "limits", "static_layer": _RUNTIME}]},
     }
     if settings.cluster_type is ClusterType.OVERRIDE_HOST:
-        # Envoy requires a node name where it reads endpoints from a file.
+        # Envoy requires a node name if it reads endpoints from a file.
         bootstrap["node"] = {"id": LISTENER, "cluster": LISTENER}
     if settings.admin_address is not None:
         bootstrap["admin"] = {"address": envoy_address(parse_address(settings.admin_address, setting="admin_address"))}
@@ -184,16 +184,16 @@ def _listener(settings: GatewaySettings) -> Fields:
         preserve_external_request_id=True,
         common_http_protocol_options={
             "idle_timeout": "3600s",
-            # A server may take `x_header` for `x-header`. The picker removes such spellings of the names that steer;
-            # where requests pass without it, only Envoy does. Elsewhere such names stay: agents send `session_id`.
+            # A server may read `x_header` as `x-header`. The picker removes such spellings of headers that affect
+            # routing; with FailOpen, Envoy removes all of them. Otherwise they stay: agents send `session_id`.
             "headers_with_underscores_action": "DROP_HEADER" if is_open else "ALLOW",
         },
         http2_protocol_options={
-            "max_concurrent_streams": 100,  # of one connection; its client waits, or opens another
+            "max_concurrent_streams": 100,  # per connection; a client waits, or opens another one
             "initial_stream_window_size": 64 * 1024,
             "initial_connection_window_size": 1024 * 1024,
         },
-        # None for the whole request: it may wait in a queue. The picker gives up those that stop coming
+        # The whole request has no timeout: it may wait in a queue. The picker refuses bodies that stop arriving
         # (--body-timeout).
         request_headers_timeout="10s",
     )
@@ -211,10 +211,10 @@ def _routes(settings: GatewaySettings) -> Fields:
     if settings.cluster_type is ClusterType.OVERRIDE_HOST:
         action["retry_policy"] = _retry_policy(settings)
         if settings.endpoint_tls:
-            # A server behind a proxy of many names is asked by its own; endpoints without HTTPS have no host name here.
+            # A proxy may serve several host names: send that of the endpoint. Only HTTPS endpoints have one here.
             action["auto_host_rewrite"] = True
     if settings.cluster_type is ClusterType.OVERRIDE_HOST or settings.body_modes.request is BodyMode.BUFFERED:
-        # Limits the body that is buffered for a retry, or for a picker that gets bodies whole.
+        # Limits the body that is buffered for a retry, or for a picker that receives whole bodies.
         to_model_servers["request_body_buffer_limit"] = settings.max_body_bytes
     everything = {"name": MODEL_SERVERS, "domains": ["*"], "routes": [to_model_servers]}
     return {"name": MODEL_SERVERS, "virtual_hosts": [everything]}
@@ -235,11 +235,11 @@ def _external_processor(settings: GatewaySettings) -> Fields:
         },
         failure_mode_allow=settings.failure_mode is FailureMode.FAIL_OPEN,
         message_timeout=f"{settings.message_timeout:.6f}s",
-        # The picker asks for more where it holds a request in a queue.
+        # The picker requests more time while a request waits in a queue.
         max_message_timeout=f"{MOST_SECONDS:.0f}s",
-        # The picker asks for the bodies of those responses in which something of them is needed.
+        # The picker requests the response bodies that it needs.
         allow_mode_override=settings.body_mode is Bodies.BUFFERED,
-        # Bodies would be chunked otherwise, in all modes but NONE and BUFFERED. The picker sets the exact length of a
+        # Otherwise, bodies are chunked in all modes except NONE and BUFFERED. The picker sets the exact length of a
         # body that it changes, or removes the length.
         allow_content_length_header=True,
         # An unreachable picker is a temporary condition of the service, not a fault of the request.
@@ -254,15 +254,15 @@ def _external_processor(settings: GatewaySettings) -> Fields:
 
 
 def _header_removal(*, is_open: bool) -> Fields:
-    # Envoy connects to the address in the destination header. When a request passes without the picker, a client could
-    # otherwise choose its server, and those that the server's sidecar calls.
+    # Envoy connects to the address in the destination header. If a request bypasses the picker, its client could
+    # otherwise choose the server, and the servers that its sidecar calls.
     names = [DESTINATION, *(sorted(OBEYED_BY_ENDPOINTS) if is_open else ())]
     mutations = {"request_mutations": [{"remove": name} for name in names]}
     return extension("filters.http.header_mutation", "HeaderMutation", mutations=mutations)
 
 
 def extension(name: str, message: str, *, package: str = "", **fields: Any) -> Fields:
-    """Return the configuration of an extension, a message of the package that has its name unless another is given."""
+    """Return the configuration of an extension; `package` is the package of its message, by default `name`."""
     kind = f"type.googleapis.com/envoy.extensions.{package or name}.v3.{message}"
     return {"name": f"envoy.{name}", "typed_config": {"@type": kind, **fields}}
 
@@ -280,7 +280,7 @@ def one_address(cluster: str, address: Fields) -> Fields:
 
 def _endpoint_picker(settings: GatewaySettings) -> Fields:
     picker = envoy_address(parse_address(settings.picker_address, setting="picker_address"))
-    # Its certificate is not verified: pickers serve self-signed ones.
+    # The certificate is not verified: pickers use self-signed ones.
     tls = {"transport_socket": _tls_socket(common_tls_context={"alpn_protocols": ["h2"]})}
     return {
         "name": ENDPOINT_PICKER,
@@ -292,7 +292,7 @@ def _endpoint_picker(settings: GatewaySettings) -> Fields:
         "health_checks": [
             {
                 **dict.fromkeys(("timeout", "interval", "no_traffic_interval", "no_traffic_healthy_interval"), "1s"),
-                "unhealthy_interval": "0.250s",  # a picker that has started is in use after this time
+                "unhealthy_interval": "0.250s",  # a new picker is used after this time
                 "unhealthy_threshold": 3,
                 "healthy_threshold": 1,
                 "grpc_health_check": {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"},
@@ -332,17 +332,17 @@ def _model_servers(settings: GatewaySettings) -> Fields:
 def _retry_policy(settings: GatewaySettings) -> Fields:
     """Return the policy that sends each retry to the next endpoint in the picker's list.
 
-    A generation is not idempotent: it costs seconds of an accelerator and may have begun to stream. So only failures
-    are retried in which no server can have begun to work: no connection (connect-failure), a stream that the server
-    rejected (refused-stream), a connection lost before the request's headers were written (reset-before-request). A
-    503 is not among them: the server that sent it had the request. A server that dies may have begun, and the request
-    may be what it died of: Envoy's `reset` is for those who accept that.
+    A generation is not idempotent: it costs seconds of an accelerator and may have begun to stream. A retry happens
+    only if no server can have begun to work on it: no connection (connect-failure), a stream that the server rejected
+    (refused-stream), a connection lost before the request's headers were written (reset-before-request). A 503 is not
+    retried, because the server has received the request. A server that crashes may have begun to work, and the request
+    may have caused the crash: `retry_on_reset` accepts this risk.
     """
     return {
         "retry_on": f"{_SAFE_TO_RETRY},reset" if settings.retry_on_reset else _SAFE_TO_RETRY,
         # A picker names three endpoints at most (maxNumOfEndpoints): the first, and one retry for each of the others.
         "num_retries": 2,
-        # For the fallback policy, which could otherwise choose the host that has just failed.
+        # The fallback policy could otherwise choose the host that has just failed.
         "retry_host_predicate": [
             extension(
                 "retry_host_predicates.previous_hosts", "PreviousHostsPredicate", package="retry.host.previous_hosts"
@@ -385,7 +385,7 @@ def _override_host(settings: GatewaySettings) -> Fields:
             "override_host",
             "OverrideHost",
             override_host_sources=[{"header": DESTINATION}, {"metadata": _metadata_key(DESTINATION)}],
-            # Tells the picker which endpoint served the request, after a retry too.
+            # Reports the endpoint that served the request to the picker, also after a retry.
             selected_host_key=_metadata_key(DESTINATION_SERVED),
             fallback_policy=least_request if settings.failure_mode is FailureMode.FAIL_OPEN else no_host,
         ),
@@ -393,7 +393,7 @@ def _override_host(settings: GatewaySettings) -> Fields:
 
 
 def _endpoint_tls(settings: GatewaySettings) -> list[Fields]:
-    """Return TLS for the endpoints that the EDS file marks: for those with a host name, and for each IP address."""
+    """Return the TLS settings of the endpoints marked in the EDS file: for all host names, and for each IP address."""
     trust = settings.endpoint_trust
     validation = _validation(trust)
     sockets: dict[str, Fields] = {
@@ -420,7 +420,7 @@ def _alpn(validation: Fields, settings: GatewaySettings) -> Fields:
 def _validation(trust: EndpointTrust) -> Fields:
     if not trust.verify:
         return {"trust_chain_verification": "ACCEPT_UNTRUSTED"}
-    # The same authorities as those of the picker, which polls the same servers.
+    # The picker uses the same authorities to poll the same servers.
     file: Path | str | None = trust.ca_file or ssl.get_default_verify_paths().cafile
     return {"system_root_certs": {}} if file is None else {"trusted_ca": {"filename": str(file)}}
 

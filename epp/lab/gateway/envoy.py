@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Envoy as a child process, from its start to its end."""
+"""Envoy as a child process: start, readiness, drain and stop."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class EnvoyProcess(contextlib.AbstractAsyncContextManager["EnvoyProcess"]):
         ready_seconds: float = 30.0,
         stop_seconds: float = 5.0,
     ) -> EnvoyProcess:
-        """Start Envoy and return when it is ready, and with `wait_for_picker` when the picker is healthy to it.
+        """Start Envoy and return when it is ready; with `wait_for_picker`, when its health check of the picker passes.
 
         Envoy is ready after one health check of the picker, passed or not, and answers 503 until one passes.
         `stop_seconds` is the time between SIGTERM and SIGKILL in `stop`. Raises `PortTakenError` or
         `ListenAddressError` before anything is started, `PackageMissingError`, and `EnvoyStartError` with Envoy's log
-        when it rejects its configuration or is not ready after `ready_seconds`.
+        if it rejects its configuration or is not ready after `ready_seconds`.
         """
         binary = find_envoy()
         directory = temporary_directory("epp-envoy-")
@@ -114,20 +114,20 @@ class EnvoyProcess(contextlib.AbstractAsyncContextManager["EnvoyProcess"]):
         return envoy
 
     async def wait(self) -> None:
-        """Return after `stop`; raise `EnvoyDiedError` as soon as Envoy has exited without it."""
+        """Return after `stop`; raises `EnvoyDiedError` if Envoy exits before."""
         exit_code = await self._process.wait()
         await asyncio.wait({self._stderr_reader})
         if not self._stopping:
             raise EnvoyDiedError(exit_code, self._stderr_text)
 
     async def drain(self) -> None:
-        """Stop accepting connections; return when no request is open, or when Envoy does not answer."""
+        """Stop accepting connections; return when no request is open, or Envoy does not respond."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with _admin_client(self._settings) as admin:
-                for path in ("/healthcheck/fail", "/drain_listeners"):  # open connections end with their next answer
+                for path in ("/healthcheck/fail", "/drain_listeners"):  # connections end with their next response
                     async with admin.post(path):
                         pass
-                while await _gauge(admin, f"http.{LISTENER}.downstream_rq_active"):  # noqa: ASYNC110  no event to have
+                while await _gauge(admin, f"http.{LISTENER}.downstream_rq_active"):  # noqa: ASYNC110  no event exists
                     await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self) -> None:
@@ -170,7 +170,7 @@ class EnvoyProcess(contextlib.AbstractAsyncContextManager["EnvoyProcess"]):
             raise EnvoyStartError(f"{missing} after {ready_seconds:g} s", self._stderr_text) from None
 
     async def _pause(self) -> None:
-        """Wait before the next look; raises `EnvoyStartError` when Envoy has exited."""
+        """Wait before the next check; raises `EnvoyStartError` if Envoy has exited."""
         if self._process.returncode is not None:
             await asyncio.wait({self._stderr_reader})
             raise EnvoyStartError(f"exit code {self._process.returncode}", self._stderr_text)
@@ -186,7 +186,7 @@ class EnvoyProcess(contextlib.AbstractAsyncContextManager["EnvoyProcess"]):
 
 
 def find_envoy() -> Path:
-    """Return the path of the binary; `PackageMissingError` when its package is not installed."""
+    """Return the path of the binary; raises `PackageMissingError`."""
     try:
         # Not through the module `envoy` that the package installs: `xds-protos` installs one of the same name,
         # and the order of installation decides which `__init__.py` survives.
@@ -208,7 +208,7 @@ def _admin_client(settings: GatewaySettings) -> aiohttp.ClientSession:
 
 
 async def _gauge(admin: aiohttp.ClientSession, name: str) -> int:
-    """Return the value of a statistic, 0 if it does not exist or Envoy does not answer."""
+    """Return the value of a statistic; 0 if it does not exist or Envoy does not respond."""
     query = {"format": "json", "filter": f"^{re.escape(name)}$"}
     try:
         async with admin.get("/stats", params=query) as response:
@@ -219,9 +219,9 @@ async def _gauge(admin: aiohttp.ClientSession, name: str) -> int:
 
 
 async def _ready_address(admin: aiohttp.ClientSession) -> HostPort | None:
-    """Return the address that the listener is bound to; None while Envoy is not ready.
+    """Return the address of the listener; None while Envoy is not ready.
 
-    Ready: the clusters are initialised, with one health check of the picker, and the listener accepts connections.
+    Envoy is ready after one health check of the picker, when its listener accepts connections.
     """
     try:
         async with admin.get("/ready") as response:
@@ -245,7 +245,7 @@ def _check_listen_address(address: HostPort) -> None:
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do: connections of a previous server in TIME_WAIT do not matter.
+        # Ignore connections of a previous server in TIME_WAIT, as servers do.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address.host, address.port))

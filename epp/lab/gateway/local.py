@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker and an Envoy that run together, and the file that tells Envoy the endpoints of the pool."""
+"""A picker and an Envoy that run together, and the EDS file with the endpoints of the pool."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 
 def discovery_response(endpoints: Iterable[Endpoint]) -> bytes:
-    """Return the file's text: a DiscoveryResponse in protobuf's JSON mapping, one endpoint a line."""
+    """Return the text of the EDS file: a DiscoveryResponse in protobuf's JSON mapping, one endpoint per line."""
     lines = [msgspec.json.encode(_host(each)) for each in endpoints]
     listed = b",\n".join(b"      " + line for line in lines)
     return b"""{"resources": [
@@ -50,8 +50,8 @@ def _host(endpoint: Endpoint) -> dict[str, object]:
     address = {"socket_address": {"address": endpoint.address, "port_value": endpoint.port}}
     if not endpoint.tls:
         return {"endpoint": {"address": address}}
-    # Envoy sends the host name in the handshake and verifies it in the certificate. For an IP address, the mark selects
-    # the settings that verify this address.
+    # Envoy sends the host name in the handshake and verifies the certificate against it. For an IP address, the mark
+    # selects the settings that verify this address.
     hostname = endpoint.host.rstrip(".")  # names in handshakes have no trailing dot
     host: dict[str, object] = {"address": address, **({"hostname": hostname} if hostname else {})}
     mark = HTTPS if endpoint.host else endpoint.address
@@ -122,7 +122,7 @@ class LocalGateway:
         return f"http://{self.envoy.address}"
 
     async def wait(self, stop: asyncio.Event) -> None:
-        """Wait for `stop`; raises EnvoyDiedError when Envoy exits before."""
+        """Wait for `stop`; raises EnvoyDiedError if Envoy exits before."""
         await first_of(self.envoy.wait(), stop.wait())
 
     async def drain(self, most_seconds: float, enough: asyncio.Event) -> None:
@@ -132,7 +132,7 @@ class LocalGateway:
 
 @asynccontextmanager
 async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> AsyncIterator[LocalGateway]:
-    """Run both until the block ends; they are connected by a unix socket, so only the gateway has a port.
+    """Run both until the block ends. A unix socket connects them, so only the gateway has a port.
 
     The picker starts first; Envoy is ready once it finds the picker healthy. For an override-host cluster, the EDS file
     follows the picker's pool; it is a temporary file unless the settings name one. Envoy uses TLS if an endpoint does
@@ -166,7 +166,7 @@ async def local_gateway(picker: PickerSettings, gateway: GatewaySettings) -> Asy
 
 
 def with_tls(gateway: GatewaySettings, addresses: Iterable[str]) -> GatewaySettings:
-    """Return the settings for a pool with HTTPS endpoints; `addresses` are of those without a host name.
+    """Return the settings for HTTPS endpoints; `addresses` are the IP addresses of those without a host name.
 
     Raises SettingsError for a cluster type without TLS.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a gateway is told: its picker, the clusters and how it reaches them, and which values are refused."""
+"""Settings of a gateway and their validation, and the errors of this package."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from epp.runtime.addresses import HostPort, is_ip, parse_host_port
 LISTENER = "gateway"
 ENDPOINT_PICKER = "endpoint_picker"
 MODEL_SERVERS = "model_servers"
-"""The name of the cluster that requests go to; the endpoints in an EDS file are given to this name."""
+"""Name of the cluster that requests go to, and of its endpoints in the EDS file."""
 HTTPS = "https"
-"""The mark of endpoints that speak HTTPS, in an EDS file."""
+"""Mark of HTTPS endpoints in the EDS file."""
 # sockaddr_un.sun_path holds 108 bytes with its terminator.
 _MAX_SOCKET_PATH_BYTES = 107
 MOST_SECONDS = 3600.0
-"""The longest message timeout that Envoy accepts."""
+"""Longest message timeout that Envoy accepts."""
 _POSITIVE = ("buffer_limit_bytes", "concurrency", "max_body_bytes", "message_timeout_seconds")
 
 
 class GatewayError(Exception):
-    """Base of all errors of this package; the text is fit for a terminal."""
+    """Base of all errors of this package; the messages are human-readable."""
 
 
 class SettingsError(GatewayError):
@@ -53,12 +53,12 @@ class PackageMissingError(GatewayError):
 class NoSpaceError(GatewayError):
     def __init__(self, what: str, error: OSError) -> None:
         super().__init__(
-            f"cannot write {what}: {error.strerror or error}: make room there, or let TMPDIR name another directory"
+            f"cannot write {what}: {error.strerror or error}: free some space, or set TMPDIR to another directory"
         )
 
 
 class ListenAddressError(GatewayError):
-    """This process cannot bind the address that Envoy is to listen on."""
+    """The address that Envoy should listen on cannot be bound."""
 
 
 class PortTakenError(ListenAddressError):
@@ -70,7 +70,7 @@ class PortTakenError(ListenAddressError):
 
 
 class EnvoyStartError(GatewayError):
-    """Envoy did not become ready; the text ends with the end of its standard error."""
+    """Envoy did not become ready; the message ends with the last lines of its standard error."""
 
     def __init__(self, reason: str, stderr: str) -> None:
         super().__init__(f"Envoy did not start: {reason}\n{stderr}".rstrip())
@@ -107,13 +107,13 @@ class Bodies(StrEnum):
     """Pair of modes in which bodies are sent to the picker."""
 
     FULL_DUPLEX = "full-duplex"
-    """In pieces, in both directions: requests of any length, and tokens are counted in every response."""
+    """Bodies are streamed in both directions: requests of any length, and token counts for every response."""
     BUFFERED = "buffered"
-    """Requests whole, and only responses that the picker requests: the fewest messages."""
+    """Request bodies are sent whole, response bodies only on request of the picker: the fewest messages."""
 
 
 class HeaderMode(StrEnum):
-    """Whether Envoy sends headers or trailers to the picker; Envoy's names."""
+    """Whether Envoy sends headers or trailers to the picker; the names are Envoy's."""
 
     DEFAULT = "DEFAULT"
     """Headers are sent, trailers are not."""
@@ -141,7 +141,7 @@ class FailureMode(StrEnum):
     FAIL_CLOSE = "FailClose"
     """Answer requests with 503."""
     FAIL_OPEN = "FailOpen"
-    """Envoy picks the one with fewer requests of two random endpoints."""
+    """Envoy chooses two random endpoints and uses the one with fewer requests."""
 
 
 _BODY_MODES = {
@@ -156,7 +156,7 @@ _MESSAGE_TIMEOUT_SECONDS = {FailureMode.FAIL_CLOSE: 1000.0, FailureMode.FAIL_OPE
 
 
 class PipeAddress(msgspec.Struct, frozen=True):
-    """The absolute path of a unix domain socket; prints as `unix:/path`."""
+    """Absolute path of a unix domain socket; `str` returns `unix:/path`."""
 
     path: str
 
@@ -173,7 +173,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     picker_address: str = "127.0.0.1:9002"
     """Address of the picker's ext_proc service: `ip:port`, `[ipv6]:port` or `unix:/absolute/path`."""
     picker_tls: bool = False
-    """Connect to the picker over TLS. Its certificate is not verified: pickers serve self-signed ones."""
+    """Connect to the picker over TLS. The certificate is not verified: pickers use self-signed ones."""
     admin_address: str | None = None
     """Envoy's admin interface: loopback `ip:port`, or `unix:/absolute/path`.
 
@@ -187,13 +187,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     endpoint_tls: bool = False
     """Use TLS for the endpoints that the EDS file marks; only with an override-host cluster."""
     endpoint_addresses: tuple[str, ...] = ()
-    """IP addresses of such endpoints without a host name: their certificates must have the address."""
+    """IP addresses of HTTPS endpoints without a host name; their certificates must contain the address."""
     endpoint_trust: EndpointTrust = EndpointTrust()
     eds_file: Path | None = None
     """Absolute path of the file that lists the endpoints of an override-host cluster; see `eds_file`."""
     failure_mode: FailureMode = FailureMode.FAIL_CLOSE
     body_mode: Bodies | None = None
-    """None for the modes that the failure mode needs, see `body_modes`."""
+    """None for the modes that the failure mode requires; see `body_modes`."""
     request_body_mode: BodyMode | None = None
     """None for the mode of `body_mode`."""
     response_body_mode: BodyMode | None = None
@@ -208,21 +208,21 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Longest time for the picker to answer one message, at most an hour; the picker requests more time for a queued
     request. Envoy has no such limit for full-duplex bodies.
 
-    None for 1000 s with FailClose, and for 10 s with FailOpen, where requests then continue without the picker.
+    None for 1000 s with FailClose, and 10 s with FailOpen, after which requests continue without the picker.
     """
     concurrency: int = 1
     access_log: bool = False
     """One line of JSON per request on stdout: destination, reason of a refusal, status, duration."""
     retry_on_reset: bool = False
-    """With an override-host cluster, whether to resend a request if its server is lost before the response.
+    """With an override-host cluster, whether to retry a request if the connection is lost before the response.
 
-    The server may have begun to work on it, and a request that crashes servers then reaches up to three of them.
+    The server may have begun to work on it, and a request that crashes servers can reach up to three of them.
     """
     buffer_limit_bytes: int = 1024 * 1024
-    """Bytes that Envoy buffers per connection, in each direction, before it stops reading.
+    """Bytes that Envoy buffers per connection and direction before it stops reading.
 
     Streamed bodies reach the picker in messages of about this size, so stay below the 4 MiB that gRPC servers accept
-    by default. With BUFFERED it is the largest body of a response; requests are limited by `max_body_bytes`.
+    by default. With BUFFERED, this limits the body of a response; `max_body_bytes` limits that of a request.
     """
     metadata_namespaces: tuple[str, ...] = ()
     """Namespaces of dynamic metadata that Envoy accepts from the picker, besides that of the destination."""
@@ -264,7 +264,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def body_modes(self) -> BodyModes:
-        """The modes in force.
+        """The effective modes.
 
         With FailOpen, request bodies go to the picker whole (BUFFERED): Envoy then still has the body when the picker
         fails during the request. A full-duplex body is lost with the picker: Envoy 1.40 answers 503, or cuts the
@@ -275,7 +275,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def message_timeout(self) -> float:
-        """The message timeout in force, in seconds."""
+        """The effective message timeout, in seconds."""
         return self.message_timeout_seconds or _MESSAGE_TIMEOUT_SECONDS[self.failure_mode]
 
     def _check_fail_open(self) -> None:
@@ -305,7 +305,7 @@ def parse_address(text: str, *, setting: str) -> HostPort | PipeAddress:
         return parse_tcp_address(text, setting=setting)
     path = text.removeprefix("unix:")
     if not path.startswith("/"):
-        raise SettingsError(setting, f"{text!r} has no absolute path: write one, as in unix:/run/epp.sock")
+        raise SettingsError(setting, f"{text!r} has no absolute path: write one, such as unix:/run/epp.sock")
     if len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
         raise SettingsError(setting, f"{path!r} is longer than {_MAX_SOCKET_PATH_BYTES} bytes: choose a shorter path")
     return PipeAddress(path)
@@ -320,7 +320,7 @@ def parse_tcp_address(text: str, *, setting: str) -> HostPort:
     if address.host == "localhost":
         return HostPort("127.0.0.1", address.port)
     if not is_ip(address.host):
-        raise SettingsError(setting, f"{text!r} is not an IP address and port; Envoy resolves no host names here")
+        raise SettingsError(setting, f"{text!r} is not an IP address and port; Envoy does not resolve host names here")
     return address
 
 
@@ -329,9 +329,9 @@ def _check_admin_address(text: str) -> None:
     if isinstance(address, PipeAddress):
         return
     if address.port == 0:
-        raise SettingsError("admin_address", f"{text!r} has port 0: name a port, clients cannot find another")
+        raise SettingsError("admin_address", f"{text!r} has port 0: name a port, so that clients can find it")
     if not ipaddress.ip_address(address.host).is_loopback:
         raise SettingsError(
             "admin_address",
-            f"{text!r} is not loopback, so that other machines could stop Envoy: write 127.0.0.1:{address.port}",
+            f"{text!r} is not loopback, so other machines could stop Envoy: write 127.0.0.1:{address.port}",
         )

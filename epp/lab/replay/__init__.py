@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay of a trace: the picker under a virtual clock, in front of simulated engines."""
+"""Replay of a trace: pickers in virtual time, with simulated engines."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of replays: confidence intervals of figures and differences, by moving-block bootstrap, and the page."""
+"""Comparison of replays: confidence intervals by moving-block bootstrap, and the HTML report."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _NO_SERVER = "none"
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A figure with its 95 % interval; None for infinite or unknown."""
+    """A figure with its 95 % interval; None if infinite or unknown."""
 
     value: float | None
     low: float | None
@@ -54,19 +54,19 @@ class Difference(Interval, frozen=True):
     """A figure minus that of the first configuration."""
 
     verdict: Verdict
-    """Better or worse only if the interval is on one side of zero."""
+    """Better or worse only if the interval does not contain zero."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Figures of the requests of one configuration, by name, and differences to the first."""
+    """Figures of one configuration by name, and their differences to the first configuration."""
 
     figures: dict[str, Interval]
     differences: dict[str, Difference]
-    """Empty for the first."""
+    """Empty for the first configuration."""
 
 
 def figures(outcome: Outcome, targets: Targets = NO_TARGETS) -> Mapping[str, float]:
-    """Return the figures of a summary by name, such as `ttft.p90`; infinite or NaN where they are None there.
+    """Return the figures of a summary by name, such as `ttft.p90`; None becomes infinity (times) or NaN.
 
     Numbers of served, refused, timed out and evicted requests become shares.
     """
@@ -88,9 +88,9 @@ def figures(outcome: Outcome, targets: Targets = NO_TARGETS) -> Mapping[str, flo
 def compare(outcomes: Sequence[Outcome], targets: Targets = NO_TARGETS) -> list[Comparison]:
     """Return the figures of outcomes of one trace, each compared with the first.
 
-    Each resample draws seeds, and for each of them blocks of consecutive requests from random times, until they cover
-    the length of the trace; requests that follow each other depend on each other, and blocks keep that. All outcomes
-    get the same blocks: differences are paired. Intervals hold 95 % of the resampled figures.
+    Each resample draws seeds, and for each seed random blocks of consecutive requests with the total length of the
+    trace. Blocks preserve the correlation between successive requests. All outcomes use the same blocks, so differences
+    are paired. Intervals contain 95 % of the resampled figures.
     """
     names = [name for name, value in figures(outcomes[0], targets).items() if not math.isnan(value)]
 
@@ -118,7 +118,7 @@ def compare(outcomes: Sequence[Outcome], targets: Targets = NO_TARGETS) -> list[
 
 
 def _draws(outcome: Outcome) -> Iterator[list[tuple[int, float, float]]]:
-    """Yield blocks of a seed, a start and an end."""
+    """Yield the blocks of each resample: seed, start and end."""
     generator = np.random.default_rng(0)
     seeds = int(outcome.seed.max(initial=0)) + 1
     seconds = max(outcome.seconds, 1e-9)
@@ -133,7 +133,7 @@ def _draws(outcome: Outcome) -> Iterator[list[tuple[int, float, float]]]:
 
 
 def _in_blocks(outcome: Outcome, blocks: Sequence[tuple[int, float, float]]) -> NDArray[np.intp]:
-    """Return the positions of the requests in blocks; those of a seed are in order of time."""
+    """Return the positions of the requests in the blocks; the requests of a seed are sorted by time."""
     at = outcome.columns.at
     firsts = np.searchsorted(outcome.seed, np.arange(int(outcome.seed.max(initial=0)) + 2))
     found = []
@@ -145,7 +145,7 @@ def _in_blocks(outcome: Outcome, blocks: Sequence[tuple[int, float, float]]) -> 
 
 
 def _minus(one: Floats, other: Floats) -> Floats:
-    """Return the differences; 0 of two infinite numbers, so that other resamples can tell them apart."""
+    """Return the differences; 0 for two equal infinities, so that other resamples decide the verdict."""
     with np.errstate(invalid="ignore"):
         found: Floats = np.where(np.isinf(one) & (one == other), 0.0, one - other)
     return found
@@ -162,7 +162,7 @@ def _quantiles(drawn: Floats) -> tuple[float, float]:
 
 def _difference(name: str, value: float, drawn: Floats) -> Difference:
     verdict: Verdict = "no difference shown"
-    if math.isnan(value):  # as between two infinite times
+    if math.isnan(value):  # for example, both times are infinite
         return Difference(None, None, None, verdict)
     low, high = _quantiles(drawn)
     if low > 0 or high < 0:
@@ -173,7 +173,7 @@ def _difference(name: str, value: float, drawn: Floats) -> Difference:
 def replay_report(
     trace: str, names: Sequence[str], outcomes: Sequence[Outcome], figures: Sequence[Sequence[str]], targets: Targets
 ) -> str:
-    """Return the page; `figures` are rows with a name and a cell for each configuration."""
+    """Return the HTML report; each row of `figures` has a name and a cell for each configuration."""
     first = outcomes[0]
     title = f"Replay of {trace}"
     requests = len(first) // (int(first.seed.max(initial=0)) + 1)
@@ -221,7 +221,7 @@ def _over_time(name: str, outcome: Outcome) -> Series:
 
 
 def _servers(name: str, outcome: Outcome) -> str:
-    """Return the queues and KV caches of the servers, or of their classes if there are more than colours."""
+    """Return plots of queues and KV usage by server, or by accelerator class if there are more servers than colours."""
     line = outcome.timeline
     groups = [(server, [place]) for place, server in enumerate(outcome.servers)]
     note = ""
@@ -240,7 +240,7 @@ def _servers(name: str, outcome: Outcome) -> str:
 
 
 def _routing(name: str, outcome: Outcome) -> str:
-    """Return the share of requests with prompts of each length that each accelerator class got."""
+    """Return a heat map of the accelerator classes that requests went to, by length of the prompt."""
     columns = outcome.columns
     classes = list(dict.fromkeys(outcome.classes))
     place = np.array([classes.index(each) for each in outcome.classes], dtype=np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replayed fleet: its servers and their load, what happens to them, and the engines that answer in their place."""
+"""The fleet of a replay: servers with their profiles and prices, and simulated engines."""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from epp.pool.discovery.endpoints_file import FileDiscovery, FileDiscoveryParame
 
 
 def seconds_to_end(machine: Machine, request: SimRequest) -> float:
-    """Return the seconds until the request would end if it came to the machine now, and none after it."""
+    """Return the seconds until the request would end if it arrived now and no other followed."""
     profile, load = machine.profile, machine.workload()
     wait, left = _wait(profile, load, request)
     ahead = (*load.computing, *load.waiting)
@@ -36,7 +36,7 @@ def seconds_to_end(machine: Machine, request: SimRequest) -> float:
 
 
 def _wait(profile: SimProfile, load: Workload, request: SimRequest) -> tuple[float, Sequence[int]]:
-    """Return the seconds until there is room for the request and those ahead, and the tokens of answers left then."""
+    """Return the seconds until the request and those ahead of it fit, and the answer tokens that remain then."""
     blocks = -(-request.prompt_tokens // profile.block_size)
     blocks += sum([-(-tokens // profile.block_size) for tokens, _ in load.waiting])
     places = len(load.decoding) + len(load.computing) + len(load.waiting) + 1
@@ -54,19 +54,19 @@ def _wait(profile: SimProfile, load: Workload, request: SimRequest) -> tuple[flo
 
 
 class Engine(ABC):
-    """A server without its network, which is told what time it is."""
+    """A server without its network; the caller advances its time."""
 
     busy_seconds = 0.0
-    """Time in which it worked for a request."""
+    """Total time in which it computed requests."""
 
     @property
     @abstractmethod
     def next_event_at(self) -> float | None:
-        """Time of its next change; None while it is idle."""
+        """Time of the next change; None while the engine is idle."""
 
     @abstractmethod
     def advance(self, now: float) -> Sequence[Emission]:
-        """Let time pass; return at least the first token of each request and its last."""
+        """Advance to `now`; return the emissions, at least the first and the last token of each request."""
 
     @abstractmethod
     def submit(self, request: SimRequest) -> None:
@@ -74,26 +74,26 @@ class Engine(ABC):
 
     @abstractmethod
     def abort(self, request_id: int) -> object:
-        """Remove a request, if it is there."""
+        """Remove a request if it exists."""
 
     @abstractmethod
     def gauges(self) -> tuple[int, int, float]:
-        """Return requests running and waiting, and the KV usage."""
+        """Return the running requests, the waiting requests and the KV usage."""
 
     def forecast(self, request: SimRequest) -> float:  # noqa: ARG002  to override
-        """Return the seconds until the request would end if it came now, and none after it; NaN for unknown."""
+        """Return the seconds until the request would end if it arrived now and no other followed; NaN if unknown."""
         return math.nan
 
     def cached_tokens(self, request: SimRequest) -> int:  # noqa: ARG002  to override
-        """Return the leading tokens of a prompt that need not be computed."""
+        """Return the number of leading prompt tokens that need not be computed."""
         return 0
 
     def take_kv_changes(self) -> KVChanges | None:
-        """Return how its KV cache has changed since the last call; None if it has not, or if it publishes no events."""
+        """Return the changes of the KV cache since the last call; None without changes or without KV events."""
         return None
 
     def totals(self) -> tuple[float, int, int]:
-        """Return the time in which it worked for requests, adapters loaded, and requests that lost their blocks."""
+        """Return the busy seconds, the number of adapter loads and the number of preemptions."""
         return self.busy_seconds, 0, 0
 
     def adapters(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -106,7 +106,7 @@ class Page(NamedTuple):
 
     profile: SimProfile
     load: tuple[int, int, float]
-    """Requests running and waiting, and the KV usage."""
+    """Running requests, waiting requests and KV usage."""
     running_adapters: tuple[str, ...] = ()
     waiting_adapters: tuple[str, ...] = ()
 
@@ -115,7 +115,7 @@ class Page(NamedTuple):
         return cls(profile, engine.gauges(), *(map(tuple, engine.adapters()) if profile.lora_adapters else ()))
 
     def renewed(self, engine: Engine) -> "Page":
-        """Return the present page; the same object if nothing on it has changed."""
+        """Return the current page; the same object if nothing has changed."""
         if self.profile.lora_adapters:
             return Page.of(engine, self.profile)
         load = engine.gauges()
@@ -148,9 +148,6 @@ class Simulated(Machine, Engine):
     def take_kv_changes(self) -> KVChanges | None:
         return self.cache.take_changes()
 
-    def cached_tokens(self, request: SimRequest) -> int:
-        return request.prompt_tokens - self.uncached_tokens(request)
-
     def forecast(self, request: SimRequest) -> float:
         return seconds_to_end(self, request)
 
@@ -166,9 +163,9 @@ PAGE_SECONDS = 0.002
 HOP_SECONDS = 0.001
 """Seconds from the picker to a server, and back; also from one server to another."""
 JITTER_SECONDS = 0.005
-"""Longest delay of a request, with seeds other than 0: a few milliseconds can change all later picks."""
+"""Maximum random delay of a request with seeds other than 0: a few milliseconds can change all later picks."""
 TRANSFER_SECONDS_PER_TOKEN = 128 * 1024 / 10e9
-"""The KV cache of a model with 8 billion parameters, 128 KiB for each token, over a network of 10 GB/s."""
+"""KV cache of a model with 8 billion parameters (128 KiB per token) over a network of 10 GB/s."""
 UNKNOWN_CLASS = "unknown"
 ROLE_LABEL = "llm-d.ai/role"
 _OTHER_ROLES = frozenset({"prefill", "encode", "encode-prefill"})
@@ -181,23 +178,23 @@ class ReplayOptions:
     seed: int = 0
     """Seed of the pickers' random choices, the phases of polls and the delays of requests."""
     rate_scale: float = 1.0
-    """2 sends the requests twice as fast."""
+    """Factor on the request rate."""
     limit: int | None = None
     duration: float | None = None
-    """Requests that arrive later are left out."""
+    """Time after which requests are left out."""
     timeout_seconds: float = 60.0
-    """Clients leave that have no first token by then."""
+    """Time after which clients without a first token disconnect."""
     pickers: int = 1
     share_seconds: float | None = None
-    """Time that a batch of shared state takes to the other pickers; None if each sees only its own requests."""
+    """Delay of shared state between pickers; None if each picker sees only its own requests."""
     poll_seconds: float = 0.05
-    """Fastest interval of polls."""
+    """Shortest interval between polls."""
     page_seconds: float = 0.0
-    """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
+    """Time for which a metrics page is cached; 0 for no cache."""
     transfer_seconds_per_token: float = TRANSFER_SECONDS_PER_TOKEN
     """Time to transfer the KV cache from a prefill server to a decode server, or to one that copies it."""
     regret_every: int = 4
-    """The regret of every fourth routed request is computed, of fewer on more than 16 servers; 0 for none."""
+    """Compute the regret of every nth routed request, of fewer with more than 16 servers; 0 for none."""
     report_seconds: float = 10.0
     objects: tuple[str, ...] = ()
     """Files or directories with objects of the cluster: objectives, rewrites, and inputs of plugins."""
@@ -213,11 +210,11 @@ class Server:
     dollars_per_hour: float | None = None
     accelerator_class: str = UNKNOWN_CLASS
     network_seconds: float = 0.0
-    """Network delay to the server or back, beyond the network of the local cluster."""
+    """One-way network delay to the server, in addition to the network of the local cluster."""
     make: Callable[[SimProfile], Engine] = Simulated
 
     def may_answer(self, tokens: int) -> bool:
-        """Return whether a request of so many tokens can be answered here: servers for prompts alone answer none."""
+        """Return whether the server can answer a request with this number of tokens; prefill servers cannot."""
         return tokens <= self.profile.max_model_len and self.endpoint.labels.get(ROLE_LABEL) not in _OTHER_ROLES
 
 
@@ -233,8 +230,8 @@ class Fleet:
 def load_fleet(path: Path, profiles: Sequence[str] = (), *, prices: Path | None = None) -> Fleet:
     """Return the servers of an endpoint list, as `file-discovery` reads it; raises ConfigurationError.
 
-    Each of `profiles` is `KEY=PRESET` or `KEY=FILE`, where KEY is the name of an endpoint or an accelerator class. By
-    default, the preset with the name of the class counts.
+    Each of `profiles` is `KEY=PRESET` or `KEY=FILE`; KEY is the name of an endpoint or an accelerator class. The
+    default is the preset with the name of the class.
     """
     endpoints = FileDiscovery(FileDiscoveryParameters(path=str(path)), clock=SystemClock()).listed()
     if not endpoints:
@@ -243,7 +240,7 @@ def load_fleet(path: Path, profiles: Sequence[str] = (), *, prices: Path | None 
     parameters = {} if prices is None else {"prices": str(prices)}
     registry = Registry()
     tagger = registry.build(AcceleratorTagger.plugin_type, parameters, name="replay", clock=SystemClock())
-    assert isinstance(tagger, AcceleratorTagger)  # noqa: S101  by its plugin type
+    assert isinstance(tagger, AcceleratorTagger)  # noqa: S101
     tags = [tagger.merged(endpoint).tag for endpoint in endpoints]
     keys = {key for endpoint, tag in zip(endpoints, tags, strict=True) for key in _keys(endpoint, tag)}
     for key in given:
@@ -263,7 +260,7 @@ def load_fleet(path: Path, profiles: Sequence[str] = (), *, prices: Path | None 
 
 
 def _keys(endpoint: Endpoint, tag: AcceleratorTag) -> list[str]:
-    """Return the names by which profiles may be given to an endpoint, the closest first."""
+    """Return the keys of `--profile` that match an endpoint, most specific first."""
     declared = endpoint.accelerator
     declared_class = "" if declared is None else declared.accelerator_class
     classes = dict.fromkeys((*tag.classes, tag.primary_class, declared_class, tag.product, tag.model))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays in processes of their own: what each is given, its results, and its limits."""
+"""Replays in parallel processes."""
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from epp.config import LoadedConfig
 from epp.framework import ConfigurationError
+from epp.lab.child import die_with_parent
 from epp.lab.replay.fleet import Fleet, ReplayOptions
 from epp.lab.replay.outcome import Outcome
 from epp.lab.replay.simulation import Simulation
@@ -24,15 +24,14 @@ from epp.lab.traces.reading import open_trace
 from epp.lab.traces.trace import Trace
 
 _SPAWN = multiprocessing.get_context("spawn")
-_PR_SET_PDEATHSIG = 1
 
 
 class TraceFile(NamedTuple):
     path: Path
     format: str = ""
-    """Empty to recognise it."""
+    """Name of the format; empty to detect it."""
     rate: float | None = None
-    """Requests a second, for a trace without times."""
+    """Requests per second, for a trace without times."""
 
     def open(self) -> Trace:
         """Return the trace; raises TraceError."""
@@ -53,7 +52,7 @@ def replay(
     options: ReplayOptions,
     progress: Callable[[Simulation], bool] | None = None,
 ) -> Outcome:
-    """Return the outcome of the requests of a trace; raises ConfigurationError for what cannot be replayed.
+    """Return the outcome of the requests of a trace; raises ConfigurationError if they cannot be replayed.
 
     `progress` is called at intervals of virtual time; if it returns False, the replay stops, and the outcome is that
     of the requests so far. All arguments but `progress` can be pickled, and so can the outcome.
@@ -69,9 +68,9 @@ def available_cpus() -> int:
 def run_jobs(
     jobs: Sequence[Job], report: Callable[[int, float], None] = lambda _, __: None, *, workers: int = 0
 ) -> list[Outcome]:
-    """Return the outcomes of jobs, in their order; raises the ConfigurationError or TraceError of one.
+    """Return the outcomes of jobs, in their order; raises the ConfigurationError or TraceError of a job.
 
-    They run in `workers` processes, by default one for each CPU; a single job runs in this one. `report` gets the
+    Jobs run in `workers` processes, by default one per CPU; a single job runs in this process. `report` receives the
     number of a job and its virtual time since the start of the trace.
     """
     workers = workers or available_cpus()
@@ -92,7 +91,7 @@ def run_jobs(
             running[ours] = number
         while running:
             for connection in wait(list(running)):
-                assert isinstance(connection, Connection)  # noqa: S101  only these are waited for
+                assert isinstance(connection, Connection)  # noqa: S101
                 found = _received(connection)
                 if isinstance(found, float):
                     report(running[connection], found)
@@ -112,7 +111,7 @@ def run_jobs(
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Have processes that start here inherit that SIGINT is blocked: Ctrl-C is handled by their parent."""
+    """Block SIGINT in processes that start inside the context: only the parent handles Ctrl-C."""
     if sys.platform == "win32":
         yield
         return
@@ -127,7 +126,7 @@ def _received(connection: Connection) -> Outcome | Exception | float:
     try:
         found: Outcome | Exception | float = connection.recv()
     except EOFError:
-        return ConfigurationError("a replay process ended before its time: perhaps it ran out of memory")
+        return ConfigurationError("a replay process ended unexpectedly: perhaps it ran out of memory")
     return found
 
 
@@ -140,11 +139,9 @@ def _run(job: Job, report: Callable[[float], None]) -> Outcome:
 
 
 def _work(connection: Connection, job: Job, parent: int) -> None:
-    """Run a job and those received after it, since a process takes a second to start; send progress and outcomes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            return
+    """Run a job and further received ones, since a process takes a second to start; send progress and outcomes."""
+    if sys.platform == "linux" and not die_with_parent(parent):
+        return
     while True:
         try:
             found: Outcome | Exception = _run(job, connection.send)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of a replay: one number for each request and column."""
+"""Outcome of a replay: one number per request and column."""
 
 from array import array
 from collections.abc import Sequence
@@ -24,28 +24,28 @@ Numbers = NDArray[Any]
 
 class Status(IntEnum):
     UNFINISHED = 0
-    """The replay ended before."""
+    """The replay ended before the request."""
     SERVED = 1
     REFUSED = 2
     """Refused by the picker or by the server."""
     TIMED_OUT = 3
-    """The client left because the first token had not come."""
+    """The client disconnected before the first token."""
     EVICTED = 4
-    """Ended to make room for a request of higher priority."""
+    """Aborted in favour of a request with higher priority."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One number for each request, in order of arrival; times in seconds, NaN for unknown ones."""
+    """One number per request, in order of arrival; times in seconds, NaN if unknown."""
 
     at: Floats
-    """Arrival, since the start of the replay."""
+    """Time of arrival since the start of the replay."""
     model: Numbers
     """Position in `Outcome.models`."""
     tenant: Numbers
     """Position in `Outcome.tenants`."""
     session: Numbers
-    """Hash of the session; -1 for none."""
+    """Hash of the session id; -1 for none."""
     server: Numbers
     """Position in `Outcome.servers`; -1 for none."""
     status: Numbers
@@ -63,7 +63,7 @@ class Columns:
     ttft_target: Floats
     tpot_target: Floats
     regret: Floats
-    """See `epp.lab.replay.fleet`."""
+    """Expected seconds to the end of the request, minus those on the best server; see `seconds_to_end`."""
 
     @property
     def tpot(self) -> Floats:
@@ -98,30 +98,30 @@ class Outcome:
     tenants: tuple[str, ...]
     columns: Columns
     dollars: Floats
-    """Cost of each request: its share of the price of its server's busy time; NaN without a price."""
+    """Cost of each request: its share of the cost of its server's busy time; NaN without a price."""
     busy_seconds: Floats
     """Busy time of each server."""
     dollars_of_servers: Floats
-    """Price of these; NaN without one."""
+    """Cost of the busy time of each server; NaN without a price."""
     seed: Numbers
     """Position of each request's seed among those of all replays."""
     timeline: Timeline
     adapter_loads: int = 0
     preemptions: int = 0
     stopped: bool = False
-    """Whether the replay was stopped early."""
+    """Whether `progress` stopped the replay."""
 
     def __len__(self) -> int:
         return len(self.columns.at)
 
     def take(self, which: Mask | NDArray[np.intp]) -> "Outcome":
-        """Return the same for some of the requests."""
+        """Return the outcome of some of the requests."""
         columns = Columns(**{name: getattr(self.columns, name)[which] for name in Columns.__dataclass_fields__})
         return replace(self, columns=columns, dollars=self.dollars[which], seed=self.seed[which])
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the replays of one trace and configuration with different seeds as one."""
+    """Merge replays of one trace and configuration with different seeds."""
     first = outcomes[0]
     models = tuple(dict.fromkeys(name for each in outcomes for name in each.models))
     tenants = tuple(dict.fromkeys(name for each in outcomes for name in each.tenants))
@@ -160,7 +160,7 @@ def _place(places: dict[str, int], name: str) -> int:
 
 
 class Recorder:
-    """Writes the columns while requests come and go; requests are numbered in order of arrival."""
+    """Builds the columns during a replay; requests are numbered in order of arrival."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -197,7 +197,7 @@ class Recorder:
             column.extend(values)
 
     def outcome(self, totals: Sequence[tuple[float, int, int]], *, stopped: bool) -> Outcome:
-        """Return the outcome so far; `totals` are those of each engine."""
+        """Return the outcome so far; `totals` has the `Engine.totals` of each server."""
         busy_seconds, adapter_loads, preemptions = zip(*totals, strict=True)
         columns = Columns(**{name: np.array(getattr(self, name)) for name in Columns.__dataclass_fields__})
         servers = self._fleet.servers
@@ -225,7 +225,7 @@ class Recorder:
 
 
 def _shares(columns: Columns, fleet: Fleet) -> Floats:
-    """Return the share of each request in the work of its server; its work is its duration on an idle server."""
+    """Return the share of each request in the work of its server; the work is its duration on an idle server."""
     sent = columns.server >= 0
     place = np.where(sent, columns.server, 0)
     prefill = np.array([server.profile.prefill_tokens_per_second for server in fleet.servers])

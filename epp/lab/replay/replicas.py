@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickers in virtual time: the event loop, the pipeline, datastore and director of each with polls and KV events."""
+"""Pickers in virtual time: the event loop, and for each picker its pipeline, polls and KV events."""
 
 import asyncio
 import gc
@@ -43,13 +43,13 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _YOUNG_OBJECTS = 50_000
-"""New objects after which they are collected."""
+"""Number of new objects that triggers a garbage collection."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is a virtual clock: code that waits with asyncio runs in virtual time unchanged.
+    """An event loop with a virtual clock: code that uses asyncio runs in virtual time without changes.
 
-    Events of `at` run beside the timers of asyncio, in order of time, at a fraction of their cost.
+    Events of `at` and timers of asyncio run in order of time; events cost a fraction of a timer.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -64,7 +64,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.clock.time
 
     def at(self, due: float, action: Callable[..., object], *arguments: Any) -> None:
-        """Call `action` at a time; an exception ends the loop."""
+        """Call `action` at `due`; an exception ends the loop."""
         heappush(self.events, (due, next(self._numbers), action, arguments))
 
     def after(self, seconds: float, action: Callable[..., object], *arguments: Any) -> None:
@@ -77,25 +77,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
-        self,
-        when: float,
-        callback: Callable[[*Ts], object],
-        *args: *Ts,
-        context: Context | None = None,
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         self.has_callbacks = True
         return super().call_at(when, callback, *args, context=context)
 
 
 class _Selector(selectors.SelectSelector):
-    """Runs events and advances the clock in place of waiting; sockets are never ready."""
+    """Runs events and advances the clock instead of waiting; sockets are never ready."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Run the events of the next `timeout` seconds; raises RuntimeError if the loop would wait without end."""
+        """Run the events of the next `timeout` seconds; raises RuntimeError if the loop would wait forever."""
         loop, events, clock = self._loop, self._loop.events, self._loop.clock
         until = math.inf if timeout is None else clock.time + timeout
         loop.has_callbacks = False
@@ -107,7 +103,7 @@ class _Selector(selectors.SelectSelector):
             if loop.has_callbacks:
                 return []
         if timeout is None:
-            raise RuntimeError("nothing is left to happen in virtual time")
+            raise RuntimeError("no event or timer is left in virtual time")
         clock.time = until
         return []
 
@@ -115,7 +111,7 @@ class _Selector(selectors.SelectSelector):
 def run_virtual(main: Coroutine[Any, Any, T], clock: ManualClock) -> T:
     """Run a coroutine in virtual time and return its result; other tasks are cancelled at its end.
 
-    Garbage is collected rarely meanwhile: requests leave little that only a collection finds.
+    Garbage is collected rarely meanwhile, because requests leave few reference cycles.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(max(_YOUNG_OBJECTS, thresholds[0]), *thresholds[1:])
@@ -127,34 +123,27 @@ def run_virtual(main: Coroutine[Any, Any, T], clock: ManualClock) -> T:
 
 
 PUBLISH_SECONDS = 0.005
-"""Seconds from the end of a step of the engine to the index of the picker."""
+"""Delay of KV events from the end of an engine's step to the index of the picker."""
 
 
 class Watch:
     """The polls of one server by one picker."""
 
     def __init__(self, store: Datastore, metrics: Feed, server: Server, clock: Clock, interval: float) -> None:
-        self._store = store
-        self._clock = clock
-        self._endpoint = endpoint = server.endpoint
-        self._poll = Poll(
-            self._store,
-            metrics,
-            Reachability(self._store, endpoint),
-            clock=clock,
-            interval_seconds=interval,
-            observer=CollectorObserver(),
-        )
+        self._store, self._clock, self._endpoint = store, clock, server.endpoint
+        reachability = Reachability(store, server.endpoint)
+        observer = CollectorObserver()
+        self._poll = Poll(store, metrics, reachability, clock=clock, interval_seconds=interval, observer=observer)
         self._cadence = Cadence(interval, slowest_interval(interval, math.inf), clock.now())
         self._page: Page | None = None
-        """The last one, once pages have been read."""
+        """Last page; None before the first poll."""
         self._report = Report()
 
     def take(self, page: Page) -> float:
         """Report a page; return the seconds until the next poll is due.
 
-        The first page is read as text. Later ones differ only in the load, unless they have adapters: text that the
-        reader of pages would find the same numbers in is not written.
+        The first page is parsed as text. Later pages differ only in the load, unless they have adapters; their numbers
+        are reported without formatting and parsing a page.
         """
         now, endpoint, before = self._clock.now(), self._endpoint, self._page
         self._page, wait = page, 0.0
@@ -176,7 +165,7 @@ class Replica:
     """One picker."""
 
     def __init__(self, config: LoadedConfig, fleet: Fleet, clock: Clock, seed: bytes, options: ReplayOptions) -> None:
-        """Start it; raises InvalidConfigError for a configuration that cannot be assembled."""
+        """Assemble the configuration; raises InvalidConfigError."""
         self.assembly = _assemble(config, clock, options)
         self.store = Datastore(clock)
         self.director = Director(Runtime(self.store, clock), self.assembly.pipeline, seeds=Seeds(seed))
@@ -189,12 +178,12 @@ class Replica:
             None if metrics is None else Watch(self.store, metrics, server, clock, options.poll_seconds)
             for server in fleet.servers
         ]
-        """Metrics polls of each server; None if the configuration reads no load."""
+        """Metrics polls of each server; None if the configuration does not read the load."""
         quotas, work = self.director.quotas.share(seed.decode()), SharedWork(self.store)
         shareables = (work, quotas, *(plugin for plugin in self.assembly.plugins if isinstance(plugin, Shareable)))
         self.exchange = Exchange(seed.decode(), lambda: shareables, self.store.snapshot, clock, salt=options.seed)
         self.shared_at = -math.inf
-        """Time at which its last batch was sent."""
+        """Time of its last batch."""
         self.kv_event_readers = tuple(
             plugin for plugin in self.assembly.plugins if isinstance(plugin, PrecisePrefixCacheProducer)
         )
@@ -211,18 +200,18 @@ class Replica:
     def deliver(self, endpoint: Endpoint, events: Sequence[Event]) -> None:
         """Write KV events of an endpoint to its indexes."""
         for producer in self.kv_event_readers:
-            lane = producer._lanes.get(endpoint.identity)  # noqa: SLF001  as messages of its engine are
-            if lane is None:  # it reads the matches of another one
+            lane = producer._lanes.get(endpoint.identity)  # noqa: SLF001
+            if lane is None:  # it uses the matches of another producer
                 continue
             left = [Message(lane, "", (event,)) for event in events]
             while left:
-                applied = producer._index.apply(left, int(producer.clock.now()) + 1)  # noqa: SLF001  the same
+                applied = producer._index.apply(left, int(producer.clock.now()) + 1)  # noqa: SLF001
                 left = left[applied:]
-            producer._forget_expected()  # noqa: SLF001  as its task does
+            producer._forget_expected()  # noqa: SLF001
 
 
 class Publisher:
-    """Describes the changes in the cache of one engine by the requests that fill it."""
+    """Builds the KV events of one engine from the changes of its cache."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -238,7 +227,7 @@ class Publisher:
     def events(self, changes: KVChanges) -> Sequence[Event]:
         """Return the events of changes; parents are stored before their children.
 
-        Blocks that move to a lower tier are named only, as by vLLM: the index still has them from the tier above.
+        An event for a lower tier contains only the hash, as in vLLM: the index knows the block from the tier above.
         """
         moves = (
             BlockStored(sorted(changes.offloaded), None, [], 0, medium="CPU"),
@@ -254,13 +243,13 @@ class Publisher:
             request, ids, model = self._submitted[owner]
             parent = request.block_hashes[place - 1] if place else None
             own = list(ids[place * size : (place + 1) * size])
-            # the model of the request as an adapter: the engine has one name for a block, whatever its requests ask for
+            # the model is sent as the adapter: hashes of the simulated engine do not depend on the model
             found.append(BlockStored([block], parent, own, size, lora_name=model))
         return found
 
 
 def check_config(config: LoadedConfig, options: ReplayOptions) -> list[str]:
-    """Return what of a configuration has no effect in a replay; raises InvalidConfigError if it cannot be assembled."""
+    """Return the plugins without effect in a replay, with reasons; raises InvalidConfigError."""
     assembly = _assemble(config, ManualClock(0.0), options)
     found = [
         f"{feed.source.name}: its pages are not simulated, and their data is unknown"

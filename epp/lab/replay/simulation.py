@@ -52,14 +52,14 @@ class _Place:
         self.page = Page.of(self.engine, server.profile)
         self.page_at = -math.inf
         self.alarm = math.inf
-        """Time of its next event in the timetable."""
+        """Time of its next scheduled event."""
         self.publisher: Publisher | None = None
         """Publisher of KV events, if a plugin reads them."""
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A request on its way."""
+    """A request in flight."""
 
     number: int
     arrival: Arrival
@@ -82,7 +82,7 @@ class Simulation:
         self._fleet = fleet
         self._arrivals: Iterator[Arrival] = iter(traffic)
         self._options = options
-        self._draws = random.Random(options.seed)  # noqa: S311  it is no secret
+        self._draws = random.Random(options.seed)  # noqa: S311  not for secrets
         self._replicas: list[Replica] = []
         self._places = [_Place(number, server) for number, server in enumerate(fleet.servers)]
         self._by_address = {place.endpoint.hostport: place for place in self._places}
@@ -111,7 +111,7 @@ class Simulation:
 
     async def _main(self, report: Callable[["Simulation"], bool] | None) -> Outcome:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)  # noqa: S101  of run_virtual
+        assert isinstance(loop, VirtualLoop)  # noqa: S101
         self._loop = loop
         self._done = self._loop.create_future()
         self._loop.set_exception_handler(self._failed)
@@ -161,7 +161,7 @@ class Simulation:
                 self._done.set_result(None)
 
     def _sample(self) -> None:
-        """Record the load of the servers; the interval grows with the time."""
+        """Record the load of the servers, at intervals that grow with the length of the replay."""
         for place in self._places:
             self._advance(place)
         self._recorder.load(self.seconds, [place.engine.gauges() for place in self._places])
@@ -180,7 +180,7 @@ class Simulation:
         self._loop.after(watch.take(page) - PAGE_SECONDS, self._fetch, place, watch)
 
     def _share(self, replica: Replica) -> None:
-        """Send the changes of a picker to the others, if pickers share."""
+        """Send the changes of a picker to the others, if they share state."""
         seconds = self._options.share_seconds
         if seconds is None:
             return
@@ -192,7 +192,7 @@ class Simulation:
         replica.shared_at = self._clock.time
 
     def _keep_sharing(self, replica: Replica) -> None:
-        """Share at intervals; requests share sooner."""
+        """Share at intervals; requests can trigger an earlier batch."""
         due = replica.shared_at + replica.exchange.batch_seconds
         if self._clock.time >= due:
             self._share(replica)
@@ -202,7 +202,7 @@ class Simulation:
     # Requests
 
     def _next_arrival(self) -> None:
-        """Set the timer of the next request."""
+        """Schedule the next request."""
         arrival = next(self._arrivals, None)
         until = self._options.duration
         if arrival is None or (until is not None and arrival.at > until):
@@ -236,7 +236,7 @@ class Simulation:
         self._next_arrival()
 
     async def _wait(self, one: _Open, pending: PendingRequest) -> None:
-        """Wait for room, as an exchange with a gateway does."""
+        """Wait until the queued request is dispatched or refused."""
         try:
             await pending.settle()
             routing = pending.routing()
@@ -272,7 +272,7 @@ class Simulation:
             self._send(one.prefiller, msgspec.structs.replace(prompt, output_tokens=1), 2 * HOP_SECONDS + seconds)
 
     def _with_copy(self, request: SimRequest, place: _Place, source: _Place | None) -> tuple[SimRequest, float]:
-        """Return a request with the KV cache that it copies from another server, and the seconds for that."""
+        """Return the request with the tokens that it copies from another server, and the seconds of the copy."""
         if source is None:
             return request, 0.0
         self._advance(place)
@@ -282,7 +282,7 @@ class Simulation:
         return msgspec.structs.replace(request, transferred_tokens=held), seconds
 
     def _regret(self, arrival: Arrival, chosen: _Place, request: SimRequest) -> float:
-        """Return the regret of a choice, as `epp.lab.replay.fleet` defines it."""
+        """Return the regret of a choice; see `Columns.regret`."""
         profile = chosen.server.profile
         work = {(profile.block_size, profile.lora_adapters): request}
         best, its = math.inf, math.nan
@@ -300,7 +300,7 @@ class Simulation:
         return its - best
 
     def _send(self, place: _Place, request: SimRequest, seconds: float) -> None:
-        """Submit a request to an engine after this time on the way, and the overhead of its server."""
+        """Submit a request to an engine after `seconds` and the overhead of its server."""
         self._loop.after(seconds + place.server.profile.overhead_seconds, self._submit, place, request)
 
     def _submit(self, place: _Place, request: SimRequest) -> None:
@@ -317,9 +317,9 @@ class Simulation:
         self._set_alarm(place)
 
     def _too_long(self, one: _Open) -> None:
-        """Answer as a server does that cannot hold so long a request."""
+        """Answer with 400, as a server does if a request exceeds its context length."""
         routing = one.routing
-        assert routing is not None and one.place is not None  # noqa: PT018, S101  it was sent
+        assert routing is not None and one.place is not None  # noqa: PT018, S101
         self._close(one, Status.REFUSED)
         routing.served_by(one.place.endpoint.hostport)
         routing.response_started(400, Headers, event_stream=False)
@@ -335,7 +335,7 @@ class Simulation:
         self._end_if_over()
 
     def _give_up(self, one: _Open) -> None:
-        """Have the client leave, unless its answer has begun."""
+        """Disconnect the client unless it has a first token."""
         if one.ttft is None and one.number in self._open:
             self._abort(one, Status.TIMED_OUT, Cause.CLIENT_DISCONNECT)
 
@@ -382,7 +382,7 @@ class Simulation:
         if one is None or one.routing is None or one.place is None or one.request is None:
             return
         if place is one.prefiller:
-            # The KV cache goes to the server of the answer, which computes the last token of the prompt.
+            # Transfer the KV cache to the decode server, which computes the last token of the prompt.
             size = one.request.prompt_tokens
             arrived = msgspec.structs.replace(one.request, transferred_tokens=size)
             self._send(one.place, arrived, HOP_SECONDS + size * self._options.transfer_seconds_per_token)

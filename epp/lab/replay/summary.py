@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of an outcome: latency, goodput, dollars, cache hits and fairness, in all and by group."""
+"""Figures of an outcome: latency, goodput, dollars, cache hits and fairness, of all requests and by group."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _QUANTILES = (0.5, 0.9, 0.99)
 
 @dataclass(frozen=True)
 class Targets:
-    """Longest times wanted, in seconds, of requests without targets of their own; None for any."""
+    """Latency targets in seconds of requests without their own targets; None for no target."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -43,7 +43,7 @@ def parse_targets(text: str) -> Targets:
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """Seconds; None if so many requests had no answer that the quantile is infinite, or if there are no requests."""
+    """Quantiles in seconds; None if infinite (too many requests without an answer) or without requests."""
 
     p50: float | None
     p90: float | None
@@ -57,39 +57,38 @@ class Summary(msgspec.Struct, frozen=True):
     ttft: Quantiles
     """Time to the first token; requests without an answer count as infinite."""
     tpot: Quantiles
-    """Between two tokens, the mean of each request; requests without an answer count as infinite."""
+    """Mean time between two tokens of a request; requests without an answer count as infinite."""
     total: Quantiles
     """Time to the last token; requests without an answer count as infinite."""
     goodput: float | None
-    """Share of the requests with targets that kept them."""
+    """Share of the requests with targets that met them."""
     dollars_per_1000_requests: float | None
     dollars_per_million_tokens: float | None
     """Price of a million tokens of served prompts and answers."""
     cached_share: float | None
     """Share of the prompt tokens of served requests that engines had cached."""
     session_pace_spread: float | None
-    """Mean, over sessions with several answers, of the standard deviation of their times between tokens over the mean
-    of these; 0 for answers of one pace."""
+    """Mean coefficient of variation of the time between tokens within a session; 0 for a constant pace."""
     fairness: float | None
-    """Jain's index over tenants, of the share of their requests' tokens that were served; 1 is fair."""
+    """Jain's index over tenants of the share of their requests' tokens that were served; 1 is fair."""
     served: int
     refused: int
     timed_out: int
     evicted: int
     unfinished: int
     mean_regret: float | None
-    """Seconds, of routed requests; see `epp.lab.replay.fleet`."""
+    """Seconds; see `Columns.regret`."""
     p90_regret: float | None
 
 
 class Groups(msgspec.Struct, frozen=True):
-    """Figures in all, and by group."""
+    """Figures of all requests, and by group."""
 
     all: Summary
     models: dict[str, Summary]
     tenants: dict[str, Summary]
     classes: dict[str, Summary]
-    """Summary by accelerator class of the server; requests that reached none are left out."""
+    """Summary by accelerator class of the server; requests that did not reach a server are left out."""
 
 
 _MOST_GROUPS = 50
@@ -108,7 +107,7 @@ def latencies(outcome: Outcome, name: str) -> Floats:
 
 
 def quantile(values: Floats, share: float) -> float:
-    """Return the smallest value with that share of all at or below it; NaN for none."""
+    """Return the smallest value with `share` of the values at or below it; NaN without values."""
     if not len(values):
         return math.nan
     rank = min(len(values) - 1, max(0, math.ceil(share * len(values)) - 1))
@@ -116,7 +115,7 @@ def quantile(values: Floats, share: float) -> float:
 
 
 def within_targets(outcome: Outcome, targets: Targets = NO_TARGETS) -> tuple[Mask, Mask]:
-    """Return which requests have a target, and which of these kept it."""
+    """Return masks of the requests that have a target, and of those that met it."""
     columns = outcome.columns
     finished = columns.status != Status.UNFINISHED
     has = np.zeros(len(outcome), dtype=np.bool_)
@@ -158,7 +157,7 @@ def summarise(outcome: Outcome, targets: Targets = NO_TARGETS) -> Summary:
 
 
 def groups(outcome: Outcome, targets: Targets = NO_TARGETS) -> Groups:
-    """Return the figures in all and by model, tenant and accelerator class; the largest groups of each."""
+    """Return the figures of all requests, and of the largest groups by model, tenant and accelerator class."""
     columns = outcome.columns
     classes = tuple(dict.fromkeys(outcome.classes))
     places = np.array([classes.index(name) for name in outcome.classes])
@@ -203,7 +202,7 @@ def jain(outcome: Outcome) -> float:
     asked = np.bincount(columns.tenant, weights=tokens, minlength=count)
     served = np.bincount(columns.tenant, weights=tokens * (columns.status == Status.SERVED), minlength=count)
     shares = served[asked > 0] / asked[asked > 0]
-    if len(shares) < 2 or not shares.any():  # noqa: PLR2004  one is always fair
+    if len(shares) < 2 or not shares.any():  # noqa: PLR2004
         return math.nan
     return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
 
@@ -217,5 +216,5 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, None for an infinite or unknown one."""
+    """Return the value; None if it is infinite or unknown."""
     return value if value is not None and math.isfinite(value) else None

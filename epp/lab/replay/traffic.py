@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of a replay: for the picker with token ids in place of text, for engines with hashes of blocks."""
+"""Requests of a replay: with token ids for the picker, with block hashes for the engines."""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -20,7 +20,7 @@ _PATH = "/v1/completions"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _OWN = np.uint64(0xD1B54A32D192ED03)
-"""Separates ids of blocks that only one request has from those of the trace."""
+"""Separates ids of blocks that only one request has from ids in the trace."""
 _BITS = 0xFFFFFFFFFFFFFFFF
 
 Ids = NDArray[np.uint64]
@@ -34,7 +34,7 @@ class Arrival(ABC):
     model: str
     tenant: str
     session: str
-    """Requests of a session send back the token that the picker gave it."""
+    """Session id; requests of a session send the session token of the picker."""
     headers: dict[str, str]
     body: bytes | RequestBody
     ttft_target: float | None = None
@@ -46,11 +46,11 @@ class Arrival(ABC):
 
     @abstractmethod
     def token_ids(self) -> NDArray[np.uint32]:
-        """Return the token ids of prompt and answer; empty if it came as text."""
+        """Return the token ids of prompt and answer; empty for a prompt as text."""
 
 
 class TracedArrival(Arrival):
-    """A request of a trace; `blocks` are ids of all blocks of prompt and answer."""
+    """A request of a trace; `blocks` are the ids of all blocks of prompt and answer."""
 
     def __init__(self, number: int, request: TraceRequest, at: float, blocks: Ids, block_tokens: int) -> None:
         self.at = at
@@ -73,7 +73,7 @@ class TracedArrival(Arrival):
         size = profile.block_size
         last = np.arange(1, (self.prompt_tokens + self.output_tokens) // size + 1, dtype=np.int64) * size - 1
         blocks, places = np.divmod(last, self._block_tokens)
-        # For each full block of the engine, a number of the trace's block and the place in it.
+        # The hash of a full block of the engine combines the id of a block of the trace with the position in it.
         hashes = self._blocks[blocks] + places.astype(np.uint64) * _ODD
         return SimRequest(
             request_id=0,
@@ -90,8 +90,8 @@ class TracedArrival(Arrival):
 class TraceTraffic:
     """The requests of a trace, at `rate_scale` times its rate.
 
-    The blocks of an answer are cached by engines, and are found by the next request of the same session if its prompt
-    continues that of the request: its blocks get the ids of the answer.
+    Engines cache the blocks of an answer as well. If the next prompt of the session continues the conversation, its
+    blocks get the ids of the answer, so that engines find them.
     """
 
     def __init__(self, trace: Trace, *, rate_scale: float = 1.0, limit: int | None = None) -> None:
@@ -116,21 +116,18 @@ class TraceTraffic:
 
 def _headers(number: int, request: TraceRequest) -> dict[str, str]:
     headers = {METHOD: "POST", ":path": _PATH, "content-type": "application/json", REQUEST_ID: f"r{number}"}
-    if request.tenant:
-        headers[FAIRNESS_ID[0]] = request.tenant
-    if request.objective:
-        headers[OBJECTIVE[0]] = request.objective
-    if request.session:
-        headers[SESSION_ID] = request.session
-    if request.ttft_slo is not None:
-        headers[SLO_TTFT_MS[0]] = f"{1000 * request.ttft_slo:g}"
-    if request.tpot_slo is not None:
-        headers[SLO_TPOT_MS[0]] = f"{1000 * request.tpot_slo:g}"
-    return headers
+    optional = {
+        FAIRNESS_ID[0]: request.tenant,
+        OBJECTIVE[0]: request.objective,
+        SESSION_ID: request.session,
+        SLO_TTFT_MS[0]: request.ttft_slo and f"{1000 * request.ttft_slo:g}",
+        SLO_TPOT_MS[0]: request.tpot_slo and f"{1000 * request.tpot_slo:g}",
+    }
+    return headers | {name: text for name, text in optional.items() if text}
 
 
 def _blocks(number: int, request: TraceRequest, size: int, before: tuple[TraceRequest, Ids] | None) -> Ids:
-    """Return ids of all blocks of prompt and answer; those without an id in the trace get one of their own."""
+    """Return ids of all blocks of prompt and answer; a block without an id in the trace gets a unique one."""
     count = -(-(request.prompt_tokens + request.output_tokens) // size)
     own = np.arange(count, dtype=np.uint64) + np.uint64(number << 24 & _BITS)
     blocks = _mixed(own ^ _OWN)
@@ -149,7 +146,7 @@ def _blocks(number: int, request: TraceRequest, size: int, before: tuple[TraceRe
 
 
 def _mixed(ids: Ids) -> Ids:
-    """Return well-distributed numbers (the finaliser of SplitMix64); equal for equal ids."""
+    """Return a hash of each id (the finaliser of SplitMix64)."""
     mixed = ids + _ODD
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
@@ -158,7 +155,7 @@ def _mixed(ids: Ids) -> Ids:
 
 
 def tokens_of(blocks: Ids, block_tokens: int) -> NDArray[np.uint32]:
-    """Return the token ids of blocks; equal for equal ids of blocks."""
+    """Return the token ids of blocks; equal block ids give equal tokens."""
     places = np.arange(block_tokens, dtype=np.uint64) * _MIX[0]
     tokens: NDArray[np.uint32] = ((blocks[:, None] * _ODD + places) >> np.uint64(32)).astype(np.uint32).ravel()
     return tokens

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions of a simulated server: the machine in real time, the tokens that clients read, and metrics as vLLM's."""
+"""Completions of a simulated server: the machine in real time, streams of tokens, and vLLM's metrics."""
 
 import asyncio
 import hashlib
@@ -136,7 +136,7 @@ class SimMetrics(MachineObserver):
             self._request_latency.observe(seconds)
 
     def changed(self, machine: Machine) -> None:
-        """Set the gauges; of the series of adapters, the one with the latest time is current."""
+        """Set the gauges; the series of adapters with the latest time is the current one."""
         self._running.set(machine.running)
         self._waiting.set(machine.waiting)
         self._kv_usage.set(machine.kv_usage)
@@ -165,9 +165,9 @@ _COMPLETIONS: Mapping[str, tuple[_Request, type[Answer]]] = {
 
 
 class Driver:
-    """Owns a machine and moves it in the running event loop, in Unix time; everything else only reads the machine.
+    """Owns a machine and advances it in the event loop, in Unix time; other code only reads the machine.
 
-    Late wake-ups do not add up: steps that are overdue happen at the times they were due.
+    Late wake-ups do not accumulate: overdue steps end at the times at which they were due.
     """
 
     def __init__(self, profile: SimProfile) -> None:
@@ -182,7 +182,7 @@ class Driver:
 
     @contextmanager
     def submitted(self, request: SimRequest) -> Iterator[Emissions]:
-        """Run a request and yield the queue of its tokens; leaving before the last one aborts it.
+        """Run a request and yield the queue of its tokens; it is aborted if the block ends before the last one.
 
         Raises the errors of `Machine.submit`.
         """
@@ -212,8 +212,7 @@ class Driver:
         """End every request in flight with finish reason `abort`."""
         self._advance()
         for request_id, emissions in self._queues.items():
-            emission = self.machine.abort(request_id)
-            if emission is not None:
+            if (emission := self.machine.abort(request_id)) is not None:
                 emissions.put_nowait(emission)
         self._schedule()
 
@@ -242,13 +241,13 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     """One request to a completion path.
 
     Attributes:
-        id: the id of the answer; None when the request was refused before it got one.
-        path: the path with its query, as it arrived.
-        model: the requested model; None when the body could not be read.
-        prompt_tokens: None when the request was refused before they were counted.
+        id: id of the answer; None if the request was refused before.
+        path: path with its query, as received.
+        model: requested model; None if the body could not be read.
+        prompt_tokens: None if the request was refused before they were counted.
         cached_tokens: None until the first output token.
         finish_reason: `stop`, `length` or `abort` (also for a client that disconnected); None while it is in flight
-            and when it was refused.
+            and if it was refused.
         body_bytes: length of the body.
         body_sha256: hexadecimal digest of the body.
         headers: (lower-case name, value) in order of arrival, with duplicates.
@@ -274,7 +273,7 @@ class CompletionHandlers:
         self._profile = driver.machine.profile
         self._numbers = count()
         self.is_shutting_down = False
-        """Whether new requests get the answer of a vLLM that shuts down, HTTP 500; those in flight continue."""
+        """Whether new requests are refused with HTTP 500, as vLLM does during shutdown; those in flight continue."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         content = await request.read()
@@ -293,10 +292,10 @@ class CompletionHandlers:
         if self._profile.overhead_seconds:
             await asyncio.sleep(self._profile.overhead_seconds)
         if self.is_shutting_down:
-            raise ApiError(500, "InternalServerError", "This server is shutting down and takes no new requests")
+            raise ApiError(500, "InternalServerError", "This server is shutting down and does not accept new requests")
         number = next(self._numbers)
         plan = make_plan(body.as_chat() if isinstance(body, ResponsesRequest) else body, self._profile, number)
-        # The same ids in every run; the server's name distinguishes those of two servers.
+        # Ids are the same in every run, and include the name of the server to be unique.
         own_id = xxhash.xxh3_64_hexdigest(f"{self._profile.name}/{number}".encode())
         answer = answering(request.headers.get(REQUEST_ID) or own_id, plan.model, plan.tool)
         record.id, record.model, record.prompt_tokens = answer.id, plan.model, plan.request.prompt_tokens

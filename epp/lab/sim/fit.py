@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile that explains measured times best, and its error on other requests."""
+"""Fit of a profile to measured times, and its error on held-out requests."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 
 
 class Probe(NamedTuple):
-    """A request to measure."""
+    """Request to measure."""
 
     prompt: tuple[int, ...]
     """Token ids."""
@@ -47,7 +47,7 @@ Batch = Sequence[Answer]
 
 
 class NotEnoughError(Exception):
-    """Too little was measured for a profile."""
+    """There are too few measurements for a profile."""
 
 
 def predict(profile: SimProfile, batch: Batch) -> list[Answer]:
@@ -72,9 +72,8 @@ def predict(profile: SimProfile, batch: Batch) -> list[Answer]:
 def fit(profile: SimProfile, prefills: Sequence[Batch], decodes: Sequence[Batch]) -> SimProfile:
     """Return the profile with measured speeds; raises NotEnoughError.
 
-    `prefills` are batches of one request each. `decodes` are batches of equal requests; they also show which part of
-    the time to the first token is of a request and which of a step, and `max_num_seqs`, if some of their requests began
-    only after others had ended.
+    `prefills` are batches of one request each. `decodes` are batches of equal requests; they also separate the overhead
+    of a request from that of a step, and give `max_num_seqs` if some requests began only after others had ended.
     """
     by_size: defaultdict[int, list[float]] = defaultdict(list)
     largest = profile.max_num_seqs
@@ -85,10 +84,10 @@ def fit(profile: SimProfile, prefills: Sequence[Batch], decodes: Sequence[Batch]
         if size < len(batch):
             largest = min(largest, size)
     lengths = {_uncached(answer) for (answer,) in prefills}
-    if len(lengths) < 2 or not by_size:  # noqa: PLR2004  a line has two points
+    if len(lengths) < 2 or not by_size:  # noqa: PLR2004  a line needs two points
         raise NotEnoughError(
             f"{len(lengths)} lengths of prompts and {len(by_size)} sizes of batches were measured, and a profile "
-            "needs 2 and 1: give it a longer --budget"
+            "needs 2 and 1: use a longer --budget"
         )
     alone, further = _factors([(1, size - 1) for size in by_size], [median(times) for times in by_size.values()])
     by_work: defaultdict[tuple[float, ...], list[float]] = defaultdict(list)
@@ -98,7 +97,7 @@ def fit(profile: SimProfile, prefills: Sequence[Batch], decodes: Sequence[Batch]
     per_token, per_step, per_request, per_pair = _factors(list(by_work), [median(times) for times in by_work.values()])
     if per_token <= 0 or alone <= 0:
         raise NotEnoughError(
-            "times do not grow with the length of prompts, so that no rate can be computed: measure again with a "
+            "times do not grow with the length of prompts, so no rate can be computed: measure again with a "
             "longer --budget while the server has no other traffic"
         )
     return msgspec.structs.replace(
@@ -114,7 +113,7 @@ def fit(profile: SimProfile, prefills: Sequence[Batch], decodes: Sequence[Batch]
 
 
 def fit_error(profile: SimProfile, held_out: Sequence[Batch]) -> FitError | None:
-    """Return the relative errors of a profile on batches; None without any."""
+    """Return the relative errors of a profile on batches; None without batches."""
     first: list[float] = []
     between: list[float] = []
     for batch in held_out:
@@ -135,7 +134,7 @@ def fit_error(profile: SimProfile, held_out: Sequence[Batch]) -> FitError | None
 
 
 def spread(prefills: Sequence[Batch]) -> tuple[float, float] | None:
-    """Return the median and the p90 of how far times of equal requests are from their median; None without any."""
+    """Return the median and the p90 of relative deviations of equal requests from their median; None if unknown."""
     by_length: defaultdict[int, list[float]] = defaultdict(list)
     for (answer,) in prefills:
         by_length[_uncached(answer)].append(answer.token_seconds[0])
@@ -148,13 +147,13 @@ def _uncached(answer: Answer) -> int:
 
 
 def _together(batch: Batch) -> Batch:
-    """Return the answers that began before any had ended."""
+    """Return the answers that began before the first one ended."""
     end = min(answer.token_seconds[-1] for answer in batch)
     return [answer for answer in batch if answer.token_seconds[0] < end] or batch[:1]
 
 
 def _step(batch: Batch) -> tuple[int, float]:
-    """Return the requests that decoded together, and the median time of a step while all of them did."""
+    """Return the number of requests that decoded together, and the median time of their steps."""
     together = _together(batch)
     begin = max(answer.token_seconds[0] for answer in together)
     end = min(answer.token_seconds[-1] for answer in together)
@@ -167,10 +166,9 @@ def _step(batch: Batch) -> tuple[int, float]:
 
 
 def _prefill(batch: Batch, decode_seconds: float, step_tokens: int) -> tuple[tuple[float, ...], float]:
-    """Return tokens, steps, requests in a row and pairs of tokens until the last first token, and the seconds.
+    """Return the work until the last first token (tokens, steps, requests, pairs of tokens) and its seconds.
 
-    First tokens that come more than half a decode step apart are of different steps, and the earlier requests decode
-    in the later steps.
+    First tokens more than half a decode step apart belong to different steps; earlier requests decode in later steps.
     """
     together = _together(batch)
     firsts = sorted(answer.token_seconds[0] for answer in together)
@@ -182,9 +180,9 @@ def _prefill(batch: Batch, decode_seconds: float, step_tokens: int) -> tuple[tup
 
 
 def _factors(rows: Sequence[tuple[float, ...]], times: Sequence[float]) -> tuple[float, ...]:
-    """Return a factor of 0 or more for each column, with the least squares of the relative errors.
+    """Return the factors of the columns, 0 or more, with the least squares of relative errors.
 
-    A further column counts if it makes the sum of squares smaller by a tenth; the first columns are preferred.
+    A further column is used if it reduces the sum of squares by a tenth; the first columns are preferred.
     """
     y = np.asarray(times, dtype=float)
     x = np.asarray(rows, dtype=float) / y[:, None]

@@ -22,7 +22,7 @@ _OCCUPATION_OWNER = -1
 
 
 class MachineObserver:
-    """No-op callbacks of a machine; override those of interest. Times are in seconds."""
+    """No-op callbacks of a machine; override those you need. Times are in seconds."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class MachineObserver:
         """Record a further token, `seconds` after the one before."""
 
     def preempted(self) -> None:
-        """Record a request that lost its blocks to others, and will be computed again."""
+        """Record a request that lost its blocks to others and will be computed again."""
 
     def ended(self, reason: FinishReason, seconds: float) -> None:
         """Record the end of a request, `seconds` after its submission."""
@@ -46,7 +46,7 @@ class MachineObserver:
 
 
 class Machine:
-    """One server without its network. Time is that of the last `advance`, and never runs back.
+    """One server without its network. Its time is that of the last `advance`, and never decreases.
 
     A step computes one token for every request that decodes, and chunks of prompts, oldest request first, up to
     `max_num_batched_tokens`. It takes `prefill_step_seconds + uncached prompt tokens / prefill_tokens_per_second`
@@ -54,10 +54,10 @@ class Machine:
     `lora_load_seconds` for each adapter that is loaded for a request that joins, plus the time to copy its blocks in
     host memory, `tokens * kv_bytes_per_token / host_gbps`, and to read those on the disk at `disk_gbps`, times
     `time_scale`. With `attention_tokens`, a prompt token after `n` others counts as `1 + n / attention_tokens` tokens.
-    Requests join only between steps, in order of arrival: one whose prompt does not fit in the KV cache blocks those
-    behind it, one whose adapter has no slot does not. When an answer needs a block and none is free, the request that
-    joined last loses its blocks, and is the first to join again: its prompt and its answer so far are then computed
-    like a prompt, except for what is still cached.
+    Requests join only between steps, in order of arrival: a request whose prompt does not fit in the KV cache blocks
+    those behind it, a request whose adapter has no slot does not. If an answer needs a block and none is free, the
+    request that joined last is preempted: it loses its blocks and is the first to join again. Its prompt and its answer
+    so far are then computed like a prompt, except for cached blocks.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Machine:
         observer: MachineObserver | None = None,
         every_token: bool = True,
     ) -> None:
-        """Prepare; without `every_token`, the observer is told only of first and last tokens."""
+        """Without `every_token`, only first and last tokens are reported to the observer."""
         self.profile = profile
         self._every_token = every_token
         self.observer = observer or MachineObserver()
@@ -79,15 +79,15 @@ class Machine:
         self._running: dict[int, SimSequence] = {}
         self._step: SimStep | None = None
         self.occupation = Occupation()
-        self._loaded: dict[str, None] = {}  # adapters, the one used last at the end
+        self._loaded: dict[str, None] = {}  # adapters, least recently used first
         self._more_blocks: list[int] = []
-        """Blocks that the batch needs more after 1, 2, ... of several equal steps, once that was asked."""
+        """Additional blocks of the batch after 1, 2, ... of several equal steps; computed on first use."""
         self.adapter_loads = 0
-        """Adapters loaded so far, each time counted."""
+        """Number of times that an adapter was loaded."""
         self.preemptions = 0
-        """Requests that lost their blocks so far."""
+        """Number of preempted requests."""
         self.busy_seconds = 0.0
-        """Time so far in which there was work."""
+        """Total time with work."""
         self.observer.changed(self)
 
     @property
@@ -106,12 +106,12 @@ class Machine:
         return len(self._waiting) + self.occupation.waiting
 
     def gauges(self) -> tuple[int, int, float]:
-        """Return requests running and waiting, and the share of KV blocks in use: what polls read."""
+        """Return the running requests, the waiting requests and the share of KV blocks in use."""
         return self.running, self.waiting, self.kv_usage
 
     @property
     def kv_usage(self) -> float:
-        """The share of KV blocks in use, 0..1."""
+        """Share of KV blocks in use, 0..1."""
         step = self._step
         if step is None or step.repeats == 1 or not (done := step.done(self.now)):
             return self.cache.usage
@@ -137,12 +137,11 @@ class Machine:
         held = [self.occupation.lora_adapter] if self.occupation.waiting else []
         return _sorted_names([*held, *(waiting.request.lora_adapter for waiting in self._waiting.values())])
 
-    def uncached_tokens(self, request: SimRequest) -> int:
-        """Return how many tokens of its prompt would be computed if the request joined now."""
-        return self.prompt_work(request)[0]
+    def cached_tokens(self, request: SimRequest) -> int:
+        return request.prompt_tokens - self.prompt_work(request)[0]
 
     def prompt_work(self, request: SimRequest) -> tuple[int, float]:
-        """Return these tokens, and how long its blocks in host memory and on the disk would be copied."""
+        """Return the prompt tokens to compute if the request joined now, and the seconds to copy cached blocks."""
         size, last = self.profile.block_size, request.prompt_tokens - 1
         found = self.cache.matched(request.block_hashes, min(last // size, len(request.block_hashes)))
         left = request.prompt_tokens - max(size * found.blocks, min(request.transferred_tokens, last))
@@ -166,7 +165,7 @@ class Machine:
             else:
                 computing.append((sequence.known_tokens - sequence.computed_tokens, outputs))
         waiting = [
-            (self.uncached_tokens(one.request) + one.emitted_tokens, one.last_tokens - one.known_tokens)
+            (self.prompt_work(one.request)[0] + one.emitted_tokens, one.last_tokens - one.known_tokens)
             for one in self._waiting.values()
         ]
         left = 0.0 if step is None else step.started_at + (done + 1) * step.seconds - self.now
@@ -174,9 +173,9 @@ class Machine:
         return Workload(left, decoding, computing, waiting, free)
 
     def advance(self, now: float) -> list[Emission]:
-        """Let time pass until `now` and return the emissions in order of time; `ValueError` if time runs back."""
+        """Advance to `now` and return the emissions in order of time; raises ValueError if `now` is in the past."""
         if now < self.now:
-            raise ValueError(f"time runs back from {self.now} to {now} seconds")
+            raise ValueError(f"time must not go back from {self.now} to {now} seconds")
         emissions: list[Emission] = []
         step = self._step
         if step is not None:
@@ -192,7 +191,7 @@ class Machine:
     def submit(self, request: SimRequest) -> None:
         """Queue a request at the current time.
 
-        `ValueError` for an id that is in use, for no tokens, and for a request longer than `max_model_len`.
+        Raises ValueError if the id is in use, there are no tokens, or the request is longer than `max_model_len`.
         """
         if request.request_id < 0 or request.request_id in self._waiting or request.request_id in self._running:
             raise ValueError(f"request id {request.request_id} is negative or in use")
@@ -209,7 +208,7 @@ class Machine:
         self._interrupt()
 
     def abort(self, request_id: int) -> Emission | None:
-        """Remove a request and free its blocks; None when it is unknown or has finished."""
+        """Remove a request and free its blocks; None if it is unknown or has finished."""
         sequence = self._running.get(request_id) or self._waiting.get(request_id)
         if sequence is None:
             return None
@@ -225,7 +224,7 @@ class Machine:
     def occupy(self, occupation: Occupation) -> None:
         """Replace the synthetic load; `Occupation()` ends it.
 
-        `OccupationError`, with nothing changed, when slots, blocks or the adapter are not available.
+        Raises OccupationError, without changes, if slots, blocks or the adapter are not available.
         """
         self._check_occupation(occupation)
         self._interrupt()
@@ -234,7 +233,7 @@ class Machine:
         if occupation.kv_usage and not self._hold_blocks(occupation.kv_usage):
             if self.occupation.kv_usage:
                 self._hold_blocks(self.occupation.kv_usage)
-            raise OccupationError(f"kv_usage {occupation.kv_usage} is more than is free besides the requests in flight")
+            raise OccupationError(f"kv_usage {occupation.kv_usage} is more than the requests in flight leave free")
         self.occupation = occupation
         self._interrupt()
 
@@ -261,7 +260,7 @@ class Machine:
         return self.cache.admit(_OCCUPATION_OWNER, prefix=(), blocks=blocks) is not None
 
     def _interrupt(self) -> None:
-        """End several equal steps with the present one, or start a step if the machine is idle."""
+        """End several equal steps with the current one, or start a step if the machine is idle."""
         step = self._step
         if step is None:
             self._step = self._begin_step()
@@ -304,7 +303,7 @@ class Machine:
         return SimStep(self.now, seconds * self.profile.time_scale, tuple(tokens), repeats)
 
     def _equal_steps(self, decoding: Sequence[SimSequence]) -> int:
-        """Return how many steps there are until a request ends, or until one needs a block and none is free."""
+        """Return the number of steps until a request ends, or needs a block while none is free."""
         steps = min([sequence.last_tokens - sequence.known_tokens for sequence in decoding])
         size, free, count = self.profile.block_size, self.cache.free_blocks, len(decoding)
         if free >= count * (steps // size + 1):
@@ -313,14 +312,14 @@ class Machine:
         return min(steps, 1 + left[free % count] + free // count * size)
 
     def _grow_answers(self) -> bool:
-        """Give each request that decodes the block of its next token; return whether others lost theirs for it.
+        """Give each request that decodes the block of its next token; return whether others were preempted for it.
 
-        The request that joined last loses its blocks first, and returns to the head of the queue.
+        The request that joined last is preempted first, and returns to the head of the queue.
         """
         preempted, size = False, self.profile.block_size
         for sequence in list(self._running.values()):
             if (sequence.known_tokens - 1) % size or not sequence.decodes:
-                continue  # its blocks have room for all but the first token of the next block
+                continue  # only the first token of a block needs a new block
             request_id, blocks = sequence.request.request_id, self._blocks(sequence.known_tokens)
             while request_id in self._running and not self.cache.grow(request_id, blocks):
                 last_id, last = self._running.popitem()
@@ -333,7 +332,7 @@ class Machine:
         return preempted
 
     def _admit_waiting(self) -> float:
-        """Let waiting requests join, as many as there is room for; return the seconds for their adapters and copies."""
+        """Admit waiting requests that fit; return the seconds to load their adapters and copy their blocks."""
         if not self._waiting or self.running >= self.profile.max_num_seqs:
             return 0.0
         adapters = set(self.running_adapters)
@@ -345,7 +344,7 @@ class Machine:
             adapter = request.lora_adapter
             if adapter is not None and adapter not in adapters and len(adapters) >= self.profile.max_lora:
                 continue
-            # At least one known token must be computed: that gives the next output token.
+            # At least one known token must be computed, to get the next output token.
             found = self.cache.admit(
                 request.request_id,
                 prefix=request.block_hashes[: (sequence.known_tokens - 1) // self.profile.block_size],
@@ -369,7 +368,7 @@ class Machine:
         return seconds
 
     def _load(self, adapter: str, in_use: Container[str]) -> bool:
-        """Load an adapter that is not loaded, in place of one out of use; return whether that was so."""
+        """Load an adapter unless it is loaded, replacing an unused one if necessary; return whether it was loaded."""
         missing = adapter not in self._loaded
         if missing and len(self._loaded) >= self.profile.max_lora:
             del self._loaded[next(name for name in self._loaded if name not in in_use)]
@@ -379,14 +378,14 @@ class Machine:
         return missing
 
     def _finish(self, step: SimStep, times: int) -> list[Emission]:
-        """Compute the tokens of a step so many times."""
+        """Compute the tokens of `times` equal steps."""
         emissions: list[Emission] = []
         running = self._running  # without those aborted during the step
         sequences = [(running[number], tokens * times) for number, tokens in step.tokens if number in running]
         if times > 1:
             size = self.profile.block_size
             for sequence, tokens in sequences:
-                # there is room for all of them, before one ends and gives its blocks back
+                # all of them fit, before one ends and frees its blocks
                 computed = sequence.computed_tokens
                 if computed % size + tokens > size:
                     self.cache.grow(sequence.request.request_id, self._blocks(computed + tokens))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a model server through its API: which requests to send, and what its answers say."""
+"""Measurement of a model server through its API."""
 
 import asyncio
 import random
@@ -23,9 +23,9 @@ _HELD_OUT = 8
 _FIT_SHARE = 0.7
 """Share of the budget for requests that the profile is fitted to."""
 _SLOW_PROMPT_SHARE = 0.03
-"""Lengths grow no further once a prompt takes this share of the budget."""
+"""Longer prompts are not measured once a prompt takes this share of the budget."""
 _SLOW_BATCH_SHARE = 0.15
-"""Batch sizes grow no further once a batch takes this share of the budget."""
+"""Larger batches are not measured once a batch takes this share of the budget."""
 _TOKEN_IDS = range(20, 120)
 """Ids that every vocabulary has and that are usually not special tokens."""
 _CONNECT_SECONDS = 5.0
@@ -37,7 +37,7 @@ _OK = 200
 
 
 class Facts(NamedTuple):
-    """The facts that a server reports; None for one that it does not report."""
+    """Facts that a server reports; None if it does not."""
 
     max_model_len: int | None = None
     num_gpu_blocks: int | None = None
@@ -45,7 +45,7 @@ class Facts(NamedTuple):
 
 
 class Calibration:
-    """Measurements of a server, which grow while `run` sends requests."""
+    """Measurements of a server, collected by `run`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Calibration:
         progress: Callable[[float], None] = lambda _: None,
         seed: int | None = None,
     ) -> None:
-        """Make one that takes `budget` seconds of the clock at most, and tells `progress` which share is used up."""
+        """`budget` is the time limit in seconds; `progress` receives the used share of it."""
         self.facts = Facts()
         self.prefills: list[Batch] = []
         self.decodes: list[Batch] = []
@@ -65,18 +65,18 @@ class Calibration:
         self.held_out: list[Batch] = []
         self.requests = 0
         self.busy = 0
-        """Batches before which the server had requests of others."""
+        """Number of batches that were sent while the server had other requests."""
         self._server = server
         self._budget = budget
         self._clock = clock
         self._progress = progress
-        self._chance = random.Random(seed)  # noqa: S311  no secrets
+        self._chance = random.Random(seed)  # noqa: S311  not for secrets
         self._begin = clock()
 
     async def run(self) -> None:
-        """Measure until enough is known or the budget is used up; raises ServerError.
+        """Measure until all batches are sent or the budget is used up; raises ServerError.
 
-        It checks the clock between batches: the caller ends a batch that hangs.
+        The clock is checked between batches only: the caller must end a batch that hangs.
         """
         self.facts = await self._server.facts()
         most = self._most_tokens = self.facts.max_model_len or SimProfile().max_model_len
@@ -84,7 +84,7 @@ class Calibration:
         self._lengths = fitting if len(fitting) > 1 else [max(most // 4, 1), max(most // 2, 1)]
         self._decode_prompt = min(_DECODE_PROMPT, self._lengths[0])
         self._output = max(min(_DECODE_OUTPUT, most // 4), 1)
-        await self._send(self._probe(self._lengths[0], self._output))  # the first may load or compile something
+        await self._send(self._probe(self._lengths[0], self._output))  # warm-up: may load or compile something
         for _round in range(_ROUNDS):
             await self._measure_lengths()
             await self._measure_sizes()
@@ -108,7 +108,7 @@ class Calibration:
                     return
 
     async def _measure_sizes(self) -> None:
-        """Measure the time between tokens in batches, up to one whose requests do not all run together."""
+        """Measure the time between tokens in batches, until the requests of a batch do not all run together."""
         for size in _SIZES:
             if self._is_over(_FIT_SHARE):
                 return
@@ -120,7 +120,7 @@ class Calibration:
                 return
 
     async def _hold_out(self) -> None:
-        """Send mixtures of lengths, in batches of sizes that were measured."""
+        """Send batches of the measured sizes with mixed lengths."""
         sizes = sorted({len(batch) for batch in self.decodes}) or [1]
         for number in range(_HELD_OUT):
             if self._is_over(1.0):
@@ -150,7 +150,7 @@ class Calibration:
 
 
 class ServerError(Exception):
-    """The server cannot be reached, refuses a request, or answers with something else."""
+    """The server cannot be reached, refuses a request, or sends an unexpected response."""
 
 
 class _Details(msgspec.Struct):
@@ -183,7 +183,7 @@ class _Models(msgspec.Struct):
 
 
 class HttpServer:
-    """Sends requests with a session; `remarks` are what is odd about the answers, each once."""
+    """Client of the measured server; `remarks` are the anomalies of its responses, without duplicates."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, model: str) -> None:
         self._session = session
@@ -192,11 +192,11 @@ class HttpServer:
         self.remarks: dict[str, None] = {}
 
     async def facts(self) -> Facts:
-        """Return what the server says of itself; raises ServerError."""
+        """Return the facts that the server reports; raises ServerError."""
         try:
             models = msgspec.json.decode(await self._get("/v1/models"), type=_Models).data
         except msgspec.DecodeError as error:
-            raise ServerError(f"{self._url}/v1/models is no list of models: {error}") from error
+            raise ServerError(f"{self._url}/v1/models is not a list of models: {error}") from error
         found = next((model for model in models if model.id == self._model), None)
         if found is None:
             names = ", ".join(model.id[:100] for model in models[:10])
@@ -208,7 +208,7 @@ class HttpServer:
         return Facts(found.max_model_len, blocks or None, size or None)
 
     async def requests(self) -> int | None:
-        """Return how many requests the server runs and holds; None if it does not say."""
+        """Return the number of running and waiting requests; None if the server does not report it."""
         lines = await self._metrics("num_requests_running", "num_requests_waiting")
         try:
             return int(sum(float(line.rpartition(" ")[2]) for line in lines)) if lines else None
@@ -258,7 +258,9 @@ class HttpServer:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ServerError(f"{self._url} fails during an answer: {str(error) or type(error).__name__}") from error
         except (msgspec.DecodeError, ValueError) as error:
-            raise ServerError(f"{self._url} sends no events of an OpenAI completion: {str(error)[:200]}") from error
+            raise ServerError(
+                f"{self._url} does not send events of an OpenAI completion: {str(error)[:200]}"
+            ) from error
         if not times:
             raise ServerError(f"{self._url} ends an answer without a token")
         return self._answer(probe, times, usage)
@@ -276,7 +278,7 @@ class HttpServer:
         if 1 < len(times) < usage.completion_tokens <= 2 * probe.output_tokens:  # several tokens in an event
             steps = usage.completion_tokens - 1
             times = [times[0] + (times[-1] - times[0]) * step / steps for step in range(steps + 1)]
-        # An event without text may end a stream: it carries no token.
+        # A stream may end with an event without a token.
         times = times[: max(usage.completion_tokens, 1)]
         prompt = usage.prompt_tokens if 0 < usage.prompt_tokens <= 2 * len(probe.prompt) + 16 else len(probe.prompt)
         cached = (usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None) or 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests, answers and errors of the OpenAI API, in the shapes that vLLM reads and writes."""
+"""Requests, answers and errors of the OpenAI API, in vLLM's format."""
 
 import time
 from typing import NamedTuple, TypeAlias
@@ -10,7 +10,7 @@ from msgspec import Raw
 JSON: TypeAlias = dict[str, object]
 
 ToolChoice: TypeAlias = str | dict[str, Raw]
-"""`none`, `auto`, `required`, or the function that is to be called."""
+"""`none`, `auto`, `required`, or the function to call."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -18,14 +18,14 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """One message; the content is a text or a list of parts; parts of type `text` have a text."""
+    """One message; the content is a text or a list of parts, of which those of type `text` have a text."""
 
     role: str
     content: str | list[dict[str, Raw]] | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of both kinds of request; others are ignored."""
+    """Common fields of requests; unknown fields are ignored."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -50,7 +50,7 @@ class CompletionRequest(Sampling, frozen=True, kw_only=True):
 
 
 class ResponsesRequest(Sampling, frozen=True, kw_only=True):
-    """The body; of its items, texts count, and whatever else is in them as JSON."""
+    """Body of `POST /v1/responses`; items that are not messages count as their JSON."""
 
     input: str | list[dict[str, Raw]]
     instructions: str | None = None
@@ -75,17 +75,19 @@ class ResponsesRequest(Sampling, frozen=True, kw_only=True):
 
 
 def _message(item: dict[str, Raw]) -> ChatMessage:
-    """Return an item as a message: one with a role, or a call of a function or its output, as their JSON."""
+    """Return an item as a message; a function call or its output becomes its JSON."""
     if "role" not in item:
         return ChatMessage("tool", msgspec.json.encode(item).decode())
     try:
         return msgspec.json.decode(msgspec.json.encode(item), type=ChatMessage)
     except msgspec.DecodeError as error:
-        raise ApiError(400, "BadRequestError", f"An item of the input is no message: {error}", param="input") from error
+        raise ApiError(
+            400, "BadRequestError", f"An item of the input is not a message: {error}", param="input"
+        ) from error
 
 
 class ApiError(Exception):
-    """A request that is answered with an error; `kind` is vLLM's name for it, `param` the field at fault."""
+    """An error response; `kind` is vLLM's name of the error, `param` the invalid field."""
 
     def __init__(self, status: int, kind: str, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -101,7 +103,7 @@ class Usage(NamedTuple):
 
 
 class Answer:
-    """The JSON of one answer to a completion: as a whole, or as the events of a stream."""
+    """JSON of one answer to a completion, as a whole or as the events of a stream."""
 
     prefix, whole_kind, chunk_kind = "cmpl-", "text_completion", "text_completion"
 
@@ -141,7 +143,7 @@ class Answer:
 
 
 class ChatAnswer(Answer):
-    """An answer to a chat: a text, or the call of a tool."""
+    """An answer to a chat: a text or a tool call."""
 
     prefix, whole_kind, chunk_kind = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
@@ -184,7 +186,7 @@ def _usage(usage: Usage) -> JSON:
 
 
 class ResponsesAnswer(Answer):
-    """An answer of the Responses API: a text, or the call of a tool."""
+    """An answer of the Responses API: a text or a tool call."""
 
     prefix = "resp_"
 
@@ -206,7 +208,7 @@ class ResponsesAnswer(Answer):
         kind = "response.function_call_arguments.delta" if self._tool else "response.output_text.delta"
         return self._event(kind, **self._place, delta=text)
 
-    def ending(self, text: str, reason: str | None, usage: Usage, *, with_usage: bool) -> bytes:  # noqa: ARG002  always
+    def ending(self, text: str, reason: str | None, usage: Usage, *, with_usage: bool) -> bytes:  # noqa: ARG002
         status = _status(reason)
         if self._tool:
             events = self._event("response.function_call_arguments.done", **self._place, arguments=text)

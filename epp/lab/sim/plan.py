@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: from the body of a request to the work for the machine and the words of the answer, or to an API error."""
+"""Conversion of a request body to the work for the machine and the words of the answer."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,8 +13,8 @@ from epp.lab.sim.work import SimRequest
 
 _BYTES_PER_TOKEN = 4
 
-# Every word is one token, four bytes with its blank. An answer that comes back in a longer conversation then has the
-# tokens it was generated with, and is found in the prefix cache.
+# Every word is one token: four bytes, including the space. An answer that is repeated in a longer conversation then has
+# the same tokens, and is found in the prefix cache.
 _OPENERS = (b"Here", b"That", b"This", b"Then", b"They", b"When", b"Some", b"Each")
 _WORD_BYTES = (
     b" the and but for all any one two new old big few red"
@@ -61,31 +61,31 @@ def answer_tokens(prompt: Sequence[bytes], count: int, *, model: str, seed: int)
 def block_hashes(
     tokens: Sequence[bytes], *, block_size: int, lora_adapter: str | None, cache_salt: str | None
 ) -> tuple[bytes, ...]:
-    """Return one hash for each full block of `tokens`, chained: a hash stands for its block and all before it.
+    """Return a chained hash of each full block of `tokens`: it identifies the block and all blocks before it.
 
-    The chain starts with the adapter and the salt: requests that differ in these share no block.
+    The chain starts with the adapter and the salt: requests that differ in these do not share blocks.
     """
     parent = xxhash.xxh3_128_digest(msgspec.json.encode([lora_adapter, cache_salt]))
     hashes: list[bytes] = []
     for end in range(block_size, len(tokens) + 1, block_size):
-        # 0xff is in no UTF-8 text, so that it separates tokens unambiguously.
+        # 0xff does not occur in UTF-8, so it separates tokens unambiguously.
         parent = xxhash.xxh3_128_digest(parent + b"\xff".join(tokens[end - block_size : end]))
         hashes.append(parent)
     return tuple(hashes)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The model, the work for the machine, and the answer, one text per token."""
+    """The model, the work for the machine, and the words of the answer, one per token."""
 
     model: str
     request: SimRequest
     words: tuple[str, ...]
     tool: str = ""
-    """The function that is called in place of an answer in words."""
+    """Name of the function to call instead of answering with words."""
 
 
 def decode(body: bytes, kind: type[_Body]) -> _Body:
-    """Decode a body; `ApiError` 400 with the place of the mistake."""
+    """Decode a body; raises ApiError 400 with the position of the error."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -93,7 +93,7 @@ def decode(body: bytes, kind: type[_Body]) -> _Body:
 
 
 def make_plan(body: ChatRequest | CompletionRequest, profile: SimProfile, request_id: int) -> Plan:
-    """Determine model, prompt and answer; `ApiError` 404 for an unknown model, 400 for an impossible request."""
+    """Determine model, prompt and answer; raises ApiError 404 for an unknown model, 400 for an invalid request."""
     model = body.model or profile.model
     if model not in profile.served_models:
         aliases = ", ".join(profile.served_models)
@@ -133,7 +133,7 @@ class _Function(msgspec.Struct):
 
 class _Tool(msgspec.Struct):
     function: _Function | None = None
-    """Function of a chat's tool; in the Responses API, the name is beside the type."""
+    """Function of a chat's tool; in the Responses API, a tool has a name instead."""
     name: str = ""
 
 
@@ -146,12 +146,12 @@ def _tool_of(body: ChatRequest) -> str:
         else:
             chosen = msgspec.json.decode(body.tools, type=list[_Tool])[0]
     except (msgspec.DecodeError, IndexError) as error:
-        raise _bad_request(f"tools or tool_choice name no function: {error}", param="tool_choice") from error
+        raise _bad_request(f"tools or tool_choice do not name a function: {error}", param="tool_choice") from error
     return chosen.name if chosen.function is None else chosen.function.name
 
 
 def _as_arguments(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words as pieces of a JSON object that has them as its text."""
+    """Return the words as pieces of a JSON object with the words as its text."""
     pieces = [msgspec.json.encode(word).decode()[1:-1] for word in words]
     pieces[0] = '{"text": "' + pieces[0]
     pieces[-1] += '"}'
@@ -197,7 +197,7 @@ def _part(part: dict[str, msgspec.Raw]) -> str:
             return msgspec.json.decode(part["text"], type=str)
         except msgspec.DecodeError as error:
             raise _bad_request(f"A text part of a message has no text: {error}", param="messages") from error
-    # An image or audio: always the same length, and the same tokens for the same content.
+    # Images and audio have a fixed length; the same content has the same tokens.
     return f"<{xxhash.xxh3_128_hexdigest(msgspec.json.encode(part))}>"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of servers: speeds and limits, presets, those that follow from hardware, and files of them."""
+"""Server profiles: speeds and limits, presets, profiles derived from hardware, and profile files."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,15 +20,15 @@ from epp.hardware.catalogue import PRODUCTS
 
 _PARAMETERS = 8e9
 _COMPUTE_SHARE, _BANDWIDTH_SHARE, _MEMORY_SHARE = 0.4, 0.7, 0.92
-"""Shares of the figures of a data sheet that an engine reaches or uses."""
+"""Shares of data-sheet figures that an engine reaches or uses."""
 _KV_BYTES = 128 * 1024
 """KV-cache bytes of one token."""
 _CONTEXT_TOKENS = 1024
 """Context of each request in a batch."""
 _WEIGHTS_AND_WORKSPACE = ((16e9, 3e9), (8e9, 2e9))
-"""Bytes in 16 bits, and in 8 bits for devices that could not hold the former and a cache."""
+"""Bytes with 16-bit weights, and with 8-bit weights for devices that cannot hold the former and a cache."""
 _OTHER_HOST_GBPS = 32.0
-"""Bandwidth of devices whose link to the host is unknown: 16 lanes of PCIe 4."""
+"""Bandwidth of an unknown link to the host: 16 lanes of PCIe 4."""
 _BLOCKS_PER_REQUEST = 30
 _BATCH_SIZES = (256, 128, 64, 32, 16)
 _MOST_BYTES = 64 * 1024
@@ -37,14 +37,14 @@ _MOST_BYTES = 64 * 1024
 class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One simulated server; the defaults are those of the `h100` preset.
 
-    Construction raises `ValueError`, with field and remedy, for values that no server can have.
+    Construction raises `ValueError`, with field and remedy, for impossible values.
 
     Attributes:
         name: sent in the `x-sim-server` header of every answer.
         model: the base model, as clients write it in `model`.
         lora_adapters: names of adapters of `model`, each served as a model of its own.
         prefill_tokens_per_second: uncached prompt tokens computed per second.
-        prefill_step_seconds: duration of a step that computes prompt tokens, besides that of the tokens.
+        prefill_step_seconds: fixed duration of a step that computes prompt tokens, added to that of the tokens.
         attention_tokens: prompt tokens after which attention doubles the duration of the next one: a token after `n`
             others takes `(1 + n / attention_tokens) / prefill_tokens_per_second`. 0 leaves attention out.
         request_overhead_seconds: time between the arrival of a request and its place in the queue, for HTTP and
@@ -52,19 +52,19 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         seconds_per_output_token: duration of a decode step that carries one request.
         batch_slope: relative growth of that duration with each further request in the batch:
             a step with `n` requests takes `seconds_per_output_token * (1 + batch_slope * (n - 1))`.
-        max_num_seqs: most requests that run at the same time; the rest wait in order of arrival.
-        max_num_batched_tokens: most tokens of one step, decoded ones included; longer prompts are computed in chunks.
+        max_num_seqs: maximum number of running requests; the rest wait in order of arrival.
+        max_num_batched_tokens: maximum tokens of one step, including decoded ones; longer prompts are split.
         block_size: tokens of one KV cache block.
         num_gpu_blocks: blocks of the KV cache.
-        num_host_blocks: blocks of KV cache in the memory of the host, which hold what leaves the KV cache; 0 for none.
+        num_host_blocks: blocks in the memory of the host, for content evicted from the KV cache; 0 for none.
         host_gbps: bandwidth of the link to the host, in one direction, in GB/s; nothing is computed during a copy.
-        num_disk_blocks: blocks of KV cache on a disk, which hold what leaves the memory of the host; 0 for none.
+        num_disk_blocks: blocks on a disk, for content evicted from the memory of the host; 0 for none.
         disk_gbps: bandwidth of reads from the disk in GB/s, by default that of an NVMe drive on PCIe 4; nothing is
             computed meanwhile.
         kv_bytes_per_token: size of one token in the KV cache, on all devices together.
-        max_lora: most adapters that run at the same time; as many stay loaded, those used last.
+        max_lora: maximum number of running adapters, and of loaded ones; the least recently used is unloaded.
         lora_load_seconds: time to load an adapter; the machine computes nothing meanwhile.
-        max_model_len: most tokens, prompt and output together, of one request.
+        max_model_len: maximum tokens of one request, prompt and output together.
         default_output_tokens: length of an answer that is not cut (`finish_reason: stop`).
         seed: equal seeds give equal answers to equal prompts, on any server.
         time_scale: factor on every duration: 1.0 is real, 0.1 is ten times faster.
@@ -127,7 +127,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def decode_seconds(self, count: int) -> float:
-        """Return the duration of a step in which so many requests decode, without `time_scale`."""
+        """Return the duration of a step in which `count` requests decode, without `time_scale`."""
         return self.seconds_per_output_token * (1 + self.batch_slope * (count - 1)) if count else 0.0
 
     def _check(self, holds: object, problem: str) -> None:
@@ -136,7 +136,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def overhead_seconds(self) -> float:
-        """`request_overhead_seconds` at the scale of time."""
+        """`request_overhead_seconds` times `time_scale`."""
         return self.time_scale * self.request_overhead_seconds
 
     @property
@@ -151,8 +151,8 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 #   batch_slope       = reading the KV of 1,024 tokens (128 KiB each) / reading the weights
 #   KV blocks         = (0.92 * memory - weights - workspace) / (16 * 128 KiB)     80, 40, 20 and 16 GB
 #   link to the host  = 16 lanes of PCIe 5, 4 and 3
-# Weights are 16 GB, on the slice and on the T4, which could not hold them with a cache besides, 8 GB (8 bit); the
-# workspace is 3 GB, or 2 GB. `derived` computes those of other accelerators.
+# Weights are 16 GB, or 8 GB (8 bit) on the slice and the T4, which cannot hold 16 GB and a cache; the workspace is
+# 3 GB, or 2 GB. `derived_presets` computes the presets of other accelerators.
 PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
     {
         "h100": SimProfile(name="h100"),
@@ -188,7 +188,7 @@ PRESETS: Final[Mapping[str, SimProfile]] = MappingProxyType(
 def derive_preset(
     name: str, *, fp16_tflops: float, bandwidth_gbps: float, memory_gb: float, host_gbps: float | None = None
 ) -> SimProfile | None:
-    """Return the profile of one device by the formula beside `PRESETS`; None if its memory is too small."""
+    """Return the profile of one device by the formulas above `PRESETS`; None if its memory is too small."""
     default = SimProfile()
     for weights, workspace in _WEIGHTS_AND_WORKSPACE:
         cache_bytes = _MEMORY_SHARE * memory_gb * 1e9 - weights - workspace
@@ -208,7 +208,7 @@ def derive_preset(
 
 @cache
 def derived_presets() -> Mapping[str, SimProfile]:
-    """Return presets by product, and by model with the figures of its usual product; those of `PRESETS` excepted."""
+    """Return presets by product and by model (with the figures of its usual product), except those in `PRESETS`."""
     found: dict[str, SimProfile] = {}
     for product in PRODUCTS:
         if product.fp16 and product.bandwidth_gbps and product.memory_bytes:
@@ -227,12 +227,12 @@ def derived_presets() -> Mapping[str, SimProfile]:
 
 
 def _rounded(value: float) -> float:
-    """Return the value with three significant digits: a data sheet does not say more."""
+    """Return the value with three significant digits, the precision of a data sheet."""
     return float(f"{value:.3g}")
 
 
 class FitError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Relative errors of the model on requests that it was not fitted to: 0.1 is 10 %."""
+    """Relative errors of the profile on held-out requests: 0.1 is 10 %."""
 
     requests: int
     ttft_median: float
@@ -251,16 +251,16 @@ class ProfileSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     requests: int = 0
     errors: FitError | None = None
     notes: tuple[str, ...] = ()
-    """Fields that were not measured, and whatever makes the figures less certain."""
+    """Fields that were not measured, and other reasons for uncertainty."""
 
 
 def find_preset(name: str) -> SimProfile | None:
-    """Return the preset of an accelerator, one derived from its data sheet if there is no other; None if unknown."""
+    """Return the preset of an accelerator, possibly derived from its data sheet; None if unknown."""
     return PRESETS.get(name) or derived_presets().get(name)
 
 
 def find_server_profile(name: str, setting: str) -> SimProfile:
-    """Return the preset of this name, or the profile in this file; raises ConfigurationError that names the setting."""
+    """Return the preset `name`, or the profile in the file `name`; raises ConfigurationError that names the setting."""
     if (preset := find_preset(name)) is not None:
         return preset
     path = Path(name)
@@ -290,7 +290,7 @@ def load_server_profile(path: Path) -> SimProfile:
 
 
 def dump_server_profile(profile: SimProfile, source: ProfileSource) -> str:
-    """Return the YAML that `load_server_profile` reads; fields at their defaults are written too."""
+    """Return YAML for `load_server_profile`, including fields with default values."""
     content = {"source": msgspec.to_builtins(source), **msgspec.to_builtins(profile)}
     return msgspec.yaml.encode(content).decode()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated server on a socket: its paths, its start and its end."""
+"""The simulated server on a socket: routes, start and shutdown."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from epp.runtime.addresses import HostPort
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MAX_BODY_BYTES = 64 * 2**20
-_CLOSE_SECONDS = 2.0  # for aborted answers to reach their clients
+_CLOSE_SECONDS = 2.0  # time for aborted answers to reach their clients
 _METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -38,7 +38,7 @@ class RunningSim:
         await self._driver.idle.wait()
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Refuse new requests and wait for those in flight; after the timeout they end with reason `abort`."""
+        """Refuse new requests and wait for those in flight; after the timeout, they end with reason `abort`."""
         self._completions.is_shutting_down = True
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -51,9 +51,10 @@ class RunningSim:
 async def running(
     profile: SimProfile, host: str = "127.0.0.1", port: int = 0, *, metrics: bool = True
 ) -> AsyncIterator[RunningSim]:
-    """Run a simulated server until the block ends; requests still in flight are then aborted.
+    """Run a simulated server until the block ends, which aborts requests in flight.
 
-    Port 0 takes any free port; without `metrics` it has no metrics page. `OSError` when the address cannot be bound.
+    Port 0 chooses any free port; without `metrics`, there is no metrics page. Raises OSError if the address cannot be
+    bound.
     """
     driver = Driver(profile)
     completions = CompletionHandlers(driver)
@@ -126,7 +127,7 @@ def _decode_occupation(body: bytes) -> Occupation:
         return msgspec.json.decode(body, type=Occupation)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         fields = ", ".join(Occupation.__struct_fields__)
-        raise ApiError(400, "BadRequestError", f"/sim/occupy takes JSON with {fields}: {error}") from error
+        raise ApiError(400, "BadRequestError", f"/sim/occupy expects JSON with {fields}: {error}") from error
 
 
 def _occupy(driver: Driver, occupation: Occupation) -> web.Response:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a simulated machine: requests with their progress, and the blocks of the KV cache that they hold."""
+"""The work of a simulated machine: requests, their progress, and the KV cache."""
 
 from bisect import bisect_left
 from collections import OrderedDict
@@ -12,23 +12,23 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 BlockHash: TypeAlias = bytes | int
-"""The hash of a block and all before it."""
+"""Hash of a block and all blocks before it."""
 
 
 class KVChanges(NamedTuple):
-    """Differences between two states of a cache."""
+    """Differences between two states of a cache: blocks of the cache, host memory and disk."""
 
     stored: dict[BlockHash, tuple[int, int]]
-    """The owner that filled the block, and the place of the block among its own."""
+    """Owner that filled the block, and index of the block among those of the owner."""
     evicted: set[BlockHash]
     offloaded: set[BlockHash]
-    """Blocks that host memory holds now, and did not before."""
+    """Blocks added to host memory."""
     dropped: set[BlockHash]
-    """Blocks that host memory holds no longer."""
+    """Blocks removed from host memory."""
     written: set[BlockHash]
-    """Blocks that the disk holds now, and did not before."""
+    """Blocks added to the disk."""
     deleted: set[BlockHash]
-    """Blocks that the disk holds no longer."""
+    """Blocks removed from the disk."""
 
     @classmethod
     def none(cls) -> "KVChanges":
@@ -40,18 +40,18 @@ class Found(NamedTuple):
 
     blocks: int
     copied: int = 0
-    """Number of these that are copied from host memory."""
+    """Number of blocks that are copied from host memory."""
     read: int = 0
-    """Number of these that are read from the disk."""
+    """Number of blocks that are read from the disk."""
 
 
 class KVCache:
     """`num_blocks` blocks, each free, held by one owner or shared by several.
 
-    A free block keeps its content until it is taken again, least recently freed first; the blocks of one owner are
-    freed last block first, because a prefix is worth more than the blocks after it. Content that is lost so moves to
-    host memory, which has `num_host_blocks` blocks, and from there to the next owner that needs it; if there are too
-    many, the block used longest ago moves to the disk, which has `num_disk_blocks` and drops blocks likewise.
+    A free block keeps its content until it is reused, least recently freed first; the blocks of one owner are freed in
+    reverse order, because a prefix is worth more than the blocks after it. Evicted content moves to host memory
+    (`num_host_blocks` blocks), and from there to the next owner that needs it. If host memory is full, its least
+    recently used block moves to the disk (`num_disk_blocks` blocks), which drops blocks in the same order.
     """
 
     def __init__(self, num_blocks: int, num_host_blocks: int = 0, num_disk_blocks: int = 0) -> None:
@@ -67,12 +67,12 @@ class KVCache:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks without an owner, those with content included."""
+        """Number of blocks without an owner, including those with content."""
         return len(self._free)
 
     @property
     def usage(self) -> float:
-        """The share of blocks held by at least one owner, 0..1; free blocks with content are not among them."""
+        """Share of blocks held by at least one owner, 0..1, without free blocks with content."""
         return (self._num_blocks - len(self._free)) / self._num_blocks
 
     @property
@@ -81,7 +81,7 @@ class KVCache:
         return self._block_of.keys()
 
     def take_changes(self) -> KVChanges | None:
-        """Return the changes since the last call; None if there are none. The first call begins to record them."""
+        """Return the changes since the last call; None if there are none. The first call starts to record them."""
         changes = self._changes
         if changes is not None and not any(changes):
             return None
@@ -89,15 +89,15 @@ class KVCache:
         return changes
 
     def blocks_of(self, owner: int) -> tuple[int, ...]:
-        """Return the numbers of the blocks that `owner` holds, in order; `KeyError` for an unknown owner."""
+        """Return the numbers of the blocks that `owner` holds, in order; raises KeyError for an unknown owner."""
         return tuple(self._tables[owner])
 
     def admit(self, owner: int, *, prefix: Sequence[BlockHash], blocks: int) -> Found | None:
         """Give `owner` its first blocks, sharing those of its prefix that are cached.
 
         `prefix` are the chained hashes that may be shared (at most `blocks`). Returns the leading ones that were found,
-        first those in this cache, then those in host memory or on the disk; None, with nothing changed, when the blocks
-        do not fit. `ValueError` for a known owner.
+        first those in this cache, then those in host memory or on the disk; None, without changes, if the blocks do not
+        fit. Raises ValueError for a known owner.
         """
         if owner in self._tables:
             raise ValueError(f"owner {owner} is in the cache already; release it first")
@@ -116,7 +116,7 @@ class KVCache:
         return Found(found, copied, read)
 
     def matched(self, hashes: Sequence[BlockHash], blocks: int) -> Found:
-        """Return how many of the first `blocks` hashes are found, by bisection: ends of prefixes are evicted first."""
+        """Return the leading ones of the first `blocks` hashes, by bisection: ends of prefixes are evicted first."""
         block_of, host, disk = self._block_of, self._host, self._disk
         here = bisect_left(hashes, 1, 0, blocks, key=lambda each: each not in block_of)
         above = bisect_left(hashes, 1, here, blocks, key=lambda each: each not in block_of and each not in host)
@@ -126,7 +126,7 @@ class KVCache:
         return Found(found, above - here, found - above)
 
     def grow(self, owner: int, blocks: int) -> bool:
-        """Let `owner` hold at least `blocks` blocks; return False, with nothing changed, if too few are free."""
+        """Let `owner` hold at least `blocks` blocks; return False, without changes, if too few are free."""
         table, free = self._tables[owner], self._free
         missing = blocks - len(table)
         if missing > len(free):
@@ -140,9 +140,9 @@ class KVCache:
         return True
 
     def commit(self, owner: int, first: int, hashes: Sequence[BlockHash]) -> None:
-        """Mark blocks of `owner`, from number `first` on, as full, with their prefix hashes: others may share them now.
+        """Mark blocks of `owner` from number `first` as full, with their prefix hashes, so that others can share them.
 
-        The first block with a given hash is the one that is found; a later duplicate stays private to its owner.
+        Only the first block with a given hash is shared; a later duplicate stays private to its owner.
         """
         table, block_of, hash_of, changes = self._tables[owner], self._block_of, self._hash_of, self._changes
         for index, block_hash in enumerate(hashes, first):
@@ -157,7 +157,7 @@ class KVCache:
                 changes.evicted.remove(block_hash)
 
     def release(self, owner: int) -> None:
-        """Free all blocks that `owner` holds; `KeyError` for an unknown owner."""
+        """Free all blocks that `owner` holds; raises KeyError for an unknown owner."""
         references, free, hash_of = self._references, self._free, self._hash_of
         for block in reversed(self._tables.pop(owner)):
             references[block] -= 1
@@ -167,7 +167,7 @@ class KVCache:
                     free.move_to_end(block, last=False)
 
     def _in_lower_tiers(self, prefix: Sequence[BlockHash]) -> tuple[int, int]:
-        """Return how many leading blocks host memory holds, and how many others the disk; they are dropped last."""
+        """Return the numbers of leading blocks in host memory and on the disk, and mark these as recently used."""
         host, disk = self._host, self._disk
         missing = (place for place, each in enumerate(prefix) if each not in host and each not in disk)
         found = next(missing, len(prefix))
@@ -203,7 +203,7 @@ class KVCache:
 
 
 def _note(block_hash: BlockHash, change: set[BlockHash], opposite: set[BlockHash]) -> None:
-    """Note a change of a block, or that the opposite one is undone."""
+    """Record a change of a block, or cancel the opposite one."""
     if block_hash in opposite:
         opposite.remove(block_hash)
     else:
@@ -222,8 +222,8 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: length of the answer, at least 1.
         finish_reason: the reason for the end of the answer.
         block_hashes: chained hashes of all full blocks of prompt and output.
-        transferred_tokens: leading prompt tokens whose KV cache came with the request from another server; the last
-            token of a prompt is always computed here.
+        transferred_tokens: leading prompt tokens whose KV cache was transferred from another server; the last token of
+            a prompt is always computed here.
         lora_adapter: None for the base model.
     """
 
@@ -237,7 +237,7 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kv_tokens(self) -> int:
-        """Most tokens it has in the KV cache: the last output token is never fed back."""
+        """Maximum tokens in the KV cache: the last output token is never fed back."""
         return self.prompt_tokens + self.output_tokens - 1
 
 
@@ -259,9 +259,9 @@ class Occupation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         running: requests in the batch; they slow every decode step.
-        waiting: requests that only count in the gauge; others do not wait behind them.
+        waiting: requests that only count in the gauge; real requests do not wait for them.
         kv_usage: share of the KV cache in use by them, 0..1, rounded down to blocks.
-        lora_adapter: the adapter of all of them; it takes a slot if any of them runs.
+        lora_adapter: adapter of all of them; it uses a slot if any of them runs.
     """
 
     running: int = 0
@@ -276,12 +276,12 @@ class OccupationError(ValueError):
 
 @dataclass(slots=True)
 class SimSequence:
-    """A request with the progress that it has made."""
+    """A request and its progress."""
 
     request: SimRequest
     submitted_seconds: float
     known_tokens: int
-    """Tokens of the prompt and of the answer so far."""
+    """Tokens of the prompt and the answer so far."""
     last_tokens: int
     """Tokens of the prompt and the whole answer."""
     computed_tokens: int = 0
@@ -295,13 +295,13 @@ class SimSequence:
 
     @property
     def decodes(self) -> bool:
-        """Whether only its last token has not been computed."""
+        """Whether all tokens but the last are computed."""
         return self.known_tokens - self.computed_tokens == 1 and self.known_tokens > self.request.prompt_tokens
 
 
 @dataclass(slots=True)
 class SimStep:
-    """Several equal steps, if all requests in the batch decode and only the last one ends any of them."""
+    """A step, or several equal ones if all requests in the batch decode and none ends before the last step."""
 
     started_at: float
     seconds: float
@@ -315,7 +315,7 @@ class SimStep:
         self.ends_at = self.started_at + self.repeats * self.seconds
 
     def done(self, now: float) -> int:
-        """Return how many of the steps have ended, without the last one."""
+        """Return the number of steps that have ended, without the last one."""
         return min(self.repeats - 1, max(0, int((now - self.started_at) / self.seconds)))
 
 

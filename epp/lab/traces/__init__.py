@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of traffic: readers for published formats, statistics, and generators."""
+"""Traces of traffic: readers of published formats, statistics, and generators."""

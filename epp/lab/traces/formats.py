@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats of traces with one request a line: each turns a line into a request."""
+"""Trace formats with one request per line: parsers of a line."""
 
 import csv
 import re
@@ -17,29 +17,29 @@ from epp.framework.request import DEFAULT_FLOW
 from epp.lab.traces.trace import TraceRequest
 
 MOST_TOKENS = 10_000_000
-"""Tokens of a prompt, or of an output."""
+"""Maximum tokens of a prompt or of an output."""
 MOST_SECONDS = 366 * 86400.0
-"""Time span of a trace, and longest latency objective."""
+"""Maximum time span of a trace, and longest latency target."""
 MOST_NAME = 256
-"""Characters of a name."""
+"""Maximum characters of a name."""
 MOST_BLOCK_TOKENS = 65_536
 MOST_BLOCK_ID = 2**64 - 1
 BLOCK_TOKENS = 64
-"""Tokens of a block where a file does not say it."""
+"""Tokens of a block if a file does not specify them."""
 T = TypeVar("T")
 _HEADER = re.compile(rb'(?:\{\s*"block_tokens"\s*:|#\s*block_tokens\s*=)\s*(\d{1,9})\s*\}?')
 
 
 class BrokenLineError(Exception):
-    """The line is no request of its format; the message is the reason."""
+    """The line is not a request in this format; the message is the reason."""
 
 
 class SkippedLineError(Exception):
-    """The line is valid, and nothing to replay; the message is the reason."""
+    """The line is valid, but there is nothing to replay; the message is the reason."""
 
 
 class LineFormat(ABC):
-    """A format with one request a line."""
+    """A format with one request per line."""
 
     name: str
     is_csv = False
@@ -53,7 +53,7 @@ class LineFormat(ABC):
         found = [match for line in head if (match := _HEADER.fullmatch(line))]
         self.block_tokens = int(found[0][1]) if found else BLOCK_TOKENS
         self.headers = frozenset(match[0] for match in found) | {line for line in head if line.startswith(b"#")}
-        """Lines that are no requests: headers, and comments among the first lines."""
+        """Lines that are not requests: headers, and comments among the first lines."""
 
     @classmethod
     def recognises(cls, keys: frozenset[str], *, is_csv: bool) -> bool:
@@ -89,7 +89,7 @@ class _MooncakeRequest(msgspec.Struct):
 
 
 class Mooncake(LineFormat):
-    """JSON lines of the Mooncake traces: milliseconds, and an id for each block of 512 tokens, the last one in part."""
+    """JSON lines of the Mooncake traces: milliseconds, and an id per block of 512 tokens, the last one partial."""
 
     name = "mooncake"
     required = frozenset({"timestamp", "input_length", "output_length"})
@@ -119,7 +119,7 @@ class Decisions(LineFormat):
     def request(self, line: bytes) -> TraceRequest:
         record = _decoded(self._decoder, line)
         if record.version > VERSION:
-            raise BrokenLineError(f"version {_shown(record.version)} is newer than this program")
+            raise BrokenLineError(f"version {_shown(record.version)} is newer than this program supports")
         asked, ending = record.asked, record.ending
         if record.kind != "routed" or ending is None:
             raise SkippedLineError("not routed")
@@ -128,7 +128,7 @@ class Decisions(LineFormat):
         prompt_tokens = asked.prompt_tokens if ending.prompt_tokens is None else ending.prompt_tokens
         prefix, tenant = record.prefix, asked.fairness_id
         if prefix is not None and prefix.block_tokens != self.block_tokens:
-            raise BrokenLineError(f"blocks do not have {self.block_tokens} tokens")
+            raise BrokenLineError(f"its blocks do not have {self.block_tokens} tokens")
         return TraceRequest(
             at=_seconds(record.at) - record.timings.decision,
             prompt_tokens=prompt_tokens,
@@ -144,7 +144,7 @@ class Decisions(LineFormat):
 
 
 class CsvFormat(LineFormat):
-    """A CSV file with a header, and one request a line."""
+    """A CSV file with a header and one request per line."""
 
     is_csv = True
 
@@ -175,7 +175,7 @@ class OwnCsv(CsvFormat):
         super().__init__(head)
         for column in sorted(set(self.columns).difference(TraceRequest.__struct_fields__)):
             hint = hint_at(column, TraceRequest.__struct_fields__)
-            raise BrokenLineError(f"no field is named {printable(column)!r}; {hint}")
+            raise BrokenLineError(f"there is no field {printable(column)!r}; {hint}")
 
     def request(self, line: bytes) -> TraceRequest:
         cells: dict[str, object] = {**self.cells(line)}
@@ -226,11 +226,11 @@ class BurstGpt(CsvFormat):
 FORMATS: Mapping[str, type[LineFormat]] = {
     one.name: one for one in (OwnLines, OwnCsv, Mooncake, Azure, BurstGpt, Decisions)
 }
-"""Formats with one request a line, by name."""
+"""Formats with one request per line, by name."""
 
 
 def own_lines(requests: Iterable[TraceRequest], block_tokens: int) -> Iterator[bytes]:
-    """Yield requests as JSON lines of this program."""
+    """Yield requests as lines of the format `jsonl`."""
     yield b'{"block_tokens":%d}\n' % block_tokens
     encode = msgspec.json.Encoder().encode
     for request in requests:
@@ -241,7 +241,7 @@ def checked(request: TraceRequest, block_tokens: int) -> TraceRequest:
     """Return the request; raises BrokenLineError for values out of limits."""
     for name, tokens in (("prompt_tokens", request.prompt_tokens), ("output_tokens", request.output_tokens)):
         if not 1 <= tokens <= MOST_TOKENS:
-            raise BrokenLineError(f"{name} is {_shown(tokens)}, and not 1 to {MOST_TOKENS:,}")
+            raise BrokenLineError(f"{name} must be 1 to {MOST_TOKENS:,}, not {_shown(tokens)}")
     if len(request.blocks) > request.prompt_tokens // block_tokens:
         raise BrokenLineError(
             f"{len(request.blocks)} blocks of {block_tokens} tokens do not fit in {request.prompt_tokens} prompt tokens"
@@ -250,7 +250,7 @@ def checked(request: TraceRequest, block_tokens: int) -> TraceRequest:
         raise BrokenLineError("a block id is negative, or has more than 64 bits")
     for name, seconds in (("ttft_slo", request.ttft_slo), ("tpot_slo", request.tpot_slo)):
         if seconds is not None and not 0 < seconds <= MOST_SECONDS:
-            raise BrokenLineError(f"{name} is {seconds:g}, and not above 0 seconds and below a year")
+            raise BrokenLineError(f"{name} must be above 0 seconds and below a year, not {seconds:g}")
     for name in ("model", "tenant", "session", "objective"):
         if len(getattr(request, name)) > MOST_NAME:
             raise BrokenLineError(f"{name} has more than {MOST_NAME} characters")
@@ -277,7 +277,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
 
 
 def _target(seconds: float | None) -> float | None:
-    """Return the target of a client, None for one that is out of limits."""
+    """Return the target of a client; None if it is out of limits."""
     return seconds if seconds is not None and 0 < seconds <= MOST_SECONDS else None
 
 
@@ -295,7 +295,7 @@ def _count(cells: Mapping[str, str], column: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    """Return a time stamp in seconds since 1970, taken as UTC without a time zone; raises BrokenLineError."""
+    """Return a time stamp in seconds since 1970; without a time zone, it is in UTC. Raises BrokenLineError."""
     try:
         at = datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces that are made: sessions of requests with lengths like those of published traces.
+"""Generated traces: sessions of requests with lengths similar to those of published traces.
 
-Lengths and pauses are log-normal: a median, and the standard deviation of the logarithm. They agree with the means of a
+Lengths and pauses are log-normal: a median, and the standard deviation of the logarithm. They match the means of a
 source that publishes means; numbers without a source are our own choice.
 """
 
@@ -45,7 +45,7 @@ _UNUSED = Spread(1, 0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     first: Spread
-    """Tokens of the first prompt of a session, without the shared ones."""
+    """Tokens of the first prompt of a session, without a shared prefix."""
     output: Spread
     calls: float = 1.0
     """Mean number of requests of a session; geometric."""
@@ -54,19 +54,19 @@ class Workload:
     pause: Spread = _UNUSED
     """Seconds between the requests of a session."""
     idle: Spread | None = None
-    """Seconds of every eighth pause: the user is idle."""
+    """Seconds of every eighth pause, while the user is idle."""
     burstiness: float = 1.0
     """Coefficient of variation of the times between starts of sessions; 1 for a Poisson process."""
     prefixes: int = 0
-    """Different shared beginnings of prompts: system prompts, tools. The nth is 1/n as frequent as the first."""
+    """Number of shared prefixes, such as system prompts and tools. The nth is 1/n as frequent as the first."""
     prefix_tokens: int = 0
     prefix_share: float = 1.0
-    """Share of the sessions that have one of them."""
+    """Share of the sessions with a shared prefix."""
     has_blocks: bool = True
     grows: bool = True
-    """Whether each prompt of a session contains those before; otherwise they share the first one's beginning."""
+    """Whether each prompt of a session contains the previous one; otherwise, prompts share only the prefix."""
     most_tokens: int = 128_000
-    """A session ends before its prompt is longer."""
+    """Maximum tokens of a prompt; a session ends before."""
     block_tokens: int = BLOCK_TOKENS
     objective: str = ""
 
@@ -79,7 +79,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         "azure-code": Workload(first=Spread(1500, 0.79), output=Spread(13, 1.07), burstiness=2.0, has_blocks=False),
         # Conversations at Azure, November 2023. Medians: about 1,020 and 129 tokens (the same).
         "azure-conv": Workload(first=Spread(1020, 0.5), output=Spread(129, 0.95), has_blocks=False),
-        # Tools and agents at Kimi: 8,596 tokens of prompt and 182 of output in the mean; samples share 12 blocks of 512
+        # Tools and agents at Kimi: 8,596 tokens of prompt and 182 of output on average; samples share 12 blocks of 512
         # tokens; up to about half of the blocks are cached (Mooncake, FAST 2025, and the page of its traces).
         "mooncake": Workload(
             first=Spread(2000, 1.17),
@@ -89,9 +89,9 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             prefix_share=0.75,
             block_tokens=512,
         ),
-        # Coding agents: 30.9 calls a session, 7.8 calls until the user speaks again, and in the mean 67,800 tokens of
-        # prompt and 527 of output (GitHub Copilot, Azure Public Dataset, June 2026). A call adds about 860 tokens in
-        # the median (TraceLab, University of Washington, 2026). There, 86 % of the prompts were cached; here, caches do
+        # Coding agents: 30.9 calls a session, 7.8 calls until the user speaks again, and on average 67,800 tokens of
+        # prompt and 527 of output (GitHub Copilot, Azure Public Dataset, June 2026). The median call adds about 860
+        # tokens (TraceLab, University of Washington, 2026). There, 86 % of the prompts were cached; here, caches do
         # not forget.
         "agents": Workload(
             first=Spread(2000, 1.0),
@@ -116,7 +116,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             grows=False,
             objective="batch",
         ),
-        # Chats: 2.0 turns, and in the mean about 70 tokens of prompt and 215 of answer (LMSYS-Chat-1M, ICLR 2024, table
+        # Chats: 2.0 turns, and on average about 70 tokens of prompt and 215 of answer (LMSYS-Chat-1M, ICLR 2024, table
         # 1). The system prompt is our choice.
         "chat": Workload(
             first=Spread(30, 1.3),
@@ -144,7 +144,7 @@ class _Session:
 
 @dataclass(slots=True)
 class MadeTrace:
-    """A trace of a workload; the same seed gives the same requests, and it begins amid open sessions."""
+    """A generated trace of a workload. Equal seeds give equal requests; sessions are already open at its start."""
 
     workload: Workload
     rate: float
@@ -155,7 +155,7 @@ class MadeTrace:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate * self.seconds <= MOST_REQUESTS:
-            raise TraceError(f"rate times duration is not above 0 and at most {MOST_REQUESTS:,} requests")
+            raise TraceError(f"rate times duration must be above 0 and at most {MOST_REQUESTS:,} requests")
         if self.rate * self.pause > MOST_OPEN_SESSIONS:
             raise TraceError(f"the rate is too high: more than {MOST_OPEN_SESSIONS:,} sessions would be open")
         self.block_tokens = self.workload.block_tokens
@@ -184,7 +184,7 @@ class _Maker:
     def requests(self) -> Iterator[TraceRequest]:
         trace, work, random = self._trace, self._work, self._random
         aged = [self._aged() for _ in range(round(trace.rate * (1 - 1 / work.calls) * trace.pause))]
-        due = [(self._left_of_pause(), session.number, session) for session in aged]
+        due = [(self._remaining_pause(), session.number, session) for session in aged]
         heapify(due)
         shape = work.burstiness**-2
         scale = work.calls / trace.rate / shape
@@ -198,7 +198,7 @@ class _Maker:
             if at >= trace.seconds:
                 return
             yield self._request(at, session)
-            if self._goes_on(session):
+            if self._continues(session):
                 heappush(due, (at + self._pause(session), session.number, session))
 
     def _request(self, at: float, session: _Session) -> TraceRequest:
@@ -235,14 +235,14 @@ class _Maker:
         return _Session(number, blocks[:], work.prefix_tokens)
 
     def _aged(self) -> _Session:
-        """Return a session that has gone on for a while."""
+        """Return a session that began before the trace."""
         session = self._session()
         self._request(0, session)
-        while self._goes_on(session):
+        while self._continues(session):
             self._request(0, session)
         return session if session.tokens < self._work.most_tokens else self._session()
 
-    def _goes_on(self, session: _Session) -> bool:
+    def _continues(self, session: _Session) -> bool:
         return self._random.random() >= 1 / self._work.calls and session.tokens < self._work.most_tokens
 
     def _pause(self, session: _Session) -> float:
@@ -250,8 +250,8 @@ class _Maker:
         pause = self._work.pause if idle is None or session.calls % _CALLS_UNTIL_IDLE else idle
         return pause.draw(self._random)
 
-    def _left_of_pause(self) -> float:
-        """Return the rest of a pause at a random moment, which is more likely in a long pause."""
+    def _remaining_pause(self) -> float:
+        """Return the rest of a pause at a random moment, which is more likely to be in a long pause."""
         pause, idle, random = self._work.pause, self._work.idle, self._random
         if idle is not None and random.random() < idle.mean / _CALLS_UNTIL_IDLE / self._trace.pause:
             pause = idle

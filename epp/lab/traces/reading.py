@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening of traces: which format a file has, and the traces of lines and of conversations."""
+"""Opening of trace files: detection of the format, traces of lines and of conversations."""
 
 import json
 import re
@@ -43,33 +43,33 @@ SHAREGPT = "sharegpt"
 SECONDS_BETWEEN_TURNS = 30.0
 """Mean time between the turns of a conversation."""
 MOST_OPEN = 1000
-"""Conversations that are open at a time."""
+"""Maximum number of open conversations."""
 _MOST_MESSAGES = 2000
 _READ_BYTES = 1024 * 1024
 _ANSWERS = frozenset({"gpt", "chatgpt", "assistant", "model", "bard", "bing"})
 _BETWEEN = re.compile(r"[\s,]*")
 _BEGIN = re.compile(r"[\s,]*\[")
 SORTED_REQUESTS = 16_384
-"""Requests that are sorted by time; one that is later than this in the file is a broken line."""
+"""Number of requests buffered to sort them by time; a request that is further out of order is a broken line."""
 SORTED_BLOCKS = 2_000_000
-"""Limit on the blocks of these requests together; fewer requests are sorted if theirs are more."""
+"""Maximum total blocks of the buffered requests; fewer requests are buffered if they have more."""
 MOST_RATE = 100_000.0
-"""Requests a second."""
+"""Maximum requests per second."""
 FORMAT_NAMES = (*FORMATS, SHAREGPT)
 
 
 class _Conversation(NamedTuple):
     session: str
     turns: list[tuple[int, int]]
-    """Bytes of the prompt and tokens of the answer; the last one first."""
+    """Bytes of the prompt and tokens of the answer of each turn, last turn first."""
     blocks: "array[int]"
-    """Blocks of the longest prompt; each other prompt is a beginning of it."""
+    """Blocks of the longest prompt; the other prompts are prefixes of it."""
 
 
 class ConversationTrace(FileTrace):
-    """Turns of conversations at random times: a Poisson process of `rate` requests a second.
+    """Turns of conversations at random times: a Poisson process of `rate` requests per second.
 
-    Each request is the next turn of one of the open conversations, and its prompt is all that was said before.
+    Each request is the next turn of an open conversation; its prompt is the whole conversation before.
     """
 
     unit = "conversation"
@@ -122,7 +122,7 @@ def _conversations(file: BinaryIO, problems: Problems) -> Iterator[_Conversation
 def _conversation(element: object, session: str) -> _Conversation:
     messages = element.get("conversations") if isinstance(element, dict) else None
     if not isinstance(messages, list):
-        raise BrokenLineError('no list "conversations"')
+        raise BrokenLineError('"conversations" is missing or not a list')
     if len(messages) > _MOST_MESSAGES:
         raise BrokenLineError(f"more than {_MOST_MESSAGES} messages")
     said = bytearray()
@@ -143,7 +143,7 @@ def _conversation(element: object, session: str) -> _Conversation:
 
 
 def _elements(file: BinaryIO, name: str) -> Iterator[object]:
-    """Yield the elements of a JSON array; raises TraceError for another text."""
+    """Yield the elements of a JSON array; raises TraceError if the text is not one."""
     decode = getincrementaldecoder("utf-8-sig")(errors="replace").decode
     read = json.JSONDecoder().raw_decode
     text, number = decode(file.read(_READ_BYTES)), 0
@@ -173,8 +173,8 @@ def _elements(file: BinaryIO, name: str) -> Iterator[object]:
 def open_trace(path: Path, *, format: str = "", rate: float | None = None, seed: int = 0) -> FileTrace:  # noqa: A002
     """Return the trace in a file; raises TraceError.
 
-    Without `format`, the first lines tell it. `rate`, in requests a second, and `seed` make the times of a trace that
-    has none.
+    Without `format`, it is detected from the first lines. `rate`, in requests per second, and `seed` generate the times
+    of a trace without times.
     """
     if format and format not in FORMAT_NAMES:
         raise TraceError(f"there is no trace format {printable(format)!r}: {hint_at(format, FORMAT_NAMES)}")
@@ -182,15 +182,15 @@ def open_trace(path: Path, *, format: str = "", rate: float | None = None, seed:
         head = first_lines(file)
     name = format or _recognised(head)
     if not name:
-        reason = "is in no known format" if head else "is empty"
+        reason = "is not in a known format" if head else "is empty"
         raise TraceError(f"{shown(path)} {reason}: formats are {', '.join(FORMAT_NAMES)}")
     if name == SHAREGPT:
         if rate is None or not 0 < rate <= MOST_RATE:
             limit = f"above 0, at most {MOST_RATE:,.0f}"
-            raise TraceError(f"{shown(path)} has no times: give --rate, in requests a second, {limit}")
+            raise TraceError(f"{shown(path)} has no times: give --rate, in requests per second, {limit}")
         return ConversationTrace(path, rate=rate, seed=seed)
     if rate is not None:
-        raise TraceError(f"{shown(path)} has times of its own: leave --rate out")
+        raise TraceError(f"{shown(path)} has its own times: leave --rate out")
     try:
         form = FORMATS[name](head)
     except BrokenLineError as error:
@@ -201,7 +201,7 @@ def open_trace(path: Path, *, format: str = "", rate: float | None = None, seed:
 
 
 class LineTrace(FileTrace):
-    """A trace with one request a line."""
+    """A trace with one request per line."""
 
     def __init__(self, path: Path, form: LineFormat) -> None:
         super().__init__(path, form.name, form.block_tokens)
@@ -219,7 +219,7 @@ class LineTrace(FileTrace):
                 problems.read += 1
                 try:
                     if line is None:
-                        raise BrokenLineError(f"more than {LONGEST_LINE >> 20} MiB")  # noqa: TRY301  counted below
+                        raise BrokenLineError(f"more than {LONGEST_LINE >> 20} MiB")  # noqa: TRY301
                     request = checked(form.request(line), form.block_tokens)
                 except SkippedLineError as reason:
                     problems.skipped[str(reason)] += 1
@@ -241,7 +241,7 @@ def _recognised(head: list[bytes]) -> str:
 
 
 def _keys(line: bytes) -> tuple[frozenset[str], bool]:
-    """Return the keys of an object or the columns of a CSV header, and whether it is the latter."""
+    """Return the keys of an object or the columns of a CSV header, and whether the line is CSV."""
     if line.startswith(b"{"):
         try:
             return frozenset(msgspec.json.decode(line, type=dict[str, msgspec.Raw])), False
@@ -266,7 +266,7 @@ def _ordered(
 
     for number, request in requests:
         if latest is not None and request.at < latest:
-            reason = "before the start" if request.at < 0 else "too far before that of lines above"
+            reason = "before the start" if request.at < 0 else "too far before those of earlier lines"
             problems.add(number, f"the time is {reason}")
             continue
         first = start if start is not None else heap[0][0] if heap else request.at

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of a trace, from one pass in bounded memory."""
+"""Statistics of a trace in one pass and bounded memory."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -11,13 +11,13 @@ import msgspec
 from epp.lab.traces.trace import FileTrace, Problems, Trace
 
 MOST_BLOCKS = 2_000_000
-"""Distinct blocks that are remembered; of a trace with more, a sample of the blocks is."""
+"""Maximum number of distinct blocks to remember; if a trace has more, they are sampled."""
 RECENT_TOKENS = 1_000_000
 """Size of the small prefix cache."""
 WINDOW_SECONDS = 10.0
-"""Length of the windows whose requests are counted for the index of dispersion."""
+"""Length of the windows for the index of dispersion."""
 MOST_SESSIONS = 1_000_000
-"""Sessions that are remembered; later ones are left out."""
+"""Maximum number of sessions to remember; later ones are left out."""
 _TICK_REQUESTS = 1_000
 _MOST_NAMES = 10_000
 _LISTED_NAMES = 10
@@ -32,7 +32,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Lengths(_Part, frozen=True, kw_only=True):
-    """Numbers of tokens, or of turns; quantiles are exact to half a percent."""
+    """Distribution of numbers of tokens or turns; quantiles are exact to half a percent."""
 
     mean: float
     p50: int
@@ -48,14 +48,14 @@ class Prefixes(_Part, frozen=True, kw_only=True):
     shared: float
     """Share of the prompt tokens in blocks that an earlier request had."""
     shared_recently: float
-    """Share of the prompt tokens that a cache of the last million tokens holds; the least recently used leave it."""
+    """Share of the prompt tokens found in an LRU cache of a million tokens."""
     blocks: int
     estimated: bool
     """Whether `shared` and `blocks` are estimates from a sample."""
 
 
 class Named(_Part, frozen=True, kw_only=True):
-    """Requests by name; the most frequent names, and the number of all."""
+    """Number of names, and the requests of the most frequent ones."""
 
     names: int
     requests: dict[str, int]
@@ -68,13 +68,13 @@ class Statistics(_Part, frozen=True, kw_only=True):
     seconds: float
     """Time from the first request to the last."""
     rate: float
-    """Requests a second, in the mean; 0 for a single moment."""
+    """Mean requests per second; 0 if all arrive at the same time."""
     peak: int
-    """Most requests within a second of the clock."""
+    """Maximum number of requests in one second, counted from the first request."""
     gap_variation: float | None
     """Coefficient of variation of the times between requests: 1 for a Poisson process, 0 for a constant rate."""
     dispersion: float | None
-    """Variance by mean of the requests in windows of 10 seconds: 1 for a Poisson process."""
+    """Variance-to-mean ratio of the requests in windows of 10 seconds: 1 for a Poisson process."""
     prompt: Lengths
     output: Lengths
     prefixes: Prefixes | None
@@ -92,9 +92,9 @@ class Statistics(_Part, frozen=True, kw_only=True):
 
 
 def statistics_of(trace: Trace, tick: Callable[[], None] = lambda: None) -> Statistics | None:
-    """Return the statistics of a trace, None for one without requests; raises TraceError.
+    """Return the statistics of a trace; None if it has no requests. Raises TraceError.
 
-    `tick` is called again and again while the trace is read.
+    `tick` is called regularly while the trace is read.
     """
     arrivals, prompt, output, prefixes = _Arrivals(), _Histogram(), _Histogram(), _Blocks(trace.block_tokens)
     names = {kind: Counter[str]() for kind in ("model", "tenant", "objective")}
@@ -174,7 +174,7 @@ class _Arrivals:
     def dispersion(self) -> float | None:
         """Index of dispersion of the full windows."""
         windows = self._window
-        if windows < 2 or not self._windowed:  # noqa: PLR2004  a variance
+        if windows < 2 or not self._windowed:  # noqa: PLR2004
             return None
         mean = self._windowed / windows
         return max(self._window_squares / windows - mean * mean, 0.0) / mean
@@ -198,7 +198,7 @@ class _Arrivals:
 
 
 class _Histogram:
-    """Counts of positive whole numbers, with the eight leading bits of each."""
+    """Counts of positive integers, each rounded to its eight leading bits."""
 
     def __init__(self) -> None:
         self.count = self.sum = self._max = 0
@@ -226,7 +226,7 @@ class _Histogram:
 
 
 class _Blocks:
-    """Blocks that earlier requests had: all of them, or a share that is halved whenever there are too many."""
+    """Blocks of earlier requests: all of them, or a sample that is halved whenever it is too large."""
 
     def __init__(self, block_tokens: int) -> None:
         self.total = 0

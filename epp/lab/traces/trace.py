@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: their requests, their files and lines, and what is wrong in them."""
+"""Traces: requests, files, lines and their problems."""
 
 import gzip
 import stat
@@ -20,21 +20,21 @@ import msgspec
 from epp.framework.messages import printable
 
 LONGEST_LINE = 4 * 1024 * 1024
-"""Bytes of a line, or of a conversation, without compression."""
+"""Maximum bytes of a line or of a conversation, uncompressed."""
 _BOM = b"\xef\xbb\xbf"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MOST_NAME = 200
 _HEAD_LINES = 20
 MOST_BROKEN_SHARE = 0.01
-"""A trace with more broken lines is refused."""
+"""Maximum share of broken lines; a trace with more is refused."""
 FEWEST_LINES = 100
-"""Lines that are read before a trace is refused for its broken lines, unless it ends before."""
+"""Number of lines to read before a trace can be refused for broken lines, unless it ends before."""
 _NAMED = 5
 _MOST_REASON = 200
 
 
 def zstd() -> ModuleType:
-    """Return the module for zstd; few traces need it."""
+    """Return the module for zstd, which few traces need."""
     return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
@@ -46,7 +46,7 @@ def shown(path: Path) -> str:
 def opened(path: Path, follow: Callable[[BinaryIO], None] = lambda _: None) -> Iterator[BinaryIO]:
     """Open a regular file; decompress it if its first bytes are those of gzip or zstd. Raises TraceError.
 
-    `follow` is given the file as it is on disk. The errors of reading in the context become TraceErrors, too.
+    `follow` receives the file as it is on disk. Read errors inside the context become TraceErrors, too.
     """
     try:
         _check_regular(path)
@@ -69,7 +69,7 @@ def opened(path: Path, follow: Callable[[BinaryIO], None] = lambda _: None) -> I
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield lines and their numbers, from 1, but no blank lines; None for a line that is too long."""
+    """Yield lines with their numbers, from 1, without blank lines; None for a line that is too long."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
@@ -84,7 +84,7 @@ def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 
 def first_lines(file: BinaryIO) -> list[bytes]:
-    """Return the first lines that are not blank, as far as they are in the size of the longest line."""
+    """Return the first lines that are not blank, within the first `LONGEST_LINE` bytes."""
     *lines, last = file.read(LONGEST_LINE).removeprefix(_BOM).split(b"\n", _HEAD_LINES)
     found = [line for one in lines if (line := one.strip())]
     return found or [line for line in (last.strip(),) if line]
@@ -95,7 +95,7 @@ def _check_regular(path: Path) -> None:
         if stat.S_ISREG(path.stat().st_mode):
             return
     except ValueError as error:
-        raise TraceError(f"{shown(path)!r} is not the name of a file: {error}") from error
+        raise TraceError(f"{shown(path)!r} is not a file name: {error}") from error
     raise TraceError(f"{shown(path)} is not a regular file: a trace is read more than once")
 
 
@@ -110,7 +110,7 @@ def _zstd_file(file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 class TraceError(Exception):
-    """A trace cannot be read or made; the message names the file, the place and the remedy."""
+    """A trace cannot be read or generated; the message names the file, the place and the remedy."""
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -124,10 +124,10 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tenant: fairness id; empty for none.
         session: requests with the same session are turns of one conversation; empty for none.
         objective: name of the InferenceObjective; empty for none.
-        blocks: an id of each full block of the prompt. Equal ids stand for equal tokens after an equal prefix. Empty
-            if nothing is known of the prompt: it then shares no prefix with others.
-        ttft_slo: longest time to the first token that is wanted, in seconds.
-        tpot_slo: longest time between two tokens that is wanted, in seconds.
+        blocks: id of each full block of the prompt. Equal ids mean equal tokens after an equal prefix. Empty if the
+            prompt is unknown: it then shares no prefix with others.
+        ttft_slo: target for the time to the first token, in seconds.
+        tpot_slo: target for the time between two tokens, in seconds.
     """
 
     at: float
@@ -154,7 +154,7 @@ class Trace(Protocol):
 
 @dataclass(slots=True)
 class Problems:
-    """The broken and skipped lines of one reading, or its conversations."""
+    """Broken and skipped lines, or conversations, of one iteration."""
 
     file: str
     unit: str = "line"
@@ -162,7 +162,7 @@ class Problems:
     """Lines read, without blank lines and headers."""
     broken: int = 0
     named: list[str] = field(default_factory=list)
-    """Number and reason of the first five broken lines."""
+    """Numbers and reasons of the first five broken lines."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Valid lines without a request to replay, by reason."""
 
@@ -188,7 +188,7 @@ class FileTrace(ABC):
 
     unit = "line"
 
-    def __init__(self, path: Path, format: str, block_tokens: int) -> None:  # noqa: A002  the name of the flag
+    def __init__(self, path: Path, format: str, block_tokens: int) -> None:  # noqa: A002
         self.path = path
         self.name = shown(path)
         self.format = format
@@ -200,7 +200,7 @@ class FileTrace(ABC):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that the latest iteration has read, of the file as it is on disk."""
+        """Bytes of the file on disk that the latest iteration has read."""
         if self._on_disk is not None and not self._on_disk.closed:
             self._bytes_read = self._on_disk.tell()
         return self._bytes_read

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is tuned, and for what: objectives and conditions, and the space of values of a configuration."""
+"""Objectives and conditions of tuning, and the search space of a configuration."""
 
 import math
 import re
@@ -22,7 +22,7 @@ from epp.lab.replay.summary import Targets
 
 _CONDITION = re.compile(r"(?P<figure>[a-z0-9 -]+?)\s*(?P<sign><=|>=)\s*(?P<limit>\S+)")
 _UNANSWERED = 1e6
-"""Seconds that stand for an infinite quantile, and more for more requests without an answer."""
+"""Seconds in place of an infinite quantile; up to twice as many, by the share of requests without an answer."""
 _FARTHEST = 1e9
 LEFT_OUT = "none"
 """The choice that leaves a plugin out."""
@@ -40,11 +40,11 @@ class Figure(NamedTuple):
     is_better_higher: bool = False
 
     def value(self, found: Mapping[str, float]) -> float:
-        """Return the value among figures; NaN if it is not known."""
+        """Return the value among figures; NaN if unknown."""
         return found.get(self.key, math.nan)
 
     def loss(self, outcome: Outcome, targets: Targets) -> float:
-        """Return the figure so that lower is better; finite if it is known."""
+        """Return the figure with its sign chosen so that lower is better; finite if known."""
         value = self.value(figures(outcome, targets))
         if math.isinf(value):
             return _UNANSWERED * (1 + float((outcome.columns.status != Status.SERVED).mean()))
@@ -95,7 +95,7 @@ class Condition(NamedTuple):
     is_least: bool
 
     def excess(self, outcome: Outcome, targets: Targets) -> float:
-        """Return by how much the figure is beyond the limit; 0 or less where it holds."""
+        """Return the distance of the figure beyond the limit; 0 or less if the condition holds."""
         value = self.figure.value(figures(outcome, targets))
         if not math.isfinite(value):
             return _FARTHEST
@@ -103,7 +103,7 @@ class Condition(NamedTuple):
 
 
 def figure(name: str) -> Figure:
-    """Return the figure of that name; a space may stand for the hyphen. Raises ConfigurationError."""
+    """Return a figure by name, in which spaces may replace hyphens; raises ConfigurationError."""
     found = FIGURES.get("-".join(name.lower().split()))
     if found is None:
         raise ConfigurationError(
@@ -136,20 +136,20 @@ SIDE_EFFECTS: Sequence[Figure] = tuple(
     FIGURES[name]
     for name in ("p50-ttft", "p90-ttft", "p99-ttft", "p90-tpot", "p90-e2e", "goodput", "dollars", "refused", "cached")
 )
-"""Figures that are shown beside those of the objective."""
+"""Figures to show in addition to the objectives."""
 
 
 class Dimension(NamedTuple):
     name: str
     """Unique, such as `work-seconds-scorer.outputTokens`."""
     path: Path
-    """Place in the document."""
+    """Path in the document."""
     current: Value
-    """Value of the configuration, clipped to the range."""
+    """Current value, clipped to the range."""
     range: Tunable | None = None
     is_int: bool = False
     choices: tuple[str, ...] = ()
-    """Plugin types to choose from, the present one first; empty for a number."""
+    """Plugin types to choose from, current type first; empty for a number."""
 
 
 class SearchSpace:
@@ -173,8 +173,12 @@ class SearchSpace:
                 remedy="`epp plugins TYPE` shows which parameters are tuned; --also adds choices between plugins",
             )
 
+    @property
+    def current(self) -> dict[str, Value]:
+        return {each.name: each.current for each in self.dimensions}
+
     def with_values(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        """Return the document with other values; dimensions that are not named keep theirs."""
+        """Return the document with new values; dimensions without one keep the current value."""
         content = deepcopy(self.content)
         for dimension in self.dimensions:
             if dimension.name in values and not dimension.choices:
@@ -195,7 +199,7 @@ class SearchSpace:
                 yield from _tunable(cls.parameters_type, given, name, ("plugins", index, "parameters"))
 
     def _weights(self) -> Iterator[Dimension]:
-        """Yield the weights of the scorers of each profile that has several: only their proportion counts."""
+        """Yield the weights of scorers in each profile with several of them: only their proportions matter."""
         classes = {name: cls for _, name, cls in self._plugins()}
         profiles = self.content.get("schedulingProfiles") or ()
         for number, profile in enumerate(profiles):
@@ -225,7 +229,7 @@ class SearchSpace:
         return Dimension(name, ("plugins", index), present, choices=tuple(dict.fromkeys((present, *types))))
 
     def _replace(self, content: dict[str, Any], dimension: Dimension, kind: str) -> None:
-        """Put a plugin of another type in the place of one, or leave it out."""
+        """Replace a plugin with one of another type, or leave it out."""
         index = dimension.path[1]
         spec = content["plugins"][index]
         if kind == dimension.current:

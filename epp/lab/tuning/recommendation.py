@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a study recommends: its best trials on held-out traffic, the tuned configuration, and the report."""
+"""Recommendation of a study: its best trials on held-out traffic, the tuned configuration, and the report."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from epp.lab.html import (
     steps_down,
     table,
 )
-from epp.lab.replay.comparison import Comparison, Verdict, compare, plots
+from epp.lab.replay.comparison import Comparison, Difference, compare, plots
 from epp.lab.replay.fleet import ReplayOptions
 from epp.lab.replay.jobs import Job, run_jobs
 from epp.lab.replay.outcome import Outcome, Timeline, merge
@@ -34,11 +34,11 @@ from epp.lab.tuning.problem import SIDE_EFFECTS, Figure, SearchSpace, Value
 from epp.lab.tuning.study import Problem, Tuning, loaded, written
 
 _SEEDS = 3
-"""Repetitions with other random choices."""
+"""Number of repetitions with different random choices."""
 _FINALISTS = 3
-"""Best trials that are repeated before one of them is chosen."""
+"""Number of best trials to repeat before one of them is chosen."""
 _MOST_ON_FRONT = 6
-_PRESENT = "as it is"
+_CURRENT = "current"
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,22 @@ class Change:
     figure: Figure
     before: float | None
     after: float | None
-    low: float | None
-    """Lower end of the 95 % interval of the difference."""
-    high: float | None
-    verdict: Verdict
+    difference: Difference
 
     @property
     def text(self) -> str:
-        text = self.figure.text
-        known = self.low is not None and self.high is not None
-        interval = f" ({self._signed(self.low)} to {self._signed(self.high)})" if known else ""
-        return f"{self.figure.name}: {text(self.before)} -> {text(self.after)}{interval}, {self.verdict}"
+        text, low, high = self.figure.text, self.difference.low, self.difference.high
+        interval = "" if low is None or high is None else f" ({self._signed(low)} to {self._signed(high)})"
+        return f"{self.figure.name}: {text(self.before)} -> {text(self.after)}{interval}, {self.difference.verdict}"
 
-    def _signed(self, value: float | None) -> str:
-        return "unknown" if value is None else ("+" if value >= 0 else "-") + self.figure.text(abs(value))
+    def _signed(self, value: float) -> str:
+        return ("+" if value >= 0 else "-") + self.figure.text(abs(value))
 
 
 @dataclass(frozen=True)
 class Candidate:
     values: Mapping[str, Value]
-    """Values that differ from the present ones."""
+    """Values that differ from the current ones."""
     text: str
     objectives: Sequence[Change]
     others: Sequence[Change]
@@ -75,18 +71,18 @@ class Candidate:
     outcome: Outcome
     """Outcome on held-out traffic."""
     broken: Sequence[str]
-    """Conditions that it does not keep on held-out traffic."""
+    """Conditions that it violates on held-out traffic."""
 
     @property
     def is_better(self) -> bool:
-        """Whether held-out traffic shows that it is better, and that it keeps the conditions."""
-        return not self.broken and any(change.verdict == "better" for change in self.objectives)
+        """Whether it is better on held-out traffic and satisfies the conditions."""
+        return not self.broken and any(change.difference.verdict == "better" for change in self.objectives)
 
 
 @dataclass(frozen=True)
 class Result:
     before: Outcome
-    """The configuration as it is, on held-out traffic."""
+    """Outcome of the current configuration on held-out traffic."""
     candidates: Sequence[Candidate]
     """One candidate, or those of the Pareto front; none if no trial was better in training."""
 
@@ -96,16 +92,14 @@ class Result:
 
 
 def recommend(tuning: Tuning, jobs: int) -> Result:
-    """Repeat the best trials with other random choices, and try the best of these on held-out traffic."""
+    """Repeat the best trials with different random choices, and replay the best of these on held-out traffic."""
     problem, space = tuning.problem, tuning.space
-    current = {each.name: each.current for each in space.dimensions}
-    found = [_rounded(space, trial.params) for trial in tuning.found.best if trial.params != current]
+    found = [_rounded(space, trial.params) for trial in tuning.found.best if trial.params != space.current]
     if len(problem.objectives) > 1:
         chosen: Sequence[Mapping[str, Value]] = found[:_MOST_ON_FRONT]
     else:
         chosen = _best(problem, space, found[:_FINALISTS], jobs)
-    present = load_text(problem.text, problem.origin)
-    configs = [present, *(loaded(problem, space, values) for values in chosen)]
+    configs = [load_text(problem.text, problem.origin), *(loaded(problem, space, values) for values in chosen)]
     before, *after = _repeated(problem, configs, replace(problem.options, seed=_FINALISTS + 1), jobs)
     held_out = [_held_out(problem, outcome) for outcome in (before, *after)]
     compared = compare(held_out, problem.targets)
@@ -117,7 +111,7 @@ def recommend(tuning: Tuning, jobs: int) -> Result:
 
 
 def _held_out(problem: Problem, outcome: Outcome) -> Outcome:
-    """Return the requests that no trial saw, with the times since the first of them."""
+    """Return the requests of held-out traffic, with times since its start."""
     start = problem.held_out_from
     kept = outcome.take(outcome.columns.at >= start)
     columns = replace(kept.columns, at=kept.columns.at - start)
@@ -128,7 +122,7 @@ def _held_out(problem: Problem, outcome: Outcome) -> Outcome:
 
 
 def _rounded(space: SearchSpace, values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Return values with few digits, which a reader of the configuration can compare."""
+    """Return the values with three significant digits, for readability."""
     return {
         each.name: float(f"{value:.3g}") if isinstance(value := values[each.name], float) else value
         for each in space.dimensions
@@ -138,7 +132,7 @@ def _rounded(space: SearchSpace, values: Mapping[str, Value]) -> Mapping[str, Va
 def _best(
     problem: Problem, space: SearchSpace, finalists: Sequence[Mapping[str, Value]], jobs: int
 ) -> Sequence[Mapping[str, Value]]:
-    """Return the values that are best on training traffic in several repetitions."""
+    """Return the values that are best in several repetitions on training traffic."""
     if len(finalists) <= 1:
         return finalists
     configs = [loaded(problem, space, values) for values in finalists]
@@ -161,14 +155,7 @@ def _candidate(
 
     def changes(figures: Iterable[Figure]) -> Sequence[Change]:
         return [
-            Change(
-                each,
-                first.figures[each.key].value,
-                found.figures[each.key].value,
-                found.differences[each.key].low,
-                found.differences[each.key].high,
-                found.differences[each.key].verdict,
-            )
+            Change(each, first.figures[each.key].value, found.figures[each.key].value, found.differences[each.key])
             for each in figures
             if each.key in found.differences
         ]
@@ -189,13 +176,12 @@ def _comment(problem: Problem, candidate: Candidate, space: SearchSpace) -> Iter
     yield f"Tuned by `epp tune` from {printable(problem.origin)}, on {printable(problem.trace.path.name)},"
     yield f"for {' and '.join(problem.objectives)}{''.join(f', subject to {text}' for text in problem.conditions)}."
     yield ""
-    yield "On the last third of the trace, which no trial saw, with other random choices (95 % intervals):"
+    yield "On the last third of the trace, which was held out, with different random choices (95 % intervals):"
     for change in (*candidate.objectives, *candidate.others):
         yield f"  {change.text}"
     yield "Changed values:"
-    before = {each.name: each.current for each in space.dimensions}
     for name, value in candidate.values.items():
-        yield f"  {name}: {shown(before[name])} -> {shown(value)}"
+        yield f"  {name}: {shown(space.current[name])} -> {shown(value)}"
 
 
 def shown(value: Value) -> str:
@@ -213,7 +199,7 @@ def tuning_report(tuning: Tuning, result: Result) -> str:
     )
     parts = [section("Result", paragraph(verdict(result)))]
     parts += [_section(tuning, name, each) for name, each in zip(names, result.candidates, strict=True)]
-    parts.append(section("Trials", _trials(tuning), note="Each on the first two thirds of the trace."))
+    parts.append(section("Trials", _trials(tuning), note="On the first two thirds of the trace."))
     if important := tuning.importances():
         rows = [
             Bar(name, share, math.nan, math.nan, f"{share:.0%}")
@@ -221,15 +207,15 @@ def tuning_report(tuning: Tuning, result: Result) -> str:
         ]
         parts.append(section("Importance of parameters", figure(bars(rows, "share of the variation between trials"))))
     outcomes = [result.before, *(each.outcome for each in result.candidates)]
-    parts += plots([_PRESENT, *names], outcomes, problem.targets)
+    parts += plots([_CURRENT, *names], outcomes, problem.targets)
     return page(f"Tuning of {problem.origin} on {problem.trace.path.name}", subtitle, parts)
 
 
 def verdict(result: Result) -> str:
     if not result.candidates:
-        return "Keep what you have: no trial was better."
+        return "Keep the current configuration: no trial was better."
     if not result.recommended:
-        return "Keep what you have: held-out traffic does not show that a tuned configuration is better."
+        return "Keep the current configuration: held-out traffic does not show that a tuned configuration is better."
     if len(result.candidates) == 1:
         return f"Use the tuned configuration: {result.candidates[0].objectives[0].text} on held-out traffic."
     return f"{len(result.recommended)} of {len(result.candidates)} configurations are better on held-out traffic."
@@ -237,14 +223,19 @@ def verdict(result: Result) -> str:
 
 def _section(tuning: Tuning, name: str, candidate: Candidate) -> str:
     rows = [
-        [change.figure.name, change.figure.text(change.before), change.figure.text(change.after), change.verdict]
+        [
+            change.figure.name,
+            change.figure.text(change.before),
+            change.figure.text(change.after),
+            change.difference.verdict,
+        ]
         for change in (*candidate.objectives, *candidate.others)
     ]
-    before = {each.name: each.current for each in tuning.space.dimensions}
+    before = tuning.space.current
     values = [[key, shown(before[key]), shown(value)] for key, value in candidate.values.items()]
     return section(
         f"The {name} configuration",
-        *(paragraph(f"It does not keep {text}.") for text in candidate.broken),
+        *(paragraph(f"It does not satisfy {text}.") for text in candidate.broken),
         table(["held-out traffic", "before", "after", ""], rows),
         table(["value", "before", "after"], values),
         code(candidate.text),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study: trials of other parameters on the first part of a trace, in several processes, kept in a file."""
+"""A study: trials of different parameters on the first part of a trace, in several processes, stored in a file."""
 
 import logging
 import math
@@ -32,9 +32,9 @@ from epp.lab.replay.summary import Targets
 from epp.lab.tuning.problem import Condition, Dimension, Figure, SearchSpace, Value, condition, figure
 
 TRAINING_SHARE = 2 / 3
-"""Part of the trace on which trials run; the rest is held out."""
+"""Share of the trace for trials; the rest is held out."""
 _STEPS = 10
-"""Times at which a trial is compared with others, and may be pruned."""
+"""Number of times that a trial is compared with others, and may be pruned."""
 _STARTUP_TRIALS = 5
 _WARM_UP_STEPS = 2
 _POLL_SECONDS = 0.2
@@ -45,7 +45,7 @@ _DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 @dataclass(frozen=True)
 class Problem:
-    """A configuration, the trace and fleet to tune it for, and the objectives; it can be pickled."""
+    """A configuration, the trace and fleet to tune it for, and the objectives. Can be pickled."""
 
     text: str
     origin: str
@@ -70,7 +70,7 @@ class Problem:
 
     @property
     def space(self) -> SearchSpace:
-        """Parameters that may vary; raises ConfigurationError."""
+        """Parameters to tune; raises ConfigurationError."""
         registry = Registry(modules=self.options.plugin_modules)
         return SearchSpace(load_text(self.text, self.origin), registry, self.also)
 
@@ -80,12 +80,12 @@ class Problem:
 
     @property
     def held_out_from(self) -> float:
-        """Time in a replay at which the part of the trace begins that trials do not see."""
+        """Time in a replay at which the held-out part of the trace begins."""
         return self.seconds * TRAINING_SHARE / self.options.rate_scale
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all that makes trials comparable."""
+        """Digest of everything that comparable trials have in common."""
         parts = (self.text, self.fleet, self.trace, self.seconds, self.options, self.targets)
         rest = (self.objectives, self.conditions, self.also)
         return sha256(repr((parts, rest)).encode()).hexdigest()
@@ -103,17 +103,17 @@ def loaded(problem: Problem, space: SearchSpace, values: Mapping[str, Value]) ->
 class Found:
     trials: Sequence[FrozenTrial]
     best: Sequence[FrozenTrial]
-    """The best trials that keep the conditions, best first; for two objectives, the Pareto front."""
+    """Best trials that satisfy the conditions, best first; for two objectives, the Pareto front."""
 
     def count(self, state: TrialState) -> int:
         return sum(trial.state is state for trial in self.trials)
 
 
 class Tuning:
-    """A study in a file, which several processes and later calls continue."""
+    """A study in a file; several processes and later runs add trials to it."""
 
     def __init__(self, problem: Problem, path: Path, *, seed: int = 0) -> None:
-        """Open or create the file; raises ConfigurationError for that of another problem, or none at all."""
+        """Open or create the file; raises ConfigurationError if it is not a study, or one of another problem."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.problem = problem
         self.space = problem.space
@@ -128,11 +128,11 @@ class Tuning:
             self._study.set_user_attr("fingerprint", problem.fingerprint)
         elif known != problem.fingerprint:
             raise ConfigurationError(
-                f"--study {path} is of another trace, configuration, pool or objective",
+                f"--study {path} belongs to another trace, configuration, pool or objective",
                 remedy="name another file, or remove this one",
             )
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self._study.tell(trial.number, state=TrialState.FAIL)  # of a process that was ended
+            self._study.tell(trial.number, state=TrialState.FAIL)  # its process was killed
 
     @property
     def found(self) -> Found:
@@ -144,17 +144,17 @@ class Tuning:
         return Found(trials, sorted(best, key=lambda trial: (trial.values[0], trial.number)))
 
     def importances(self) -> Mapping[str, float]:
-        """Return how much each parameter matters for the first objective, 0..1; empty for too few trials."""
+        """Return the importance of each parameter for the first objective, 0..1; empty with too few trials."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that low values are taken for good, which they are
+            warnings.simplefilter("ignore")  # warns that low values are assumed to be better; they are
             try:
                 evaluator = PedAnovaImportanceEvaluator()
                 return get_param_importances(self._study, evaluator=evaluator, target=lambda trial: trial.values[0])
             except (RuntimeError, ValueError):
                 return {}
 
-    def measure_present(self) -> None:
-        """Add the configuration as it is as the first trial; raises ConfigurationError if it cannot be replayed."""
+    def measure_current(self) -> None:
+        """Add the current configuration as the first trial; raises ConfigurationError if it cannot be replayed."""
         if self._study.get_trials(deepcopy=False):
             return
         problem = self.problem
@@ -166,25 +166,23 @@ class Tuning:
                 raise ConfigurationError(f"{each.name} is not known for this trace and pool", remedy=remedy)
         trial = create_trial(
             values=losses,
-            params={each.name: each.current for each in self.space.dimensions},
+            params=self.space.current,
             distributions={each.name: _distribution(each) for each in self.space.dimensions},
             constraints=_excesses(problem, outcome),
         )
         self._study.add_trial(trial)
 
     def run(self, *, trials: int, seconds: float, jobs: int, tick: Callable[[Found], None]) -> None:
-        """Run trials until there are so many in all, or the time is up; `tick` is called often.
+        """Run trials until there are `trials` in total, or the time is up; `tick` is called regularly.
 
-        Processes have ended when this returns or raises.
+        All processes have ended when this returns or raises.
         """
         spawn = multiprocessing.get_context("spawn")
         ends = monotonic() + seconds
         done = len(self._study.get_trials(deepcopy=False))
         workers: list[BaseProcess] = [
             spawn.Process(
-                target=_work,
-                args=(self.problem, self._path, self._seed + done + number, trials, seconds),
-                daemon=True,
+                target=_work, args=(self.problem, self._path, self._seed + done + number, trials, seconds), daemon=True
             )
             for number in range(jobs)
         ]
@@ -207,7 +205,7 @@ class Tuning:
 
 
 def _work(problem: Problem, path: Path, seed: int, trials: int, seconds: float) -> None:
-    """Run trials in a process of its own; the terminal's interrupt is for the parent."""
+    """Run trials in a child process; only the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.WARNING)
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -57,7 +57,7 @@ def test_show_fits_80_columns(monkeypatch):
 def test_show_counts_broken_and_skipped_lines(tmp_path: Path):
     file = tmp_path / "trace.csv"
     file.write_text("at,prompt_tokens,output_tokens\n" + "0,1,1\n" * 150 + "0,0,1\n")
-    assert "1 of 151 lines are broken: line 152: prompt_tokens is 0" in run("show", file)
+    assert "1 of 151 lines are broken: line 152: prompt_tokens must be 1 to 10,000,000, not 0" in run("show", file)
     assert "2 left out: without output tokens" in run("show", SAMPLES / "burstgpt.csv")
 
 
@@ -91,4 +91,4 @@ def test_make_writes_a_file(tmp_path: Path, suffix: str):
 def test_make_refuses_a_place_that_cannot_be_written(tmp_path: Path):
     arguments = ("make", "--like=chat", "--rate=5", "--output", tmp_path / "none" / "trace.jsonl")
     assert "cannot be written: No such file or directory" in run(*arguments, expect=1)
-    assert "rate times duration is not above 0" in run("make", "--like=chat", "--rate=0", expect=1)
+    assert "rate times duration must be above 0" in run("make", "--like=chat", "--rate=0", expect=1)

@@ -36,7 +36,7 @@ def test_line_compares_once_both_sides_have_requests():
     assert beside.line({"a": 1.0}) == ""
     for number in range(10):
         beside.routed.add(Sample("a", number, number + 0.25, number + 0.5))
-        beside.in_turn.add(Sample("a", number, number + 0.75, number + 1))
+        beside.copied.add(Sample("a", number, number + 0.75, number + 1))
     assert beside.line({"a": 2.0}) == (
         "last minute, p90 to the first token and busy servers: 0.25 s, $1.05/h; by round robin 0.75 s, $2.00/h"
     )

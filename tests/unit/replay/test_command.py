@@ -74,7 +74,7 @@ def test_a_process_that_gets_no_further_job_ends_in_silence(tmp_path: Path, capf
         (["h100"], ["--config", "adaptive", "--slo", "latency=1s"], "--slo: 'latency=1s' is not a target"),
         (["h100"], ["--config", "adaptive", "--profile", "h100=rtx"], "there is no preset and no file 'rtx'"),
         (["h100"], ["--config", "adaptive", "--profile", "b200=h100"], "no endpoint or accelerator class 'b200'"),
-        (["h100"], ["--config", "adaptive", "--trace-rate", "2"], "has times of its own"),
+        (["h100"], ["--config", "adaptive", "--trace-rate", "2"], "has its own times"),
         (["h100", "abacus"], ["--config", "adaptive"], "endpoint 's1' has no server profile"),
         (["h100", "abacus"], ["--config", "adaptive"], "--profile abacus="),
         ([], ["--config", "adaptive"], "--endpoints is missing"),

@@ -69,7 +69,7 @@ async def test_tool_call_is_streamed_in_pieces(client):
 
 
 async def test_choice_of_an_unreadable_tool_is_a_bad_request(client, openai):
-    with pytest.raises(openai.BadRequestError, match="name no function"):
+    with pytest.raises(openai.BadRequestError, match="do not name a function"):
         await client.chat.completions.create(
             model="agent-8b", messages=TALK, tools=[{"type": "function"}], tool_choice={"function": 1}
         )

@@ -249,7 +249,7 @@ async def test_load_that_does_not_fit_is_refused(http):
     assert (status, answer["error"]["message"]) == (409, "running 5 must be 0 to 4, the number of free slots")
     status, answer = await post(http, "/sim/occupy", requests=5)
     assert status == 400
-    assert "/sim/occupy takes JSON with running, waiting, kv_usage, lora_adapter" in answer["error"]["message"]
+    assert "/sim/occupy expects JSON with running, waiting, kv_usage, lora_adapter" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

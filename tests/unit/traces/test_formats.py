@@ -64,7 +64,7 @@ def test_own_csv_and_own_json_lines_are_the_same():
 def test_sharegpt_needs_a_rate():
     with pytest.raises(TraceError, match="has no times: give --rate"):
         sample("sharegpt.json")
-    with pytest.raises(TraceError, match="has times of its own: leave --rate out"):
+    with pytest.raises(TraceError, match="has its own times: leave --rate out"):
         sample("own.csv", rate=1.0)
 
 
@@ -87,7 +87,10 @@ def test_sharegpt_turns_follow_each_other_at_the_rate():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('[{"conversations": 1}]', r"1 of 1 conversations are broken.*conversation 1: no list"),
+        (
+            '[{"conversations": 1}]',
+            r"1 of 1 conversations are broken.*conversation 1: .conversations. is missing or not a list",
+        ),
         ('[{"conversations": [{"from": "human"}]}]', 'a message without "from" and "value"'),
         (
             '[{"conversations": []}, {"conv',

@@ -71,14 +71,14 @@ def test_a_request_that_comes_too_late_is_broken(file: Path, monkeypatch) -> Non
     monkeypatch.setattr("epp.lab.traces.reading.SORTED_REQUESTS", 2)
     trace = trace_of(file, "".join(line(n) for n in range(200)) + line(3))
     assert times(trace) == list(range(200))
-    assert trace.problems.named == ["line 201: the time is too far before that of lines above"]
+    assert trace.problems.named == ["line 201: the time is too far before those of earlier lines"]
 
 
 def test_one_broken_line_of_a_hundred_is_counted_and_named(file: Path) -> None:
     trace = trace_of(file, "".join(line(n) for n in range(99)) + line(99, prompt=0))
     assert len(times(trace)) == 99
     assert trace.problems.broken == 1
-    assert trace.problems.named == ["line 100: prompt_tokens is 0, and not 1 to 10,000,000"]
+    assert trace.problems.named == ["line 100: prompt_tokens must be 1 to 10,000,000, not 0"]
     assert len(times(trace)) == 99
     assert trace.problems.broken == 1
 
@@ -98,7 +98,7 @@ def test_two_broken_lines_of_a_hundred_refuse(file: Path) -> None:
         ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [1, 2]}', "2 blocks of 64 tokens do not fit"),
         ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [-1]}', "a block id is negative"),
         ('{"at": 0, "prompt_tokens": 64, "output_tokens": 1, "blocks": [18446744073709551616]}', "more than 64 bits"),
-        ('{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "ttft_slo": 0}', "ttft_slo is 0"),
+        ('{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "ttft_slo": 0}', "ttft_slo must be above 0 seconds"),
         (f'{{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "model": "{"m" * 257}"}}', "model has more than 256"),
         ('{"at": 0, "prompt_tokens": 1, "output_tokens": 1, "colour": 1}', "unknown field `colour`"),
         ('{"at": 0, "prompt_tokens": ' + "9" * 400 + ', "output_tokens": 1}', "number"),
@@ -125,8 +125,8 @@ def test_a_truncated_gzip_file_ends_with_an_error(file: Path) -> None:
     ("content", "problem"),
     [
         (b"", "is empty"),
-        (b"hello\n", "is in no known format: formats are jsonl"),
-        (bytes(range(256)), "no known format"),
+        (b"hello\n", "is not in a known format: formats are jsonl"),
+        (bytes(range(256)), "not in a known format"),
     ],
 )
 def test_a_file_in_no_format_is_refused(file: Path, content: bytes, problem: str) -> None:
@@ -202,7 +202,7 @@ def test_requests_survive_the_own_form(file: Path, given: list[TraceRequest]) ->
         (
             "at,prompt_tokens,output_tokens,modle",
             "",
-            "is not in the format csv: no field is named 'modle'; did you mean 'model'",
+            "is not in the format csv: there is no field 'modle'; did you mean 'model'",
         ),
         (line(0), "jsnl", "no trace format 'jsnl': did you mean 'jsonl'"),
     ],

@@ -52,7 +52,7 @@ def problem(tmp_path: Path) -> Callable[..., Problem]:
 
 def run(problem: Problem, path: Path, trials: int) -> Tuning:
     tuning = Tuning(problem, path)
-    tuning.measure_present()
+    tuning.measure_current()
     tuning.run(trials=trials, seconds=300, jobs=1, tick=lambda _: None)
     return tuning
 
@@ -79,7 +79,7 @@ def test_a_later_call_continues_a_study_of_the_same_problem_alone(problem, tmp_p
     run(problem(), tmp_path / "study.db", trials=2)
     tuning = run(problem(), tmp_path / "study.db", trials=3)
     assert len(tuning.found.trials) == 3
-    with pytest.raises(ConfigurationError, match="is of another trace, configuration, pool or objective"):
+    with pytest.raises(ConfigurationError, match="belongs to another trace, configuration, pool or objective"):
         Tuning(problem(objectives=("p90-ttft",)), tmp_path / "study.db")
 
 
@@ -102,13 +102,13 @@ def test_trials_that_break_a_condition_are_not_the_best(problem, tmp_path):
     tuning = run(problem(conditions=("p50 ttft <= 1us",)), tmp_path / "study.db", trials=3)
     assert tuning.found.best == []
     result = recommend(tuning, jobs=1)
-    assert verdict(result) == "Keep what you have: no trial was better."
+    assert verdict(result) == "Keep the current configuration: no trial was better."
 
 
 def test_an_objective_that_is_not_known_is_refused_at_once(problem, tmp_path):
     tuning = Tuning(problem(objectives=("goodput",), targets=Targets()), tmp_path / "study.db")
     with pytest.raises(ConfigurationError, match=r"goodput is not known.*give targets with --slo"):
-        tuning.measure_present()
+        tuning.measure_current()
 
 
 @pytest.mark.parametrize(
