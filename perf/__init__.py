@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benches, attacks, overload and fuzzing of the program."""
+"""Benchmarks, attacks, overload tests and fuzzing."""

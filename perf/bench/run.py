@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what this program costs, and prints a table: `make bench`, or `python -m perf.bench.run --help`."""
+"""Measure CPU time and memory of this program, and print a table: `make bench` or `python -m perf.bench.run --help`."""
 
 import argparse
 import asyncio
@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="all rows with few repetitions, in about a minute")
     parser.add_argument(
-        "--transport", action="append", help="a carrier of this program; may be repeated; by default all that there are"
+        "--transport", action="append", help="a transport of this program; may be repeated; by default all of them"
     )
     parser.add_argument(
         "--peer",
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
         metavar="[NAME=]COMMAND",
         help=(
             "another ext_proc picker, driven in alternation in the same run; may be repeated. COMMAND is run without a "
-            "shell, and has to be the picker itself, whose CPU time is taken. It serves ext_proc in plaintext and "
+            "shell, and must be the picker itself, whose CPU time is measured. It serves ext_proc in plaintext and "
             f"answers Envoy's health checks there. Fields: {fields}. Without any of them, the flags of llm-d-router "
             f"are appended: "
             f"{FLAGS.replace('%', '%%')}. A peer named reference sets the targets that are shares of the Go picker's "
@@ -57,21 +57,23 @@ def arguments() -> argparse.Namespace:
         ),
     )
     parser.add_argument(
-        "--peers-only", action="store_true", help="leave this program out: the first peer takes its place in ratios"
+        "--peers-only", action="store_true", help="leave this program out: the first peer replaces it in ratios"
     )
     parser.add_argument("--group", action="append", choices=GROUPS, help="a group of rows; may be repeated")
     parser.add_argument("--rounds", type=int, help="turns of each picker")
-    parser.add_argument("--wrk", nargs="?", const="wrk", metavar="PROGRAM", help="load from wrk, where it can do that")
+    parser.add_argument(
+        "--wrk", nargs="?", const="wrk", metavar="PROGRAM", help="load from wrk, if it supports the row"
+    )
     parser.add_argument(
         "--output",
         type=Path,
-        help="where the figures are written; by default bench.json of the repository for a run of everything",
+        help="file for the figures; by default bench.json of the repository for a run of all rows",
     )
     return parser.parse_args()
 
 
 def output(given: argparse.Namespace) -> Path | None:
-    """Return where the figures go; None for a run that does not stand for this program."""
+    """Return the file for the figures; None for a partial run."""
     if given.output is not None:
         return Path(given.output)
     partial = given.quick or given.transport or given.peer or given.group or given.rounds or given.wrk
@@ -79,7 +81,7 @@ def output(given: argparse.Namespace) -> Path | None:
 
 
 def pickers(given: argparse.Namespace) -> list[PickerKind]:
-    """Return the pickers to compare; the table is about the first one."""
+    """Return the pickers to compare; the first one is the subject of the table."""
     ours = [] if given.peers_only else [own(name) for name in given.transport or transports() or ("",)]
     found = [*ours, *peers(given.peer)]
     if not found:
@@ -88,7 +90,7 @@ def pickers(given: argparse.Namespace) -> list[PickerKind]:
 
 
 def program(name: str | None) -> str | None:
-    """Return the path of a program; raises BenchError where there is none."""
+    """Return the path of a program; raises BenchError if there is none."""
     path = None if name is None else shutil.which(name)
     if name is not None and path is None:
         raise BenchError(f"--wrk: there is no program {name!r}: install it, or leave the flag out")
@@ -96,7 +98,7 @@ def program(name: str | None) -> str | None:
 
 
 async def measure(plan: Plan, groups: Sequence[str]) -> tuple[Samples, list[str]]:
-    """Run the groups, one after the other; return the figures, and why groups ended early."""
+    """Run the groups one after the other; return the figures, and the reasons of groups that ended early."""
     samples, problems = Samples(), []
     for name in groups:
         started = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Herding in virtual time, as pickers and staleness grow, by way of picking: `make bench-herding`."""
+"""Herding in virtual time with more pickers and staleness, by picker plugin: `make bench-herding`."""
 
 import argparse
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ PICKERS: Mapping[str, str] = MappingProxyType(
         "two-choices-of-best-3": f"{{type: '{_TWO_CHOICES}', parameters: {{topN: 3}}}}",
     }
 )
-"""Ways of picking among scored endpoints."""
+"""Picker plugins, by short name."""
 
 
 class Case(NamedTuple):
@@ -49,7 +49,7 @@ class Figures(NamedTuple):
 
     p90: float
     hits: float
-    """Share of prompt tokens that the engines had cached."""
+    """Share of prompt tokens in the caches of engines."""
     failed: int
 
 
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
         description=(
             "90th percentile of the time to the first token with several pickers of the profile `adaptive`, divided by "
             "that of one picker that picks the best, on six simulated A100; then cache hits. D is the interval of "
-            "polls, and the time that a batch of shared state takes to the others."
+            "polls, and the delay of shared state between pickers."
         )
     )
     parser.add_argument("--workloads", default="chats,hot-prefixes", help=f"of {', '.join(WORKLOADS)}")
@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
 
 
 def config_of(picker: str) -> LoadedConfig:
-    """Return the profile `adaptive` with this way of picking."""
+    """Return the profile `adaptive` with this picker plugin."""
     text = sample_texts()["adaptive"]
     text = text.replace("schedulingProfiles:\n", f"- {PICKERS[picker][:-1]}, name: the-picker}}\nschedulingProfiles:\n")
     return load_text(text + "  - pluginRef: the-picker\n", f"adaptive, {picker}")
@@ -108,7 +108,7 @@ def figures(outcome: Outcome) -> Figures:
 
 
 def cases(given: argparse.Namespace) -> list[tuple[Case, ...]]:
-    """Return the replays of each row; for each workload and staleness, one picker that picks the best comes first."""
+    """Return the replays of each row; for each workload and staleness, a single picker that picks the best is first."""
     seeds = [int(seed) for seed in given.seeds.split(",")]
     found = []
     for workload, milliseconds in product(given.workloads.split(","), given.staleness.split(",")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scale on paper: the load on each part of many pickers, from costs that are measured here: `make bench-paper`."""
+"""Scale on paper: the load on each part of many pickers, computed from measured costs: `make bench-paper`."""
 
 import argparse
 import asyncio
@@ -30,26 +30,26 @@ from perf.rig.stand import Load, loader, stand
 
 PROMPT_BYTES = 4096
 BLOCKS = 16
-"""Of a prompt of this size."""
+"""Blocks of a prompt of this size."""
 POLLS_PER_SECOND, POLLS_SHARE, LEAST_LEFT = 20.0, 0.2, 0.25
-"""Of an endpoint; share of the free time of the event loop that polls use; free time that is assumed at least."""
+"""Maximum rate per endpoint; share of the event loop's free time for polls; minimum free time to assume."""
 NETWORK_BYTES = 1.25e9
-"""A second: 10 Gbit/s."""
+"""Bytes per second: 10 Gbit/s."""
 _REQUESTS = Load(1500, prompt_bytes=PROMPT_BYTES)
 _ENTRY_BYTES, _ENTRIES, _ROUNDS = 16 * 1024, 50, 100
 _CHAIN_BYTES, _WORK_ENTRIES = 8 * BLOCKS + 8, MOST_PAYLOAD_BYTES // 80
-"""Room that a prompt takes in a payload of placements; endpoints in a payload of work in flight."""
+"""Bytes of a prompt in a payload of placements; endpoints in a payload of work in flight."""
 
 
 class Costs(msgspec.Struct, frozen=True):
     """CPU seconds on this machine, and bytes."""
 
     decision: dict[int, float]
-    """Of a request without the wire, by endpoints."""
+    """Cost of a request without a socket, by number of endpoints."""
     request: float
-    """Of a request with the wire, at 100 endpoints."""
+    """Cost of a request with sockets, at 100 endpoints."""
     envoy: float
-    """Of a request."""
+    """Cost of a request in Envoy."""
     poll: float
     write_batch: float
     write_request: float
@@ -58,17 +58,17 @@ class Costs(msgspec.Struct, frozen=True):
     batch_bytes: float
     request_bytes: float
     client_write: float
-    """Of the client of the store: to write a batch."""
+    """Cost of the store's client to write a batch."""
     client_read: float
     client_byte: float
-    """Of a byte that is read."""
+    """Cost per byte read."""
     store_write: float
-    """Of the store itself."""
+    """Costs of the store itself."""
     store_read: float
     store_byte: float
 
     def of_request(self, endpoints: int) -> float:
-        """Return the cost of a request with the wire: linear between the measured sizes, and beyond the last."""
+        """Return the cost of a request with sockets: linear between the measured sizes, and beyond the last one."""
         sizes = sorted(self.decision)
         low, high = next((pair for pair in pairwise(sizes) if endpoints <= pair[1]), sizes[-2:])
         slope = (self.decision[high] - self.decision[low]) / (high - low)
@@ -76,14 +76,14 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """The load on one part: what it is, its share of what is there, and a text with numbers."""
+    """Load on one part: its share of the capacity, and a text with numbers."""
 
     used: float
     text: str
 
 
 def parts(costs: Costs, endpoints: int, pickers: int, rate: float) -> Mapping[str, Part]:
-    """Return the load on each part; `pickers` are processes of one event loop, `rate` is that of all requests.
+    """Return the load on each part; `pickers` have one event loop each, `rate` is the total rate of requests.
 
     With P pickers, a batch of each leaves every `b = 20 ms * max(1, (P - 1) / 10)`, and each picker reads all of them.
     """
@@ -92,7 +92,7 @@ def parts(costs: Costs, endpoints: int, pickers: int, rate: float) -> Mapping[st
     batches = 1 / interval if peers else 0.0  # of a picker
     shared = (
         each + min(endpoints, _WORK_ENTRIES) / 2 if peers else 0.0
-    )  # told again each second: two endpoints a request
+    )  # repeated each second: two endpoints per request
     told = pickers * (batches * costs.batch_bytes + shared * costs.request_bytes)
     routing = each * costs.of_request(endpoints)
     writing = batches * (costs.write_batch + costs.client_write) + shared * costs.write_request
@@ -129,7 +129,7 @@ def _used(costs: Costs, endpoints: int, pickers: int, part: str, rate: float) ->
 
 
 def full_at(used: Callable[[float], float]) -> float:
-    """Return the rate at which a part is full; infinite if it never is, 0 if it is without requests."""
+    """Return the rate at which a part is full; infinite if never, 0 if even without requests."""
     low, high = 0.0, 1e9
     if used(high) < 1:
         return inf
@@ -142,7 +142,7 @@ def full_at(used: Callable[[float], float]) -> float:
 async def measure() -> Costs:
     """Measure all costs; raises BenchError without Envoy or redis-server."""
     async with loader() as load, stand(load, own("asyncio"), servers=POLLED) as found:
-        await found.served(_REQUESTS, 0)  # to warm up
+        await found.served(_REQUESTS, 0)  # warm-up
         idle = await found.idle_cores(2.0)
         runs = [await found.served(_REQUESTS, number * _REQUESTS.requests) for number in (1, 2, 3)]
         request = min((run.cpu_seconds - idle * run.seconds) / run.requests for run in runs)
@@ -167,7 +167,7 @@ async def measure() -> Costs:
 
 
 async def _store_costs() -> tuple[float, ...]:
-    """Return the last six costs: of the client and of the store, of a write, a read and a byte that is read."""
+    """Return the costs of a write, a read and a byte read, for the client and for the store."""
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
         raise BenchError("there is no redis-server: install it")
@@ -179,7 +179,7 @@ async def _store_costs() -> tuple[float, ...]:
         client = RedisAddress(f"unix://{socket}").client(2.0)
 
         async def cost(count: int | None) -> Floats:
-            """Return the least cost of an operation, for client and store: a write, or a read of so many entries."""
+            """Return the minimum cost of an operation for client and store: a write, or a read of several entries."""
             found: list[Floats] = []
             for _ in range(5):
                 before = np.array([time.thread_time(), cpu_seconds(child.pid)])
@@ -204,12 +204,12 @@ async def _store_costs() -> tuple[float, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Measures the CPU time of a request, a poll and a batch, and computes the load of a large pool."
+        description="Measure the CPU time of a request, a poll and a batch, and compute the load of a large pool."
     )
     parser.add_argument("--endpoints", type=int, default=10_000)
     parser.add_argument("--pickers", type=int, default=50, help="processes, workers included")
-    parser.add_argument("--rate", type=float, default=100_000, help="requests a second, of all pickers")
-    parser.add_argument("--costs", type=Path, help="file with costs: read if it is there, else measured and written")
+    parser.add_argument("--rate", type=float, default=100_000, help="requests per second of all pickers")
+    parser.add_argument("--costs", type=Path, help="file with costs: read if it exists, otherwise measured and written")
     given = parser.parse_args()
     if given.costs is not None and given.costs.exists():
         costs = msgspec.json.decode(given.costs.read_bytes(), type=Costs)

@@ -59,11 +59,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--real",
         action="store_true",
-        help="in real time behind an Envoy, beside virtual time; not for fleets of several clusters, or with objects",
+        help="run in real time behind an Envoy, too; not for fleets with several clusters or objects",
     )
     parser.add_argument("--cpu", action="store_true", help="CPU time of the picker for a request, instead of traffic")
     parser.add_argument("--json", type=Path, help="file for the figures of virtual time; `make docs` draws them")
-    parser.add_argument("--slowness", type=float, default=4.0, help="of --real: factor on all times")
+    parser.add_argument("--slowness", type=float, default=4.0, help="with --real: factor on all times")
     return parser.parse_args()
 
 
@@ -98,7 +98,7 @@ def measure_real(case: Case, seconds: float, slowness: float) -> Outcome:
 
 
 def lines(case: Case, outcome: Outcome, note: str = "") -> Iterator[str]:
-    """Yield the line of all requests, and one for each kind where there are several."""
+    """Yield the line of all requests, and one for each kind if there are several."""
     yield _line(case, outcome, "; ".join(filter(None, (note, remarks(ALL_FLEETS[case.fleet], outcome)))))
     for group in outcome.groups:
         yield _line(case, outcome.of_group(group), f"{group} ones alone")
@@ -131,7 +131,7 @@ def virtual_lines(todo: Iterable[Case], seconds: float, json_file: Path | None) 
 
 
 def as_figure(case: Case, outcome: Outcome) -> dict[str, object]:
-    """Return what tools/profile_chart.py draws; a time is None where requests had no answer."""
+    """Return the data of tools/profile_chart.py; a time is None if requests had no answer."""
     p90, p99 = (None if isinf(seconds := outcome.ttft(share)) else round(seconds, 3) for share in (0.9, 0.99))
     dollars = round(outcome.dollars_per_1000, 4)
     return {"fleet": case.fleet, "profile": case.sample, "p90_seconds": p90, "p99_seconds": p99, "dollars": dollars}

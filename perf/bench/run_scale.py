@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers cost, give and lose: CPU time of a request, requests a second, failures: `make bench-scale`."""
+"""Costs and benefits of workers: CPU time per request, requests per second, failures: `make bench-scale`."""
 
 import argparse
 import asyncio
@@ -20,7 +20,7 @@ _ENVOY = {"": msgspec.structs.replace(FULL_DUPLEX, concurrency=2)}
 _CLOSED = Load(3000, connections=32)
 _OPEN_SECONDS = 6.0
 _EACH_RATE = 150.0
-"""Requests a second for each worker, of which two workers have twice as many."""
+"""Requests per second and worker."""
 _KILL_AFTER_SECONDS = 1.0
 
 
@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
 
 
 async def measure(given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return figures by number of workers: medians over the rounds, each with a picker of its own."""
+    """Return figures by number of workers: medians over the rounds, each with a new picker."""
     figures: dict[int, dict[str, list[float]]] = {int(each): {} for each in given.workers.split(",")}
     async with loader() as load:
         for _ in range(given.rounds):
@@ -54,7 +54,7 @@ async def measure(given: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 async def _figures(found: Stand, number: int, rate: float) -> dict[str, float]:
-    await found.served(_CLOSED, 0)  # to warm up
+    await found.served(_CLOSED, 0)  # warm-up
     idle = await found.idle_cores(2.0)
     outcome = await found.served(_CLOSED, _CLOSED.requests)
     for_each = Load(_CLOSED.requests, connections=_CLOSED.connections * number)
@@ -74,12 +74,12 @@ async def _figures(found: Stand, number: int, rate: float) -> dict[str, float]:
 
 
 def _microseconds(outcome: Outcome, idle: float) -> float:
-    """Return the CPU time of a request, without that of a picker at rest."""
+    """Return the CPU time of a request, without that of an idle picker."""
     return (outcome.cpu_seconds - idle * outcome.seconds) / outcome.requests * 1e6
 
 
 async def _killed(found: Stand, rate: float, first: int) -> dict[str, float]:
-    """Kill a worker in the middle of a run; return how many requests failed."""
+    """Kill a worker in the middle of a run; return the number of failed requests."""
     requests = int(3 * rate)
     running = asyncio.create_task(found.run(Load(requests, rate=rate), first))
     await asyncio.sleep(_KILL_AFTER_SECONDS)

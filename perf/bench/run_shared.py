@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What requests notice of a failing shared state, and caches of a rolling upgrade: `make bench-shared`."""
+"""Effect of a failing shared state on requests, and of a rolling upgrade on caches: `make bench-shared`."""
 
 import argparse
 import asyncio
@@ -28,7 +28,7 @@ from tests.support.world import FAST, MODEL, pool_of
 SERVERS, PICKERS = 4, 2
 BEGINNINGS, BEGINNING_WORDS = 80, 300
 _HELD = 25
-"""Beginnings that fit into the cache of one server."""
+"""Prefixes that fit in the cache of one server."""
 _TOKENS_OF_A_WORD = 1.25
 _LATE_SECONDS = 0.005
 _CATCH_UP_SECONDS = 30.0
@@ -37,7 +37,7 @@ _SLOW_SECONDS = 0.5
 
 @dataclass
 class Answers:
-    """Of the requests of one phase."""
+    """Times of the requests of one phase."""
 
     seconds: list[float] = field(default_factory=list)
     lost: int = 0
@@ -49,7 +49,7 @@ class Answers:
         return sorted(self.seconds)[int(len(self.seconds) * share)]
 
     def late(self, than: float) -> float:
-        """Return the share of requests that took more than 5 ms longer than that, in percent."""
+        """Return the percentage of requests that took more than 5 ms longer than a time."""
         return 100 * sum(each > than + _LATE_SECONDS for each in self.seconds) / len(self.seconds)
 
     @property
@@ -58,7 +58,7 @@ class Answers:
 
 
 class Clients:
-    """Requests at a fixed rate, in turn to each gateway in use."""
+    """Requests at a fixed rate, by round robin to the gateways in use."""
 
     def __init__(self, http: aiohttp.ClientSession, rate: float) -> None:
         self.urls: list[str] = []
@@ -67,11 +67,11 @@ class Clients:
         self._chance = random.Random(1)
 
     async def run(self, seconds: float) -> Answers:
-        """Send for so long; return when all is answered."""
+        """Send for a time; return when all requests are answered."""
         return await self.run_while(asyncio.sleep(seconds))
 
     async def run_while(self, work: Awaitable[object]) -> Answers:
-        """Send until some work is done; return when all is answered."""
+        """Send until a coroutine ends; return when all requests are answered."""
         found, number, began = Answers(), 0, time.perf_counter()
         working = asyncio.ensure_future(work)
         async with asyncio.TaskGroup() as requests:
@@ -98,7 +98,7 @@ class Clients:
 
 
 class Proxy:
-    """Between pickers and the server: passes all on, after a time, or answers with noise."""
+    """Proxy between pickers and the server, which can delay data or respond with noise."""
 
     def __init__(self, port: int) -> None:
         self.delay = 0.0
@@ -114,7 +114,7 @@ class Proxy:
         writer.close()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, share: float) -> None:
-        """Pass bytes on; `share` of the delay is on this way."""
+        """Forward bytes; this direction has `share` of the delay."""
         try:
             while data := await source.read(65536):
                 if self.delay and share:
@@ -132,18 +132,18 @@ class Store:
     server: Server
     proxy: Proxy
     port: int
-    """Of the proxy."""
+    """Port of the proxy."""
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
     def pass_on(self, *, after: float = 0.0, is_garbage: bool = False) -> None:
-        """Let answers come after a time, or noise instead of them."""
+        """Delay responses, or replace them with noise."""
         self.proxy.delay, self.proxy.is_garbage = after, is_garbage
 
     def limit(self, memory: int) -> None:
-        """Bound its memory, in bytes; 0 for no bound."""
+        """Limit its memory, in bytes; 0 for no limit."""
         self.server.client.config_set("maxmemory", memory)
 
 
@@ -157,7 +157,7 @@ FAULTS: Mapping[str, tuple[Callable[[Store], object], Callable[[Store], object]]
     "full": (lambda store: store.limit(1), lambda store: store.limit(0)),
     "answers garbage": (lambda store: store.pass_on(is_garbage=True), lambda store: store.pass_on()),
 }
-"""What begins and what ends each fault."""
+"""Start and end of each fault."""
 
 
 @asynccontextmanager
@@ -186,7 +186,7 @@ async def store() -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def pool() -> AsyncIterator[str]:
-    """Run model servers; the cache of each holds a third of the beginnings."""
+    """Run model servers; the cache of each holds a third of the prefixes."""
     blocks = int(_HELD * BEGINNING_WORDS * _TOKENS_OF_A_WORD / FAST.block_size)
     async with AsyncExitStack() as stack:
         sims = {}
@@ -197,13 +197,13 @@ async def pool() -> AsyncIterator[str]:
 
 
 async def shares(gateway: Gateway) -> bool:
-    """Return whether a picker is connected, without a problem, and knows another one."""
+    """Return whether a picker is connected without a problem, and has a peer."""
     state = (await gateway.health())[1]["shared_state"]
     return bool(state["connected"] and "problem" not in state and state["other_pickers"])
 
 
 async def caught_up(gateways: Sequence[Gateway]) -> float:
-    """Return the seconds until all share their state again."""
+    """Return the seconds until all pickers share their state again."""
     began = time.perf_counter()
     while not all([await shares(each) for each in gateways]):
         if time.perf_counter() - began > _CATCH_UP_SECONDS:
@@ -219,7 +219,7 @@ async def fail(clients: Clients, flags: Sequence[str], shared: Store, seconds: f
         gateways = [await stack.enter_async_context(gateway_of(*flags)) for _ in range(PICKERS)]
         clients.urls = [each.url for each in gateways]
         await caught_up(gateways)
-        await clients.run(seconds)  # to fill the caches
+        await clients.run(seconds)  # fills the caches
         for name, (begin, end) in FAULTS.items():
             before = await clients.run(seconds)
             begin(shared)
@@ -245,7 +245,7 @@ async def fail(clients: Clients, flags: Sequence[str], shared: Store, seconds: f
 
 
 async def upgrade(clients: Clients, flags: Sequence[str], seconds: float) -> dict[str, float]:
-    """Return cache hits before, while and after pickers are replaced one by one."""
+    """Return cache hits before, during and after the replacement of the pickers, one by one."""
     async with AsyncExitStack() as stack:
         old = [await stack.enter_async_context(AsyncExitStack()) for _ in range(PICKERS)]
         clients.urls = [(await each.enter_async_context(gateway_of(*flags))).url for each in old]
@@ -256,7 +256,7 @@ async def upgrade(clients: Clients, flags: Sequence[str], seconds: float) -> dic
             for number, each in enumerate(old):
                 gateway = await stack.enter_async_context(gateway_of(*flags))
                 clients.urls[number] = gateway.url
-                await asyncio.sleep(seconds / PICKERS / 2)  # those of the old one end
+                await asyncio.sleep(seconds / PICKERS / 2)  # requests of the old one end
                 await each.aclose()
 
         during = await clients.run_while(replace())
@@ -290,7 +290,7 @@ async def measure(given: argparse.Namespace) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Two pickers behind an Envoy each share their state, which fails.")
     parser.add_argument("--seconds", type=float, default=30.0, help="duration of each fault, and of each upgrade")
-    parser.add_argument("--rate", type=float, default=40.0, help="requests a second, of all pickers together")
+    parser.add_argument("--rate", type=float, default=40.0, help="requests per second of all pickers together")
     print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=1))
 
 

@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=(
             "90th percentile of the time to the first token and of the whole request in seconds, of the first profile "
-            "divided by that of each other one, on six simulated A100; `+` and `-` mark better and worse by 95 %% "
+            "divided by that of each other profile, on six simulated A100; `+` and `-` mark better and worse by 95 %% "
             "intervals. Then the time of the first profile, its mean regret, and its cache hits."
         )
     )
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _mark(difference: Difference) -> str:
-    """Return how the first profile compares: differences are those of the other to it."""
+    """Return the comparison of the first profile with another."""
     return {"worse": "+", "better": "-"}.get(difference.verdict, " ")
 
 

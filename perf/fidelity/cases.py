@@ -13,14 +13,14 @@ from epp.lab.traces.making import WORKLOADS, MadeTrace, Workload
 from epp.lab.traces.trace import TraceRequest
 
 SECONDS = 52.0
-"""Of each trace."""
+"""Length of each trace."""
 MODEL = SimProfile().model
 _MOST_ANSWER = 300
-"""Tokens: the last answers end soon after the last request."""
+"""Maximum tokens of an answer, so that the last answers end soon after the last request."""
 _SEED = 1
 _CONTEXT = 32_768
 _BYTES_PER_TOKEN = 4
-"""Of a simulated server."""
+"""Bytes per token of a simulated server."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Case:
     servers: tuple[str, ...]
     """Presets."""
     config: str
-    """Name of a ready-made one."""
+    """Name of a ready-made configuration."""
     slowness: float = 2.0
-    """Factor on the times of the presets: the milliseconds of gateway and sockets then matter less."""
+    """Factor on the times of the presets, so that the milliseconds of gateway and sockets matter less."""
     most_running: int = 256
-    """Requests that a server computes at once."""
+    """Maximum number of running requests of a server."""
 
     @property
     def block_tokens(self) -> int:
@@ -60,7 +60,7 @@ class Case:
 
     @cached_property
     def requests(self) -> list[TraceRequest]:
-        """The trace, as `epp trace make` makes it, with bounded lengths."""
+        """The trace of `epp trace make`, with limited lengths."""
         most_prompt = _CONTEXT - _MOST_ANSWER
         return [
             msgspec.structs.replace(one, output_tokens=min(one.output_tokens, _MOST_ANSWER))
@@ -69,7 +69,7 @@ class Case:
         ]
 
     def prompts(self) -> Iterator[str]:
-        """Yield the prompts: equal text for equal blocks, and a turn of a session repeats those before it."""
+        """Yield the prompts: equal text for equal blocks; a turn of a session repeats the previous ones."""
         said: dict[str, str] = {}
         for number, one in enumerate(self.requests):
             blocks = "".join(_text(f"{block:x}", self.block_tokens) for block in one.blocks)

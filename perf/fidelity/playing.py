@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace in real time: simulated servers and a gateway, each a process of its own, and one client for each request."""
+"""A trace in real time: simulated servers and a gateway in separate processes, and one client per request."""
 
 import asyncio
 import json
@@ -27,14 +27,14 @@ from tests.support.ports import reserved_ports
 TRACE, DECISIONS = "trace.jsonl", "decisions.jsonl"
 _READY_SECONDS = 60.0
 _END_SECONDS = 60.0
-"""For answers after the last request."""
+"""Time limit for answers after the last request."""
 
 
 class Played(NamedTuple):
     """One request, in seconds."""
 
     late: float
-    """Behind its time in the trace, when it was sent."""
+    """Delay with which it was sent, relative to the trace."""
     ttft: float
     total: float
 
@@ -75,7 +75,7 @@ async def gateway(case: Case, directory: Path) -> AsyncIterator[str]:
         child = await stack.enter_async_context(await _start("gateway", *flags, *record, "--decision-sample-rate", "1"))
         url = f"http://127.0.0.1:{listen}"
         await _until_ready(url, child)
-        await asyncio.sleep(1.0)  # several polls: the first requests are not to be routed on nothing
+        await asyncio.sleep(1.0)  # several polls, so that the load is known to the first requests
         yield url
 
 

@@ -35,7 +35,7 @@ _HEADER = f"""\
 |---|---|{3 * "--:|--:|--:|"}"""
 
 Quantiles = dict[str, dict[str, float]]
-"""Seconds, by figure and share."""
+"""Seconds by figure and quantile."""
 
 
 async def measure(case: Case, directory: Path) -> list[Played]:
@@ -45,13 +45,13 @@ async def measure(case: Case, directory: Path) -> list[Played]:
 
 
 def quantiles(times: Sequence[tuple[float, float]]) -> Quantiles:
-    """Return those of the times to the first token, and of the times of whole requests."""
+    """Return quantiles of the times to the first token, and of the times of whole requests."""
     columns = dict(zip(_FIGURES, np.array(times).T, strict=True))
     return {name: {share: quantile(times, part) for share, part in _SHARES.items()} for name, times in columns.items()}
 
 
 def recorded(path: Path) -> Iterator[tuple[float, float]]:
-    """Yield the times in a decision file, of the requests that a replay takes from it."""
+    """Yield the times of the requests in a decision file that a replay uses."""
     for line in path.read_bytes().splitlines():
         record = msgspec.json.decode(line, type=DecisionRecord)
         first, total = record.timings.first_byte, record.timings.total
@@ -70,7 +70,7 @@ def replayed(case: Case, directory: Path, trace: str) -> Quantiles:
 
 
 def rows(case: Case, directory: Path, played: Sequence[Played]) -> Iterator[tuple[str, bool]]:
-    """Yield the rows of a case, and whether all differences are within the limits."""
+    """Yield the rows of a case, each with whether all differences are within the limits."""
     records = list(recorded(directory / DECISIONS))
     if len(records) != len(played):
         raise BenchError(f"the decision file has {len(records)} of {len(played)} requests")
@@ -85,7 +85,7 @@ def rows(case: Case, directory: Path, played: Sequence[Played]) -> Iterator[tupl
 
 
 def lateness(case: Case, played: Sequence[Played]) -> str:
-    """Return how late the requests were sent."""
+    """Return a text with the delays of requests."""
     late = [1000 * quantile(np.array([one.late for one in played]), share) for share in (0.5, 0.99, 1.0)]
     times = "p50 {:.1f} ms, p99 {:.1f} ms, at most {:.1f} ms".format(*late)
     return f"{case.name}: {len(played)} requests, sent late by {times}"
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=CASES, default=list(CASES), help="names of traffic", metavar="NAME"
     )
-    parser.add_argument("--keep", type=Path, help="where to keep traces, configurations and decision files")
+    parser.add_argument("--keep", type=Path, help="directory for traces, configurations and decision files")
     given = parser.parse_args()
     kept, notes = True, []
     print(_HEADER, flush=True)

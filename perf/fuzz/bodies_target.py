@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes as a body: it is read and changed in the same way however it is cut, and only its model changes."""
+"""Bytes as a body: parsing and changes do not depend on how it is split, and only its model changes."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Target(FuzzTarget):
         body, event_stream = content[2:], bool(flags & 1)
         pieces = list(_cut(body, step))
         whole = _restored([body], event_stream=event_stream)
-        assert _restored(pieces, event_stream=event_stream) == whole, "restored otherwise when it is cut"
+        assert _restored(pieces, event_stream=event_stream) == whole, "restored differently if it is split"
         assert _usage(pieces, event_stream=event_stream) == _usage([body], event_stream=event_stream), "other usage"
         if not event_stream:
             _check_model(body, whole, _NAME)
@@ -60,7 +60,7 @@ def _usage(pieces: list[bytes], *, event_stream: bool) -> object:
 
 
 def _check_model(before: bytes, after: bytes, name: str) -> None:
-    """Check that a JSON object keeps all but its model, by an independent reader."""
+    """Check with an independent parser that only the model of a JSON object changes."""
     read = _members(before)
     if read is None:
         return
@@ -72,7 +72,7 @@ def _check_model(before: bytes, after: bytes, name: str) -> None:
 
 
 def _has_model(value: Any) -> bool:
-    """Whether there is a nested model, which may be changed where an API has it."""
+    """Whether there is a nested model, which may change in some APIs."""
     return '"model"' in json.dumps(value)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes as the text of a configuration: it is assembled or refused with places."""
+"""Bytes as the text of a configuration: it is assembled, or refused with the places of mistakes."""
 
 from epp.config import Builder, assemble, load_text
 from epp.framework import ManualClock
@@ -22,6 +22,6 @@ class Target(FuzzTarget):
             assemble(loaded, Builder(Registry(), ManualClock()))
             self.assembled += 1
         except ConfigurationError as error:
-            assert str(error).strip(), "a refusal that says nothing"  # noqa: PT017  allowed, and says something
+            assert str(error).strip(), "a refusal that says nothing"  # noqa: PT017  allowed, with a message
             problems = getattr(error, "problems", ())
             assert all(problem.origin == _ORIGIN for problem in problems), "a problem without a place"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes as the page of a model server: series are found as a plain reading finds them, and only PageError is raised."""
+"""Bytes as the page of a model server: results match those of a simple parser, and only PageError is raised."""
 
 import contextlib
 
@@ -29,7 +29,7 @@ class Target(FuzzTarget):
             try:
                 found = selector.read(content)
             except PageError as error:
-                assert str(error)  # noqa: PT017  PageError is allowed, and says something
+                assert str(error)  # noqa: PT017  PageError is allowed, with a message
                 continue
             assert len(found) <= content.count(selector.name.encode())
             for series in found:
@@ -45,7 +45,7 @@ class Target(FuzzTarget):
             assert "is not a metric spec" in str(error)  # noqa: PT017  the same
 
     def _sift(self, content: bytes) -> None:
-        """Read it as a small page, which stays as it is, and as the start of a large one, in pieces of some size."""
+        """Read it as a small page, and as the start of a large one, in pieces of different sizes."""
         large = content + b"\n" + _FILLER
         size = 1 + 997 * (content[0] if content else 0)
         for page in (content, large):
@@ -55,13 +55,13 @@ class Target(FuzzTarget):
                 self._sieve.feed(page[at : at + step])
             left = self._sieve.end()
             if self._sieve.cut:
-                assert set(left.split(b"\n")) <= {b"", *_lines(page)}, "the sieve lets other lines pass"
+                assert set(left.split(b"\n")) <= {b"", *_lines(page)}, "the filter passes other lines"
             elif page is large and _lines(page):
-                assert left.split(b"\n") == _lines(page), "the sieve lets other lines pass, or loses some"
+                assert left.split(b"\n") == _lines(page), "the filter passes other lines, or loses some"
 
 
 def _lines(page: bytes) -> list[bytes]:
-    """Return the lines of these names, by a plain reading."""
+    """Return the lines of these names, with a simple parser."""
     names = [name.encode() for name in _NAMES]
     return [
         line

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million frames at the HTTP/2 server: drawn at random, then chosen by coverage with atheris.
+"""A million frames for the HTTP/2 server: random ones, then frames that atheris chooses by coverage.
 
     python -m perf.fuzz.fuzz_http2 [--frames N] [--seed N] [--coverage DIRECTORY]
 
-Prints figures. Fails on a crash, on a call that is not closed, or when objects or memory of connections are left.
+Prints figures. Fails on a crash, on a call that is not closed, or if objects or memory of connections are leaked.
 """
 
 import argparse
@@ -14,14 +14,14 @@ import tracemalloc
 from random import Random
 
 LEFT_KIB = 512
-"""What may be left of memory after a million frames: caches of regular expressions, of enums and the like."""
+"""Memory that may remain after a million frames, for caches of regular expressions, enums and the like."""
 
 
 def at_random(frames: int, seed: int) -> None:
     from tests.support.http2.fuzzing import Figures, alive, fuzz  # noqa: PLC0415  atheris must import them itself
 
     figures, random = Figures(), Random(seed)
-    for faults in range(10):  # whatever is made once is made now
+    for faults in range(10):  # create everything that is created once
         fuzz(random, faults, Figures())
     before = alive()
     tracemalloc.start()
@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--coverage", metavar="DIRECTORY", help="choose by coverage, and keep interesting inputs there")
+    parser.add_argument("--coverage", metavar="DIRECTORY", help="choose by coverage; directory for interesting inputs")
     given = parser.parse_args()
     if given.coverage:
         by_coverage(given.frames, given.coverage)

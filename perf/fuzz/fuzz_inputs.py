@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs at a fuzz target: its corpus, changes of it at random, then bytes that atheris chooses by coverage.
+"""Inputs for a fuzz target: its corpus, random mutations of it, then bytes that atheris chooses by coverage.
 
     python -m perf.fuzz.fuzz_inputs session|bodies|exposition|config [--runs N] [--seed N] [--coverage DIRECTORY]
 
-Stops at the first input that raises an undeclared exception, and leaves it in a file.
+Stops at the first input that raises an undeclared exception, and writes it to a file.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from perf.fuzz.targets import CORPORA, TARGETS, corpus, mutated, new_target
 
 
 def at_random(name: str, runs: int, seed: int) -> None:
-    """Run the corpus, and as many changes of it."""
+    """Run the corpus and a number of mutations of it."""
     random, inputs = Random(seed), list(corpus(name).values())
     began, slowest = time.monotonic(), 0.0
     with new_target(name) as target:
@@ -40,7 +40,7 @@ def at_random(name: str, runs: int, seed: int) -> None:
 
 
 def by_coverage(name: str, runs: int, directory: Path) -> None:
-    """Let libFuzzer choose inputs; it keeps those it finds in the directory, and ends the process."""
+    """Let libFuzzer choose inputs; it stores them in the directory, and ends the process."""
     import atheris  # noqa: PLC0415  only this needs it
 
     with atheris.instrument_imports(include=list(TARGETS[name][1])), contextlib.ExitStack() as stack:
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("target", choices=sorted(TARGETS))
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--coverage", type=Path, metavar="DIRECTORY", help="choose by coverage, and keep inputs there")
+    parser.add_argument("--coverage", type=Path, metavar="DIRECTORY", help="choose by coverage; directory for inputs")
     parser.add_argument("--input", type=Path, help="run only this file, such as the input of a crash")
     given = parser.parse_args()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(open(os.devnull, "w")))  # noqa: SIM115, PTH123  till the end

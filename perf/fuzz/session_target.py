@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes as one exchange of the protocol: any messages in any order and mode, requests that are held, every ending.
+"""Bytes as one exchange of the protocol: any messages in any order and mode, queued requests, every ending.
 
 The first bytes choose bench, limit and modes, the next ones kind and end of each message, with its content. For any
 input, the session raises only declared errors, and closes the routing exactly once.
@@ -38,12 +38,12 @@ _STATUSES = ("200", "503", "", "x", "9" * 9)
 _CAUSES = (Cause.NATURAL, Cause.CLIENT_DISCONNECT, Cause.ERROR)
 _MOST_STEPS = 40
 _LARGE_BYTES = 5_000
-"""A piece of a body that is not decoded but pointed to."""
+"""A piece of a body, as a reference to the message."""
 _ALLOWED = (DecodeError, NotReadyError, ProtocolError)
 
 
 class _Bytes:
-    """Draws numbers and pieces from the input; zeros once it is at its end."""
+    """Draws numbers and pieces from the input; zeros after its end."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -64,7 +64,7 @@ class _Bytes:
 
 
 class Target(FuzzTarget):
-    """Sessions over one director; each input has a session of its own."""
+    """Sessions over one director; each input gets a new session."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -125,7 +125,7 @@ class Target(FuzzTarget):
         session.close(_CAUSES[drawn.number(len(_CAUSES))])
 
     def _released(self, drawn: _Bytes) -> bool:
-        """Let the request go, refuse it, or let its client leave."""
+        """Dispatch the request, refuse it, or disconnect its client."""
         outcome = drawn.number(3)
         for future in self._gate.held:
             if not future.done() and outcome == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzz targets by name, their corpora, and changes of bytes that need no tool."""
+"""The fuzz targets by name, their corpora, and random mutations."""
 
 import contextlib
 import importlib
@@ -16,7 +16,7 @@ TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "config": ("config_target", ("epp.config", "epp.runtime.plain_yaml")),
 }
-"""Module, and the packages whose coverage counts."""
+"""Module of a target, and the packages whose coverage counts."""
 CORPORA = Path(__file__).parent / "corpora"
 _TOKENS = (
     b"{",
@@ -40,10 +40,10 @@ _MOST_BYTES = 20_000
 
 
 class FuzzTarget:
-    """Something that must bear any bytes."""
+    """Code that must handle any bytes."""
 
     def __call__(self, content: bytes) -> None:
-        """Give it bytes; raises AssertionError, or whatever the code under test should not."""
+        """Run it with bytes; raises AssertionError, or an exception that the code under test must not raise."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ def corpus(name: str) -> dict[str, bytes]:
 
 
 def mutated(random: Random, inputs: list[bytes]) -> bytes:
-    """Return one of the inputs with some changes."""
+    """Return one of the inputs with some mutations."""
     changed = bytearray(random.choice(inputs))
     for _ in range(random.choice((1, 1, 2, 4, 8))):
         at, size = random.randrange(len(changed) + 1), random.choice((1, 1, 2, 8, 64))

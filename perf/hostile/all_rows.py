@@ -38,4 +38,4 @@ ROWS: Mapping[str, Callable[[Campaign], Awaitable[None]]] = {
     "soak": soak.soak,
 }
 IN_CI = tuple(name for name in ROWS if name not in {"one-line-page", "symlink-swaps", "dying-with-retries"})
-"""All except those that resemble another."""
+"""All rows except those similar to another one."""

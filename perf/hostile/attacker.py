@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs attacks in a process of its own, after all others in turn: `{"module": ..., "attack": ..., "with": {...}}`.
+"""Runs attacks in a separate process with low priority: `{"module": ..., "attack": ..., "with": {...}}`.
 
 The campaign, the client beside it and the picker then do not wait for the attack's own work.
 """
@@ -25,11 +25,11 @@ async def attack(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _give_way() -> None:
-    """Run after others, those of other sessions too, among which Linux may share the CPUs first."""
+    """Lower the priority of this process, also relative to other sessions, among which Linux may share the CPUs."""
     os.nice(_NICENESS)
-    with suppress(OSError):  # it leads a session
+    with suppress(OSError):  # it is a session leader
         os.setsid()
-    with suppress(OSError):  # not on Linux, or not with shares of sessions
+    with suppress(OSError):  # not on Linux, or without CPU shares of sessions
         _OF_SESSION.write_text(str(_NICENESS))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model servers, in the attacker's process, whose pages are huge or whose answers never end."""
+"""Model servers in the attacker's process with huge pages or endless answers."""
 
 import asyncio
 import contextlib
@@ -36,13 +36,13 @@ class _Server:
 
 
 async def serve() -> dict[str, Any]:
-    """Serve a small page, and answers that never end, until this process does; return the port."""
+    """Serve a small page and endless answers until this process ends; return the port."""
     _Server.listening = await asyncio.start_server(_answer, "127.0.0.1", 0, backlog=1024)
     return {"port": _Server.listening.sockets[0].getsockname()[1]}
 
 
 async def show(page: str) -> dict[str, Any]:
-    """From now on, serve this one; return how large it is, and how often a page was asked for before."""
+    """Serve this page from now on; return its size, and the number of page requests before."""
     asked, _Server.page, _Server.asked = _Server.asked, PAGES[page](), 0
     return {"bytes": len(_Server.page), "asked": asked}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same with a real Envoy before the picker and simulated servers behind it, each a process of its own."""
+"""A scene with a real Envoy in front of the picker and simulated servers behind it, in separate processes."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -53,9 +53,9 @@ async def behind_envoy(
     environment: Mapping[str, str] = MappingProxyType({}),
     named: bool = True,
 ) -> AsyncIterator[Behind]:
-    """Run all of them; `others` are servers that Envoy knows of, but the picker does not.
+    """Run servers, picker and Envoy; `others` are servers that only Envoy knows.
 
-    Unless they are `named` in its flags, the picker knows its servers from the file with its configuration.
+    Unless they are `named` in its flags, the picker reads its servers from the file with its configuration.
     """
     async with AsyncExitStack() as stack:
         pool = list(servers) or await stack.enter_async_context(sim_servers(2))

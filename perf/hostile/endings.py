@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams that end in every way at every phase, and malformed streams: both leave nothing behind."""
+"""Streams that end in every way at every phase, and malformed streams: neither may leak resources."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ _STEPS = (
     (h2.grpc_message(response_body(b"data: 1", end=False).SerializeToString()), 4),
     (h2.grpc_message(response_body(b"data: 2", end=True).SerializeToString()), 5),
 )
-"""Messages of a gateway in order, each with the total number of answers after it."""
+"""Messages of a gateway in order, each with the total number of responses after it."""
 _ENDS = ("reset", "half close", "left open", "cut in a frame")
 _PATIENCE_SECONDS = 30.0
 _GATEWAYS = 8
@@ -33,7 +33,7 @@ _BETWEEN_CALLS = 0.002
 
 
 async def random_endings(campaign: Campaign) -> None:
-    """10,000 streams that end at any phase in any way, while some connections are cut under them."""
+    """10,000 streams that end at any phase in any way, while some of their connections are closed."""
     async with scene(campaign.judge) as picker:
         async with picker.beside() as seen:
             said = await picker.attack(
@@ -61,7 +61,7 @@ async def endings_in_queue(campaign: Campaign) -> None:
 
 
 async def lost_gateways(campaign: Campaign) -> None:
-    """Gateways that all die at one moment, while the requests of their clients wait in a queue."""
+    """Gateways that all die at the same time, while the requests of their clients wait in a queue."""
     count = campaign.of(4_000, 800)
     async with scene(campaign.judge, config=NARROW) as picker:
         said = await picker.attack("endings", "lose_gateways", port=picker.served.grpc_port, count=count)
@@ -71,7 +71,7 @@ async def lost_gateways(campaign: Campaign) -> None:
 
 
 async def malformed_streams(campaign: Campaign) -> None:
-    """20,000 streams with messages that no gateway sends."""
+    """20,000 streams with messages that gateways never send."""
     count = campaign.of(20_000, 4_000)
     async with scene(campaign.judge) as picker:
         async with picker.beside() as seen:
@@ -85,7 +85,7 @@ async def malformed_streams(campaign: Campaign) -> None:
 
 
 async def end_at_random(port: int, count: int, seed: int) -> dict[str, Any]:
-    """Take streams step by step, a few on each connection; each ends after a step that chance names."""
+    """Run streams step by step, a few per connection; each ends after a random step."""
     chance, ended, unanswered = random.Random(seed), 0, 0
     while ended < count:
         async with connected(port) as connection:
@@ -96,7 +96,7 @@ async def end_at_random(port: int, count: int, seed: int) -> dict[str, Any]:
 
 
 async def _some_streams(connection: RawConnection, count: int, chance: random.Random) -> int:
-    """Return how many streams did not get the answers that were due; those left open end with the connection."""
+    """Return the number of streams without their due responses; open streams end with the connection."""
     live: list[Call] = []
     last = {}
     for number in range(count):
@@ -136,7 +136,7 @@ async def _end(connection: RawConnection, call: Call, message: bytes, how: str) 
 
 
 async def end_in_queue(port: int, count: int, seed: int) -> dict[str, Any]:
-    """Hold the four places, and end those who wait for one."""
+    """Occupy the four slots, and end the streams that wait for one."""
     chance, ended = random.Random(seed), 0
     request = b"".join(message for message, _ in _STEPS[:3])
     async with connected(port) as first:
@@ -157,7 +157,7 @@ async def end_in_queue(port: int, count: int, seed: int) -> dict[str, Any]:
 
 
 async def lose_gateways(port: int, count: int) -> dict[str, Any]:
-    """Hold the four places, let others wait on several connections, and cut these, asking another service."""
+    """Occupy the four slots, let others wait on several connections, and close these after another request."""
     request = b"".join(message for message, _ in _STEPS[:3])
     each = count // _GATEWAYS
     async with connected(port) as first, AsyncExitStack() as stack:
@@ -201,19 +201,21 @@ def _changed(chance: random.Random) -> tuple[bytes, ...]:
 
 
 _MISTAKES: tuple[Callable[[random.Random], tuple[bytes, ...]], ...] = (
-    lambda chance: (h2.grpc_message(chance.randbytes(chance.randrange(1, 400))),),  # no message at all
-    lambda chance: (h2.grpc_message(FIRST[5 : chance.randrange(6, len(FIRST))]),),  # cut off
+    lambda chance: (h2.grpc_message(chance.randbytes(chance.randrange(1, 400))),),  # not a message
+    lambda chance: (h2.grpc_message(FIRST[5 : chance.randrange(6, len(FIRST))]),),  # truncated
     _changed,
-    lambda chance: tuple(chance.choices([message for message, _ in _STEPS[1:]], k=3)),  # an order that no exchange has
-    lambda chance: (b"\x00" + (2**32 - 1 - chance.randrange(1000)).to_bytes(4, "big") + b"x" * 100,),  # a length
-    lambda _: (b"\x01" + FIRST[1:],),  # said to be compressed
-    lambda _: (h2.grpc_message(b""),),  # none of the parts of an exchange
+    lambda chance: tuple(chance.choices([message for message, _ in _STEPS[1:]], k=3)),  # an invalid order
+    lambda chance: (
+        b"\x00" + (2**32 - 1 - chance.randrange(1000)).to_bytes(4, "big") + b"x" * 100,
+    ),  # an invalid length
+    lambda _: (b"\x01" + FIRST[1:],),  # marked as compressed
+    lambda _: (h2.grpc_message(b""),),  # not a part of an exchange
     lambda chance: (FIRST, h2.grpc_message(request_body(chance.randbytes(200), end=True).SerializeToString())),
 )
 
 
 async def send_malformed(port: int, count: int, seed: int) -> dict[str, Any]:
-    """Send streams, many on each connection, until all are sent; wait until each is answered somehow."""
+    """Send streams, many per connection, until all are sent; wait until each has a response."""
     chance, figures = random.Random(seed), Counter[str]()
     while figures["sent"] < count:
         async with connected(port) as connection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams that are opened and reset at once, that send a byte now and then, or whose bodies never end."""
+"""Streams that are opened and reset immediately, that send bytes slowly, or whose bodies never end."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ FIRST = h2.grpc_message(first_message().SerializeToString())
 WHOLE = h2.grpc_message(request_body(BODY, end=True).SerializeToString())
 _PIECE = 64 * 1024
 _GATHERED_MIB = 256.0
-"""The default of `--max-gathered-bytes`."""
+"""Default of `--max-gathered-bytes`."""
 
 
 async def rapid_resets(campaign: Campaign) -> None:
-    """50,000 streams that are reset right after their request, three times; refused ones are sent again."""
+    """50,000 streams that are reset immediately after their request, three times; refused ones are sent again."""
     count = campaign.of(50_000, 5_000)
     async with scene(campaign.judge) as picker:
         connections = 0
@@ -41,7 +41,7 @@ async def rapid_resets(campaign: Campaign) -> None:
 
 
 async def reset_rapidly(port: int, count: int) -> dict[str, Any]:
-    """Reset as many, with and without a request in them, on as many connections as the server makes that."""
+    """Reset streams with and without a request, on as many connections as the server requires."""
     sent = connections = 0
     while sent < count:
         connections += 1
@@ -54,20 +54,20 @@ async def reset_rapidly(port: int, count: int) -> dict[str, Any]:
                     call, opened = connection.peer.call(PATH, *([FIRST] if number % 2 and room else []))
                     pieces += [opened, connection.peer.cancel(call)]
                 await connection.send(*pieces)
-                await asyncio.sleep(0)  # that it has been closed is read meanwhile
+                await asyncio.sleep(0)  # meanwhile, the end of the connection is read
                 sent += 100
             await _stopped(reading)
     return {"sent": sent, "connections": connections}
 
 
 async def read_on(connection: RawConnection) -> None:
-    """Read whatever comes, for as long as something may."""
+    """Read data until the connection ends."""
     while not connection.at_end:
         await connection.read()
 
 
 async def renewed_keys(campaign: Campaign) -> None:
-    """Connections that renew the keys of TLS 50,000 times in one go, and reconnect when they are closed."""
+    """Connections that renew TLS keys 50,000 times without a pause, and reconnect if they are closed."""
     connections = campaign.of(40, 8)
     async with scene(campaign.judge, SECURE) as picker:
         async with picker.beside() as seen:
@@ -81,7 +81,7 @@ async def renewed_keys(campaign: Campaign) -> None:
 
 
 async def renew_keys(port: int, connections: int, count: int) -> dict[str, Any]:
-    """Shake hands, greet, and send as many renewals as the server takes, on one connection after the other."""
+    """Send as many key renewals as the server accepts, on one connection after the other."""
     sent = cut_off = 0
     for number in range(connections):
         client = RenewingClient()
@@ -123,7 +123,7 @@ async def slow_writers(campaign: Campaign) -> None:
 
 
 async def write_slowly(port: int, streams: int, seconds: float) -> dict[str, Any]:
-    """Open streams on 25 connections, and send a byte of each in turn, evenly over two seconds."""
+    """Open streams on 25 connections, and send one byte of each, evenly over two seconds."""
     connections, request = 25, FIRST + WHOLE
     async with AsyncExitStack() as stack:
         opened = [await stack.enter_async_context(connected(port)) for _ in range(connections)]
@@ -158,7 +158,7 @@ async def stalled_requests(campaign: Campaign) -> None:
 
 
 async def stall(port: int, streams: int, rounds: int) -> dict[str, Any]:
-    """Send the headers and half a body of so many requests in each round, and no more; a round lasts two seconds."""
+    """Send only the headers and half a body of a number of requests per round; a round lasts two seconds."""
     connections, begun = 8, FIRST + h2.grpc_message(request_body(BODY[:5], end=False).SerializeToString())
     opened = 0
     async with AsyncExitStack() as stack:
@@ -177,9 +177,9 @@ async def stall(port: int, streams: int, rounds: int) -> dict[str, Any]:
 
 
 async def held_bodies(campaign: Campaign) -> None:
-    """40 bodies of 31 MB that are never whole: held, kept waiting or refused, and dropped.
+    """40 bodies of 31 MB that are never complete: buffered, delayed or refused, and dropped.
 
-    The C library may keep their memory for the next bodies; it is bounded by `--max-gathered-bytes`.
+    The C library may keep their memory for the next bodies; `--max-gathered-bytes` limits it.
     """
     count = campaign.of(40, 24)
     async with scene(campaign.judge) as picker:
@@ -192,7 +192,7 @@ async def held_bodies(campaign: Campaign) -> None:
 
 
 async def hold_bodies(port: int, count: int, size: int) -> dict[str, Any]:
-    """Send all but the end of each body at the same time, and say how many got how far."""
+    """Send all but the end of each body at the same time; return the number of bodies by outcome."""
     outcomes = {"held": 0, "waiting": 0, "refused": 0, "ended": 0}
     piece = b"x" * _PIECE
     begin = b'{"model":"m","prompt":"'

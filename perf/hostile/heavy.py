@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are much work: deep and dense bodies, very many headers, a model to be rewritten in megabytes."""
+"""Expensive messages: deep and dense bodies, very many headers, a model to rewrite in megabytes."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ HEAVY: Mapping[str, Callable[[], tuple[ProcessingRequest, bytes]]] = {
 
 
 async def heavy_messages(campaign: Campaign) -> None:
-    """1,000,000 brackets, 2,000,000 token ids, 100,000 headers, 2 MB to be rewritten, 30 MB of text, one by one."""
+    """1,000,000 brackets, 2,000,000 token ids, 100,000 headers, 2 MB to rewrite, 30 MB of text, one by one."""
     async with scene(campaign.judge) as picker:
         for name in HEAVY:
             async with picker.beside() as seen:
@@ -59,7 +59,7 @@ async def heavy_messages(campaign: Campaign) -> None:
 
 
 async def send(port: int, kind: str, times: int) -> dict[str, Any]:
-    """Send the message and its body, and take its answer through."""
+    """Send the message and its body, and complete the exchange."""
     message, body = HEAVY[kind]()
     ends = set()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=APART) as channel:
@@ -70,7 +70,7 @@ async def send(port: int, kind: str, times: int) -> dict[str, Any]:
 
 
 async def _exchanged(channel: grpc.aio.Channel, message: ProcessingRequest, body: bytes) -> str:
-    """Return how it ends: `routed`, an HTTP status, or the gRPC status of the stream."""
+    """Return its end: `routed`, an HTTP status, or the gRPC status of the stream."""
     call = exchange(channel)
     try:
         await call.write(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of a campaign and their limits: the targets for a full run, wider ones for a short run."""
+"""Figures of a campaign and their limits: targets for a full run, wider limits for a short run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Literal
 Size = Literal["ci", "full"]
 Verdict = Literal["ok", "WRONG", "not judged"]
 _WIDER = 25.0
-"""Factor on the targets of times for a short run, on a machine that others use."""
+"""Factor on the targets of times for a short run on a shared machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Judge:
-    """Takes the figures of one row."""
+    """Collects and checks the figures of one row."""
 
     row: str
     size: Size
@@ -35,11 +35,11 @@ class Judge:
 
     @property
     def holds(self) -> bool:
-        """Whether all is right that is judged."""
+        """Whether all checked figures are within their limits."""
         return all(figure.verdict != "WRONG" for figure in self.figures)
 
     def at_most(self, name: str, value: float, most: float, unit: str = "") -> None:
-        """Hold a count or a size to its limit, on any machine."""
+        """Check a count or a size against its limit, on any machine."""
         self._add(name, _said(value, unit), f"<= {_said(most, unit)}", holds=value <= most)
 
     def at_least(self, name: str, value: float, least: float, unit: str = "") -> None:
@@ -47,11 +47,11 @@ class Judge:
         self._add(name, _said(value, unit), f">= {_said(least, unit)}", holds=value >= least)
 
     def exactly(self, name: str, value: object, expected: object) -> None:
-        """Hold something to the only value that is right."""
+        """Check a figure against the only correct value."""
         self._add(name, f"{value}", f"= {expected}", holds=value == expected)
 
     def within(self, name: str, seconds: float, most: float) -> None:
-        """Hold a time to its target, and on a busy machine to one that is much wider."""
+        """Check a time against its target, which is much wider on a busy machine."""
         allowed = most if self.size == "full" else most * _WIDER
         self._add(name, f"{seconds * 1e3:.1f} ms", f"<= {allowed * 1e3:g} ms", holds=seconds <= allowed)
 
@@ -60,7 +60,7 @@ class Judge:
         self.figures.append(Figure(self.row, name, _said(value, unit), "-", "not judged"))
 
     def failed(self, problem: str) -> None:
-        """Note that the row could not be measured to its end."""
+        """Record that the row could not be completed."""
         self.figures.append(Figure(self.row, problem.partition("\n")[0][:200], "-", "runs to its end", "WRONG"))
 
     def _add(self, name: str, figure: str, target: str, *, holds: bool) -> None:
@@ -68,13 +68,13 @@ class Judge:
 
 
 def share_of(values: Sequence[float], share: float) -> float:
-    """Return the value that such a share of all does not exceed; 0 without values."""
+    """Return the quantile of the values at `share`; 0 without values."""
     found = sorted(values)
     return found[int(share * (len(found) - 1))] if found else 0.0
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the growth per second of the line that fits points of seconds and values best; 0 for fewer than two."""
+    """Return the growth per second of a linear fit of points (seconds, value); 0 for fewer than two."""
     if len({x for x, _ in points}) < 2:
         return 0.0
     mean_x = sum(x for x, _ in points) / len(points)

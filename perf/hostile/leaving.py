@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Behind a real Envoy: clients that leave at each phase, answers that never end, and gateways that fail open."""
+"""Behind a real Envoy: clients that disconnect at each phase, endless answers, and gateways that fail open."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from perf.rig.processes import Program
 
 
 async def leaving_clients(campaign: Campaign) -> None:
-    """Clients that leave at each phase of their request, one phase after the other."""
+    """Clients that disconnect at each phase of their request, one phase after the other."""
     count = campaign.of(500, 40)
     async with behind_envoy(campaign) as behind:
         picker = behind.scene
@@ -30,7 +30,7 @@ async def leaving_clients(campaign: Campaign) -> None:
 
 
 async def leaving_the_queue(campaign: Campaign) -> None:
-    """Clients that leave while their requests wait in a queue behind four that take long."""
+    """Clients that disconnect while their requests wait in a queue behind four long ones."""
     count = campaign.of(400, 60)
     async with behind_envoy(campaign, config=NARROW) as behind:
         picker = behind.scene
@@ -43,7 +43,7 @@ async def leaving_the_queue(campaign: Campaign) -> None:
 
 
 async def endless_answers(campaign: Campaign) -> None:
-    """1,000 streamed answers that never end: memory stays flat, and is released after them."""
+    """1,000 endless streamed answers: memory stays constant, and is released after them."""
     count, seconds = campaign.of(1_000, 200), campaign.of(120, 8)
     async with await Program.run(HERE / "attacker.py") as server:
         address = f"127.0.0.1:{(await attack_with(server, 'bad_servers', 'serve'))['port']}"
@@ -67,7 +67,7 @@ async def endless_answers(campaign: Campaign) -> None:
 
 
 async def failing_open(campaign: Campaign) -> None:
-    """A gateway that fails open: while its picker is attacked, each of its clients is answered."""
+    """A gateway that fails open: each client gets an answer while the picker is attacked."""
     seconds = campaign.of(60, 8)
     async with behind_envoy(campaign, failure_mode=FailureMode.FAIL_OPEN) as behind:
         picker = behind.scene

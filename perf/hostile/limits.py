@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine without memory, descriptors or room on its disk."""
+"""A machine without memory, descriptors or disk space."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -12,7 +12,7 @@ _DESCRIPTORS = 128
 
 
 async def little_memory(campaign: Campaign) -> None:
-    """Bodies of more than the memory that the picker may have: some are refused, and it keeps serving."""
+    """Bodies larger than the memory limit of the picker: some are refused, and it keeps serving."""
     async with scene(campaign.judge, ulimit=f"-v {_LIMIT_KIB}") as picker:
         said = await picker.attack("floods", "hold_bodies", port=picker.served.grpc_port, count=60, size=31)
         for how in ("held", "waiting", "refused", "ended"):
@@ -48,7 +48,7 @@ async def few_descriptors(campaign: Campaign) -> None:
 
 
 async def connect(ports: list[int], count: int, seconds: float) -> dict[str, Any]:
-    """Connect that often, alternating between the ports, and keep the connections."""
+    """Open a number of connections, alternating between the ports, and keep them."""
     async with AsyncExitStack() as stack:
         connected = 0
         for number in range(count):
@@ -64,7 +64,7 @@ async def connect(ports: list[int], count: int, seconds: float) -> dict[str, Any
 
 
 async def full_disk(campaign: Campaign) -> None:
-    """Neither log nor files can be written: the picker serves, and reports it on its pages."""
+    """Neither log nor files can be written: the picker keeps serving, and reports it on its pages."""
     async with scene(campaign.judge, "-v=4", deaf=True) as picker:
         async with picker.beside() as seen:
             await picker.attack("endings", "send_malformed", port=picker.served.grpc_port, count=400, seed=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mishaps without an attack: reloads, model servers that die, clocks that jump."""
+"""Faults without an attack: reloads, model servers that die, clocks that jump."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _DAY = 86_400
 
 @contextlib.asynccontextmanager
 async def under_load(behind: Behind, campaign: Campaign, clients: int = 4) -> AsyncIterator[dict[str, Any]]:
-    """Let clients send requests until the block ends; then their results are complete."""
+    """Let clients send requests until the block ends; their results are complete afterwards."""
     host, port = behind.address
     for name in ("begun", "stop"):
         (campaign.folder / name).unlink(missing_ok=True)
@@ -45,7 +45,7 @@ async def under_load(behind: Behind, campaign: Campaign, clients: int = 4) -> As
 
 
 def judge_load(campaign: Campaign, said: dict[str, Any], least: int) -> None:
-    """Judge that every client was answered with 200."""
+    """Check that every client was answered with 200."""
     statuses = dict(said["statuses"])
     campaign.judge.at_least("requests answered with 200", statuses.pop("200", 0), least)
     campaign.judge.exactly("answered otherwise", statuses or "none", "none")
@@ -66,7 +66,7 @@ async def reloads(campaign: Campaign) -> None:
 
 
 async def symlink_swaps(campaign: Campaign) -> None:
-    """15 versions of a ConfigMap, swapped as Kubernetes does it, under load."""
+    """15 versions of a ConfigMap, replaced as Kubernetes does it, under load."""
     count = campaign.of(15, 15)
     (folder := campaign.folder / "mounted").mkdir()
     mounted = ConfigMap(folder, config=WIDE)
@@ -79,7 +79,7 @@ async def symlink_swaps(campaign: Campaign) -> None:
 
 
 async def _change(behind: Behind, count: int, write: Any, broken_each: int = 0) -> int:
-    """Write one version after the other, each as soon as the one before counts; return how many were refused."""
+    """Write one version after the other, each when the previous one is active; return the number of refusals."""
     refused = 0
     for number in range(1, count + 1):
         if broken_each and number % broken_each == 0:
@@ -100,12 +100,12 @@ async def _is(behind: Behind, name: str, value: float) -> bool:
 
 
 async def dying_servers(campaign: Campaign) -> None:
-    """Model servers that are killed and come back, one after the other, without retries in Envoy."""
+    """Model servers that are killed and restarted, one after the other, without retries in Envoy."""
     await _let_servers_die(campaign, ClusterType.ORIGINAL_DST)
 
 
 async def dying_servers_with_retries(campaign: Campaign) -> None:
-    """The same with the list of fallbacks and Envoy's retries: no client notices."""
+    """Model servers that are killed, with fallbacks and Envoy's retries: clients are not affected."""
     await _let_servers_die(campaign, ClusterType.OVERRIDE_HOST)
 
 
@@ -135,7 +135,7 @@ async def _let_servers_die(campaign: Campaign, cluster_type: ClusterType) -> Non
 
 
 async def clock_jumps(campaign: Campaign) -> None:
-    """Under load, the wall clock jumps by days and years, both ways, and the process is stopped for a while."""
+    """Under load, the wall clock jumps by days and years in both directions, and the process is suspended."""
     compiler = shutil.which("cc")
     if compiler is None:
         campaign.judge.shows("left out: there is no C compiler for the clock", 0)
@@ -159,7 +159,7 @@ async def clock_jumps(campaign: Campaign) -> None:
             await _stop_for(behind, 2)
             await asyncio.sleep(1)
         judge_load(campaign, said, 20)
-        if campaign.size == "full":  # so long that Envoy takes the picker for ill
+        if campaign.size == "full":  # long enough for Envoy to mark the picker as unhealthy
             await _stop_for(behind, 30)
             await asyncio.sleep(10)
             async with under_load(behind, campaign) as said:
@@ -170,13 +170,13 @@ async def clock_jumps(campaign: Campaign) -> None:
 
 
 async def _stop_for(behind: Behind, seconds: float) -> None:
-    """Let the picker's process stand still, as a machine that is suspended does."""
+    """Suspend the picker's process, as on a suspended machine."""
     os.kill(behind.scene.pid, signal.SIGSTOP)
     await asyncio.sleep(seconds)
     os.kill(behind.scene.pid, signal.SIGCONT)
 
 
 def _logged_time(behind: Behind) -> float:
-    """Return the wall clock of the picker's process, as the newest line of its log tells it."""
+    """Return the wall clock of the picker's process, from the last line of its log."""
     newest = next(line for line in reversed(behind.scene.served.command.err) if '"ts":' in line)
     return datetime.fromisoformat(json.loads(newest)["ts"]).timestamp()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages: huge ones of model servers, and scrapes of the picker's own that never get on."""
+"""Pages: huge pages of model servers, and stalled scrapes of the picker."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ async def _page(campaign: Campaign, name: str) -> None:
 
 
 async def half_open_scrapes(campaign: Campaign) -> None:
-    """1,000 scrapers that send half a request, and the other half later; one beside them that sends it whole."""
+    """1,000 scrapers that send half a request, and the rest later; another one sends whole requests."""
     async with scene(campaign.judge) as picker:
         async with picker.beside() as seen:
             said = await picker.attack(
@@ -63,7 +63,7 @@ async def half_open_scrapes(campaign: Campaign) -> None:
 
 
 async def scrape_by_halves(port: int, count: int) -> dict[str, Any]:
-    """Open them, scrape beside them, complete them."""
+    """Open the scrapes, send another one, complete them."""
     opened = await asyncio.gather(*(_connect(port) for _ in range(count)))
     held = [each for each in opened if each is not None]
     own = await _connect(port)

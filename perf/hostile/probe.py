@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that asks the picker again and again while something else happens to it, as a program that takes orders.
+"""A client that repeats exchanges with the picker during an attack, as a program that reads orders.
 
-`{"port": PORT, "secure": false, "pid": PID}` starts it; an empty order stops it, and is answered with its observations.
+`{"port": PORT, "secure": false, "pid": PID}` starts it; an empty order stops it and returns its observations.
 """
 
 import asyncio
@@ -21,27 +21,27 @@ from tests.support.serving import APART, destination_of, trusting
 _BETWEEN_SECONDS = 0.01
 _BEAT_SECONDS = 0.005
 _LATE_SECONDS = 0.005
-"""A delay of this process's own timers, or of the picker for want of a CPU, from which on the machine is to blame."""
+"""Delay of this process's timers, or of the picker without a CPU, above which the machine is the cause."""
 _LONGEST_SECONDS = 30.0
 
 
 @dataclass(slots=True)
 class Probe:
-    """Exchanges, one after the other, on a connection of their own."""
+    """Exchanges, one after the other, on one connection."""
 
     port: int
     secure: bool
-    """Whether to speak TLS."""
+    """Whether to use TLS."""
     pid: int
-    """Of the picker."""
+    """Process id of the picker."""
     seconds: list[float] = field(default_factory=list)
     held_up: int = 0
-    """Exchanges that are not counted, as the machine held up this process meanwhile."""
+    """Exchanges that are not counted, because the machine delayed this process."""
     failures: list[str] = field(default_factory=list)
     _late_at: float = 0.0
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             group.create_task(self._ask())
@@ -54,7 +54,7 @@ class Probe:
                 self._late_at = time.monotonic()
 
     def _waited(self) -> float:
-        """Return the seconds for which the picker's main thread could have run, and another had the CPU."""
+        """Return the seconds that the picker's main thread was ready, but had no CPU."""
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[1]) / 1e9
 
     async def _channel(self) -> grpc.aio.Channel:
@@ -75,7 +75,7 @@ class Probe:
                     self.failures.append(f"{type(error).__name__}: {error}"[:300])
                 else:
                     took = time.monotonic() - began
-                    await asyncio.sleep(_BEAT_SECONDS)  # the beat has been, if it was late
+                    await asyncio.sleep(_BEAT_SECONDS)  # a late heartbeat is over
                     if self._late_at >= began or self._waited() - waited > _LATE_SECONDS:
                         self.held_up += 1
                     else:
@@ -95,7 +95,7 @@ class Probe:
 
 
 async def main() -> None:
-    """Take orders until standard input is closed."""
+    """Read orders until standard input is closed."""
     running: tuple[Probe, asyncio.Task[None]] | None = None
 
     async def order(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks real pickers in every way that is known, and says what each cost: a table with targets and verdicts.
+"""Run all known attacks on real pickers, and report their costs in a table with targets and verdicts.
 
-Counts and sizes are judged on any machine. Times are held to their targets in a full run, which wants a machine that
-is otherwise idle, and to 25 times as much in a short one.
+Counts and sizes are checked on any machine. Times are checked against their targets in a full run, which requires an
+idle machine, and against 25 times as much in a short run.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _SUM = "in all: "
 
 
 async def measure(names: Sequence[str], size: Size, soak_seconds: float) -> list[Judge]:
-    """Run the rows one after the other; one that fails does not keep the others from being run."""
+    """Run the rows one after the other, even if some fail."""
     judges = []
     for name in names:
         judge = Judge(name, size)
@@ -38,7 +38,7 @@ async def measure(names: Sequence[str], size: Size, soak_seconds: float) -> list
         with tempfile.TemporaryDirectory() as folder:
             try:
                 await all_rows.ROWS[name](Campaign(judge, size, Path(folder), soak_seconds))
-            except Exception as error:  # noqa: BLE001  told in the table
+            except Exception as error:  # noqa: BLE001  reported in the table
                 traceback.print_exc()
                 judge.failed(f"{type(error).__name__}: {error}")
         for figure in judge.figures:
@@ -48,7 +48,7 @@ async def measure(names: Sequence[str], size: Size, soak_seconds: float) -> list
 
 
 async def measure_apart(names: Sequence[str], at_once: int, flags: Sequence[str]) -> list[Judge]:
-    """Run the rows in processes of their own, some at the same time: most of them wait most of the time."""
+    """Run the rows in separate processes, some at the same time: most of them wait most of the time."""
     turns = asyncio.Semaphore(at_once)
 
     async def one(name: str, file: Path) -> Judge:
@@ -75,7 +75,7 @@ async def measure_apart(names: Sequence[str], at_once: int, flags: Sequence[str]
 
 
 def _read(name: str, file: Path, exit_code: int | None) -> Judge:
-    """Return the figures that a process has written."""
+    """Return the figures of a process."""
     judge = Judge(name, "ci")
     if file.exists():
         judge.figures += [Figure(**figure) for figure in json.loads(file.read_text())["figures"]]
@@ -91,14 +91,16 @@ def written(judges: Sequence[Judge], size: Size, transport: str) -> str:
 
 
 def main() -> int:
-    """Return 0 where all is right."""
+    """Return 0 if all figures are within their limits."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", choices=("ci", "full"), default="full", help="ci: some minutes; full: about an hour")
     parser.add_argument("--only", action="append", choices=sorted(all_rows.ROWS), help="a row; may be repeated")
     parser.add_argument("--without", action="append", default=[], choices=sorted(all_rows.ROWS), help="the same")
     parser.add_argument("--transport", choices=[str(each) for each in Transport], help="by default that of the picker")
     parser.add_argument("--soak-minutes", type=float, help="of the row soak; by default 30, and a minute in CI")
-    parser.add_argument("--at-once", type=int, help="rows that run at the same time; by default 1, and 3 in CI")
+    parser.add_argument(
+        "--at-once", type=int, help="number of rows that run at the same time; by default 1, and 3 in CI"
+    )
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--list", action="store_true", help="say what rows there are")
     given = parser.parse_args()

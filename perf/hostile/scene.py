@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker as a process of its own, watched from outside, with a client beside whatever attacks it."""
+"""A picker in a separate process under observation, with a normal client during the attack."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ from tests.support.world import FAST
 HERE = Path(__file__).parent
 MIB = 2**20
 FEW_MIB = 48.0
-"""What may be left of an attack: what allocator and caches keep, far less than is sent."""
+"""Memory that may remain after an attack, for allocator and caches: far less than is sent."""
 STALL_SECONDS = 0.020
-"""How long the loop may keep anyone waiting, whatever arrives."""
+"""Maximum time that the event loop may delay a client, whatever arrives."""
 _MOST_LEFT_OUT = 1 / 3
-"""Share of the exchanges beside an attack that a busy machine may spoil."""
+"""Share of the client's exchanges that a busy machine may affect."""
 _FEW_DESCRIPTORS = 8
 _FEW_THREADS = 4
 _SAMPLE_SECONDS = 0.2
@@ -36,7 +36,7 @@ _SETTLE_SECONDS = 30.0
 _ATTACK_SECONDS = 3600.0
 _EXCERPT_LINES = 40
 _FULL_DISK = "-f 0 && exec 2>/dev/full"
-"""Commands of the shell before it executes the picker: writes to stderr and to files then fail."""
+"""Shell commands before the picker starts, which make writes to stderr and to files fail."""
 CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -50,9 +50,9 @@ flowControl:
   saturationDetector: {pluginRef: concurrency-detector}
 """
 WIDE = CONFIG % 1_000_000
-"""A limit that nothing reaches; its gauge shows whether the ledger is empty."""
+"""A limit that is never reached; its gauge shows whether the ledger is empty."""
 NARROW = CONFIG % 4
-"""With four requests under way, the fifth waits in a queue."""
+"""Limit of four requests in flight; the fifth waits in a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Reading:
 
 
 def reading(pid: int) -> Reading:
-    """Look at a process."""
+    """Read the resources of a process."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     resident, peak = (int(lines[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
     descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
@@ -76,13 +76,13 @@ def reading(pid: int) -> Reading:
 
 
 def forget_peak(pid: int) -> None:
-    """Let the highest memory of a process be that of now."""
+    """Reset the peak memory of a process to its current memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 @dataclass(slots=True)
 class Seen:
-    """Observations of the client beside an attack."""
+    """Observations of the client during an attack."""
 
     count: int = 0
     p50: float = 0.0
@@ -94,28 +94,28 @@ class Seen:
 
 @dataclass(slots=True)
 class Scene:
-    """A picker, and those who are to attack it."""
+    """A picker and its attackers."""
 
     served: Served
     judge: Judge
     stack: AsyncExitStack
     before: Reading
     secure: bool = False
-    """Whether the picker speaks TLS."""
+    """Whether the picker uses TLS."""
     _attackers: list[Program] = field(default_factory=list)
     _probe: Program | None = None
 
     @property
     def pid(self) -> int:
-        """Of the picker."""
+        """Process id of the picker."""
         return self.served.command.pid
 
     def now(self) -> Reading:
-        """Look at the picker's process."""
+        """Read the resources of the picker's process."""
         return reading(self.pid)
 
     async def attack(self, module: str, name: str, **arguments: object) -> dict[str, Any]:
-        """Run an attack of a module of this directory in a process of its own, to its end."""
+        """Run an attack of a module of this directory in a separate process, to its end."""
         if not self._attackers:
             self._attackers.append(await self.new_attacker())
         return await attack_with(self._attackers[0], module, name, **arguments)
@@ -126,7 +126,7 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[Seen]:
-        """Let a client send requests during the block; its observations are complete after it, and none is lost."""
+        """Let a client send requests during the block; its observations are complete afterwards."""
         seen = Seen()
         if self._probe is None:
             self._probe = await self.stack.enter_async_context(await Program.run(HERE / "probe.py"))
@@ -137,15 +137,15 @@ class Scene:
             setattr(seen, name, value)
 
     async def metrics(self) -> dict[str, dict[frozenset[str], float]]:
-        """Name of each sample to its labels and values."""
+        """Labels and values of the samples, by name."""
         return await self.served.metrics()
 
     async def under_way(self) -> dict[str, float]:
-        """Return the figures that should be zero in the end and are not."""
+        """Return the figures that are not zero, but should be in the end."""
         return under_way_on(await self.metrics())
 
     def judge_beside(self, seen: Seen, *, p99: float | None = None, longest: float | None = STALL_SECONDS) -> None:
-        """Judge the observations of the client beside the attack."""
+        """Check the observations of the client during the attack."""
         judge = self.judge
         judge.exactly("requests lost beside it", len(seen.failures), 0)
         judge.at_least("requests answered beside it", seen.count, 3)
@@ -167,12 +167,12 @@ class Scene:
     async def judge_rest(
         self, *, grown_mib: float = FEW_MIB, peak_mib: float | None = None, tracebacks: bool = False
     ) -> None:
-        """End the attack, wait until no request is under way, and judge the leftovers.
+        """End the attack, wait until no request is in flight, and check for leaks.
 
-        With `tracebacks`, there may be some in the log.
+        `tracebacks` allows tracebacks in the log.
         """
         while self._attackers:
-            await self._attackers.pop().stop()  # gRPC's library keeps connections for a while
+            await self._attackers.pop().stop()  # the gRPC library keeps connections for a while
         judge, before, peak = self.judge, self.before, self.now().peak_mib
         left = await settled(self.under_way)
         judge.exactly("left in streams, queues and ledger", left or "nothing", "nothing")
@@ -200,7 +200,7 @@ class Scene:
 
 
 def under_way_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]:
-    """Return the figures that should be zero in the end and are not, by name."""
+    """Return the figures that are not zero, but should be in the end, by name."""
     names = {
         "running": "llm_d_epp_request_running",
         "queued": "llm_d_epp_flow_control_queue_size",
@@ -222,7 +222,7 @@ def counted_on(page: dict[str, dict[frozenset[str], float]]) -> dict[str, float]
 
 
 async def settled(under_way: Callable[[], Awaitable[dict[str, float]]]) -> dict[str, float]:
-    """Return the requests under way: as soon as there are none, or after a timeout."""
+    """Return the number of requests in flight, when there are none or after a timeout."""
     end = time.monotonic() + _SETTLE_SECONDS
     while (left := await under_way()) and time.monotonic() < end:  # noqa: ASYNC110  a page has no event
         await asyncio.sleep(0.2)
@@ -230,7 +230,7 @@ async def settled(under_way: Callable[[], Awaitable[dict[str, float]]]) -> dict[
 
 
 async def flat(now: Callable[[], Reading], seconds: float = 5.0) -> Reading:
-    """Return the lowest figures of some seconds, because resources are released with a delay."""
+    """Return the lowest figures within some seconds, because resources are released with a delay."""
     readings = [now()]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -263,10 +263,10 @@ async def scene(
     environment: Mapping[str, str] = MappingProxyType({}),
     deaf: bool = False,
 ) -> AsyncIterator[Scene]:
-    """Run a picker in front of these endpoints, or of a simulated server, warm enough to be measured.
+    """Run a picker with these endpoints, or with a simulated server, warmed up for measurements.
 
-    The configuration is this text, unless the flags name a file, which names the endpoints too where these are None. A
-    `deaf` one can write neither log nor files.
+    The configuration is this text, unless the flags name a file, which also names the endpoints if they are None. A
+    `deaf` picker can write neither log nor files.
     """
     async with AsyncExitStack() as stack:
         given = (PLAIN, *flags)
@@ -296,7 +296,7 @@ async def scene(
 
 @contextlib.contextmanager
 def _changed(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let processes that start now have these variables."""
+    """Set environment variables for processes that start inside the block."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -309,7 +309,7 @@ def _changed(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _silent(flags: Sequence[str], ulimit: str) -> AsyncIterator[Served]:
-    """Run a picker that does not say when it is ready."""
+    """Run a picker that cannot report when it is ready."""
     with reserved_ports(3) as ports:
         names = ("--grpc-port", "--grpc-health-port", "--metrics-port")
         own = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
@@ -337,9 +337,9 @@ class Campaign:
     judge: Judge
     size: Size
     folder: Path
-    """An empty one."""
+    """An empty directory."""
     soak_seconds: float
 
     def of(self, full: int, ci: int) -> int:
-        """Return how many there are to be."""
+        """Return the number for the size of this run."""
         return full if self.size == "full" else ci

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load, reloads, endpoints that come and go, servers that die and clients that leave, for long: nothing may grow."""
+"""Long load with reloads, changing endpoints, servers that die and clients that disconnect: nothing may grow."""
 
 import asyncio
 import time
@@ -17,15 +17,15 @@ from tests.support.killed_servers import Mortal, mortals, simulated_server
 
 _SERVERS = 4
 _WARM_SHARE = 0.25
-"""Of the time, in which caches fill and pools of memory find their size."""
+"""Share of the time for warm-up, in which caches and memory pools grow."""
 _SAMPLE_SECONDS = 1.0
 _MOST_LOST = 1 / 100
 _MOST_GROWN = {"memory in MiB": 16.0, "descriptors": 8.0, "threads": 2.0, "requests in flight": 4.0}
-"""By the line through all samples after the warm-up, from its first to its last."""
+"""Maximum growth from the first to the last sample after the warm-up, by a linear fit."""
 
 
 async def soak(campaign: Campaign) -> None:
-    """All of it at once, half an hour in a full run; then memory, descriptors, threads and requests are flat."""
+    """All of it at the same time, half an hour in a full run; memory, descriptors, threads and requests do not grow."""
     folder, judge = campaign.folder, campaign.judge
     config, pool = folder / "config.yaml", folder / "endpoints.yaml"
     async with mortals(_SERVERS, simulated_server) as servers:
@@ -71,7 +71,7 @@ async def soak(campaign: Campaign) -> None:
 
 
 async def _leaver(behind: Behind, done: dict[str, int]) -> Callable[[int], Awaitable[None]]:
-    """Return what lets clients leave, each time in another phase, and ends streams of another gateway at random."""
+    """Return a function that disconnects clients in alternating phases, and ends streams of another gateway."""
     attacker = await behind.scene.new_attacker()
     host, port = behind.address
 

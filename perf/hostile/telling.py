@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients may not do to others: steer requests to a place of their choice, or have prompts written down."""
+"""Attacks on other clients: routing requests to a chosen server, and writing prompts to the log."""
 
 import asyncio
 import json
@@ -27,11 +27,11 @@ CONTROL = (
     "x-kv-cache-source-host-port",
 )
 SPELLINGS = tuple(spelled for name in CONTROL for spelled in (name, name.upper(), name.title(), name.replace("-", "_")))
-"""24 of them."""
+"""24 spellings of control headers."""
 
 
 async def steering(campaign: Campaign) -> None:
-    """Control headers in 24 spellings steer no request, and do not reach the model server."""
+    """Control headers in 24 spellings do not affect routing, and do not reach the model server."""
     for cluster_type in (ClusterType.OVERRIDE_HOST, ClusterType.ORIGINAL_DST):
         async with (
             sim_servers(1) as others,
@@ -51,7 +51,7 @@ async def steering(campaign: Campaign) -> None:
 
 
 async def steer(host: str, port: int, address: str) -> dict[str, Any]:
-    """Ask once with each spelling."""
+    """Send a request with each spelling."""
     statuses = [
         await _status(host, port, request(chat("steered"), headers=f"{name}: {address}\r\n")) for name in SPELLINGS
     ]
@@ -77,7 +77,7 @@ async def _requests(address: str) -> list[dict[str, Any]]:
 
 
 async def prompts_in_logs(campaign: Campaign) -> None:
-    """No text of a prompt is in the log at any level, or on a page, whatever is wrong with the request."""
+    """Text of prompts is never in the log or on a page, at any level and for any invalid request."""
     for level in (0, 1, 2, 4) if campaign.size == "full" else (4,):
         async with behind_envoy(campaign, f"-v={level}", "--max-request-body=64Ki") as behind:
             host, port = behind.address
@@ -98,7 +98,7 @@ async def prompts_in_logs(campaign: Campaign) -> None:
 
 
 async def tell(host: str, port: int, picker: int) -> dict[str, Any]:
-    """Send a prompt in every right and wrong way."""
+    """Send a prompt in valid and invalid requests of every kind."""
     good = chat(SECRET)
     wrong_types = json.dumps({"model": {SECRET: SECRET}, "messages": SECRET, "max_tokens": SECRET}).encode()
     bodies = [

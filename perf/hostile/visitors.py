@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of the gateway, by raw HTTP: some ask and want their answers, others leave at the worst moment."""
+"""Clients of the gateway with raw HTTP: some wait for answers, others disconnect at the worst time."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "e2e-8b"
-"""That of simulated servers in end-to-end tests; repeated here, so that this process starts quickly."""
+"""Model of simulated servers in end-to-end tests; repeated here, so that this process starts quickly."""
 _PATIENCE_SECONDS = 30.0
 PHASES = (
     "connected",
@@ -25,7 +25,7 @@ PHASES = (
 
 
 def request(body: bytes, *, headers: str = "", path: str = "/v1/chat/completions") -> bytes:
-    """Return a whole request."""
+    """Return a complete HTTP request."""
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     return f"{head}{headers}\r\n".encode() + body
 
@@ -37,10 +37,10 @@ def chat(prompt: str, *, tokens: int = 2, stream: bool = False) -> bytes:
 
 
 async def load(host: str, port: int, seconds: float, clients: int, files: str = "") -> dict[str, Any]:
-    """Ask one thing after the other with so many clients, until the time is up.
+    """Send requests one after the other with several clients, until the time is up.
 
-    With `files`, a directory, a file `begun` is there from the first answer on, and a file `stop` is the end too.
-    Return how many answers had which status, and when those began and ended that were not 200.
+    In the directory `files`, the file `begun` is created after the first answer, and a file `stop` ends the run.
+    Return the number of answers by status, and start and end of those other than 200.
     """
     statuses: Counter[str] = Counter()
     lost: list[tuple[float, float]] = []
@@ -82,7 +82,7 @@ async def load(host: str, port: int, seconds: float, clients: int, files: str = 
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
-    """Return status, and whether the connection ends with it."""
+    """Return the status, and whether the connection ends."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     status = head.split(" ", 2)[1]
     if "transfer-encoding: chunked" in head:
@@ -96,7 +96,7 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
 
 
 async def leave(host: str, port: int, phase: str, count: int, at_once: int = 50) -> dict[str, Any]:
-    """Let as many clients leave in that phase; return how many came so far, and how many did not."""
+    """Disconnect clients in this phase; return the number that reached it, and the number that did not."""
     came: Counter[str] = Counter()
     for begun in range(0, count, at_once):
         group = range(begun, min(begun + at_once, count))
@@ -129,7 +129,7 @@ async def _leave(host: str, port: int, phase: str, number: int) -> str:
             elif phase == "after the answer":
                 await reader.readuntil(b"[DONE]")
             elif phase not in {"at the first byte", "with the body"}:
-                await asyncio.sleep(0.05)  # the picker has what there is
+                await asyncio.sleep(0.05)  # the picker has received everything
     except (OSError, EOFError, TimeoutError) as error:
         return type(error).__name__
     finally:
@@ -138,13 +138,13 @@ async def _leave(host: str, port: int, phase: str, number: int) -> str:
 
 
 class Endless:
-    """Connections to a server that never stops to answer."""
+    """Connections to a server with endless answers."""
 
     open: list[tuple[asyncio.StreamWriter, asyncio.Task[int]]] = []  # noqa: RUF012  those of this process
 
 
 async def open_endless(host: str, port: int, count: int) -> dict[str, Any]:
-    """Send that many requests, and read the responses; return the number of those that began."""
+    """Send requests and read the responses; return the number of responses that began."""
 
     async def one(number: int) -> bool:
         reader, writer = await asyncio.open_connection(host, port)
@@ -173,7 +173,7 @@ async def _read_on(reader: asyncio.StreamReader) -> int:
 
 
 async def close_endless() -> dict[str, Any]:
-    """Leave all of them; return how many had not ended."""
+    """Close all connections; return the number of answers that had not ended."""
     going = sum(not task.done() for _, task in Endless.open)
     for writer, task in Endless.open:
         writer.transport.abort()

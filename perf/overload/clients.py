@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients: at a rate, each as soon as it has an answer, or again after exactly the time that a refusal tells."""
+"""Clients: at a fixed rate, in a closed loop, or with retries after exactly the `retry-after` of a refusal."""
 
 import asyncio
 import random
@@ -13,11 +13,11 @@ import aiohttp
 from perf.overload.stage import PRIORITIES
 
 ID = "x-overload-id"
-"""Header with the number of a request: no two have the same."""
+"""Header with the unique number of a request."""
 _MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 _LEAST_TOKENS, _LENGTHS = 10, 21
 MEAN_TOKENS = _LEAST_TOKENS + _LENGTHS // 2
-"""Of an answer."""
+"""Mean tokens of an answer."""
 _LONGEST_SECONDS = 120.0
 _BETWEEN_SECONDS = 1.0
 """Pause after a refusal without `retry-after`, or without a response."""
@@ -30,27 +30,27 @@ class Answer:
     id: str
     sent_at: float
     left_at: float
-    """When it left the gateway's queues: for a server, or with a refusal."""
+    """Time at which it left the gateway's queues, for a server or with a refusal."""
     came_at: float
     status: int
-    """0 for no response."""
+    """HTTP status; 0 without a response."""
     tokens: int = 0
-    """Of the answer of a server."""
+    """Tokens of the answer of a server."""
     retry_after: str = ""
 
     @property
     def seconds(self) -> float:
-        """From request to answer."""
+        """Seconds from request to answer."""
         return self.came_at - self.sent_at
 
     @property
     def queued_seconds(self) -> float:
-        """From request to server, or to the refusal."""
+        """Seconds from request to server, or to the refusal."""
         return self.left_at - self.sent_at
 
     @property
     def told_seconds(self) -> int | None:
-        """When to come again, by a refusal; None where it does not tell."""
+        """`retry-after` of a refusal in seconds; None without one."""
         return int(self.retry_after) if self.retry_after.isdigit() else None
 
 
@@ -63,11 +63,11 @@ class Tenant:
     sent: int = 0
     answers: list[Answer] = field(default_factory=list)
     again: list[tuple[Answer, ...]] = field(default_factory=list)
-    """Answers to the same question, sent again and again: refusals, and the last one."""
+    """Answers to a request and its retries: refusals, and the last answer."""
 
     @property
     def priority(self) -> int:
-        """That of its objective."""
+        """Priority of its objective."""
         return PRIORITIES[self.objective]
 
     def good(self) -> list[Answer]:
@@ -75,15 +75,15 @@ class Tenant:
         return [each for each in self.answers if each.status == 200]
 
     def refused(self) -> list[Answer]:
-        """Return the refusals to come again."""
+        """Return the refusals with status 429."""
         return [each for each in self.answers if each.status == 429]
 
     async def ask(self, session: aiohttp.ClientSession, url: str) -> Answer:
-        """Send a request and note its answer."""
+        """Send a request and record its answer."""
         number, self.sent = self.sent, self.sent + 1
         name = f"{self.name}-{number}"
         headers = {"x-llm-d-inference-fairness-id": self.name, "x-llm-d-inference-objective": self.objective, ID: name}
-        tokens = _LEAST_TOKENS + number * 8 % _LENGTHS  # every length equally often
+        tokens = _LEAST_TOKENS + number * 8 % _LENGTHS  # all lengths equally often
         body = {"model": _MODEL, "prompt": f"{name} {monotonic()}", "max_tokens": tokens, "ignore_eos": True}
         started = monotonic()
         try:
@@ -103,14 +103,14 @@ class Tenant:
 
 @asynccontextmanager
 async def new_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """Open a session with as many connections as it takes."""
+    """Open a session without a limit on connections."""
     timeout = aiohttp.ClientTimeout(total=_LONGEST_SECONDS)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
         yield session
 
 
 async def one_by_one(urls: Sequence[str], tenant: Tenant, seconds: float, clients: int) -> None:
-    """Send with so many clients for each address, each as soon as it has an answer."""
+    """Send with a number of clients per address, each in a closed loop."""
     end = monotonic() + seconds
 
     async def client(session: aiohttp.ClientSession, url: str) -> None:
@@ -122,7 +122,7 @@ async def one_by_one(urls: Sequence[str], tenant: Tenant, seconds: float, client
 
 
 async def at_rate(session: aiohttp.ClientSession, url: str, tenant: Tenant, rate: float, end: float) -> None:
-    """Send so many requests a second, however long answers take, and wait for all answers."""
+    """Send requests at a fixed rate (open loop), and wait for all answers."""
     chance = random.Random(tenant.name)
     due = monotonic()
     async with asyncio.TaskGroup() as asked:
@@ -132,7 +132,7 @@ async def at_rate(session: aiohttp.ClientSession, url: str, tenant: Tenant, rate
 
 
 async def again_when_told(session: aiohttp.ClientSession, url: str, tenant: Tenant, clients: int, end: float) -> None:
-    """Send with that many clients; each retries after exactly its `retry-after`."""
+    """Send with a number of clients; each retries after exactly its `retry-after`."""
 
     async def client() -> None:
         while monotonic() < end:

@@ -26,20 +26,20 @@ _SHARES = (
     ("calm-b", LOW, 0.1),
     ("flood", LOW, 2.3),
 )
-"""Names, objectives, and rates as shares of capacity. Those of low priority are served as the others leave room."""
+"""Names, objectives, and rates as shares of capacity. Low priority is served with the remaining capacity."""
 _PATIENT = 40
-"""Clients of one tenant of low priority; each retries when it is told to."""
+"""Number of clients of one tenant of low priority; each retries after its `retry-after`."""
 _IDLE_CLIENTS = 3
 _END_SECONDS = 20.0
 
 
 async def calibrate(stage: Stage, watch: Watch, seconds: float) -> tuple[Tenant, list[float]]:
-    """Return requests of high priority through an idle gateway, and rates of servers that are driven directly."""
+    """Return requests of high priority through an idle gateway, and rates of servers under direct load."""
     idle, direct = Tenant("idle", HIGH), Tenant("direct", HIGH)
     await one_by_one([stage.gateway], idle, seconds, _IDLE_CLIENTS)
     started = monotonic()
     await one_by_one(stage.servers, direct, seconds, 2 * PLACES)
-    # without the beginning, in which no request has ended yet, and the end, when servers empty
+    # without the start, before the first request ends, and the end, when servers become idle
     windows = windows_of(started + min(3.0, seconds / 4), started + seconds)
     return idle, [median_rate(direct.answers, undisturbed(windows, watch.stalls) or windows)]
 
@@ -82,7 +82,7 @@ async def measure(stage: Stage, seconds: float, calibration_seconds: float) -> M
 
 
 async def _after_the_end(stage: Stage) -> tuple[dict[str, float], float]:
-    """Return the requests under way: as soon as there are none, or after a timeout."""
+    """Return the number of requests in flight, when there are none or after a timeout."""
     end = monotonic() + _END_SECONDS
     while True:
         left, full = await under_way(stage), await saturation(stage)
@@ -105,7 +105,7 @@ async def watching(stage: Stage) -> AsyncIterator[Watch]:
 
 
 async def main(seconds: float, calibration_seconds: float, *, any_machine: bool) -> int:
-    """Return 0 where all is right."""
+    """Return 0 if all checks pass."""
     with tempfile.TemporaryDirectory() as folder:
         async with open_stage(Path(folder)) as stage:
             verdict = Verdict(await measure(stage, seconds, calibration_seconds))
@@ -125,6 +125,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seconds", nargs="?", type=float, default=300.0, help="of overload; by default five minutes")
     parser.add_argument("--calibration", type=float, default=20.0, help="seconds of each of four calibrations")
-    parser.add_argument("--any-machine", action="store_true", help="judge only what does not depend on its speed")
+    parser.add_argument("--any-machine", action="store_true", help="check only what does not depend on its speed")
     given = parser.parse_args()
     sys.exit(asyncio.run(main(given.seconds, given.calibration, any_machine=given.any_machine)))

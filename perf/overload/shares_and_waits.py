@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures from answers: waits, rates, fairness, and how true `Retry-After` was."""
+"""Figures from answers: waits, rates, fairness, and accuracy of `Retry-After`."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -9,22 +9,22 @@ from perf.overload.clients import Answer, Tenant
 
 WINDOW_SECONDS = 10.0
 Window = tuple[float, float]
-"""From, to."""
+"""Start and end."""
 
 
 def share_of(values: Iterable[float], share: float) -> float:
-    """Return the value that such a share of all does not exceed; 0 without values."""
+    """Return the quantile of the values at `share`; 0 without values."""
     found = sorted(values)
     return found[int(share * (len(found) - 1))] if found else 0.0
 
 
 def jain(values: Sequence[float]) -> float:
-    """Return the fairness index of Jain: 1 for equal values, 1 / n where one has all."""
+    """Return Jain's fairness index: 1 for equal values, 1 / n if one has all."""
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values)) if any(values) else 0.0
 
 
 def fair_shares(wanted: Sequence[float], capacity: float) -> list[float]:
-    """Return what each may have: as much as all others, or less where it wants less, so that nothing is left."""
+    """Return the max-min fair shares: equal, or the demand if it is lower, so that nothing is left."""
     shares, left = [0.0] * len(wanted), capacity
     order = sorted(range(len(wanted)), key=lambda each: wanted[each])
     for done, each in enumerate(order):
@@ -34,7 +34,7 @@ def fair_shares(wanted: Sequence[float], capacity: float) -> list[float]:
 
 
 def windows_of(start: float, end: float) -> list[Window]:
-    """Cut a time into windows of equal length."""
+    """Split a time span into windows of equal length."""
     count = max(1, round((end - start) / WINDOW_SECONDS))
     seconds = (end - start) / count
     return [(start + number * seconds, start + (number + 1) * seconds) for number in range(count)]
@@ -57,9 +57,9 @@ def median_rate(answers: Sequence[Answer], windows: Sequence[Window]) -> float:
 
 
 def told_and_real(tenant: Tenant) -> list[tuple[int, float]]:
-    """Return, for each refusal of a tenant, its `retry-after` and the time until a place was free.
+    """Return, for each refusal of a tenant, its `retry-after` and the time until it would have been dispatched.
 
-    That is when the last one had left of all its requests that waited then: the refused one would have been next.
+    This is the time until the last one of the tenant's requests that waited then had left the queue.
     """
     waited = sorted((answer.sent_at, answer.left_at) for answer in tenant.good())
     sent = [sent_at for sent_at, _ in waited]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated model servers and a gateway in front of them, each a process of its own."""
+"""Simulated model servers and a gateway in front of them, in separate processes."""
 
 import asyncio
 import re
@@ -12,18 +12,18 @@ from typing import NamedTuple
 import aiohttp
 
 PLACES = 16
-"""Requests that a server computes at once."""
+"""Maximum number of running requests of a server."""
 SERVERS = 2
 WAITING_LOW = 60
-"""Most requests of low priority that may wait."""
+"""Maximum number of queued requests of low priority."""
 LOW_TTL_SECONDS = 30.0
 HIGH, NORMAL, LOW = "high", "normal", "low"
 PRIORITIES = {HIGH: 10, NORMAL: 0, LOW: -10}
-"""By objective."""
+"""Priorities by objective."""
 
 _PATIENCE_SECONDS = 60.0
 _TIME_SCALE = 10
-"""A token takes 68 ms, so that the processor is idle while all places are taken."""
+"""Factor on times: a token takes 68 ms, so that the CPU has idle time at full load."""
 _CONFIG = f"""
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -58,18 +58,18 @@ _GATEWAY = re.compile(r"listening on (http://\S+:\d+) for .*, metrics on (\S+:\d
 
 
 class Stage(NamedTuple):
-    """Addresses of what runs."""
+    """Addresses of servers and gateway."""
 
     gateway: str
     metrics: str
     servers: tuple[str, ...]
     pid: int
-    """Of the picker."""
+    """Process id of the picker."""
 
 
 @asynccontextmanager
 async def open_stage(folder: Path) -> AsyncIterator[Stage]:
-    """Start servers and gateway; end only these afterwards."""
+    """Run servers and gateway until the block ends."""
     (folder / "config.yaml").write_text(_CONFIG)
     objectives = [_OBJECTIVE.format(name=name, priority=priority) for name, priority in PRIORITIES.items()]
     (folder / "objectives.yaml").write_text("---".join(objectives))

@@ -22,7 +22,7 @@ from perf.overload.stage import HIGH, LOW, LOW_TTL_SECONDS
 from perf.overload.watching import STALL_SECONDS, Process
 
 _MOST_LEFT_OUT = 1 / 3
-"""Share of the windows that a busy machine may spoil."""
+"""Share of the windows that a busy machine may affect."""
 _LEAST_TOLD = 2
 _LEAST_FAIRNESS = 0.95
 _MOST_GROWTH = 1.15
@@ -30,37 +30,37 @@ _MOST_GROWTH = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that happened."""
+    """Observations of a run."""
 
     idle: Sequence[Answer]
-    """Only of high priority."""
+    """Answers through an idle system, of high priority only."""
     capacity: float
-    """Tokens a second of the servers, driven directly."""
+    """Tokens per second of the servers under direct load."""
     tenants: Sequence[Tenant]
     began: float
     start: float
-    """From when on figures count: queues are full."""
+    """Time from which figures count, because queues are full."""
     end: float
     stalls: Sequence[Window]
     memory: Sequence[tuple[float, int]]
     before: Process
-    """The picker before the overload."""
+    """Resources of the picker before the overload."""
     after: Process
     at_servers: Counter[str]
     under_way: dict[str, float]
     saturation: float
-    """Of the pool after the end, by the picker's own count of requests in flight."""
+    """Saturation of the pool after the end, by the picker's count of requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that has to hold."""
+    """A condition and its result."""
 
     title: str
     figure: str
     holds: bool
     is_of_time: bool = False
-    """Whether the machine's speed can spoil it."""
+    """Whether it depends on the speed of the machine."""
 
 
 class Verdict:
@@ -74,7 +74,7 @@ class Verdict:
         self._by_name = {tenant.name: tenant for tenant in measured.tenants}
 
     def table(self) -> list[str]:
-        """Return a line for each tenant, and some for all."""
+        """Return a line per tenant, and totals."""
         heads = ("sent", "200", "429", "other", "wait p50", "p95 s", "tokens/s", "told")
         lines = [f"{'tenant':9}{'priority':>9}" + "".join(f"{head:>10}" for head in heads)]
         seconds = self._of.end - self._of.began

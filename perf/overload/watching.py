@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes meanwhile: whether the machine held them up, the picker's memory, and requests that servers got."""
+"""Observation of the processes: delays by the machine, the picker's memory, and requests that servers received."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from perf.overload.clients import ID
 from perf.overload.stage import Stage
 
 STALL_SECONDS = 0.25
-"""A delay of an event loop from which on the figures of its window are those of the machine."""
+"""Delay of an event loop above which the figures of the window depend on the machine."""
 _BEAT_SECONDS = 0.05
 _PAGES_SECONDS = 5.0
 _IN_TIME = re.compile(rf'^llm_d_epp_event_loop_lag_seconds_bucket\{{le="{STALL_SECONDS:g}"\}} (\S+)$', re.MULTILINE)
@@ -52,18 +52,18 @@ def process(pid: int) -> Process:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at all processes until cancelled."""
+    """Observes all processes until cancelled."""
 
     stage: Stage
     memory: list[tuple[float, int]] = field(default_factory=list)
     """Time and resident bytes of the picker."""
     stalls: list[tuple[float, float]] = field(default_factory=list)
-    """Times between which the machine held up clients or picker."""
+    """Time spans in which the machine delayed clients or picker."""
     _seen: dict[tuple[str, str], str] = field(default_factory=dict)
     _late: float = 0.0
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Observe until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
             group.create_task(self._pages())
@@ -97,7 +97,7 @@ class Watch:
         return float(_TIMERS.findall(page)[0]) - float(_IN_TIME.findall(page)[0])
 
     async def look_at_servers(self, session: aiohttp.ClientSession) -> None:
-        """Note which requests servers got; they keep the last 1,000."""
+        """Record the requests that servers received; servers keep the last 1,000."""
         for url in self.stage.servers:
             async with session.get(f"{url}/sim/requests") as answer:
                 records = msgspec.json.decode(await answer.read(), type=list[_Record])
@@ -105,7 +105,7 @@ class Watch:
                 self._seen[url, str(record.id)] = dict(record.headers).get(ID, "")
 
     def at_servers(self) -> Counter[str]:
-        """Return how many times servers got each request, by its number."""
+        """Return the number of times that servers received each request, by its number."""
         return Counter(self._seen.values())
 
 
@@ -115,7 +115,7 @@ async def _page(session: aiohttp.ClientSession, url: str) -> str:
 
 
 async def under_way(stage: Stage) -> dict[str, float]:
-    """Return how many requests are still anywhere, by place."""
+    """Return the number of remaining requests, by place."""
     async with aiohttp.ClientSession() as session:
         servers = [await _page(session, f"{url}/metrics") for url in stage.servers]
         picker = await _page(session, stage.metrics)
@@ -127,6 +127,6 @@ async def under_way(stage: Stage) -> dict[str, float]:
 
 
 async def saturation(stage: Stage) -> float:
-    """Return how full the servers are by the picker's own count of requests in flight."""
+    """Return the saturation of the servers by the picker's count of requests in flight."""
     async with aiohttp.ClientSession() as session:
         return sum(map(float, _SATURATION.findall(await _page(session, stage.metrics))))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a measurement: pickers, Envoys, model servers and load, each started and ended by its id."""
+"""Processes of a measurement: pickers, Envoys, model servers and load."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Envoy with the configuration of `epp gateway`, in front of a picker or, for comparison, of none."""
+"""A real Envoy with the configuration of `epp gateway`, with a picker or, for comparison, without one."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.support.ports import reserved_ports
 
 FULL_DUPLEX = GatewaySettings()
 FEW_MESSAGES = GatewaySettings(body_mode=Bodies.BUFFERED)
-"""As with `epp gateway --body-mode buffered`."""
+"""Body modes of `epp gateway --body-mode buffered`."""
 _OF_PICKERS = ("envoy.filters.http.ext_proc", "envoy.filters.http.header_mutation")
 _LOOK_SECONDS = 0.05
 
@@ -35,7 +35,7 @@ class Envoy:
 
     @classmethod
     async def start(cls, settings: GatewaySettings, picker_port: int | None) -> Self:
-        """Run one; without a picker, clients name the endpoint in the destination header themselves."""
+        """Run an Envoy; without a picker, clients set the destination header themselves."""
         held = contextlib.ExitStack()
         directory = held.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-"))
         (port,) = held.enter_context(reserved_ports(1))
@@ -58,7 +58,7 @@ class Envoy:
         return cls(child, port, directory, held)
 
     async def ready(self, seconds: float = 30.0) -> None:
-        """Wait until it listens, and until its picker, if it has one, is healthy to it."""
+        """Wait until it listens, and until the health check of its picker, if any, passes."""
         try:
             async with asyncio.timeout(seconds), self._admin() as admin:
                 while not await self._is_ready(admin):
@@ -66,12 +66,12 @@ class Envoy:
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
             raise BenchError(
-                f"Envoy finds no healthy picker within {seconds:g} s: the picker has to answer gRPC health checks of "
+                f"Envoy has no healthy picker after {seconds:g} s: the picker must answer gRPC health checks of "
                 f"the ext_proc service on its ext_proc port, in plaintext\n{self.child.log}"
             ) from None
 
     async def messages(self) -> int:
-        """Return how many messages it has sent to the picker."""
+        """Return the number of messages that it has sent to the picker."""
         name = f"http.{LISTENER}.ext_proc.stream_msgs_sent"
         async with self._admin() as admin:
             return await _value(admin, name)
@@ -99,7 +99,7 @@ class Envoy:
 
 
 def _without_picker(config: Any) -> None:
-    """Take out the parts for the picker."""
+    """Remove the parts for the picker."""
     resources = config["static_resources"]
     resources["clusters"] = [each for each in resources["clusters"] if each["name"] != ENDPOINT_PICKER]
     for chain in resources["listeners"][0]["filter_chains"]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load on a gateway, as a program: requests over kept connections, a bounded number of them, for a bounded time.
+"""Load generator, as a program: requests over a limited number of persistent connections, for a limited time.
 
-Closed loop: each of so many connections sends its next request when the last one is answered. Open loop: requests are
-due at a fixed rate, and the time of each counts from when it was due, whether a connection was free then or not.
+Closed loop: each connection sends its next request when the last one is answered. Open loop: requests are due at a
+fixed rate, and the time of each counts from when it was due, even if no connection was free.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from perf.rig.orders import many_descriptors, obey
 from perf.rig.prompts import Prompts
 
 MOST_CONNECTIONS = 256
-"""Of an open loop; further requests wait, and their time runs."""
+"""Maximum connections of an open loop; further requests wait, which counts as their time."""
 _END = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Client(asyncio.Protocol):
-    """One connection: sends a request when told, and tells when the response has ended."""
+    """One connection: sends requests, and reports the end of each response."""
 
     def __init__(self, run: "Run") -> None:
         self._run = run
@@ -35,7 +35,7 @@ class Client(asyncio.Protocol):
         self._closing = False
         """Whether the gateway closes the connection after this response."""
         self._since: float | None = None
-        """When the open request was due; None while there is none."""
+        """Time at which the open request was due; None without one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -48,7 +48,7 @@ class Client(asyncio.Protocol):
             self._run.ended(None, None)
 
     def send(self, request: bytes, since: float) -> None:
-        """Send a request that was due then."""
+        """Send a request that was due at this time."""
         self._since = since
         self._transport.write(request)
 
@@ -101,13 +101,13 @@ class Client(asyncio.Protocol):
 
 
 class Run:
-    """One run of so many requests."""
+    """One run of a number of requests."""
 
     def __init__(self, prompts: Prompts, requests: int, port: int) -> None:
         self.failed = 0
-        """Responses with another status than 200, and incomplete ones."""
+        """Number of responses with a status other than 200, and of incomplete ones."""
         self.problem = ""
-        """The last of them."""
+        """Description of the last failure."""
         self._prompts = prompts
         self._to_send = requests
         self._to_end = requests
@@ -125,12 +125,12 @@ class Run:
             self._idle.remove(client)
 
     def refused(self, response: bytes) -> None:
-        """Note a request that failed."""
+        """Record a failed request."""
         self.failed += 1
         self.problem = response.decode(errors="replace")
 
     def ended(self, client: Client | None, seconds: float | None) -> None:
-        """Note the end of a request, with its time if it succeeded; the connection is None where it ends too."""
+        """Record the end of a request, with its time if it succeeded; the connection is None if it ends, too."""
         if seconds is not None:
             self.latencies.append(seconds)
         self._to_end -= 1
@@ -152,10 +152,10 @@ class Run:
             self.on_idle()
 
     def on_idle(self) -> None:
-        """Serve the next job of a free connection."""
+        """Use a free connection for the next request."""
 
     async def connect(self, count: int) -> None:
-        """Open so many connections, and use them."""
+        """Open connections, and use them."""
         loop = asyncio.get_running_loop()
         opened = [await loop.create_connection(lambda: Client(self), "127.0.0.1", self._port) for _ in range(count)]
         self._clients.update(client for _, client in opened)
@@ -163,7 +163,7 @@ class Run:
             self._free(client)
 
     async def finish(self, seconds: float) -> dict[str, Any]:
-        """Wait for the last response, so long at the most; return what there is to tell."""
+        """Wait for the last response until a timeout; return the report."""
         started = time.perf_counter()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -174,7 +174,7 @@ class Run:
         if self._to_end:
             self.problem = f"{self._to_end} requests were not answered within {seconds:g} s"
         failed = self.failed + self._to_end
-        times = sorted([*self.latencies, *[took] * failed])  # what failed is as bad as no answer
+        times = sorted([*self.latencies, *[took] * failed])  # a failed request counts as one without an answer
         return {
             "requests": len(times),
             "failed": failed,
@@ -212,7 +212,7 @@ class OpenLoop(Run):
 
 
 async def run(order: dict[str, Any]) -> dict[str, Any]:
-    """Do one run: port, prompt_bytes, pieces, first, headers; requests, seconds at the most; connections or rate."""
+    """Do one run: port, prompt_bytes, pieces, first, headers; requests, maximum seconds; connections or rate."""
     prompts = Prompts(order["prompt_bytes"], order["pieces"], order["first"], order["headers"])
     requests, seconds = order["requests"], order["seconds"]
     if rate := order.get("rate"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model servers that cost little, as a program: one port on every address of loopback, canned answers.
+"""Cheap model servers, as a program: one port on every loopback address, with fixed answers.
 
-With the header `x-bench-pieces: COUNT`, a request is answered with so many server-sent events, one write for each.
-The metrics page is that of a real vLLM; a number in it is another each time, as a process's CPU time is.
+With the header `x-bench-pieces: COUNT`, a request is answered with COUNT server-sent events, one write for each.
+The metrics page is that of a real vLLM; one number changes each time, like the CPU time of a process.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from perf.rig.orders import many_descriptors, obey
 
 PAGE = Path(__file__).parents[2] / "tests" / "data" / "vllm-0.32" / "metrics-busy.txt"
 PIECE_SECONDS = 0.004
-"""Time between two events of a response: long enough that Envoy reads each by itself."""
+"""Time between two events of a response, long enough for Envoy to read each separately."""
 _END = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 _JSON = (
@@ -47,7 +47,7 @@ def response(content: bytes, content_type: bytes) -> bytes:
 
 
 def _template(page: bytes, *values: int) -> bytes:
-    """Return the response with a page that has places for these values, of the same length whatever they are."""
+    """Return the response with a page that has placeholders of fixed length for these values."""
     size = len(page % values)
     head = (
         b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8\r\ncontent-length: %d\r\n\r\n"
@@ -62,12 +62,12 @@ LAST = chunk(_USAGE) + chunk(b"data: [DONE]\n\n") + _LAST_CHUNK
 
 
 class Pages:
-    """The metrics page, and how often it was asked for."""
+    """The metrics page, and the number of its requests."""
 
     def __init__(self) -> None:
         self.count = 0
         self.moving = False
-        """Whether the gauges are others each time, as those of a busy server."""
+        """Whether the gauges change each time, as those of a busy server."""
         page = PAGE.read_bytes().replace(b"%", b"%%")
         still = re.sub(rb"(?m)^process_cpu_seconds_total [\d.]+$", b"process_cpu_seconds_total %06d.5", page)
         moving = re.sub(_GAUGES, lambda found: found[0].rpartition(b" ")[0] + b" %d.0", still)
@@ -75,7 +75,7 @@ class Pages:
         self.size = len(self._still % 0)
 
     def next(self) -> bytes:
-        """Return the page as it is now, of the same length each time."""
+        """Return the current page, which always has the same length."""
         self.count += 1
         seconds = self.count % 1_000_000
         if not self.moving:
@@ -92,7 +92,7 @@ class ModelServer(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._head = b""
         self._left = 0
-        """Bytes of the body that are yet to come; -1 for a body in chunks."""
+        """Remaining bytes of the body; -1 for a chunked body."""
         self._tail = b""
         self._pieces = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The side of a child that takes orders: lines of JSON on standard input, answers on standard output."""
+"""Child side of orders: lines of JSON on standard input, answers on standard output."""
 
 import asyncio
 import json
@@ -12,14 +12,14 @@ Orders = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 async def obey(orders: Orders) -> None:
-    """Do what each line says, one after the other, until standard input is closed."""
+    """Execute the orders, one after the other, until standard input is closed."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         try:
             answer = await orders(json.loads(line))
-        except Exception as error:  # noqa: BLE001  told to the one who asked
+        except Exception as error:  # noqa: BLE001  reported to the parent
             answer = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

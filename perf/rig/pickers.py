@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compared pickers: this program over each of its carriers, and any other that `--peer` names."""
+"""The compared pickers: this program with each of its transports, and those of `--peer`."""
 
 import contextlib
 import re
@@ -19,9 +19,9 @@ FLAGS = (
     "--config-file={config_file} --grpc-port={grpc_port} --grpc-health-port={health_port} "
     "--metrics-port={metrics_port} --secure-serving=false --health-checking=true --pool-name=bench -v={verbosity}"
 )
-"""What every picker is told; the flags are llm-d-router's."""
+"""Flags of every picker, in the syntax of llm-d-router."""
 FIELDS = ("config_file", "endpoints_file", "endpoints", "grpc_port", "health_port", "metrics_port", "verbosity")
-"""What `{}` may name in a command. `config_file` names `endpoints_file`; `endpoints` are the same as a list."""
+"""Fields in braces of a command. `config_file` contains `endpoints_file`; `endpoints` are the same as a list."""
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -42,7 +42,7 @@ schedulingProfiles:
   - {{pluginRef: max-score-picker}}
 """
 _MODULE = ("-P", "-m", "epp")
-"""This program, as it is installed: not the one of the current directory."""
+"""Command of the installed program, not of the current directory."""
 _NAMED = re.compile(r"([A-Za-z][\w.-]*)=(.+)", re.DOTALL)
 
 
@@ -56,7 +56,7 @@ class PickerKind:
 
     @property
     def shown(self) -> str:
-        """The command, without the places of this machine where it is this program."""
+        """The command, without paths of this machine if it is this program."""
         return "epp" + self.command.partition(" epp")[2] if self.ours else self.command
 
     @property
@@ -68,11 +68,11 @@ class PickerKind:
         return str(beside.with_name("python")) if beside.name == "epp" and beside.with_name("python").exists() else None
 
     def arguments(self, **fields: object) -> list[str]:
-        """Return the command line; raises BenchError for a field that there is not."""
+        """Return the command line; raises BenchError for an unknown field."""
         try:
             words = [word.format(**fields) for word in shlex.split(self.command)]
         except (KeyError, IndexError, ValueError) as error:
-            raise BenchError(f"--peer {self.command!r}: {error} is none of {', '.join(FIELDS)}") from None
+            raise BenchError(f"--peer {self.command!r}: {error} is not one of {', '.join(FIELDS)}") from None
         program = shutil.which(words[0])
         if program is None:
             raise BenchError(f"--peer {self.command!r}: there is no program {words[0]!r}")
@@ -80,7 +80,7 @@ class PickerKind:
 
 
 def transports() -> tuple[str, ...]:
-    """Return the carriers that `epp serve` offers, the default first; none where there is no choice."""
+    """Return the transports of `epp serve`, default first; empty if there is no choice."""
     shown = subprocess.run([sys.executable, *_MODULE, "serve", "--help"], capture_output=True, text=True, check=True)
     text = " ".join(shown.stdout.split())
     found = re.search(r"--transport [<\[]([\w|]+)[>\]](.*?)(?: --|$)", text)
@@ -92,9 +92,9 @@ def transports() -> tuple[str, ...]:
 
 
 def own(transport: str = "", *, name: str = "", more: str = "") -> PickerKind:
-    """Return this program over a carrier; without a name, over the only one. `more` are further flags."""
+    """Return this program with a transport, or the only one without a name. `more` are further flags."""
     flag = f" --transport={transport}{more}" if transport else more
-    flag += " --inherited-requests-ttl=0"  # servers at rest say that they have requests: they would count as busy
+    flag += " --inherited-requests-ttl=0"  # idle servers report requests, and would count as busy
     return PickerKind(name or transport or "grpcio", f"{shlex.join([sys.executable, *_MODULE])} serve {FLAGS}{flag}")
 
 
@@ -109,7 +109,7 @@ def peers(given: list[str]) -> Iterator[PickerKind]:
 
 
 def address(number: int) -> str:
-    """Return one of the many addresses of loopback."""
+    """Return a loopback address."""
     return f"127.1.{number // 250}.{number % 250 + 1}"
 
 
@@ -126,7 +126,7 @@ class Picker:
     async def start(
         cls, kind: PickerKind, *, servers: int, server_port: int, refusing: int = 0, verbosity: int = 0
     ) -> "Picker":
-        """Run one for a number of model servers, and for others that refuse every connection."""
+        """Run a picker with a number of model servers, and others that refuse connections."""
         held = contextlib.ExitStack()
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-")))
         endpoints_file, config_file = directory / "endpoints.yaml", directory / "config.yaml"
@@ -150,7 +150,7 @@ class Picker:
 
     @property
     def cpu_seconds(self) -> float:
-        """Its use so far, with that of its workers."""
+        """Resources used so far, including those of its workers."""
         self.child.check()
         return sum(map(cpu_seconds, (self.child.pid, *children(self.child.pid))))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use of resources by a process, and children that take orders in lines of JSON."""
+"""Resource usage of processes, and children that read orders as lines of JSON."""
 
 import asyncio
 import contextlib
@@ -23,16 +23,16 @@ _ROOT = Path(__file__).parents[2]
 
 
 class BenchError(Exception):
-    """A measurement that cannot be made, with the reason."""
+    """A measurement is not possible; the message is the reason."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process, all its threads and no children, to the nanosecond."""
+    """Return the CPU time of a process with all its threads, without children, to the nanosecond."""
     return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that this one has started and that have not ended."""
+    """Return the running child processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -50,13 +50,13 @@ def memory_mib(pid: int) -> float:
 
 
 def _keep_priority(pid: int) -> None:
-    """Give a new session our priority: the kernel shares CPUs among sessions, whatever nice their processes are."""
+    """Give a new session our priority: the kernel shares CPUs among sessions, whatever the nice values of processes."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(os.nice(0)))
 
 
 class Child:
-    """A child process with its output in a file; it ends with this process, however that ends."""
+    """A child process with its output in a file; it ends when this process ends for any reason."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: IO[bytes]) -> None:
         self.name = name
@@ -87,7 +87,7 @@ class Child:
 
     @property
     def log(self) -> str:
-        """The end of its output."""
+        """Last lines of its output."""
         self._log.seek(0, 2)
         self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
         return self._log.read().decode(errors="replace")
@@ -98,7 +98,7 @@ class Child:
             raise BenchError(f"{self.name} ended with exit code {self.process.returncode}:\n{self.log}")
 
     async def stop(self) -> None:
-        """End the process: politely at first."""
+        """Terminate the process, then kill it."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         if self.process.returncode is None:
@@ -119,7 +119,7 @@ class Child:
 
 
 class Program(Child):
-    """A program of this checkout: each line of JSON that it is told is answered with one."""
+    """A program of this checkout, which answers each line of JSON with another one."""
 
     @classmethod
     async def run(cls, path: Path, *arguments: str) -> Self:
@@ -129,13 +129,13 @@ class Program(Child):
         return await cls.start(path.stem, *command, orders=True, environment=environment)
 
     async def says(self, line: str, *, within_seconds: float = 30.0) -> None:
-        """Wait for this line; raises BenchError for any other, and for none in time."""
+        """Wait for this line; raises BenchError for any other, or after a timeout."""
         said = await self._line(line, within_seconds)
         if said != line.encode() + b"\n":
             raise BenchError(f"{self.name} says {said!r} instead of {line!r}:\n{self.log}")
 
     async def ask(self, order: Mapping[str, Any] | None = None, *, within_seconds: float = 30.0) -> dict[str, Any]:
-        """Return the answer to an order; raises BenchError if there is none in time."""
+        """Return the answer to an order; raises BenchError after a timeout."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order or {}).encode() + b"\n")
         answer: dict[str, Any] = json.loads(await self._line(order, within_seconds))

@@ -7,7 +7,7 @@ _WORDS = b"the quick brown fox jumps over the lazy dog and counts the stars of t
 
 
 class Prompts:
-    """Requests with prompts of a size: their first halves are alike, then each has a number of its own."""
+    """Requests with prompts of a size: the first halves are equal, then each has a unique number."""
 
     def __init__(self, prompt_bytes: int, pieces: int, first: int, headers: Mapping[str, str]) -> None:
         before, self._after = self.body(prompt_bytes, streamed=pieces > 0)

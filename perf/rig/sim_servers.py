@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated model servers of `epp.lab.sim`, all in one process, as a program; each run has servers of its own."""
+"""Simulated model servers of `epp.lab.sim` in one process, as a program; each run has new servers."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -22,7 +22,7 @@ async def main() -> None:
     watching: list[asyncio.Task[None]] = []
 
     async def watch() -> None:
-        """Add up the time in which each machine works."""
+        """Measure the busy time of each machine."""
         loop = asyncio.get_running_loop()
         last = loop.time()
         while True:

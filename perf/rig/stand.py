@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One picker behind an Envoy, with model servers of its own; all compared pickers get the same load."""
+"""One picker behind an Envoy, with its own model servers; all compared pickers get the same load."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ from perf.rig.processes import BenchError, Program, cpu_seconds
 NO_CHOICE: Mapping[str, GatewaySettings] = {"": FULL_DUPLEX}
 _RIG = Path(__file__).parent
 _RUN_SECONDS = 30.0
-"""Longest time for one run of the load; requests without an answer by then have failed."""
+"""Maximum time of one run; requests without an answer by then have failed."""
 _POLLED_SECONDS = 20.0
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of one run; open loop with a rate, else closed."""
+    """Requests of one run; open loop with a rate, otherwise closed."""
 
     requests: int
     connections: int = 16
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: its total time, times of requests, and the picker's use, including its idle rate."""
+    """One run: its total time, times of requests, and the picker's CPU time, including its idle rate."""
 
     requests: int
     seconds: float
@@ -46,11 +46,11 @@ class Outcome:
     cpu_seconds: float = 0.0
     envoy_cpu_seconds: float = 0.0
     messages: int = 0
-    """What Envoy sent to the picker."""
+    """Number of messages that Envoy sent to the picker."""
     failed: int = 0
-    """Requests without a whole response of status 200."""
+    """Number of requests without a complete response of status 200."""
     problem: str = ""
-    """The last of them."""
+    """Description of the last failure."""
 
 
 class Loader(Protocol):
@@ -86,31 +86,33 @@ class Stand:
         return self.picker.kind.name
 
     async def polls(self) -> int:
-        """Return how often metrics pages were read so far."""
+        """Return the number of reads of metrics pages so far."""
         return int((await self._servers.ask())["polls"])
 
     async def until_polled(self, count: int) -> None:
-        """Wait until so many pages were read, or as many as it can in some time; raises BenchError for none."""
+        """Wait for a number of page reads, or until a timeout; raises BenchError if there was none."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_POLLED_SECONDS):
                 while await self.polls() < count:
                     self.picker.child.check()
                     await asyncio.sleep(0.1)
         if not await self.polls():
-            raise BenchError(f"{self.name} has read no metrics page in {_POLLED_SECONDS:g} s:\n{self.picker.child.log}")
+            raise BenchError(
+                f"{self.name} has not read a metrics page in {_POLLED_SECONDS:g} s:\n{self.picker.child.log}"
+            )
 
     async def moving_gauges(self) -> None:
-        """Let the gauges of all servers be others at each poll from now on."""
+        """Change the gauges of all servers at each poll from now on."""
         await self._servers.ask({"moving": True})
 
     async def idle_cores(self, seconds: float) -> float:
-        """Return the share of a core that the picker takes without requests."""
+        """Return the share of a core that the picker uses without requests."""
         started, before = time.perf_counter(), self.picker.cpu_seconds
         await asyncio.sleep(seconds)
         return (self.picker.cpu_seconds - before) / (time.perf_counter() - started)
 
     async def run(self, load: Load, first: int, mode: str = "") -> Outcome:
-        """Run a load, through the Envoy of that mode."""
+        """Run a load through the Envoy of its mode."""
         envoy = self._envoys[mode]
         messages, before, of_envoy = await envoy.messages(), self.picker.cpu_seconds, cpu_seconds(envoy.child.pid)
         found = await self._loader.run(envoy, load, first)
@@ -118,9 +120,9 @@ class Stand:
         return replace(found, cpu_seconds=used, envoy_cpu_seconds=of_envoy, messages=await envoy.messages() - messages)
 
     async def served(self, load: Load, first: int, mode: str = "") -> Outcome:
-        """Run a load without failed requests: once more if some fail, as on a machine that is too busy.
+        """Run a load without failed requests; retry if some fail, for example on a busy machine.
 
-        Raises BenchError where they do each time.
+        Raises BenchError if requests fail each time.
         """
         for _ in range(_TRIES):
             outcome = await self.run(load, first, mode)
@@ -134,7 +136,7 @@ class Stand:
 
 
 class Alone:
-    """Envoy with no picker: clients name the endpoint."""
+    """Envoy without a picker: clients name the endpoint."""
 
     def __init__(self, loader: Loader, port: int, envoy: Envoy) -> None:
         self._loader = loader
@@ -148,7 +150,7 @@ class Alone:
 
 @contextlib.asynccontextmanager
 async def loader() -> AsyncIterator[OwnLoader]:
-    """Run the process that sends requests until the block ends."""
+    """Run the load generator until the block ends."""
     async with await Program.run(_RIG / "load.py") as program:
         yield OwnLoader(program)
 
@@ -165,7 +167,7 @@ async def stand(
 ) -> AsyncIterator[Stand]:
     """Run servers, a picker, and an Envoy for each mode, until the block ends.
 
-    All are ready, and every server has been polled.
+    At the start of the block, all are ready and every server has been polled.
     """
     async with AsyncExitStack() as stack:
         program = await stack.enter_async_context(await Program.run(_RIG / "model_servers.py"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load from `wrk`, for those who trust it more than ours: the same requests, for a time instead of a number of them."""
+"""Load from `wrk`, an independent generator: the same requests, for a time instead of a number of them."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ end
 
 
 class WrkLoader:
-    """Runs wrk for closed loops without streamed responses, our own load for all else."""
+    """Runs wrk for closed loops without streamed responses, and the built-in load otherwise."""
 
     def __init__(self, ours: OwnLoader, program: str) -> None:
         self._ours = ours
@@ -62,7 +62,7 @@ class WrkLoader:
 
 
 def _lua(text: str | bytes) -> str:
-    """Return a string of letters, blanks and JSON's marks, quoted."""
+    """Return a Lua literal of a text of letters, spaces and JSON punctuation."""
     return f"[==[{text if isinstance(text, str) else text.decode()}]==]"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two genuine vLLM servers on CPU cores of their own, one with twice the layers of the other, and their profiles."""
+"""Two genuine vLLM servers on separate CPU cores, one with twice the layers of the other, and their profiles."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ from tests.support.vllm import VLLM_ENVIRONMENT
 
 MODEL = "medium"
 LAYERS: Mapping[str, int] = MappingProxyType({"fast": 4, "slow": 8})
-"""Of each server: weights are random, so that a model of any depth can be served."""
+"""Layers of each server; weights are random, so a model of any depth can be served."""
 _CORES = os.cpu_count() or 1
 _START_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
 _KV_BYTES = 128 * 2**20
 _ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""The engine computes by itself. By default it spins while it waits for a worker: on a core of another server, here."""
+"""Executor without a worker process. By default, the engine busy-waits for a worker, here on another server's core."""
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def running(venv: Path, ports: Mapping[str, int]) -> AsyncIterator[None]:
 
 
 async def calibrate(ports: Mapping[str, int], directory: Path, budget: float) -> None:
-    """Write NAME.yaml for each server; both are measured at the same time, as they will work."""
+    """Write NAME.yaml for each server; both are measured at the same time, as in the comparison."""
 
     async def one(name: str, port: int) -> None:
         url, file = f"http://127.0.0.1:{port}", str(directory / f"{name}.yaml")
@@ -63,7 +63,7 @@ async def calibrate(ports: Mapping[str, int], directory: Path, budget: float) ->
 
 
 async def empty_caches(ports: Iterable[int]) -> None:
-    """Have servers forget all prefixes."""
+    """Clear the prefix caches of servers."""
     async with aiohttp.ClientSession(raise_for_status=True) as session:
         for port in ports:
             async with session.post(f"http://127.0.0.1:{port}/reset_prefix_cache"):

@@ -35,9 +35,9 @@ from tests.support.ports import reserved_ports
 _WORKLOAD = Workload(
     first=Spread(300, 0.8), output=Spread(24, 0.6), prefixes=16, prefix_tokens=512, most_tokens=3000, block_tokens=32
 )
-"""Short answers to prompts that begin with one of 16 system prompts: more than the smaller cache holds."""
+"""Short answers to prompts with one of 16 system prompts, more than the smaller cache holds."""
 _POLL_SECONDS = 0.25
-"""Five times the default: a page takes CPU time of a server, which here takes it from the model."""
+"""Five times the default, because pages use CPU time that the model needs here."""
 _JSON = {"content-type": "application/json"}
 _SEEDS = range(5)
 _FIGURES = ("first token", "whole request")
@@ -53,7 +53,7 @@ class Times(NamedTuple):
 
 
 def capacity(profile: SimProfile) -> float:
-    """Return the requests per second of a server that is never idle, and finds the system prompts in its cache."""
+    """Return the requests per second of a busy server with the system prompts in its cache."""
     step = profile.seconds_per_output_token * (1 + profile.batch_slope * (profile.max_num_seqs - 1))
     prefill = profile.prefill_step_seconds + _WORKLOAD.first.mean / profile.prefill_tokens_per_second
     return 1 / (prefill + _WORKLOAD.output.mean * step / profile.max_num_seqs)
@@ -94,7 +94,7 @@ async def measure(sample: str, endpoints: Path, trace: MadeTrace) -> Times:
 
 
 def _body(arrival: TracedArrival) -> bytes:
-    tokens = arrival.token_ids()[: arrival.prompt_tokens] % 900 + 50  # in the vocabulary, and no special tokens
+    tokens = arrival.token_ids()[: arrival.prompt_tokens] % 900 + 50  # in the vocabulary, and not special tokens
     settings = {"max_tokens": arrival.output_tokens, "ignore_eos": True, "temperature": 0, "stream": True}
     return msgspec.json.encode({"model": MODEL, "prompt": tokens.tolist(), **settings})
 
@@ -113,7 +113,7 @@ async def _request(session: aiohttp.ClientSession, body: bytes) -> tuple[float, 
 
 
 def table(predicted: Mapping[str, Times], measured: Mapping[str, Times]) -> Iterator[str]:
-    """Yield the lines of a table, and the order of the configurations by each figure."""
+    """Yield the lines of a table, and the ranking of the configurations by each figure."""
     columns = [f"p{100 * share:.0f} {end}" for share in _SHARES for end in ("predicted", "measured")]
     yield f"| seconds | configuration | {' | '.join(columns)} | p90 within {_WITHIN:.0%} |"
     yield "|---|---|" + 4 * "--:|" + "---|"
@@ -137,7 +137,7 @@ def table(predicted: Mapping[str, Times], measured: Mapping[str, Times]) -> Iter
 
 @asynccontextmanager
 async def turn(lock: Path | None) -> AsyncIterator[None]:
-    """Hold the lock of a machine on which others measure too."""
+    """Hold the lock of a machine that is shared with other measurements."""
     with contextlib.ExitStack() as stack:
         if lock is not None:
             await asyncio.to_thread(fcntl.flock, stack.enter_context(lock.open("a")), fcntl.LOCK_EX)
@@ -154,7 +154,7 @@ async def run(given: argparse.Namespace, directory: Path) -> Iterator[str]:
         endpoints.write_text(yaml.safe_dump({"endpoints": entries}))
         async with turn(given.lock):
             await stack.enter_async_context(running(given.venv.resolve(), ports))
-            async with picker(samples[0], endpoints):  # its polls take time of the servers
+            async with picker(samples[0], endpoints):  # its polls use time of the servers
                 await calibrate(ports, directory, given.budget)
         fleet = load_fleet(endpoints, [f"{name}={directory / name}.yaml" for name in ports])
         rate = given.load * sum(capacity(load_server_profile(directory / f"{name}.yaml")) for name in ports)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a body of very many elements keeps the event loop from other requests: sessions, without a socket."""
+"""Time for which bodies with very many elements block the event loop: sessions without a socket."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -33,8 +33,8 @@ def new_director() -> Director:
 
 
 def bodies(share: float) -> dict[str, tuple[str, bytes]]:
-    """Return path and body by row, at this share of the limits of bodies."""
-    pairs, ids = int(share * MOST_VALUES / 2), int(share * MOST_TOKEN_IDS)  # a message or a part is two values
+    """Return path and body by row; the bodies have this share of their maximum size."""
+    pairs, ids = int(share * MOST_VALUES / 2), int(share * MOST_TOKEN_IDS)  # a message or a part has two values
     message, part = b'{"role":"user","content":"x"},', b'{"type":"text","text":"x"},'
     return {
         "turn-messages": (CHAT, b'{"model":"m","messages":[%s]}' % (message * pairs)[:-1]),
@@ -44,7 +44,7 @@ def bodies(share: float) -> dict[str, tuple[str, bytes]]:
 
 
 def messages(path: str, *sent: bytes, more: int = 0) -> Sequence[bytes]:
-    """Return the request half of an exchange, with so many more header fields."""
+    """Return the request half of an exchange with additional header fields."""
     fields = {":method": "POST", ":path": path} | {f"x-{number}": "1" for number in range(more)}
     modes = ProtocolConfiguration(request_body_mode=FULL_DUPLEX_STREAMED, response_body_mode=FULL_DUPLEX_STREAMED)
     found = [ProcessingRequest(request_headers=headers(fields), protocol_config=modes)]
@@ -59,7 +59,7 @@ async def longest(work: Awaitable[object]) -> float:
 
 
 async def play(director: Director, exchange: Sequence[bytes]) -> None:
-    """Take the messages as a carrier does, each in a turn."""
+    """Handle the messages as a transport does, one per loop iteration."""
     budgets = Budgets(BudgetSettings())
     claim = Claim(budgets, budgets.gathered.account())
     session = Session(director, ExchangeSettings(), GatewayTraits(), claim)
@@ -75,7 +75,7 @@ async def play(director: Director, exchange: Sequence[bytes]) -> None:
 
 
 async def main() -> None:
-    """Print the figures: of each body, the least of several rounds."""
+    """Print the figures: the minimum of several rounds for each body."""
     no_log_lines()
     few = quick()
     director, figures = new_director(), {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration that is measured: llm-d's default profile, which other pickers have as well."""
+"""The measured configuration: llm-d's default profile, which other pickers also have."""
 
 from epp.config import LoadedConfig, load_text
 
@@ -20,5 +20,5 @@ schedulingProfiles:
 
 
 def llm_d_default() -> LoadedConfig:
-    """Return it; older versions of this program are measured as well, and do not have it as a sample."""
+    """Return the configuration, which is not a sample in older versions that are also measured."""
     return load_text(_TEXT, "llm-d's default")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of one decision: `schedule()` by itself, and the route from headers and body to the end; no wire."""
+"""CPU time of one decision: `schedule()` alone, and a request from headers and body to its end, without a socket."""
 
 import time
 from dataclasses import replace
@@ -42,7 +42,7 @@ def body(prompt_bytes: int) -> bytes:
 
 
 def pool(count: int) -> tuple[Datastore, list[Endpoint]]:
-    """Return a pool with made-up load."""
+    """Return a pool with random load."""
     store = Datastore(SystemClock())
     endpoints = [Endpoint(f"e{i}", f"10.{i // 62500}.{i // 250 % 250}.{i % 250 + 1}", 8000) for i in range(count)]
     store.update(endpoints)
@@ -58,7 +58,7 @@ def pipeline(config: LoadedConfig) -> Pipeline:
 
 
 def schedule_microseconds(parts: Pipeline, store: Datastore, rounds: int) -> float:
-    """Return the cost of `schedule()` for requests that a director made, each scheduled once more."""
+    """Return the cost of `schedule()`: requests of a director are scheduled a second time."""
     overheard = Overheard(parts.scheduler)
     director = Director(Runtime(store, SystemClock(), Observers()), replace(parts, scheduler=cast("Any", overheard)))
     costs = []

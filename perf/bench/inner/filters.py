@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of the accelerator filters over 1,000 endpoints: bounds, expressions, overrides in headers, spilling."""
+"""CPU time of accelerator filters with 1,000 endpoints: bounds, expressions, overrides in headers, spilling."""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time and memory of flow control with 100,000 requests in 10,000 flows (`--quick`: a tenth): no decision, no wire.
+"""CPU time and memory of flow control with 100,000 requests in 10,000 flows (`--quick`: a tenth).
 
-The pool has 8 endpoints, and flows are served by `fair-share`. A dispatched request takes a place in the ledger.
+The pool has 8 endpoints, and `fair-share` orders the flows. A dispatched request gets an entry in the ledger.
+Scheduling and sockets are not included.
 """
 
 import gc
@@ -63,12 +64,12 @@ class Front:
         return Candidates(snapshot, snapshot.available)
 
     def free(self) -> None:
-        """Free the place that was taken longest ago."""
+        """Complete the oldest dispatched request."""
         self.taken.pop(0).close()
 
 
 class Passer(QueuedRequest):
-    """A request that takes the first place."""
+    """A request that is dispatched to the first endpoint."""
 
     __slots__ = ("_front", "request")
 
@@ -98,7 +99,7 @@ def passers(front: Front) -> list[Passer]:
 
 
 def enter(front: Front, all_of_them: Sequence[Passer]) -> float:
-    """Let all come; return the time of each in microseconds."""
+    """Enqueue all requests; return the time per request in microseconds."""
     full = front.candidates()
     started = time.process_time()
     for each in all_of_them:
@@ -107,7 +108,7 @@ def enter(front: Front, all_of_them: Sequence[Passer]) -> float:
 
 
 def dispatch(front: Front, count: int) -> float:
-    """Release so many, one by one, each as a place is freed; return the time of each."""
+    """Dispatch requests one by one as others complete; return the time per request."""
     spent, before = 0.0, front.gone
     for _ in range(count):
         front.free()
@@ -119,7 +120,7 @@ def dispatch(front: Front, count: int) -> float:
 
 
 def look(front: Front, count: int) -> float:
-    """Look at the queues while the pool is full; return the time of each look."""
+    """Check the queues while the pool is full; return the time per check."""
     started = time.process_time()
     for _ in range(count):
         front.flow.dispatch()
@@ -127,7 +128,7 @@ def look(front: Front, count: int) -> float:
 
 
 def leave(front: Front, some: Sequence[Passer]) -> float:
-    """Let clients leave; return the time of each."""
+    """Disconnect clients; return the time per client."""
     before = front.flow.queues.requests
     started = time.process_time()
     for each in some:
@@ -146,7 +147,7 @@ def reload(front: Front) -> float:
 
 
 def memory() -> float:
-    """Return the bytes that flow control takes for each request that waits, without the request itself."""
+    """Return the bytes that flow control uses per queued request, without the request itself."""
     front = Front()
     all_of_them = passers(front)
     gc.collect()
@@ -159,7 +160,7 @@ def memory() -> float:
 
 
 def main() -> None:
-    """Print the figures: of each, the least of several rounds."""
+    """Print the figures: the minimum of several rounds."""
     collect_rarely()
     no_log_lines()
     rounds = 2 if quick() else 5

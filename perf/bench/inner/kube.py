@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker of pods in a real API server: time until all are known, time from a change to routing, memory.
+"""A picker with a real Kubernetes API server: time to the first full pool, time from a change to routing, memory.
 
-Needs the programs of `make kube-assets`; without them it prints no figures.
+Requires the programs of `make kube-assets`; without them, no figures are printed.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def address(number: int) -> str:
 
 
 async def route(picker: Picker) -> None:
-    """Route 200 requests a second, as if they came from a gateway."""
+    """Route 200 requests per second, as if they came from a gateway."""
     while True:
         routing = picker.director.route(HEADERS, BODY, None)
         routing.complete(Cause.NATURAL)  # type: ignore[union-attr]
@@ -59,7 +59,7 @@ async def route(picker: Picker) -> None:
 
 
 class Changes:
-    """Tells when the next change of the pool was made."""
+    """Records the time of the next change of the pool."""
 
     def __init__(self, picker: Picker) -> None:
         self._picker = picker
@@ -67,7 +67,7 @@ class Changes:
         picker.store.subscribe(self._changed)
 
     def next(self) -> asyncio.Future[float]:
-        """Return the time at which a snapshot for requests has the next change."""
+        """Return the time at which a snapshot contains the next change."""
         self._made = asyncio.get_running_loop().create_future()
         return self._made
 
@@ -78,7 +78,7 @@ class Changes:
 
 
 async def measured(space: Space, directory: Path, *, pods: int, changes: int) -> dict[str, float]:
-    """Return the figures of a pool of so many pods, beside 200 requests a second."""
+    """Return the figures of a pool of this size under 200 requests per second."""
     user = await space.user("picker", PICKER_ROLE)
     settings = KubernetesSettings(
         namespace=space.namespace,

@@ -14,10 +14,10 @@ from epp.pool.kv_events.prompt_blocks import XxHash
 
 ENDPOINTS = 100
 BLOCKS = 1_000
-"""Of the prompt, and of a batch of events as the producer applies them."""
+"""Blocks of the prompt, and of a batch of events as the producer applies them."""
 BLOCK_TOKENS = 16
 EVENT_BLOCKS = (1, 32)
-"""Blocks of an event: of an answer, and of a prompt."""
+"""Blocks per event: of an answer, and of a prompt."""
 WEIGHTS = {"gpu": 1.0, "cpu": 0.8}
 
 
@@ -51,7 +51,7 @@ def stored(hashes: range, tokens: list[int], parent: int | None = None, medium: 
 
 
 def prompt(generator: np.random.Generator, number: int, blocks: int) -> Iterator[BlockStored]:
-    """Yield events that store a prompt, so many blocks each."""
+    """Yield events that store a prompt, each with this number of blocks."""
     parent = None
     for start in range((number + blocks) * 10_000, (number + blocks) * 10_000 + BLOCKS - blocks + 1, blocks):
         yield stored(
@@ -63,7 +63,7 @@ def prompt(generator: np.random.Generator, number: int, blocks: int) -> Iterator
 
 
 def applied(index: BlockIndex, lanes: Sequence[Lane], batches: Sequence[Sequence[Event]]) -> Iterator[None]:
-    """Apply one batch at each step, of another engine each."""
+    """Apply one batch per step, each of another engine."""
     for number, batch in enumerate(batches):
         index.apply([Message(lanes[number % len(lanes)], "m", (each,)) for each in batch], 3)
         yield

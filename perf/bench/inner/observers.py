@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time that observers take of one request: the metrics, and the log line (`-v 2`).
+"""CPU time of observers per request: the metrics, and the log line (`-v 2`).
 
-The calls of a real request, from its routing to the end of its response, are recorded once and made again and again.
+The calls of a real request, from its routing to the end of its response, are recorded once and replayed.
 """
 
 import os
@@ -35,7 +35,7 @@ Call = tuple[str, tuple[Any, ...]]
 
 
 class Recorder(DirectorObserver):
-    """The calls of an observer, in order."""
+    """Recorded calls of an observer, in order."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -47,7 +47,7 @@ class Recorder(DirectorObserver):
 
 
 def recorded() -> list[Call]:
-    """Return the calls of one request, the second of its kind."""
+    """Return the calls of the second of two equal requests."""
     clock = SystemClock()
     store = Datastore(clock)
     pool = [Endpoint(f"e{i}", f"10.0.0.{i + 1}", 8000) for i in range(8)]
@@ -70,7 +70,7 @@ def recorded() -> list[Call]:
 
 
 def cost(observer: DirectorObserver, calls: list[Call], settle: Callable[[], object], rounds: int) -> float:
-    """Return the cost of those of these calls that are for it, once all, in microseconds."""
+    """Return the cost in microseconds of all calls that the observer implements."""
     bound = [(getattr(observer, name), arguments) for name, arguments in calls if hasattr(observer, name)]
     started = time.process_time()
     for _ in range(rounds):
@@ -81,7 +81,7 @@ def cost(observer: DirectorObserver, calls: list[Call], settle: Callable[[], obj
 
 
 def main() -> None:
-    """Print the figures; log lines go to /dev/null, and their writing counts."""
+    """Print the figures; log lines are written to /dev/null, which counts."""
     rounds = 100 if quick() else 2000
     calls = recorded()
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):

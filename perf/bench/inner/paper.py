@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of a decision of the profile `adaptive`, by endpoints, and of batches of shared state, by requests."""
+"""CPU time of a decision with the profile `adaptive` by number of endpoints, and of batches of shared state."""
 
 import statistics
 import time
@@ -40,7 +40,7 @@ class Peer:
         self.exchange = Exchange(name, lambda: parts, self.store.snapshot, clock, salt=7)
 
     def route(self) -> Routing:
-        """Route a prompt that differs from all others in its first block."""
+        """Route a prompt whose first block is unique."""
         text = f"{next(_numbers):07d} ".encode() * (PROMPT_BYTES // 8)
         body = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % text
         found = self._director.route(HEADERS, body, None)
@@ -49,14 +49,14 @@ class Peer:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return the CPU time of this thread in a call."""
+    """Return the CPU time of this thread during a call."""
     started = time.thread_time()
     call()
     return time.thread_time() - started
 
 
 def decision(endpoints: int, rounds: int) -> float:
-    """Return the CPU time of a request, from its body to its end, without the wire: the least of several means."""
+    """Return the CPU time of a request from its body to its end, without a socket: the minimum of several means."""
     peer = Peer("alone", endpoints)
 
     def run() -> None:
@@ -68,9 +68,9 @@ def decision(endpoints: int, rounds: int) -> float:
 
 
 def batches(sender: Peer, receiver: Peer, requests: int, rounds: int) -> tuple[float, float, float]:
-    """Return the CPU times of a batch to write and to apply, the least of all rounds, and its median of bytes.
+    """Return the minimum CPU times to write and to apply a batch, and its median size in bytes.
 
-    Each batch has so many requests that began, and as many others that ended.
+    Each batch contains this number of started requests, and as many completed ones.
     """
     written, applied, sizes, running = [], [], [], [sender.route() for _ in range(requests)]
     sender.exchange.collect()
@@ -84,7 +84,7 @@ def batches(sender: Peer, receiver: Peer, requests: int, rounds: int) -> tuple[f
         written.append(time.thread_time() - started)
         assert batch is not None
         sizes.append(len(batch))
-        applied.append(seconds(lambda: receiver.exchange.apply(batch, 0.0)))  # noqa: B023  called at once
+        applied.append(seconds(lambda: receiver.exchange.apply(batch, 0.0)))  # noqa: B023  called immediately
     for one in running:
         one.complete(Cause.NATURAL)
     return min(written), min(applied), statistics.median(sizes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a block in the prefix index, when prompts of 4 KB have left a million of them for eight servers."""
+"""Memory per block of the prefix index, with a million blocks from prompts of 4 KB on eight servers."""
 
 import gc
 from collections import Counter

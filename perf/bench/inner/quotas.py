@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of quotas for one request over 1,000 endpoints, from its checks to its end."""
+"""CPU time of quotas per request with 1,000 endpoints, from its checks to its end."""
 
 from functools import partial
 

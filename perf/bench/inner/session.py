@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of the session: from serialised requests of a gateway to serialised replies; no socket, no decision.
+"""CPU time of the session: from serialised requests of a gateway to serialised replies, without socket and scheduling.
 
-The messages are those of Envoy 1.40. The decision is made once, and taken again for every request.
+The messages are those of Envoy 1.40. The decision is made once, and reused for every request.
 """
 
 import time
@@ -72,7 +72,7 @@ Exchange = Sequence[bytes]
 
 
 class Decided(Director):
-    """A director that has decided already: every request goes where the first one went."""
+    """A director with a fixed decision: every request goes to the endpoint of the first one."""
 
     def __init__(self) -> None:
         clock = SystemClock()
@@ -102,7 +102,7 @@ class Decided(Director):
         self._again = again
 
     def route(self, headers: Headers, *_: object, **__: object) -> Routing:
-        """Only credit the endpoint."""
+        """Credit the endpoint."""
         return self._again(headers)
 
 
@@ -112,14 +112,14 @@ def headers(fields: dict[str, str], *, end: bool = False) -> HttpHeaders:
 
 
 def chosen() -> Metadata:
-    """What Envoy sends beside a response."""
+    """Attributes that Envoy sends with a response."""
     metadata = Metadata()
     metadata.filter_metadata["envoy.lb"].update({"x-gateway-destination-endpoint": "10.0.0.1:8000"})
     return metadata
 
 
 def requested(*bodies: bytes, mode: int = FULL_DUPLEX_STREAMED, response: int = FULL_DUPLEX_STREAMED) -> Exchange:
-    """The request half, whose body has these pieces."""
+    """Return the request half, with these pieces of the body."""
     modes = ProtocolConfiguration(request_body_mode=mode, response_body_mode=response)  # type: ignore[arg-type]
     fields = SENT | {"content-length": str(sum(map(len, bodies)))}
     messages = [ProcessingRequest(request_headers=headers(fields), protocol_config=modes)]
@@ -133,7 +133,7 @@ def requested(*bodies: bytes, mode: int = FULL_DUPLEX_STREAMED, response: int = 
 
 
 def answered(*bodies: bytes, kind: str = "application/json", trailers: bool = False) -> Exchange:
-    """The response half, whose body has these pieces, without a length."""
+    """Return the response half, with these pieces of the body and without a length."""
     fields = RECEIVED | {"content-type": kind}
     messages = [ProcessingRequest(response_headers=headers(fields))]
     messages += [
@@ -153,7 +153,7 @@ def prompt(size: int) -> bytes:
 
 
 def player() -> Callable[[Exchange], None]:
-    """Return what plays an exchange."""
+    """Return a function that plays an exchange."""
     director, settings, traits = Decided(), ExchangeSettings(), GatewayTraits()
     budgets = Budgets(BudgetSettings())
 
@@ -169,7 +169,7 @@ def player() -> Callable[[Exchange], None]:
 
 
 def cases() -> dict[str, tuple[Exchange, Exchange, int]]:
-    """Return by row: an exchange, another whose cost is subtracted, and by how much the difference is divided."""
+    """Return by row: an exchange, another whose cost is subtracted, and the divisor of the difference."""
     small, events = prompt(400), [EVENT] * 200
     sse = "text/event-stream"
     streamed = requested(small, mode=BUFFERED, response=STREAMED)
@@ -193,7 +193,7 @@ def cost(play: Callable[[Exchange], None], exchange: Exchange, plays: int) -> fl
 
 
 def main() -> None:
-    """Print the figures: of each case, the least of several rounds."""
+    """Print the figures: the minimum of several rounds for each case."""
     no_log_lines()
     rounds = 3 if quick() else 15
     play = player()

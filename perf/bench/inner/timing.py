@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the programs of this directory: CPU time of a call, and figures on standard output."""
+"""Helpers of these programs: CPU time of a call, and figures on standard output."""
 
 import argparse
 import asyncio
@@ -14,19 +14,19 @@ SAMPLES = 7
 
 
 def quick() -> bool:
-    """Return whether few repetitions are wanted, by the command line."""
-    parser = argparse.ArgumentParser(description="Measures parts of this program, and prints the figures as JSON.")
+    """Parse the command line; return whether it requests few repetitions."""
+    parser = argparse.ArgumentParser(description="Measure parts of this program, and print the figures as JSON.")
     parser.add_argument("--quick", action="store_true", help="with few repetitions")
     return parser.parse_args().quick is True
 
 
 def no_log_lines() -> None:
-    """Log nothing from now on."""
+    """Disable logging."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def microseconds(call: Callable[[], object], rounds: int, samples: int = SAMPLES) -> float:
-    """Return the CPU time of a call: the least of several means."""
+    """Return the CPU time of a call: the minimum of several means."""
     call()
     return min(_mean(call, rounds) for _ in range(samples)) * 1e6
 
@@ -39,9 +39,9 @@ def _mean(call: Callable[[], object], rounds: int) -> float:
 
 
 async def turns(work: Awaitable[object]) -> tuple[float, float]:
-    """Return the CPU time of work in milliseconds, that of looking included, and of the longest turn meanwhile.
+    """Return the CPU time of work and of its longest loop iteration, in milliseconds, including the measurement.
 
-    A task that is always ready measures the turns: a turn is the time between two of its runs.
+    A task that is always ready measures the iterations: the time between two of its runs.
     """
     task = asyncio.ensure_future(work)
     started, last, longest = time.process_time(), time.thread_time(), 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The longest turn of the event loop with what clients and operators can do to it: sessions without a socket.
+"""The longest iteration of the event loop for actions of clients and operators: sessions without a socket.
 
 Rows are CPU time in milliseconds. `--quick` is a tenth of the size.
 """
@@ -41,14 +41,14 @@ BODY = b'{"model":"m","prompt":"hello"}'
 
 
 async def longest(work: Awaitable[object]) -> float:
-    """Return the CPU time of the longest turn."""
+    """Return the CPU time of the longest iteration."""
     gc.collect()
     _, turn = await turns(work)
     return turn
 
 
 def bodies(scale: float) -> Iterator[tuple[str, str, bytes]]:
-    """Yield row, path and body: each takes long to read, or to copy."""
+    """Yield row, path and body of requests that are slow to parse or to copy."""
     million = int(MILLION * scale)
     text = b"x" * (30 * million)
     yield "brackets", CHAT, b'{"model":"m","messages":' + b"[" * million + b"]" * million + b"}"
@@ -69,7 +69,7 @@ def bodies(scale: float) -> Iterator[tuple[str, str, bytes]]:
 
 
 async def exchanged(path: str, body: bytes, policies: PoolPolicies = NO_POLICIES, piece_bytes: int = 0) -> float:
-    """Return the longest turn of the request half of an exchange."""
+    """Return the longest iteration of the request half of an exchange."""
     director = new_director()
     director.use_policies(policies)
     size = piece_bytes or len(body)
@@ -82,7 +82,7 @@ def pipeline(text: str) -> Pipeline:
 
 
 class Line:
-    """Requests that wait in front of a full pool, as sessions have them."""
+    """Requests queued for a full pool, as sessions queue them."""
 
     def __init__(self, ttl: str = "1h") -> None:
         store = Datastore(SystemClock())
@@ -102,9 +102,9 @@ class Line:
                 await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Wait for all, without a turn that looks at all of them."""
+        """Wait for all requests, without an iteration that checks all of them."""
         for number, wait in enumerate(self.waits):
-            while not wait.done():  # noqa: ASYNC110  one turn at a time
+            while not wait.done():  # noqa: ASYNC110  one iteration at a time
                 await asyncio.sleep(0)
             if number % 1000 == 0:
                 await asyncio.sleep(0)
@@ -113,14 +113,14 @@ class Line:
 
 
 async def _settled(held: PendingRequest) -> None:
-    """Wait for a request and its outcome, as a session does."""
+    """Wait for the outcome of a request, as a session does."""
     await held.settle()
     with contextlib.suppress(RequestError):
         held.routing()
 
 
 async def came(count: int) -> float:
-    """Return the longest turn as so many come, with the collections of garbage that this means."""
+    """Return the longest iteration while requests arrive, including garbage collections."""
     line = Line()
     found = await longest(line.fill(count))
     line.director.refuse_waiting()
@@ -129,7 +129,7 @@ async def came(count: int) -> float:
 
 
 async def reloaded(count: int) -> float:
-    """Return the longest turn as the order of flows changes while so many wait."""
+    """Return the longest iteration while the order of flows changes with queued requests."""
     line = Line()
     await line.fill(count)
     other = pipeline(OTHER_ORDER)
@@ -146,7 +146,7 @@ async def reloaded(count: int) -> float:
 
 
 async def refused(count: int) -> float:
-    """Return the longest turn as all that wait are refused."""
+    """Return the longest iteration while all queued requests are refused."""
     line = Line()
     await line.fill(count)
 
@@ -158,14 +158,14 @@ async def refused(count: int) -> float:
 
 
 async def expired(count: int) -> float:
-    """Return the longest turn as all that wait have waited too long at the same moment."""
+    """Return the longest iteration while all queued requests expire at the same time."""
     line = Line("2s" if count <= 10_000 else "15s")
     await line.fill(count)
     return await longest(line.end())
 
 
 async def left(count: int) -> float:
-    """Return the longest turn as all clients leave, a thousand in a turn: more than are read in one."""
+    """Return the longest iteration while all clients disconnect, a thousand per iteration (more than one reads)."""
     line, pace = Line(), Pace()
     await line.fill(count)
 
@@ -180,7 +180,7 @@ async def left(count: int) -> float:
 
 
 async def resumed(count: int) -> float:
-    """Return the longest turn when 10,000 tenants with used-up quotas can resume at once."""
+    """Return the longest iteration when 10,000 tenants with exhausted quotas can resume at the same time."""
     line = Line()
     await line.fill(count)
     assert line.director.flow is not None
@@ -201,7 +201,7 @@ async def resumed(count: int) -> float:
 
 
 async def unanswered(count: int) -> float:
-    """Return the longest turn as the endpoints of so many requests have not answered for too long."""
+    """Return the longest iteration while requests time out because their endpoints do not answer."""
     store = Datastore(SystemClock())
     store.replace([Endpoint(f"e{number}", f"10.0.0.{number}", 8000) for number in range(1, 9)])
     plain = pipeline("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n")
@@ -219,14 +219,18 @@ async def unanswered(count: int) -> float:
 
 
 def ask(config: RunningConfig) -> None:
-    """Route a request, or have it refused."""
+    """Route a request, which may be refused."""
     with contextlib.suppress(RequestError):
         route(config)
 
 
 def in_a_file(path: Path, members: Iterable[Endpoint], sample: str) -> Assembly:
     """Return the assembly of a sample whose endpoints are in a file."""
-    kept = ("llm-d.ai/role", "nvidia.com/gpu.product", "nvidia.com/gpu.memory")  # a file has 1 MiB at most
+    kept = (
+        "llm-d.ai/role",
+        "nvidia.com/gpu.product",
+        "nvidia.com/gpu.memory",
+    )  # the size of a file is limited to 1 MiB
     entries = [
         {
             "name": each.name,
@@ -245,7 +249,7 @@ def in_a_file(path: Path, members: Iterable[Endpoint], sample: str) -> Assembly:
 
 
 async def switched(count: int, sample: str, other: str) -> float:
-    """Return the longest turn of a switch to other plugins and to another file of endpoints, with requests."""
+    """Return the longest iteration of a reload to other plugins and another endpoint list, under load."""
     with tempfile.TemporaryDirectory() as directory:
         clock, members = SystemClock(), [endpoint(number) for number in range(2 * count)]
         before = in_a_file(Path(directory) / "before", members[:count], sample)
@@ -271,7 +275,7 @@ async def switched(count: int, sample: str, other: str) -> float:
 
 
 async def changed(count: int, sample: str, change: Callable[[int], Endpoint | None]) -> float:
-    """Return the longest turn as each endpoint of a list becomes another, with requests meanwhile."""
+    """Return the longest iteration while all endpoints of a list are replaced, under load."""
     config, discovery = await running(sample)
     pool = discovery.pool
     pool.update([endpoint(number) for number in range(count)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of a routed request, from headers and body to its end, by profile; no wire."""
+"""CPU time of a request by profile, from headers and body to its end, without a socket."""
 
 import time
 
@@ -20,7 +20,7 @@ _ROUNDS = 9
 
 
 def route_microseconds(sample: str, fleet: Fleet) -> float:
-    """Return the least of several means, over requests that share nothing, with made-up load."""
+    """Return the minimum of several means, for requests without shared prefixes and with random load."""
     clock = ManualClock(1000.0)
     replica = Replica(load_text(sample_texts()[sample], sample), fleet.simulated, clock, b"cpu", ReplayOptions())
     for number, endpoint in enumerate(fleet.endpoints):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes of engines: the simulated vLLM with other profiles, and one whose requests do not slow each other."""
+"""Kinds of engines: the simulated vLLM with different profiles, and one whose requests do not slow each other down."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +22,9 @@ class _Job(msgspec.Struct):
 
 
 class Independent(Engine):
-    """Requests that do not slow each other: each has one of a few places to itself.
+    """An engine whose requests do not slow each other down: each occupies one of a few slots.
 
-    Simulators that sleep for a configured time behave so; their load shows only in the queue.
+    Simulators that sleep for a configured time behave like this; their load is visible only in the queue.
     """
 
     def __init__(self, profile: SimProfile) -> None:
@@ -97,14 +97,14 @@ class Independent(Engine):
 
 
 class Make(NamedTuple):
-    """A make of engine, and how the presets are changed for it."""
+    """A kind of engine, and its changes of the presets."""
 
     engine: Callable[[SimProfile], Engine]
     adapt: Callable[[SimProfile], SimProfile] = lambda profile: profile
 
 
 def _whole_prompts(profile: SimProfile) -> SimProfile:
-    """Compute all prompts that wait in one step, instead of chunks."""
+    """Compute all waiting prompts in one step, instead of in chunks."""
     return msgspec.structs.replace(profile, max_num_batched_tokens=_BIGGEST_STEP)
 
 
@@ -143,4 +143,4 @@ MAKES: Mapping[str, Make] = MappingProxyType(
         "independent": Make(Independent, _few_places),
     }
 )
-"""By name: that of the presets, others that are calibrated or built differently, and one that only waits."""
+"""Kinds of engines by name: that of the presets, others with another calibration or design, and one that only waits."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Six equal servers, ten workloads and the profiles that make sense there."""
+"""Six equal servers, ten workloads and the profiles that suit them."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -27,10 +27,10 @@ _LONGEST = 65_536
 _MODEL = "m"
 _ADAPTERS = tuple(f"adapter-{number}" for number in range(24))
 _BATCH = 64
-"""Most requests that share a step where capacity is reckoned."""
+"""Maximum requests that share a step in the computation of capacity."""
 _SAMPLE_SECONDS, _SAMPLE_RATE = 120.0, 20.0
 _WARM_UP_SHARE = 0.2
-"""Of the requests, the first ones, which are not counted: caches are empty and little is learned."""
+"""Share of the requests that are not counted, at the start: caches are empty and little is learned."""
 _DEFAULT_OPTIONS = ReplayOptions()
 _CHAT = Workload(
     first=Spread(300, 0.8),
@@ -91,13 +91,13 @@ _PUBLISHED: Mapping[str, Mapping[str, int]] = MappingProxyType(
         "llm-d-token-load": {"prefix-cache-affinity-filter": 0, "token-load-scorer": 1},
     }
 )  # fmt: skip
-"""Published profiles of llm-d besides its default one: plugins with the weights of scorers. The second is that for
+"""Published profiles of llm-d in addition to the default: plugins with the weights of scorers. The second one is for
 precise prefixes, here with approximate ones."""
 READY_MADE = (
     *("adaptive", "llm-d-default", "heterogeneous-latency", "least-loaded"),
     *("lora-dense", "prefix-heavy", "round-robin", "session-sticky"),
 )
-"""Ready-made profiles whose servers need no labels or objects."""
+"""Ready-made profiles that do not require labels or objects."""
 PROFILES = (*READY_MADE, *_PUBLISHED)
 
 
@@ -149,7 +149,7 @@ def run(
 
 
 class _OfAdapters:
-    """The requests of a trace, of an adapter each: number n is asked for n times less often."""
+    """The requests of a trace, each for an adapter; the nth adapter is n times less frequent."""
 
     def __init__(self, trace: Trace, seed: int) -> None:
         self._trace, self._seed = trace, seed
@@ -171,7 +171,7 @@ def _profiles(workload: str, make: str) -> list[SimProfile]:
 
 
 def _requests_per_second(workload: str) -> float:
-    """Return what the fleet serves if every known block is cached and every server is always busy."""
+    """Return the rate that the fleet serves if all known blocks are cached and all servers are always busy."""
     trace = MadeTrace(WORKLOADS[workload], rate=_SAMPLE_RATE, seconds=_SAMPLE_SECONDS, seed=1)
     known: set[int] = set()
     uncached = output = kv_tokens = count = 0

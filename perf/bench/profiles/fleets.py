@@ -25,7 +25,7 @@ _HARDWARE: Mapping[str, tuple[AcceleratorDeclaration, float]] = {
     "a100-3g.20gb": (_HALF_A100, 1.00),  # half of the memory
     "t4": (_T4, 0.53),
 }
-"""By preset: labels in an endpoint list, and dollars an hour."""
+"""Labels in an endpoint list, and dollars per hour, by preset."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Server:
 
     profile: SimProfile
     declared: AcceleratorDeclaration | None
-    """None where nothing is known of its hardware."""
+    """None if the hardware is unknown."""
     dollars_per_hour: float
     labels: Mapping[str, str] = field(default_factory=dict)
     node: str = ""
     gpu: str = ""
-    """Device that it has a slice of; empty for devices of its own."""
+    """Device of its slice; empty for whole devices."""
     cluster: str = ""
-    """Empty for the local one."""
+    """Name of its cluster; empty for the local one."""
     network_seconds: float = 0.0
-    """To it or back, beyond the network of the local cluster."""
+    """One-way network delay, in addition to the network of the local cluster."""
 
     @property
     def name(self) -> str:
@@ -58,15 +58,15 @@ class Fleet:
     servers: tuple[Server, ...]
     make: str = "vllm"
     objects: str = ""
-    """Objects of the cluster that describe it, in YAML."""
+    """Cluster objects that describe the fleet, as YAML."""
     pickers: int = 1
-    """Pickers that route to it side by side; each sees only its own requests."""
+    """Number of pickers; each sees only its own requests."""
     page_seconds: float = 0.0
-    """Time for which metrics pages stay as they are, as behind a cache; 0 for pages of the moment."""
+    """Time for which metrics pages are cached; 0 for no cache."""
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """The servers as an endpoint list has them."""
+        """Entries of the servers in an endpoint list."""
         return [
             Endpoint(
                 server.name,
@@ -82,7 +82,7 @@ class Fleet:
 
     @property
     def simulated(self) -> replayed.Fleet:
-        """The same servers for a replay."""
+        """Fleet of a replay."""
         make = MAKES[self.make].engine
         servers = (
             replayed.Server(
@@ -94,24 +94,24 @@ class Fleet:
 
     @property
     def independent(self) -> bool:
-        """Whether requests do not slow each other."""
+        """Whether requests do not slow each other down."""
         return MAKES[self.make].engine is Independent
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it has features of virtual time: roles, clusters, objects, pickers, old pages."""
+        """Whether it requires virtual time, for roles, clusters, objects, pickers or cached pages."""
         parts = any(ROLE_LABEL in server.labels or server.cluster for server in self.servers)
         return parts or bool(self.objects) or self.pickers > 1 or self.page_seconds > 0
 
     def made(self, make: str) -> "Fleet":
-        """Return the same hardware with engines of that make."""
+        """Return the fleet with engines of this kind."""
         adapt = MAKES[make].adapt
         return replace(
             self, make=make, servers=tuple(replace(server, profile=adapt(server.profile)) for server in self.servers)
         )
 
     def slowed(self, factor: float) -> "Fleet":
-        """Return the same servers with times that many times as long."""
+        """Return the fleet with all durations multiplied."""
         slow = [
             replace(
                 one,
@@ -123,7 +123,7 @@ class Fleet:
         return replace(self, servers=tuple(slow))
 
     def with_roles(self, name: str, **counts: int) -> "Fleet":
-        """Return the same servers: of each preset so many, the first ones, prefill, and the others decode."""
+        """Return the fleet with roles: of each preset, the first servers prefill and the others decode."""
         servers = []
         for server in self.servers:
             preset, _, number = server.name.rpartition("-")
@@ -132,12 +132,12 @@ class Fleet:
         return replace(self, name=name, servers=tuple(servers))
 
     def undeclared(self) -> "Fleet":
-        """Return the same servers, of whose hardware nothing is known."""
+        """Return the fleet with unknown hardware."""
         return replace(self, servers=tuple(replace(server, declared=None) for server in self.servers))
 
 
 def fleet(name: str, **counts: int) -> Fleet:
-    """Return a fleet of so many servers of each preset; `_` in a preset's name stands for `-`."""
+    """Return a fleet with a number of servers of each preset; `_` in a preset's name means `-`."""
     servers = []
     for key, count in counts.items():
         preset = {"slice": "a100-3g.20gb"}.get(key, key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of the requests of a run: times, misses and dollars."""
+"""Outcome of the requests of a run: times, missed targets and dollars."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,17 +7,17 @@ from math import inf
 from typing import NamedTuple
 
 WARM_UP_SECONDS = 25.0
-"""Requests sent before are not counted: conversations are still short, and little is learned."""
+"""Warm-up, whose requests are not counted: conversations are still short, and little is learned."""
 TARGET_SECONDS = 1.0
-"""To the first token."""
+"""Target for the time to the first token."""
 TARGET_TPOT_SECONDS = 0.1
-"""Between two tokens."""
+"""Target for the time between two tokens."""
 TIMEOUT_SECONDS = 30.0
-"""Without a first token by then, clients leave."""
+"""Time after which clients without a first token disconnect."""
 
 
 class Target(NamedTuple):
-    """Longest times wanted."""
+    """Latency targets."""
 
     ttft: float = TARGET_SECONDS
     tpot: float = TARGET_TPOT_SECONDS
@@ -31,21 +31,21 @@ class Served:
     """One request."""
 
     at: float
-    """When it was sent, in seconds since the start."""
+    """Time at which it was sent, in seconds since the start."""
     server: str = ""
     ttft: float | None = None
-    """Seconds to the first token; None for none in time."""
+    """Seconds to the first token; None if it was too late."""
     tpot: float | None = None
     """Seconds between two tokens."""
     refused: bool = False
     group: str = ""
-    """Kind of request, where a workload has several."""
+    """Kind of request, if the workload has several."""
     prompt_tokens: int = 0
-    """Of an answered request."""
+    """Server of an answered request."""
     cached_tokens: int = 0
 
     def is_over(self, target: Target) -> bool:
-        """Return whether it took longer than wanted."""
+        """Return whether it missed a target."""
         late = self.ttft is None or self.ttft > target.ttft
         return late or (self.tpot is not None and self.tpot > target.tpot)
 
@@ -57,14 +57,14 @@ class Outcome:
     seconds: float
     served: tuple[Served, ...]
     dollars: float
-    """Time in which servers worked, times their price."""
+    """Busy time of the servers times their price."""
     busy: Mapping[str, float] = field(default_factory=dict)
     target: Target = DEFAULT_TARGET
     adapter_loads: int = 0
-    """Adapters that servers loaded, each time counted."""
+    """Number of times that servers loaded an adapter."""
 
     def of_group(self, group: str) -> "Outcome":
-        """Return what became of the requests of one kind."""
+        """Return the outcome of the requests of one kind."""
         return replace(self, served=tuple(one for one in self.served if one.group == group))
 
     @property
@@ -78,29 +78,29 @@ class Outcome:
         return [one for one in self.served if one.at >= WARM_UP_SECONDS * slowness]
 
     def ttft(self, share: float) -> float:
-        """Return a quantile of the time to the first token; infinite for no answer in time."""
+        """Return a quantile of the time to the first token; requests without an answer count as infinite."""
         times = sorted(inf if one.ttft is None else one.ttft for one in self.counted)
         return times[min(len(times) - 1, int(share * len(times)))]
 
     def tpot(self, share: float) -> float:
-        """Return a quantile of the mean time between two tokens of an answer; infinite for no answer in time."""
+        """Return a quantile of the mean time between tokens; requests without an answer count as infinite."""
         times = sorted(inf if one.tpot is None else one.tpot for one in self.counted)
         return times[min(len(times) - 1, int(share * len(times)))]
 
     @property
     def mean_ttft(self) -> float:
-        """Mean; no answer in time counts as 30 s."""
+        """Mean time to the first token; requests without an answer count as 30 s."""
         times = [30.0 if one.ttft is None else one.ttft for one in self.counted]
         return sum(times) / len(times)
 
     @property
     def cached_share(self) -> float:
-        """Share of the tokens of prompts that were in a cache."""
+        """Share of the prompt tokens that were cached."""
         return sum(one.cached_tokens for one in self.counted) / sum(one.prompt_tokens for one in self.counted)
 
     @property
     def over_target(self) -> float:
-        """Share of requests whose first token, or whose tokens after that, took longer than wanted."""
+        """Share of requests that missed a target for the first token or the time between tokens."""
         counted = self.counted
         return sum(one.is_over(self.target) for one in counted) / len(counted)
 
@@ -112,7 +112,7 @@ class Outcome:
 
     @property
     def servers(self) -> set[str]:
-        """Servers that answered."""
+        """Servers that answered requests."""
         return {one.server for one in self.counted}
 
     @property

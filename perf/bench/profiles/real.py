@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same traffic in real time: `epp serve` behind a real Envoy, in front of simulated servers on loopback."""
+"""Traffic in real time: `epp serve` behind a real Envoy, with simulated servers on loopback."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ _RIG = Path(__file__).parents[2] / "rig"
 
 
 async def run(sample: str, fleet: Fleet, trace: Trace) -> Outcome:
-    """Send the requests of a trace when they are due, and return what became of them; ends by itself."""
+    """Send the requests of a trace when they are due, and return their outcome."""
     async with contextlib.AsyncExitStack() as stack:
         servers = await stack.enter_async_context(await Program.run(_RIG / "sim_servers.py"))
         profiles = [msgspec.to_builtins(server.profile) for server in fleet.servers]
@@ -43,7 +43,7 @@ async def run(sample: str, fleet: Fleet, trace: Trace) -> Outcome:
 
 @contextlib.asynccontextmanager
 async def gateway(config: str, *further: str) -> AsyncIterator[str]:
-    """Run a picker with a configuration and further flags, and an Envoy, until the block ends; yield the URL."""
+    """Run a picker with a configuration and flags, and an Envoy, until the block ends; yield the URL."""
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-"))
         grpc_port, health_port, metrics_port = stack.enter_context(reserved_ports(3))
@@ -57,7 +57,7 @@ async def gateway(config: str, *further: str) -> AsyncIterator[str]:
         envoy = await Envoy.start(FULL_DUPLEX, grpc_port)
         stack.push_async_callback(envoy.stop)
         await envoy.ready()
-        await asyncio.sleep(0.5)  # several polls: the first requests are not to be routed on nothing
+        await asyncio.sleep(0.5)  # several polls, so that the load is known to the first requests
         yield f"http://127.0.0.1:{envoy.port}"
 
 

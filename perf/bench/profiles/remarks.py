@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What else a run shows: idle devices and nodes, requests sent away or refused, adapters loaded, tokens cached."""
+"""Remarks on a run: idle devices and nodes, requests in other clusters, loaded adapters, cached tokens."""
 
 from perf.bench.profiles.fleets import Fleet
 from perf.bench.profiles.outcome import Outcome
@@ -24,7 +24,7 @@ def share_away(fleet: Fleet, outcome: Outcome) -> float:
 
 
 def remarks(fleet: Fleet, outcome: Outcome) -> str:
-    """Return what can be said of that fleet, for people; empty for most."""
+    """Return human-readable remarks on the fleet; empty for most."""
     found = []
     if any(server.gpu for server in fleet.servers):
         found.append(f"idle: {len(idle_gpus(fleet, outcome))} GPUs, {len(idle_nodes(fleet, outcome))} nodes")

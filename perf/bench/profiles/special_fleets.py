@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fleets that some of the ready-made profiles are made for."""
+"""Fleets for specific ready-made profiles."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ def _context_ranges(name: str, short_model_len: int) -> Fleet:
 
 
 def _many_adapters() -> Fleet:
-    """Return six A100, each with room for four of the adapters at a time, which takes half a second to load."""
+    """Return six A100, each with room for four adapters, which take half a second to load."""
     found = fleet("many-adapters", a100=6)
     servers = [
         replace(
@@ -43,20 +43,20 @@ def _many_adapters() -> Fleet:
 
 
 def _small_caches(name: str, blocks: int, host_blocks: int = 0) -> Fleet:
-    """Return three A100 with so many blocks in their caches and in the memory of their hosts, and four pickers."""
+    """Return three A100 with this number of blocks in their caches and host memory, and four pickers."""
     found, sizes = fleet(name, a100=3), {"num_gpu_blocks": blocks, "num_host_blocks": host_blocks}
     servers = [replace(server, profile=msgspec.structs.replace(server.profile, **sizes)) for server in found.servers]
     return replace(found, servers=tuple(servers), pickers=4)
 
 
 def _two_clusters() -> Fleet:
-    """Return four A100 here and four in another cluster, 60 ms away."""
+    """Return four local A100 and four in another cluster, 60 ms away."""
     found = fleet("two-clusters", a100=8)
     away = [replace(server, cluster="west", network_seconds=0.06) for server in found.servers[4:]]
     return replace(found, servers=(*found.servers[:4], *away))
 
 
-# Slices of an H100 with 80 GB, reckoned as the presets of epp.lab.sim are, with weights of 8 bit.
+# Slices of an H100 with 80 GB, computed like the presets of epp.lab.sim, with 8-bit weights.
 _SLICES: Mapping[str, tuple[int, float, SimProfile]] = {
     "1g.20gb": (
         2,
@@ -91,14 +91,14 @@ _SLICES: Mapping[str, tuple[int, float, SimProfile]] = {
         ),
     ),
 }
-"""By profile: memory slots, share of the memory, and speed."""
+"""Memory slots, share of the memory, and speed by MIG profile."""
 _CUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "node-a": (("1g.20gb",) * 4, ("3g.40gb",) * 2),
     "node-b": (("1g.20gb",) * 4, ("3g.40gb",) * 2),
     "node-c": (("1g.20gb",) * 2, ("3g.40gb",)),
     "node-d": (("7g.80gb",), ("3g.40gb",)),
 }
-"""Slices on the two GPUs of each node; the last two nodes have room for more."""
+"""Slices on the two GPUs of each node; the last two nodes have free room."""
 
 
 def _slices() -> Fleet:
@@ -167,7 +167,7 @@ ALL_FLEETS = _by_name(
         _context_ranges("short-contexts", _SHORTEST),
         _many_adapters(),
         _slices(),
-        # shared prefixes, 10.7 requests a second: 10,300 blocks are asked for in 20 s
+        # shared prefixes, 10.7 requests per second: 10,300 blocks are used in 20 s
         _small_caches("full-caches", 3440),  # 100 % of the caches, at 70 % load
         _small_caches("crowded-caches", 2650),  # 130 %, at 83 % load
         _small_caches("full-caches-host", 3440, 2 * 3440),
@@ -175,4 +175,4 @@ ALL_FLEETS = _by_name(
         _two_clusters(),
     )
 )
-"""By name, those of any workload included."""
+"""All fleets by name, including those for any workload."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power of two choices, a picker that is compared in `make bench-herding` and offered nowhere."""
+"""Power of two choices: a picker only for the comparison of `make bench-herding`."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from epp.plugins.profile_handlers import RandomPickerParameters
 
 
 class TwoChoices(Picker[RandomPickerParameters]):
-    """Draws two of the `topN` highest totals, or of all without it, and picks the higher one."""
+    """Draws two of the `topN` highest totals (of all without `topN`), and picks the higher one."""
 
     plugin_type = "two-choices"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traffic of workloads in a replay: bodies as clients send them, in virtual time."""
+"""Workloads in virtual time, with bodies as clients send them."""
 
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from perf.bench.profiles.outcome import TIMEOUT_SECONDS, Outcome, Served
 from perf.bench.profiles.workloads import MODEL, Trace
 
 _HEADERS = {":method": "POST", "content-type": "application/json", "x-llm-d-inference-fairness-id": "team-a"}
-"""Of a tenant that may take all of it by the ready-made file with quotas."""
+"""Headers of a tenant that may use the whole pool, in the ready-made file with quotas."""
 
 
 class CallArrival(Arrival):
@@ -41,7 +41,7 @@ class CallArrival(Arrival):
         return self._trace.plan(self._number, profile.block_size).request
 
     def token_ids(self) -> NDArray[np.uint32]:
-        """Return the token ids of the prompt; those of the answer, which no prompt has, are made up."""
+        """Return the token ids of the prompt, and unique ones for the answer."""
         return np.array([*self._call.prompt_ids, *range(self.output_tokens)], dtype=np.uint32)
 
 
@@ -54,7 +54,7 @@ class _Calls:
 
 
 def simulate(config: LoadedConfig, fleet: Fleet, trace: Trace) -> Outcome:
-    """Return what became of the requests."""
+    """Return the outcome of the requests."""
     with tempfile.TemporaryDirectory(prefix="epp-bench-") as directory:
         path = Path(directory) / "objects.yaml"
         path.write_text(fleet.objects)
@@ -91,7 +91,7 @@ def _served(found: Replayed) -> Iterator[Served]:
             refused=status == Status.REFUSED,
             group=found.tenants[columns.tenant[number]],
         )
-        if ttft == ttft:  # noqa: PLR0124  it is known
+        if ttft == ttft:  # noqa: PLR0124  not NaN
             served.ttft = ttft
         if status == Status.SERVED:
             served.tpot = (total - ttft) / max(1, columns.output_tokens[number].item() - 1)

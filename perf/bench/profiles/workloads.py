@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic: requests, and when each is sent, whatever becomes of those before; equal seeds give equal traces."""
+"""Traffic: requests with the times at which they are sent (open loop); equal seeds give equal traces."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,15 +20,15 @@ from perf.bench.profiles.outcome import TARGET_SECONDS, TARGET_TPOT_SECONDS, Tar
 
 MODEL = "m"
 _BATCH = 64
-"""Most requests that share a step where capacity is reckoned: more only make each of them slower."""
+"""Maximum requests that share a step in the computation of capacity; more only slow each other down."""
 _LONGEST = 7000
-"""Tokens of a prompt."""
+"""Maximum tokens of a prompt."""
 _THINK_SECONDS = (2.0, 8.0)
 _TOOL_SECONDS = (3.0, 6.0)
-"""From one call of an agent to its next: the answer, and the tool that it asks for."""
+"""Seconds between two calls of an agent, for the answer and the tool that it calls."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ADAPTERS = tuple(f"adapter-{number}" for number in range(24))
-"""Of the model, the most popular first."""
+"""Adapters of the model, most popular first."""
 _SIZES = SimProfile(model=MODEL, lora_adapters=ADAPTERS, max_model_len=100_000)
 
 
@@ -36,19 +36,19 @@ class Call(NamedTuple):
     """One request."""
 
     at: float
-    """Seconds since the start."""
+    """Time at which it is sent, in seconds since the start."""
     body: bytes
     uncached_tokens: int
-    """Of a server that has everything that can be shared."""
+    """Tokens to compute by a server that has cached everything that can be shared."""
     prompt: bytes = b""
-    """Body of a chat with all that a server computes, where the body leaves out what servers remember."""
+    """Body of a chat with the whole conversation, if the body omits what servers remember."""
     session: str = ""
-    """Name of the session whose token the client sends back; empty for a client that keeps none."""
+    """Name of the session whose token the client sends; empty for a client without sessions."""
 
     group: str = ""
-    """Kind of request, where a workload has several."""
+    """Kind of request, if the workload has several."""
     prompt_ids: tuple[int, ...] = ()
-    """Token ids of the prompt, where the body has them."""
+    """Token ids of the prompt, if the body contains them."""
 
     @property
     def path(self) -> str:
@@ -66,19 +66,19 @@ class Trace:
     calls: tuple[Call, ...]
     seconds: float
     slowness: float = 1.0
-    """Factor on all times, those of the servers included: so slow that a small machine can keep up."""
+    """Factor on all times, including those of the servers, so that a small machine can keep up."""
 
     @property
     def target(self) -> Target:
         return Target(TARGET_SECONDS * self.slowness, TARGET_TPOT_SECONDS * self.slowness)
 
     def slowed(self, factor: float) -> "Trace":
-        """Return the same requests at a slower pace."""
+        """Return the trace with a slower pace."""
         calls = tuple(call._replace(at=call.at * factor) for call in self.calls)
         return Trace(self.name, calls, self.seconds * factor, self.slowness * factor)
 
     def plan(self, number: int, block_size: int = 16) -> Plan:
-        """Return the plan of a simulated server for a request; the same for each server with blocks of that size."""
+        """Return the plan of a simulated server for a request; equal for all servers with this block size."""
         call = self.calls[number]
         return _plan(call.prompt or call.body, block_size, CompletionRequest if call.prompt_ids else ChatRequest)
 
@@ -89,11 +89,11 @@ class _Turn(NamedTuple):
     output_tokens: int
     uncached_tokens: int
     news: int = 0
-    """Messages at the end that alone are sent, by a client that keeps a session; 0 for all."""
+    """Number of last messages to send, for a client with a session; 0 for all."""
     model: str = MODEL
     group: str = ""
     prompt_ids: tuple[int, ...] = ()
-    """Token ids that are sent in place of messages."""
+    """Token ids to send instead of messages."""
 
     @property
     def prompt_tokens(self) -> float:
@@ -101,11 +101,11 @@ class _Turn(NamedTuple):
 
 
 _Dialogue = Callable[[random.Random], Iterator[_Turn]]
-"""Turns of one client, with times since its first; requests that share nothing are dialogues of one turn."""
+"""Turns of one client, with times since its first; independent requests are dialogues of one turn."""
 
 
 def trace(name: str, fleet: Fleet, *, load: float, seconds: float, seed: int) -> Trace:
-    """Return traffic of that kind, at a share of the fleet's capacity."""
+    """Return traffic of this kind, at a share of the fleet's capacity."""
     dialogue = ALL_WORKLOADS[name]
     rate = load * requests_per_second(fleet, name)
     generator = random.Random(f"{name} {seed}")
@@ -135,10 +135,10 @@ def _call(due: float, turn: _Turn, session: str) -> Call:
 
 
 def requests_per_second(fleet: Fleet, name: str) -> float:
-    """Return the requests that the fleet serves in a second if every prefix is cached and every server is always busy.
+    """Return the requests per second that the fleet serves if all prefixes are cached and all servers always busy.
 
-    A server takes `uncached / prefill rate + output * step / batch` seconds for a request, with a batch of 64, or as
-    many as it has room for.
+    A server takes `uncached / prefill rate + output * step / batch` seconds for a request, with a batch of at most
+    64 that fits in its cache.
     """
     sizes = _sizes(name)
     total = 0.0
@@ -196,25 +196,25 @@ def _conversation(generator: random.Random) -> Iterator[_Turn]:
 
 
 def _single(generator: random.Random) -> Iterator[_Turn]:
-    """Yield one request that shares nothing with others."""
+    """Yield one request without a shared prefix."""
     tokens = min(4000, max(60, int(generator.lognormvariate(6.5, 0.7))))
     yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
 
 
 def _long_or_short(generator: random.Random) -> Iterator[_Turn]:
-    """Yield one request: of five, four are short and one is long."""
+    """Yield one request: four of five are short, the fifth is long."""
     tokens = generator.randint(2500, 6500) if generator.random() < 0.2 else generator.randint(40, 300)
     yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(30, 300, 100)), tokens)
 
 
 def _document(generator: random.Random) -> Iterator[_Turn]:
-    """Yield one request: a question about a long text of its own, with a long answer."""
+    """Yield one request: a question about a unique long text, with a long answer."""
     tokens = generator.randint(2000, 6000)
     yield _Turn(0.0, (("user", _text(generator, tokens)),), int(generator.triangular(100, 500, 300)), tokens)
 
 
 def _session(generator: random.Random) -> Iterator[_Turn]:
-    """Yield turns of an agent that calls tools: it sends instructions and new messages, servers keep the history."""
+    """Yield turns of an agent that calls tools: it sends instructions and new messages; servers store the history."""
     messages: tuple[tuple[str, str], ...] = (("system", _text(random.Random(generator.randrange(4)), 400)),)
     after, known = 0.0, 400
     for _ in range(generator.randint(6, 16)):
@@ -229,7 +229,7 @@ def _session(generator: random.Random) -> Iterator[_Turn]:
 
 
 def _question_or_document(generator: random.Random) -> Iterator[_Turn]:
-    """Yield one request: a short question, or, three in a hundred, a document of 12 to 40 thousand tokens."""
+    """Yield one request: a short question, or (3 %) a document of 12 to 40 thousand tokens."""
     long = generator.random() < 0.03
     tokens = generator.randint(12_000, 40_000) if long else int(generator.triangular(50, 2000, 300))
     output, group = int(generator.triangular(30, 300, 100)), "long" if long else "short"
@@ -237,7 +237,7 @@ def _question_or_document(generator: random.Random) -> Iterator[_Turn]:
 
 
 def _of_an_adapter(generator: random.Random) -> Iterator[_Turn]:
-    """Yield one request that shares nothing with others, of an adapter: number n is asked for n times less often."""
+    """Yield one request for an adapter, without a shared prefix; the nth adapter is n times less frequent."""
     (model,) = generator.choices(ADAPTERS, [1 / rank for rank in range(1, len(ADAPTERS) + 1)])
     tokens = min(2000, max(60, int(generator.lognormvariate(6.0, 0.6))))
     yield _Turn(
@@ -262,7 +262,7 @@ def _shared_prefix(generator: random.Random) -> Iterator[_Turn]:
 WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
     {"conversations": _conversation, "unshared": _single, "long-and-short": _long_or_short}
 )
-"""Those of any fleet."""
+"""Workloads for any fleet."""
 SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
     {
         "documents": _document,
@@ -272,12 +272,12 @@ SPECIAL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType(
         "shared-prefixes": _shared_prefix,
     }
 )
-"""Those that one of the ready-made profiles, or a fleet, is for."""
+"""Workloads for a specific ready-made profile or fleet."""
 ALL_WORKLOADS: Mapping[str, _Dialogue] = MappingProxyType({**WORKLOADS, **SPECIAL_WORKLOADS})
 
 
 def _text(generator: random.Random, tokens: int) -> str:
-    """Return words of four bytes; a simulated server counts each as a token."""
+    """Return words of four bytes, each a token of a simulated server."""
     return "".join("".join(generator.choices(_LETTERS, k=3)) + " " for _ in range(tokens))
 
 
@@ -314,7 +314,7 @@ def _completion_body(prompt_ids: Sequence[int], output_tokens: int) -> bytes:
 
 
 def _response_body(all_messages: Sequence[tuple[str, str]], news: Sequence[tuple[str, str]], tokens: int) -> bytes:
-    """Return the body for the Responses API: the instructions, the new items, and where the history is."""
+    """Return the body for the Responses API: instructions, new items, and the id of the history."""
     content = {
         "model": MODEL,
         "instructions": all_messages[0][1],

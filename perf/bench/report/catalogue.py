@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the table: what each measures, and its target."""
+"""The rows of the table and their targets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One row; the target is in the row's unit, the most that it may be."""
+    """One row; the target is a maximum, in the unit of the row."""
 
     id: str
     title: str
     unit: str
     reference: float | None = None
-    """Times of the Go picker on the machine where the targets were set."""
+    """Figure of the Go picker on the machine on which the targets were set."""
     share: float | None = None
-    """The target as a share of the Go picker's figure."""
+    """Target as a share of the Go picker's figure."""
     most: float | None = None
-    """The target by itself, where there is no such share."""
+    """Absolute target, if there is no share."""
 
     @property
     def target(self) -> float | None:
@@ -119,8 +119,8 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         Row("kube-memory", "5,000 pods, memory", "MiB"),
     ),
 }
-"""The rows of each group, in the order in which they are shown."""
+"""Rows of each group, in the order of the table."""
 
 NEEDS_API_SERVER = frozenset(row.id for row in GROUPS["kube"])
-"""Rows that are left out where no Kubernetes API server is built."""
+"""Rows that are left out if no Kubernetes API server is built."""
 BY_ID = {row.id: row for rows in GROUPS.values() for row in rows}

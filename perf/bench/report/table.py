@@ -7,7 +7,7 @@ from perf.bench.report.document import Document, Figures, RowFigures
 
 
 def table(document: Document) -> str:
-    """Return the machine, and a line for each row."""
+    """Return a line for the machine and for each row."""
     heads = ["row", "unit", *document.pickers, *_peers(document), "target", ""]
     lines = [heads, *(_cells(document, row) for row in document.rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
@@ -18,9 +18,9 @@ def _intro(document: Document) -> Iterator[str]:
     machine = document.machine
     yield f"{machine['processor']}, {machine['cpus']} CPUs, {machine['system']}, {document.date}"
     yield ", ".join(f"{name} {version}" for name, version in document.versions.items())
-    yield "CPU time of the picker's process, net of idle: median (least to greatest of n turns)"
+    yield "CPU time of the picker's process, net of idle: median (minimum to maximum of n rounds)"
     if document.quick:
-        yield "--quick: small pools and few repetitions; no figure to go by"
+        yield "--quick: small pools and few repetitions; figures are not reliable"
     yield ""
 
 
@@ -44,7 +44,7 @@ def _figures(found: Figures) -> str:
 
 
 def number(figure: float) -> str:
-    """Return a figure with three digits that count."""
+    """Return a figure with three significant digits."""
     for limit, digits in ((100, 0), (10, 1), (1, 2)):
         if abs(figure) >= limit:
             return f"{figure:,.{digits}f}"

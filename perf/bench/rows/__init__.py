@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measured rows: a module for each group."""
+"""Measured rows: one module per group."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time and memory of a picker without requests, which polls many servers; and CPU time of one poll."""
+"""CPU time and memory of a picker that polls many servers without requests, and CPU time of one poll."""
 
 import asyncio
 import time
@@ -20,13 +20,13 @@ _ROUNDS, _SECONDS = 3, 70.0
 @dataclass(frozen=True)
 class _Extent:
     settle: float
-    """Seconds until polls of servers at rest have become as rare as they get."""
+    """Seconds until polls of idle servers have reached their longest interval."""
     idle: float
     most_servers: int
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
-    """Start each picker with each pool, so many rounds."""
+    """Start each picker with each pool, in each round."""
     extent = _Extent(settle=plan.scaled(50, 5) / 10, idle=plan.scaled(40, 10) / 10, most_servers=plan.scaled(1000, 200))
     async with plan.loader() as load:
         for number in plan.rounds_of("idle", _ROUNDS, seconds=_SECONDS):
@@ -53,7 +53,7 @@ async def _one(load: Loader, kind: PickerKind, size: int, extent: _Extent, sampl
 
 
 async def poll_microseconds(found: Stand, seconds: float) -> float:
-    """Return all that the picker uses, for each poll of a server whose gauges move."""
+    """Return the CPU time of the picker per poll of a server whose gauges change."""
     polls, before, started = await found.polls(), found.picker.cpu_seconds, time.perf_counter()
     while await found.polls() - polls < POLLED or time.perf_counter() - started < seconds:  # noqa: ASYNC110
         await asyncio.sleep(0.1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of this program by themselves, each measured by a program of `perf/bench/inner/`, in a process of its own.
+"""Parts of this program, each measured by a program of `perf/bench/inner/` in a separate process.
 
-A peer that is another checkout of this program, such as `path/.venv/bin/epp serve`, is measured as well.
+A peer that is another checkout of this program, such as `path/.venv/bin/epp serve`, is also measured.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
 
 
 def _interpreters(plan: Plan) -> Iterable[tuple[list[str], str]]:
-    """Yield the names of pickers and the Python that they run under."""
+    """Yield the names of pickers and their Python interpreters."""
     found: dict[str, list[str]] = {}
     for kind in plan.programs:
         if kind.python is not None:
@@ -46,7 +46,7 @@ def _interpreters(plan: Plan) -> Iterable[tuple[list[str], str]]:
 
 
 async def figures_of(program: str, python: str, *, quick: bool) -> dict[str, float] | None:
-    """Return the output of a program; None if it fails, as it may with an older version."""
+    """Return the output of a program; None if it fails, for example with an older version."""
     process = await asyncio.create_subprocess_exec(
         *(python, str(_INNER / f"{program}.py"), *(["--quick"] if quick else [])),
         stdin=asyncio.subprocess.DEVNULL,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picker of pods in a real API server, where the programs of `make kube-assets` are built."""
+"""A picker with a real API server, if the programs of `make kube-assets` are built."""
 
 from perf.bench.report.samples import Samples
 from perf.bench.rows.inner import figures_of
@@ -8,7 +8,7 @@ from perf.rig.processes import BenchError
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
-    """Run once, for this checkout; without the programs there are no such rows."""
+    """Run once, for this checkout; without the programs, these rows are left out."""
     own = next((kind for kind in plan.kinds if kind.ours), None)
     if own is None or own.python is None:
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time that the picker adds to requests at fixed rates, against the same Envoy without a picker.
+"""Latency that the picker adds to requests at fixed rates, compared with the same Envoy without a picker.
 
-A request that fails counts as one that took as long as the run. Times depend on all that runs on the machine: clients,
-servers, Envoy and picker share its CPUs.
+A failed request counts as one that took as long as the run. Times depend on everything that runs on the machine:
+clients, servers, Envoy and picker share its CPUs.
 """
 
 from contextlib import AsyncExitStack
@@ -14,21 +14,21 @@ from perf.rig.stand import alone as envoy_alone
 
 SMALL, LARGE = 8, 1000
 RATES = {SMALL: (100, 320, 1000), LARGE: (1000,)}
-"""Requests a second, by the size of the pool."""
+"""Requests per second, by size of the pool."""
 _CONNECTIONS = 64
 _WARM = Load(64)
 _ROUNDS, _SECONDS = 3, 45.0
 
 
 async def measure(plan: Plan, samples: Samples) -> None:
-    """Run all rates, alternating between the pickers and Envoy alone."""
+    """Run all rates, alternating between the pickers and Envoy without a picker."""
     seconds = plan.scaled(30, 4) / 10
     sent = 0
     async with plan.loader() as load, envoy_alone(load) as alone:
         await alone.run(_WARM, sent)
         for size, rates in RATES.items():
             async with AsyncExitStack() as stack:
-                kinds = plan.kinds if size == SMALL else plan.kinds[:1]  # the polls of one are load enough
+                kinds = plan.kinds if size == SMALL else plan.kinds[:1]  # polls by one picker at a time are enough load
                 stands = [
                     await stack.enter_async_context(stand(load, kind, servers=min(size, plan.scaled(size, 100))))
                     for kind in kinds

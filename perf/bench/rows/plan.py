@@ -22,19 +22,19 @@ class Plan:
     kinds: Sequence[PickerKind]
     quick: bool = False
     rounds: int | None = None
-    """Turns of each picker; None for what each group of rows needs."""
+    """Rounds of each picker; None for the default of each group of rows."""
     wrk: str | None = None
-    """Path of `wrk`, to take the place of our own load where it can."""
+    """Path of `wrk`, which replaces the built-in load if possible."""
 
     @contextlib.asynccontextmanager
     async def loader(self) -> AsyncIterator[Loader]:
-        """Run what sends requests until the block ends."""
+        """Run the load generator until the block ends."""
         async with loader() as ours:
             yield ours if self.wrk is None else WrkLoader(ours, self.wrk)
 
     @property
     def programs(self) -> Sequence[PickerKind]:
-        """The pickers without all carriers of this program but the first, for what does not depend on them."""
+        """The pickers with only the first transport of this program, for rows that do not depend on it."""
         return [kind for number, kind in enumerate(self.kinds) if number == 0 or not kind.ours]
 
     def scaled(self, full: int, quick: int) -> int:
@@ -42,7 +42,7 @@ class Plan:
         return quick if self.quick else full
 
     def rounds_of(self, title: str, full: int, *, seconds: float) -> Iterator[int]:
-        """Yield the numbers of the rounds of a group; none begins after so many seconds, on a machine that is slow."""
+        """Yield the numbers of the rounds of a group; none begins after a time limit, for slow machines."""
         started = time.monotonic()
         for number in range(self.rounds or self.scaled(full, 1)):
             if number and self.rounds is None and time.monotonic() - started > seconds:
@@ -52,10 +52,10 @@ class Plan:
             yield number
 
     def turns(self, each: Sequence[T], number: int) -> Sequence[T]:
-        """Return them in the order of a round: each begins once."""
+        """Return the items, rotated by the number of the round."""
         start = number % len(each)
         return [*each[start:], *each[:start]]
 
     def tell(self, text: str) -> None:
-        """Show how far the run is."""
+        """Show the progress of the run."""
         print(f"... {text}", file=sys.stderr, flush=True)

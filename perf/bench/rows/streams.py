@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of an open stream whose request, of 3 KiB, has been routed."""
+"""Memory per open stream after its request of 3 KiB has been routed."""
 
 from pathlib import Path
 
@@ -27,5 +27,5 @@ async def measure(plan: Plan, samples: Samples) -> None:
 
 
 async def _open_streams(port: int, streams: int) -> Program:
-    """Be a gateway with very many streams, by a program that end-to-end tests use."""
+    """Simulate a gateway with very many streams, with a program of the end-to-end tests."""
     return await Program.run(_PROGRAM, str(port), str(streams), str(CONNECTIONS))

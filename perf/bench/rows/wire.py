@@ -14,13 +14,13 @@ SERVERS = 8
 _FEW, _LOGGED = "few", "logged"
 _MODES = {"": FULL_DUPLEX, _FEW: FEW_MESSAGES}
 _REQUESTS = ("request-16", "few-16")
-"""Rows of the same requests without a stream; their figures are deducted from those of streams."""
+"""Rows of the same requests without a stream, whose figures are deducted from those of streams."""
 _WARM = Load(64)
 _ROUNDS, _SECONDS = 8, 160.0
 
 
 def _cases(plan: Plan) -> dict[str, Load]:
-    """Return the load of each row; the cost of a piece is what its run takes beyond that of its requests."""
+    """Return the load of each row; the cost of a piece is that of its run minus that of the requests."""
     many = Load(plan.scaled(800, 100))
     stream = Load(plan.scaled(32, 16), pieces=plan.scaled(300, 50))
     return {
@@ -63,7 +63,7 @@ async def measure(plan: Plan, samples: Samples) -> None:
                         requests[found, mode] = each, messages
                     elif case.pieces:
                         request, without = requests[found, mode]
-                        # Envoy may have read two pieces as one; with few messages it shows none.
+                        # Envoy may read two pieces as one; with few messages, it reports none.
                         each = (each - request) / (messages - without if mode != _FEW else case.pieces)
                     samples.add(row, found.name, each)
                 sent += case.requests
