@@ -132,7 +132,7 @@ class Simulation:
                     self._loop.after(phase, self._fetch, place, watch)
         for number, replica in enumerate(() if self._options.share_seconds is None else self._replicas):
             self._loop.after(replica.exchange.batch_seconds * number / len(self._replicas), self._keep_sharing, replica)
-        self._next_arrival()
+        self._schedule_next_arrival()
         self._loop.after(LEAD_SECONDS, self._sample)
         if report is not None:
             self._loop.after(LEAD_SECONDS + self._options.report_seconds, self._report_progress, report)
@@ -201,8 +201,7 @@ class Simulation:
 
     # Requests
 
-    def _next_arrival(self) -> None:
-        """Schedule the next request."""
+    def _schedule_next_arrival(self) -> None:
         arrival = next(self._arrivals, None)
         until = self._options.duration
         if arrival is None or (until is not None and arrival.at > until):
@@ -233,7 +232,7 @@ class Simulation:
                 self._routed(one, outcome)
             if self._clock.time - replica.shared_at >= replica.exchange.batch_seconds:
                 self._share(replica)
-        self._next_arrival()
+        self._schedule_next_arrival()
 
     async def _wait(self, one: _Open, pending: PendingRequest) -> None:
         """Wait until the queued request is dispatched or refused."""
@@ -285,7 +284,7 @@ class Simulation:
         """Return the regret of a choice; see `Columns.regret`."""
         profile = chosen.server.profile
         work = {(profile.block_size, profile.lora_adapters): request}
-        best, its = math.inf, math.nan
+        best, own = math.inf, math.nan
         for place in self._places:
             profile = place.server.profile
             if place is not chosen and not place.server.may_answer(arrival.prompt_tokens + arrival.output_tokens):
@@ -296,8 +295,8 @@ class Simulation:
             self._advance(place)
             seconds = place.engine.forecast(work[key]) + 2 * place.server.network_seconds
             best = min(best, seconds)
-            its = seconds if place is chosen else its
-        return its - best
+            own = seconds if place is chosen else own
+        return own - best
 
     def _send(self, place: _Place, request: SimRequest, seconds: float) -> None:
         """Submit a request to an engine after `seconds` and the overhead of its server."""

@@ -136,12 +136,12 @@ def _blocks(number: int, request: TraceRequest, size: int, before: tuple[TraceRe
         return blocks
     blocks[:known] = _mixed(np.array([block & _BITS for block in request.blocks], dtype=np.uint64))
     if before is not None:
-        former, its = before
-        shared = len(former.blocks)
-        length = former.prompt_tokens + former.output_tokens
-        if shared <= known and request.blocks[:shared] == former.blocks and request.prompt_tokens >= length:
-            covered = min(len(its), known)
-            blocks[:covered] = its[:covered]
+        previous, previous_blocks = before
+        shared = len(previous.blocks)
+        length = previous.prompt_tokens + previous.output_tokens
+        if shared <= known and request.blocks[:shared] == previous.blocks and request.prompt_tokens >= length:
+            covered = min(len(previous_blocks), known)
+            blocks[:covered] = previous_blocks[:covered]
     return blocks
 
 

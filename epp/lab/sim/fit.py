@@ -123,13 +123,13 @@ def fit_error(profile: SimProfile, held_out: Sequence[Batch]) -> FitError | None
                 between.append(abs(guess / seconds - 1))
     if not first or not between:
         return None
-    (ttft_median, ttft_p90), (token_median, token_p90) = (np.quantile(each, (0.5, 0.9)) for each in (first, between))
+    (ttft, ttft_p90), (token, token_p90) = (np.quantile(each, (0.5, 0.9)).tolist() for each in (first, between))
     return FitError(
         requests=len(first),
-        ttft_median=float(ttft_median),
-        ttft_p90=float(ttft_p90),
-        time_per_token_median=float(token_median),
-        time_per_token_p90=float(token_p90),
+        ttft_median=ttft,
+        ttft_p90=ttft_p90,
+        time_per_token_median=token,
+        time_per_token_p90=token_p90,
     )
 
 

@@ -241,8 +241,8 @@ class HttpServer:
         try:
             async with self._session.post(f"{self._url}/v1/completions", json=body) as response:
                 if response.status != _OK:
-                    said = (await response.content.read(300)).decode(errors="replace")
-                    raise ServerError(f"{self._url} answers {response.status} to a request: {said}")
+                    reason = (await response.content.read(300)).decode(errors="replace")
+                    raise ServerError(f"{self._url} answers {response.status} to a request: {reason}")
                 async for line in response.content:
                     size += len(line)
                     if size > _MOST_STREAM_BYTES or len(times) > 2 * probe.output_tokens:

@@ -148,17 +148,17 @@ class ChatAnswer(Answer):
     prefix, whole_kind, chunk_kind = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def opening(self) -> bytes:
-        said: JSON = {"content": ""}
+        delta: JSON = {"content": ""}
         if self._tool:
             function = {"arguments": "", "name": self._tool}
-            said = {"tool_calls": [{"id": f"call_{self.id}", "type": "function", "index": 0, "function": function}]}
-        return self._chunk_event([_delta({"role": "assistant", **said}, None)])
+            delta = {"tool_calls": [{"id": f"call_{self.id}", "type": "function", "index": 0, "function": function}]}
+        return self._chunk_event([_delta_choice({"role": "assistant", **delta}, None)])
 
     def _chunk_choice(self, text: str, reason: str | None) -> JSON:
-        said: JSON = {"content": text}
+        delta: JSON = {"content": text}
         if self._tool:
-            said = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-        return _delta(said, self._reason(reason)) | ({"stop_reason": None} if reason else {})
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        return _delta_choice(delta, self._reason(reason)) | ({"stop_reason": None} if reason else {})
 
     def _whole_choice(self, text: str, reason: str | None) -> JSON:
         message: JSON = {"role": "assistant", "content": None if self._tool else text, "refusal": None}
@@ -172,7 +172,7 @@ class ChatAnswer(Answer):
         return "tool_calls" if self._tool and reason == "stop" else reason
 
 
-def _delta(delta: JSON, reason: str | None) -> JSON:
+def _delta_choice(delta: JSON, reason: str | None) -> JSON:
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
 
 

@@ -97,10 +97,7 @@ class SimProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         cache_tokens = self.block_size * self.num_gpu_blocks
-        for field in (
-            *("prefill_tokens_per_second", "seconds_per_output_token"),
-            *("host_gbps", "disk_gbps", "time_scale"),
-        ):
+        for field in ("prefill_tokens_per_second", "seconds_per_output_token", "host_gbps", "disk_gbps", "time_scale"):
             self._check(0 < getattr(self, field) < inf, f"{field} must be a positive number")
         for field in (
             *("max_num_seqs", "max_num_batched_tokens", "block_size"),

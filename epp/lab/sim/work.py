@@ -185,12 +185,12 @@ class KVCache:
         ):
             if block_hash not in tier:
                 tier[block_hash] = None
-                _note(block_hash, gained, lost)
+                _record(block_hash, gained, lost)
             tier.move_to_end(block_hash)
             if len(tier) <= size:
                 return
             block_hash, _ = tier.popitem(last=False)
-            _note(block_hash, lost, gained)
+            _record(block_hash, lost, gained)
 
     def _drop_content(self, block: int) -> None:
         block_hash = self._hash_of.pop(block)
@@ -202,7 +202,7 @@ class KVCache:
             self._offload(block_hash)
 
 
-def _note(block_hash: BlockHash, change: set[BlockHash], opposite: set[BlockHash]) -> None:
+def _record(block_hash: BlockHash, change: set[BlockHash], opposite: set[BlockHash]) -> None:
     """Record a change of a block, or cancel the opposite one."""
     if block_hash in opposite:
         opposite.remove(block_hash)

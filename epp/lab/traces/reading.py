@@ -125,20 +125,20 @@ def _conversation(element: object, session: str) -> _Conversation:
         raise BrokenLineError('"conversations" is missing or not a list')
     if len(messages) > _MOST_MESSAGES:
         raise BrokenLineError(f"more than {_MOST_MESSAGES} messages")
-    said = bytearray()
+    history = bytearray()
     turns: list[tuple[int, int]] = []
     for message in messages:
         speaker, text = (message.get("from"), message.get("value")) if isinstance(message, dict) else (None, None)
         if not isinstance(speaker, str) or not isinstance(text, str):
             raise BrokenLineError('a message without "from" and "value"')
         data = text.encode(errors="surrogatepass")
-        if speaker in _ANSWERS and said and data:
-            turns.append((len(said), -(-len(data) // BYTES_PER_TOKEN)))
-        said += data
+        if speaker in _ANSWERS and history and data:
+            turns.append((len(history), -(-len(data) // BYTES_PER_TOKEN)))
+        history += data
     if not turns:
         raise SkippedLineError("without an answer")
     longest = turns[-1][0] // (BLOCK_TOKENS * BYTES_PER_TOKEN)
-    hashes = block_hashes(bytes(said), seed=0, block_tokens=BLOCK_TOKENS, max_blocks=longest)
+    hashes = block_hashes(bytes(history), seed=0, block_tokens=BLOCK_TOKENS, max_blocks=longest)
     return _Conversation(session, turns[::-1], hashes)
 
 
