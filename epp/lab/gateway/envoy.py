@@ -96,20 +96,16 @@ class EnvoyProcess(contextlib.AbstractAsyncContextManager["EnvoyProcess"]):
         if it rejects its configuration or is not ready after `ready_seconds`.
         """
         binary = find_envoy()
-        directory = temporary_directory("epp-envoy-")
-        try:
+        async with contextlib.AsyncExitStack() as on_failure:
+            directory = temporary_directory("epp-envoy-")
+            on_failure.enter_context(directory)
             if settings.admin_address is None:
                 settings = msgspec.structs.replace(settings, admin_address=f"unix:{directory.name}/admin.sock")
             process = await _spawn(binary, settings, Path(directory.name))
-        except BaseException:
-            directory.cleanup()
-            raise
-        envoy = cls(process, directory, settings=settings, stop_seconds=stop_seconds)
-        try:
+            envoy = cls(process, directory, settings=settings, stop_seconds=stop_seconds)
+            on_failure.push_async_callback(envoy.stop)
             await envoy._wait_until_ready(ready_seconds, wait_for_picker=wait_for_picker)
-        except BaseException:
-            await envoy.stop()
-            raise
+            on_failure.pop_all()
         _log.info("Envoy ready", address=str(envoy.address), pid=envoy.pid)
         return envoy
 
