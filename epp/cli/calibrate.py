@@ -90,14 +90,14 @@ def _write(flags: Calibrate, found: Calibration, notes: list[str]) -> None:
 
 
 def _start(model: str, found: Calibration, notes: list[str]) -> SimProfile:
-    """Return the profile before the fit, with what the server says of itself; missing figures become notes."""
+    """Return the profile before the fit, with the figures that the server reports; missing ones become notes."""
     facts, default = found.facts, SimProfile()
     length = max(facts.max_model_len or default.max_model_len, 2)
     size = facts.block_size or default.block_size
     blocks = facts.num_gpu_blocks or max(default.num_gpu_blocks, -(-length // size))
     for name, value in facts._asdict().items():
         if value is None:
-            notes.append(f"{name} is the default: the server does not tell it")
+            notes.append(f"{name} is the default: the server does not report it")
     if size * blocks < length:
         notes.append(f"max_model_len is lowered from {length} to {size * blocks}, the size of the KV cache")
         length = size * blocks
@@ -105,13 +105,13 @@ def _start(model: str, found: Calibration, notes: list[str]) -> SimProfile:
 
 
 def _doubts(profile: SimProfile, found: Calibration) -> list[str]:
-    notes = ["max_num_batched_tokens is the default: no API tells it"]
+    notes = ["max_num_batched_tokens is the default: no API reports it"]
     if (differences := spread(found.prefills)) is not None:
         half, most = differences
         notes.append(f"equal requests differ from their median by {half:.1%} (median) and {most:.1%} (p90)")
     largest = max(map(len, found.decodes))
     if profile.max_num_seqs >= largest:
-        notes.append(f"max_num_seqs is the default: {largest} requests at the same time ran together")
+        notes.append(f"max_num_seqs is the default: {largest} concurrent requests ran together")
     if found.busy:
         notes.append(f"the server had other requests before {found.busy} of the batches: measure it without traffic")
     if found.hits and not any(again.cached_tokens for _, again in found.hits):

@@ -132,7 +132,7 @@ def _add_admission(tree: Tree, graph: Graph) -> None:
             branch.add(f"tenant {escape(tenant)}: {_quota(quota)}")
         if quotas.more:
             branch.add(f"and {quotas.more} more tenants")
-        branch.add("others: no limit" if quotas.default is None else f"each other: {_quota(quotas.default)}")
+        branch.add("others: no limit" if quotas.default is None else f"each other tenant: {_quota(quotas.default)}")
 
 
 def _quota(quota: Mapping[str, object]) -> str:

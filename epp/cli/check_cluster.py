@@ -47,7 +47,7 @@ def read_cluster(flags: Check, hubs: Mapping[HubAccess, Iterable[ObjectKind]]) -
                 api, source, namespace, pool_group=flags.pool_group, lease=lease, readers=readers, hubs=hubs
             )
         except ApiUnreachableError as error:
-            raise ConfigurationError(f"the API server does not answer any more: {error}; try again") from error
+            raise ConfigurationError(f"the API server stopped answering: {error}; try again") from error
         finally:
             await api.close()
 
@@ -97,12 +97,12 @@ def show(report: ClusterReport) -> None:
     for pool in report.pools or ((report.pool,) if report.pool else ()):
         for line in _pool_lines(pool):
             print_labelled(console, "  ", escape(line))
-    _show_roles("All that the picker needs in its namespace", report.roles)
-    _show_roles("Optional, to know the hardware of endpoints", report.hardware_roles)
-    _show_roles("Optional, to know clusters and scores from a hub", report.hub_roles)
+    _show_roles("All rights that the picker needs in its namespace", report.roles)
+    _show_roles("Optional, for the hardware of endpoints", report.hardware_roles)
+    _show_roles("Optional, for the clusters and scores of a hub", report.hub_roles)
     for hub in report.hubs:
         _show_roles(f"For the hub {hub.server}: apply it there", hub.roles)
-    _show_roles("Needed unless --metrics-endpoint-auth=false, to ask who may read metrics", report.metrics_roles)
+    _show_roles("Needed unless --metrics-endpoint-auth=false, to check who may read metrics", report.metrics_roles)
     of_hubs = any(hub.roles for hub in report.hubs)
     if report.roles or report.hardware_roles or report.hub_roles or report.metrics_roles or of_hubs:
         console.print()

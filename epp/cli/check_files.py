@@ -142,7 +142,7 @@ def _check_directory(path: Path, builder: Builder) -> Iterator[FileReport]:
             else:
                 yield FileReport(str(file), skipped=str(error.problems[0]).removeprefix(f"{file}:"))
     if not found:
-        problem = Problem(f"holds no {KIND} in its {', '.join(sorted(_ENDINGS))} files", origin=str(path))
+        problem = Problem(f"contains no {KIND} in its {', '.join(sorted(_ENDINGS))} files", origin=str(path))
         yield FileReport(str(path), errors=(problem,))
 
 

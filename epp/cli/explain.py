@@ -27,7 +27,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 _KINDS: Mapping[str, Callable[..., HTTPConnection]] = {"http": HTTPConnection, "https": HTTPSConnection}
 _PATH = "/api/decisions"
 _HELP = (
-    "decisions are kept of requests that fail, and of others with --decision-sample-rate or the header "
+    "decisions are kept for requests that fail, and for others with --decision-sample-rate or the header "
     "x-gateway-decision-record of a trusted gateway"
 )
 _REMEDY = "use the version of the picker, or --output json"
@@ -59,7 +59,7 @@ def from_picker(wanted: Wanted, address: str, token: str | None = None) -> bytes
         decisions = msgspec.json.decode(_checked(address, status, body), type=dict[str, msgspec.Raw])["decisions"]
         records = msgspec.json.decode(decisions, type=list[msgspec.Raw])
     except (msgspec.DecodeError, KeyError) as error:
-        raise ConfigurationError(f"{address} does not answer like a picker: {error}") from error
+        raise ConfigurationError(f"{address} did not answer like a picker: {error}") from error
     if not records:
         gone = "later decisions replaced it, or the id is wrong; " if wanted.id else ""
         raise ConfigurationError(f"{address} has no {wanted}: {gone}{_HELP}")
@@ -80,7 +80,7 @@ def from_file(wanted: Wanted, path: Path) -> bytes:
     except OSError as error:
         raise ConfigurationError(f"--file: {path} cannot be read: {error.strerror}") from error
     if found is None:
-        raise ConfigurationError(f"{path} has no {wanted}: it has decisions that have ended; {_HELP}")
+        raise ConfigurationError(f"{path} has no {wanted}: it has only decisions of completed requests; {_HELP}")
     return found.rstrip(b"\n")
 
 
@@ -150,7 +150,7 @@ def _connection(address: str) -> tuple[HTTPConnection, str]:
         connection = connect(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
         raise ConfigurationError(
-            f"--admin: {quoted(address)} is no address of an admin port",
+            f"--admin: {quoted(address)} is not the address of an admin port",
             remedy="write one such as http://127.0.0.1:9091",
         ) from error
     return connection, parts.path.rstrip("/")
@@ -158,9 +158,9 @@ def _connection(address: str) -> tuple[HTTPConnection, str]:
 
 def _checked(address: str, status: int, body: bytes) -> bytes:
     if status == HTTPStatus.UNAUTHORIZED:
-        raise ConfigurationError(f"{address} wants a token: give the file with it as --token-file")
+        raise ConfigurationError(f"{address} requires a token: give its file with --token-file")
     if status == HTTPStatus.NOT_FOUND:
-        raise ConfigurationError(f"{address} shows no decisions: is it the admin port of a picker of this version?")
+        raise ConfigurationError(f"{address} has no decisions: is it the admin port of a picker of this version?")
     if status != HTTPStatus.OK:
         raise ConfigurationError(f"{address} answers with {status}: {printable(body.decode('utf-8', 'replace'), 300)}")
     return body

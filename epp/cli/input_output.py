@@ -41,7 +41,7 @@ def split_list(text: str) -> tuple[str, ...]:
 def read_config(file: Path | None, text: str | None) -> LoadedConfig | None:
     """Return the configuration in the file or the text, None for neither; raises ConfigurationError."""
     if file is not None and text is not None:
-        raise ConfigurationError("--config-file and --config-text exclude each other: give one")
+        raise ConfigurationError("--config-file and --config-text cannot be combined: give one")
     if file is not None:
         return load_file(file)
     return None if text is None else load_text(text)

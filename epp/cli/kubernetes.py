@@ -70,7 +70,7 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
 
 
 def read_pool_choice(flags: Serve | Check) -> PoolChoice | None:
-    """Return which pools are served together, None for one pool; raises ConfigurationError."""
+    """Return the choice of several pools, None for one pool; raises ConfigurationError."""
     names = split_list(flags.pool_name or "")
     if len(names) < _MANY and not flags.pool_selector:
         if flags.pool_config_dir is not None:
@@ -79,7 +79,7 @@ def read_pool_choice(flags: Serve | Check) -> PoolChoice | None:
             )
         return None
     if names and flags.pool_selector:
-        raise ConfigurationError("--pool-name and --pool-selector exclude each other: give one")
+        raise ConfigurationError("--pool-name and --pool-selector cannot be combined: give one")
     of_one_pool = {
         "--endpoints": isinstance(flags, Serve) and flags.endpoints is not None,
         "--objects": isinstance(flags, Serve) and flags.objects,
@@ -117,7 +117,7 @@ def read_source(flags: Serve | Check) -> PoolName | PodTarget | None:
         return _pool(flags) if flags.pool_name else None
     if flags.pool_name:
         raise ConfigurationError(
-            "--pool-name and --endpoint-selector exclude each other: the pods are those of an InferencePool, or "
+            "--pool-name and --endpoint-selector cannot be combined: the pods are those of an InferencePool, or "
             "those with labels; give one"
         )
     if not selector or not ports:

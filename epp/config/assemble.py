@@ -53,10 +53,10 @@ class Assembly:
     readings: tuple[Reading, ...]
     """All plugins that read objects of the cluster."""
     sources: tuple[EndpointSource, ...]
-    """Sources of endpoints, the first one first that counts."""
+    """Sources of endpoints, in order of precedence."""
     instances: Instances
     warnings: tuple[Problem, ...]
-    """Warnings to its author."""
+    """Warnings for its author."""
 
     @property
     def discovery(self) -> Discovery[Any] | None:
@@ -96,7 +96,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     _check_headers(instances)
     refuse_unknown_accelerators(instances)
     instances.raise_problems()
-    assert handler is not None  # noqa: S101  a problem otherwise
+    assert handler is not None  # noqa: S101  otherwise there is a problem
     assert aggregator is not None  # noqa: S101  the same
     complete = {name: profile for name, profile in profiles.items() if profile is not None}
     every = {name: profile for name, profile in built.items() if profile is not None}
@@ -213,7 +213,7 @@ def _check_headers(instances: Instances) -> None:
     """Refuse declared headers that are reserved or not lower-case header names."""
     for plugin in instances:
         for name in plugin.sets_headers:
-            problem = "which the picker sets by itself" if name in RESERVED else "which is no lower-case header name"
+            problem = "which the picker sets itself" if name in RESERVED else "which is not a lower-case header name"
             if name in RESERVED or not _HEADER_NAME.fullmatch(name):
                 remedy = f"change `sets_headers` of {type(plugin).__name__}"
                 message = f"plugin {plugin.name!r} sets header {name!r}, {problem}: {remedy}"

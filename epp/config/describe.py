@@ -81,7 +81,7 @@ class BandGraph(msgspec.Struct, frozen=True, rename="camel"):
     ttl_seconds: float | None
     """None for no limit."""
     ceiling: float | None
-    """Usage from which an endpoint is full for them; None if it depends on the pool."""
+    """Usage at which an endpoint is full for these requests; None if it depends on the pool."""
     fairness: PluginUse
     ordering: PluginUse
 
@@ -154,7 +154,7 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
     discovery: PluginUse | None
     """The source of endpoints, if there is only one."""
     sources: tuple[SourceGraph, ...]
-    """All sources of endpoints, the first one first that counts."""
+    """All sources of endpoints, in order of precedence."""
 
     @property
     def names_all_endpoints(self) -> bool:
@@ -275,7 +275,7 @@ def _finite(seconds: float) -> float | None:
 
 
 def _stale(member: ProfileFilter | WeightedScorer) -> tuple[float | None, str]:
-    """Return the age from which endpoints are stale for a plugin, and how it sees them."""
+    """Return the age at which endpoints become stale for a plugin, and its view of them."""
     rule = member.staleness
     return (None, "") if rule is None else (rule.after_seconds, rule.on_stale.value)
 

@@ -25,7 +25,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Counted from 1, as editors do."""
+    """A line and a column, both counted from 1."""
 
     line: int
     column: int
@@ -128,7 +128,7 @@ class Document:
     node: yaml.Node
     source: Text
     faults: tuple[Problem, ...] = ()
-    """Errors such as repeated keys: the last one counts, lists are joined."""
+    """Errors such as repeated keys: the last value is used, and lists are joined."""
 
     def place(self, path: Path) -> Place:
         """Return the start of the key or item at this path, or of the innermost existing part around it.
@@ -152,7 +152,7 @@ class Document:
             found = _step(node, step)
             if found is None or not isinstance(content, (dict, list)):
                 raise KeyError(step)
-            node, content = found[1], content[step]  # type: ignore[index]  # a key or an index, as it is
+            node, content = found[1], content[step]  # type: ignore[index]  # a key or an index
         return replace(self, node=node, content=content, faults=())
 
 
@@ -161,17 +161,17 @@ def read_documents(source: Text) -> tuple[Document, ...]:
     try:
         return tuple(_documents(source))
     except yaml.reader.ReaderError as error:
-        problem = f"is not YAML: character U+{error.character:04X} is not allowed"
+        problem = f"is not valid YAML: character U+{error.character:04X} is not allowed"
         raise NotYamlError(source.fault(problem, error.position)) from error
     except yaml.MarkedYAMLError as error:
         if tabs := tuple(_tabs_of_indentation(source.text)):
-            problem, remedy = "is not YAML: a tab in the indentation", "write spaces"
+            problem, remedy = "is not valid YAML: a tab in the indentation", "write spaces"
             raise NotYamlError(*(source.fault(problem, tab, remedy) for tab in tabs)) from error
-        problem = "is not YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
+        problem = "is not valid YAML: " + ", ".join(part for part in (error.context, error.problem) if part)
         mark = error.problem_mark
         raise NotYamlError(source.fault(problem, None if mark is None else mark.index)) from error
     except RecursionError as error:
-        raise NotYamlError(source.fault("is not YAML: nested too deeply")) from error
+        raise NotYamlError(source.fault("is not valid YAML: nested too deeply")) from error
 
 
 def _documents(source: Text) -> Iterator[Document]:
@@ -186,7 +186,7 @@ def _documents(source: Text) -> Iterator[Document]:
             content = loader.construct_document(node)
             if node is not None and content is not None:
                 remedy = "remove one of them, or join them"
-                repeated = [(f"key {key.value!r} stands twice", key.start_mark.index) for key in loader.repeated]
+                repeated = [(f"key {key.value!r} is repeated", key.start_mark.index) for key in loader.repeated]
                 yield Document(content, node, source, tuple(source.fault(*each, remedy) for each in repeated))
     finally:
         loader.dispose()
@@ -215,7 +215,7 @@ def _tabs_of_indentation(text: str) -> Iterator[int]:
             if mark is None or text[mark.index : mark.index + 1] != "\t":
                 return
             if mark.line not in lines:
-                yield mark.index - replaced  # as many spaces were put in before
+                yield mark.index - replaced  # each replaced tab became two spaces
             lines.add(mark.line)
             text = f"{text[: mark.index]}  {text[mark.index + 1 :]}"
         else:
@@ -274,7 +274,7 @@ class _StrictLoader(yaml.SafeLoader):
         at: dict[str, int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                pairs.append((key, value))  # refused further on
+                pairs.append((key, value))  # refused later
                 continue
             if key.value in at:
                 self.repeated.append(key)
@@ -295,7 +295,7 @@ class _StrictLoader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep=deep)
         except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
-            problem = f"{node.value!r} is no {node.tag.rpartition(':')[2]}"
+            problem = f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
 

@@ -137,7 +137,7 @@ def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) ->
     given = config.flow_control
     if config.saturation_detector is not None:
         is_twice = given is not None and given.saturation_detector is not None
-        beside = "has no effect beside flowControl.saturationDetector"
+        beside = "has no effect besides flowControl.saturationDetector"
         instances.warn(beside if is_twice else "is deprecated: write it into flowControl", _OLD_PLACE)
     if given is None:
         return
@@ -155,7 +155,7 @@ def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) ->
         for key, name in (("maxRequests", "max_requests"), ("maxBytes", "max_bytes")):
             own, common = getattr(limits, name, 0), getattr(given, name)
             if limits is not None and name in limits.model_fields_set and 0 < common < own:
-                instances.warn(f"is {own}, and never reached: flowControl.{key} is {common}", _PLACE, *place, key)
+                instances.warn(f"is {own}, but never reached: flowControl.{key} is {common}", _PLACE, *place, key)
 
 
 def _warn_of_idle_plugins(

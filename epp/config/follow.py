@@ -42,7 +42,7 @@ class ConfigState:
 
 
 class ConfigFollower:
-    """Iterate over `versions`, and answer each one with `accept` or `reject` before the next."""
+    """Follows a file: iterate over `versions`, and call `accept` or `reject` for each one."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class ConfigFollower:
     ) -> None:
         """Follow `path`; `current` is its content so far, of this generation.
 
-        `build` runs in a thread, so that it does not delay requests. While there is no such file, `default` is in its
-        place. Without `watch`, only a requested reload reads the file again.
+        `build` runs in a thread, so that it does not delay requests. `default` is read while `path` does not exist.
+        Without `watch`, only a requested reload reads the file again.
         """
         self._paths = (path,) if default is None else (path, default)
         self._path = path
@@ -95,7 +95,7 @@ class ConfigFollower:
         if text == self._effective:
             if self.state.refused:
                 self._settle(ConfigState(self.state.generation))
-                _log.info("configuration file is the one in effect again", file=str(self._path))
+                _log.info("configuration file is back to the version in effect", file=str(self._path))
             return None
         if text == self._rejected_text:
             return None
@@ -126,7 +126,7 @@ class ConfigFollower:
         return read_again(self._path)
 
     def _is_whole(self, text: str, *, in_place: bool) -> bool:
-        """Whether a valid version may take effect; one that may be half-written waits for a second look."""
+        """Whether a valid version may take effect; a version that may be half-written is read again first."""
         if not self._watch:
             return True  # an operator requested the reload
         digest, now = hashlib.blake2b(text.encode()).digest(), self._clock.now()
@@ -140,7 +140,7 @@ class ConfigFollower:
             self._whole = digest
             return True
         self.state = ConfigState(self.state.generation, f"{self._path}: {reason}")
-        _log.info("configuration waits for a second look", file=str(self._path), reason=reason)
+        _log.info("configuration may be incomplete, will be read again", file=str(self._path), reason=reason)
         return False
 
     def _settle(self, state: ConfigState) -> None:
@@ -155,5 +155,5 @@ class ConfigFollower:
         if reason == self.state.refused:
             return
         self.state = ConfigState(self.state.generation, reason)
-        _log.error("configuration rejected, the one before it stays in effect", reason=reason)
+        _log.error("configuration rejected, the previous one stays in effect", reason=reason)
         self._observer.config_refused(reason)

@@ -30,11 +30,11 @@ class Builder:
     experimental: bool = False
     """Whether plugins of stability Alpha may be used."""
     previous: Mapping[str, Plugin[Any]] = field(default_factory=dict)
-    """Instances of the previous configuration; one with the same name, type and parameters is kept with its state."""
+    """Instances of the previous configuration; an unchanged one is kept with its state."""
 
 
 class Instances:
-    """Filled in the order of the file; problems are collected, so that a user sees all of them."""
+    """Plugin instances in the order of the file; problems are collected, so that a user sees all of them."""
 
     def __init__(self, loaded: LoadedConfig, builder: Builder) -> None:
         self._loaded = loaded
@@ -113,7 +113,7 @@ class Instances:
                 self.warn(f"plugin {name!r}: {warning}", *path, "parameters")
 
     def _build(self, cls: type[Plugin[Any]], name: str, given: Mapping[str, object], path: Path) -> bool:
-        """Build a declared plugin; on failure, record why and return False."""
+        """Build a declared plugin; on failure, record the problem and return False."""
         parameters, corrections = correct(cls.parameters_type, given)
         if (problem := self._not_allowed(cls)) is not None:
             self.fail(f"plugin {name!r}: {problem.problem}", *path, remedy=problem.remedy)
@@ -140,14 +140,14 @@ class Instances:
         """Return the first instance of that type, or a new one with defaults; raises ConfigurationError."""
         plugin = next((each for each in self if each.plugin_type == type_name), None) or self.add(type_name, why)
         if not isinstance(plugin, role):
-            raise ConfigurationError(f"plugin {plugin.name!r} (type {type_name}) is no {role.__name__}")
+            raise ConfigurationError(f"plugin {plugin.name!r} (type {type_name}) does not implement {role.__name__}")
         return plugin
 
     def add(self, type_name: str, why: str) -> Plugin[Any]:
         """Build an instance with defaults under the name of its type; raises ConfigurationError."""
         if type_name in self.by_name:
             raise ConfigurationError(
-                f"a plugin of type {type_name!r} is needed ({why}), and the name is taken by one of another type"
+                f"a plugin of type {type_name!r} is needed ({why}), but a plugin of another type has this name"
             )
         cls = self._registry.find(type_name)
         if (problem := self._not_allowed(cls)) is not None:
@@ -189,14 +189,14 @@ class Instances:
         plugin, cls = self.by_name.get(name), self.class_of(name)
         kind = self.inactive.get(name)
         if cls is not None and not issubclass(cls, role):
-            self.fail(f"plugin {name!r} (type {kind or cls.plugin_type}) is no {role.__name__}", *path)
+            self.fail(f"plugin {name!r} (type {kind or cls.plugin_type}) does not implement {role.__name__}", *path)
         elif isinstance(plugin, role):
             return plugin
         elif kind is None:
             declared = [one for one in self.by_name if one not in self.implied]
             self._fail_unknown(name, (*declared, *self.inactive), *path)
         elif kind in WITHOUT_TASK:
-            self.fail(f"plugin type {kind!r} is known, not supported yet: it cannot be used here", *path)
+            self.fail(f"plugin type {kind!r} is known but not supported yet: it cannot be used here", *path)
         return None
 
     def _fail_unknown(self, name: str, known: Collection[str], *path: str | int) -> None:
@@ -229,7 +229,7 @@ class Instances:
                 self.unconnected.add(plugin.name)
 
     def _is_buildable(self, spec: PluginSpec, path: Path) -> bool:
-        """Whether the type can be built; records why not."""
+        """Whether the type can be built; records the problem if not."""
         kind, name = spec.type, spec.instance_name
         if kind in self._registry.types or ":" in kind:
             return True
@@ -237,7 +237,7 @@ class Instances:
         if kind in WITHOUT_TASK:
             self.warn(f"{_called(name, kind)} has no effect: {WITHOUT_TASK[kind]}", *path)
         elif kind in NOT_YET:
-            self.fail(f"plugin type {kind!r} is known, not supported yet", *path, "type")
+            self.fail(f"plugin type {kind!r} is known but not supported yet", *path, "type")
         else:
             known = (*self._registry.types, *NOT_YET)
             self.fail(f"plugin type {kind!r} is not registered", *path, "type", remedy=hint_at(kind, known, _LISTED))

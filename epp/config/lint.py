@@ -27,7 +27,7 @@ from epp.routing.scheduling.profile import Profile
 _ONLY_IN_PROFILES: set[type[Any]] = {Filter, Scorer, Picker, PreRequest, ResponseHeaders, EndpointObserver}
 """Roles of plugins that are used only in profiles."""
 _OWN_COLUMNS = (*REQUEST_COLUMNS, METRICS_AT, LOAD_AT, REACHABLE)
-"""Columns that the picker fills for every endpoint."""
+"""Columns that the picker itself fills for every endpoint."""
 _STATUS = {DropCause.AVAILABILITY: 503, DropCause.STALE: 503}
 """Statuses other than 429 of requests that are refused because filters dropped all candidates for a cause."""
 
@@ -142,7 +142,7 @@ def _unknown_accelerators(plugin: Plugin[Any], instances: Instances) -> Iterator
 
 
 def _of_selections(plugin: Plugin[Any], instances: Instances) -> Iterator[str]:
-    """Warn about selections that no filter or scorer reads, and about objects that nothing makes selections of."""
+    """Warn about selections that no filter or scorer reads, and about objects without a producer of selections."""
     if isinstance(plugin, MakesSelections):
         made = tuple(plugin.selections)
         filters = (datum for each in instances.of(Filter) for datum in (*each.reads, *each.may_read))
@@ -165,9 +165,9 @@ def _of_selections(plugin: Plugin[Any], instances: Instances) -> Iterator[str]:
 
 def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
     where = f"profile {profile.name!r}"
-    voting = [weighted for weighted in profile.scorers if weighted.weight]
-    if voting and all(weighted.scorer.category is Category.AFFINITY for weighted in voting):
-        names = ", ".join(weighted.scorer.name for weighted in voting)
+    weighted_scorers = [weighted for weighted in profile.scorers if weighted.weight]
+    if weighted_scorers and all(weighted.scorer.category is Category.AFFINITY for weighted in weighted_scorers):
+        names = ", ".join(weighted.scorer.name for weighted in weighted_scorers)
         yield f"{where} has affinity scorers only ({names}): nothing limits the load of a popular endpoint"
     for weighted in profile.scorers:
         if not weighted.weight:
@@ -182,17 +182,17 @@ def _of_profile(profile: Profile, instances: Instances) -> Iterator[str]:
                 f"{where}: filter {member.filter.name!r} may drop all candidates, and then the request is refused with "
                 f"{status}: set fallbackOnEmpty to true to use any endpoint instead, or to false to confirm"
             )
-    yield from _same_measure(where, [weighted.scorer for weighted in voting])
+    yield from _same_measure(where, [weighted.scorer for weighted in weighted_scorers])
 
 
 def _of_flow_control(settings: FlowControlSettings | None, feeds: Sequence[Feed]) -> Iterator[str]:
-    """Warn about flow control that knows too little about load, or never admits a priority."""
+    """Warn about flow control without data on load, or with a priority that is never admitted."""
     if settings is None:
         return
     detector, usage = settings.detector, settings.usage_limits
     if METRICS_AT in detector.reads and not any(feed.extractors for feed in feeds):
         yield (
-            f"detector {detector.name!r} knows only this picker's own requests, because no data source of this "
+            f"detector {detector.name!r} only sees this picker's own requests, because no data source of this "
             "configuration collects metrics: name a concurrency-detector, or add a data source"
         )
     try:
@@ -203,7 +203,7 @@ def _of_flow_control(settings: FlowControlSettings | None, feeds: Sequence[Feed]
     closed = [str(priority) for priority, ceiling in ceilings.items() if not ceiling > 0]
     if closed:
         yield (
-            f"usage limits {usage.name!r} let no request of priority {', '.join(closed)} through, even to an idle "
+            f"usage limits {usage.name!r} admit no request of priority {', '.join(closed)}, even to an idle "
             "endpoint: they wait until they are refused"
         )
 
@@ -211,15 +211,15 @@ def _of_flow_control(settings: FlowControlSettings | None, feeds: Sequence[Feed]
 def _same_measure(where: str, scorers: Sequence[Scorer[Any]]) -> Iterator[str]:
     for name, count in Counter(scorer.name for scorer in scorers).items():
         if count > 1:
-            yield f"{where}: scorer {name!r} is listed {count} times: add the weights up"
+            yield f"{where}: scorer {name!r} is listed {count} times: add up the weights"
     measures: dict[tuple[object, ...], Scorer[Any]] = {}
     for scorer in scorers:
         measure = (scorer.category, frozenset(scorer.reads))
         other = measures.setdefault(measure, scorer)
-        says_little = all(isinstance(datum, Attribute) for datum in scorer.reads)  # a record has several values
-        if not says_little and other is not scorer and other.name != scorer.name:
+        is_ambiguous = all(isinstance(datum, Attribute) for datum in scorer.reads)  # a record has several values
+        if not is_ambiguous and other is not scorer and other.name != scorer.name:
             data = ", ".join(sorted({datum.name for datum in scorer.reads}))
-            yield f"{where}: {other.name!r} and {scorer.name!r} measure the same thing ({data}), which counts twice"
+            yield f"{where}: {other.name!r} and {scorer.name!r} measure the same data ({data}), which counts twice"
 
 
 def _never_collected(plugin: Plugin[Any], collected: set[str]) -> Iterator[str]:
@@ -239,5 +239,5 @@ def _never_read(plugin: Plugin[Any], read: set[Datum], needed: set[str]) -> Iter
         if isinstance(datum, DataKey) and datum.producer and datum not in read and datum.name not in needed:
             yield (
                 f"plugin {plugin.name!r} writes {datum.name!r} under its own name, and no plugin reads it: name it in "
-                "the parameters of its readers, or give it no own name"
+                "the parameters of its readers, or remove its name"
             )

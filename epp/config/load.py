@@ -40,7 +40,7 @@ _OTHER_ENCODINGS = (
 )
 _SHOWN_KEYS = 5
 LIMIT_BYTES = 16 * 1024 * 1024
-"""Limit of a file; larger than any object of a cluster."""
+"""Maximum size of a file; larger than any object of a cluster."""
 
 
 class NoConfigError(InvalidConfigError):
@@ -177,7 +177,7 @@ _WANTED: Mapping[str, object] = {
 """Type of plain data, by the kind of error."""
 _EMPTY = EndpointPickerConfig.model_validate({"apiVersion": API_VERSION, "kind": KIND})
 DEFAULT_SAMPLE = "adaptive"
-"""The ready-made configuration that is used if none is given."""
+"""Name of the ready-made configuration that is used by default."""
 
 
 def sample_texts() -> Mapping[str, str]:
@@ -242,15 +242,15 @@ def load_all(text: str, origin: str) -> list[LoadedConfig]:
     found = [each for document in documents for each in _search(document)]
     sources = [each for each in found if isinstance(each, Source)]
     if not sources:
-        problem = f"holds no {KIND}, but {', '.join(each for each in found if isinstance(each, str))}"
+        problem = f"contains no {KIND}, but {', '.join(each for each in found if isinstance(each, str))}"
         raise NoConfigError([Problem(problem, origin=origin, remedy=_BEGINNING)])
     return [_load(source, text, origin) for source in sources]
 
 
 def one_too_many(first: LoadedConfig, other: LoadedConfig) -> Problem:
     """Return the problem that a file has a second configuration."""
-    problem = other.problem(f"a second configuration, beside the one in {first.inside or 'the first document'}")
-    return replace(problem, remedy="write the one to use into a file of its own")
+    problem = other.problem(f"a second configuration, after the one in {first.inside or 'the first document'}")
+    return replace(problem, remedy="write the one to use into a separate file")
 
 
 def _load(source: Source, text: str, origin: str) -> LoadedConfig:
@@ -284,7 +284,7 @@ def _readable_plugins(content: Mapping[str, Any]) -> Mapping[int, PluginSpec]:
 
 
 def default_config() -> LoadedConfig:
-    """Return the configuration of a picker that is given none."""
+    """Return the configuration that is used without a file."""
     return load_text(sample_texts()[DEFAULT_SAMPLE], f"built-in {DEFAULT_SAMPLE}.yaml")
 
 
@@ -334,7 +334,7 @@ def _sentence(error: ErrorDetails, path: Path) -> tuple[str, str]:
         case "value_error":
             said = str(error["ctx"]["error"]), ""
         case "literal_error":
-            said = f"is {value!r}, but takes {error['ctx']['expected']}", ""
+            said = f"is {value!r}, but must be {error['ctx']['expected']}", ""
         case "string_too_short":
             said = "is empty", "give it a name"
         case "model_type" if isinstance(value, str) and path[:-1] == ("plugins",):

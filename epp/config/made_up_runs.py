@@ -59,7 +59,7 @@ def scheduling_run(
 
 
 class _Watch(SchedulingObserver):
-    """Records problems that metrics would count."""
+    """Records the problems that metrics count."""
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}

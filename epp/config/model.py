@@ -17,15 +17,15 @@ API_VERSION = "llm-d.ai/v1alpha1"
 LEGACY_API_VERSION = "inference.networking.x-k8s.io/v1alpha1"
 KIND = "EndpointPickerConfig"
 BAND_REQUESTS = 5000
-"""Default limit of waiting requests at one priority."""
+"""Default limit on waiting requests of one priority."""
 BAND_BYTES = 10**9
-"""Default limit of the bytes of their bodies."""
+"""Default limit on the total size of their bodies, in bytes."""
 BRANCH = "~"
-"""Begins the steps of a path that stand for one of several forms, and are not in the file."""
+"""Prefix of path steps that select one of several forms of a value, and are not in the file."""
 MOST_SOURCES = 16
-"""Sources of endpoints of a pool."""
+"""Maximum number of sources of endpoints of a pool."""
 POOL_SOURCE = "pool-discovery"
-"""Type of the source that stands for the endpoints that flags name."""
+"""Type of the source with the endpoints that flags name."""
 StaleRule: TypeAlias = Literal["Ignore", "Neutral", "Drop"]
 Cause: TypeAlias = Literal["constraint", "availability", "stale", "saturation", "unstated"]
 WITHOUT_TASK: Mapping[str, str] = dict.fromkeys(
@@ -118,7 +118,7 @@ class WeightedRef(PluginRef):
     on_error: Literal["Skip", "Fail"] | None = None
     """Whether the profile continues when the plugin raises; by default, it skips scorers and fails for filters."""
     stale_after: PositiveSeconds | None = None
-    """Age from which the reported load of an endpoint is stale for this plugin; by default that of dataLayer."""
+    """Age at which the reported load of an endpoint becomes stale for this plugin; by default that of dataLayer."""
     on_stale: StaleRule | None = None
     """View of stale endpoints for this filter or scorer; by default as in dataLayer."""
 
@@ -147,8 +147,8 @@ class NamedSource(PluginRef):
     name: str = Field(default="", max_length=63)
     """Name on `/healthz`, in metrics and in log lines; by default that of the plugin."""
     precedence: int = 0
-    """Of two sources with an endpoint of the same address, or of the same namespace and name, the one with the higher
-    precedence counts; of equal ones, the first in the list."""
+    """If two sources have an endpoint with the same address, or the same namespace and name, the source with the higher
+    precedence is used; among equals, the first in the list."""
 
 
 _ONE = Tag(f"{BRANCH}one")
@@ -162,8 +162,8 @@ class DiscoveryRefs(_Model):
     """Sources of endpoints and of other replicas."""
 
     endpoints: Annotated[Annotated[NamedSource, _ONE] | _Several, _BY_SHAPE] | None = None
-    """Source of endpoints, or a list of them: while one cannot be read, its last endpoints stay, and the others count
-    as before."""
+    """Source of endpoints, or a list of them. While one cannot be read, its last endpoints stay, and the others are
+    used as before."""
     peers: PluginRef | None = None
     """Source of other replicas."""
     plugin_ref: str = ""
@@ -187,11 +187,11 @@ class DataLayer(_Model):
     inject_defaults: bool = True
     """Whether engine metrics are scraped without a declared data source."""
     stale_after: PositiveSeconds | None = None
-    """Age from which the reported load of an endpoint (`waiting`, `running`, `kv_usage`) is stale; by default never.
+    """Age at which the reported load of an endpoint (`waiting`, `running`, `kv_usage`) becomes stale; by default never.
     An endpoint that never reported is not stale."""
     on_stale: StaleRule | None = None
-    """How filters and scorers see stale endpoints: `Ignore`, with their last load; `Neutral` (default), with unknown
-    load; `Drop`, not at all: if all endpoints are stale, requests are refused with 503."""
+    """View of stale endpoints for filters and scorers: `Ignore`, with their last load; `Neutral` (default), with
+    unknown load; `Drop`, not at all: if all endpoints are stale, requests are refused with 503."""
     sources: list[Source] = Field(default_factory=list)
     discovery: Annotated[Annotated[DiscoveryRefs, _ONE] | _Several, _BY_SHAPE] | None = None
     """Source of endpoints, or a list of them as in `endpoints`; without it, the command line lists endpoints."""
@@ -211,11 +211,11 @@ class PriorityBandPolicies(_Model):
     """Limits and order of the requests that wait at one priority."""
 
     max_bytes: Quantity = BAND_BYTES
-    """Most bytes of the bodies of requests that wait; 0 for the default."""
+    """Maximum total size of the bodies of waiting requests, in bytes; 0 for the default."""
     max_requests: Quantity = BAND_REQUESTS
-    """Most requests that wait; 0 for the default."""
+    """Maximum number of waiting requests; 0 for the default."""
     default_request_ttl: Seconds | None = Field(default=None, alias="defaultRequestTTL")
-    """Longest wait of a request, 0s for no limit; by default as in flowControl."""
+    """Maximum queueing time of a request, 0s for no limit; by default that of flowControl."""
     fairness_policy_ref: str = "global-strict-fairness-policy"
     """The policy that chooses the flow whose request is next."""
     ordering_policy_ref: str = "fcfs-ordering-policy"
@@ -233,13 +233,13 @@ class FlowControl(_Model):
     """Queues in front of full endpoints; effective if the feature gate flowControl is on."""
 
     max_bytes: Quantity = 0
-    """Most bytes of the bodies of all requests that wait; 0 for no limit."""
+    """Maximum total size of the bodies of all waiting requests, in bytes; 0 for no limit."""
     max_requests: Quantity = 0
-    """Most requests that wait, of all priorities together; 0 for no limit."""
+    """Maximum number of waiting requests of all priorities together; 0 for no limit."""
     default_request_ttl: Seconds = Field(default=60.0, alias="defaultRequestTTL")
-    """Longest wait of a request; 0s for no limit."""
+    """Maximum queueing time of a request; 0s for no limit."""
     no_endpoint_request_ttl: Seconds | None = Field(default=None, alias="noEndpointRequestTTL")
-    """Longest wait of a request while the pool has no endpoint; by default defaultRequestTTL."""
+    """Maximum queueing time of a request while the pool has no endpoint; by default defaultRequestTTL."""
     default_priority_band: PriorityBandPolicies | None = None
     """Band for priorities of 0 and more without an entry in priorityBands."""
     default_negative_priority_band: PriorityBandPolicies | None = None
@@ -247,9 +247,9 @@ class FlowControl(_Model):
     priority_bands: list[PriorityBand] = Field(default_factory=list)
     """Limits and policies of single priorities."""
     usage_limit_policy_plugin_ref: str = "static-usage-limit-policy"
-    """The policy for how full an endpoint may be for a priority."""
+    """The policy that limits the usage of endpoints by priority."""
     saturation_detector: PluginRef | None = None
-    """The plugin that determines how full an endpoint is; by default utilization-detector."""
+    """The plugin that computes the usage of an endpoint; by default utilization-detector."""
     enable_eviction: bool = False
     """Whether running requests may be evicted for others."""
 
@@ -259,15 +259,14 @@ class RequestHandler(_Model):
 
     parsers: list[PluginRef] = Field(default_factory=list)
     propagate_priority: bool = False
-    """Whether a request's priority is written into its body; `openai-parser` has a parameter for the same."""
+    """Whether a request's priority is written into its body; `openai-parser` has the same parameter."""
 
 
 class Scheduling(_Model):
     """The loop over profiles."""
 
     max_iterations: int = Field(default=MAX_ITERATIONS, ge=1, le=1000)
-    """Most times that the profile handler is asked for the next profiles of one request; a handler that still wants
-    more fails the request."""
+    """Maximum number of calls of the profile handler for one request; a request that needs more fails."""
 
 
 class EndpointPickerConfig(_Model):
@@ -293,7 +292,7 @@ class EndpointPickerConfig(_Model):
 
     @property
     def names_all_endpoints(self) -> bool:
-        """Whether the file says where all endpoints come from, so that no flag does."""
+        """Whether the file names all sources of endpoints, so that no flag does."""
         return self.data_layer.discovery is not None and all(spec.type != POOL_SOURCE for spec in self.plugins)
 
 

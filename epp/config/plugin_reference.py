@@ -95,7 +95,7 @@ def plugin_reference(registry: Registry) -> Reference:
                     parameters=_parameters(cls.parameters_type),
                 )
             )
-        except Exception as error:  # noqa: BLE001  a class may say anything of its parameters
+        except Exception as error:  # noqa: BLE001  a class may raise anything when it is described
             broken.append(
                 BrokenType(name, cls.__module__.partition(".")[0], f"cannot be described: {described(error)}")
             )
@@ -160,7 +160,7 @@ def _class_name(annotation: Any) -> str:
     return "object" if issubclass(annotation, msgspec.Struct) else annotation.__name__
 
 
-@cache  # looking for the source of a class parses the whole file: nearly all of the time of a reference
+@cache  # finding the source of a class parses its whole file, which takes most of the time
 def _own_field_texts(cls: type[msgspec.Struct]) -> Mapping[str, str]:
     """Return the docstring below each field that the class itself has."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body

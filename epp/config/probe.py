@@ -38,7 +38,7 @@ from epp.routing.scheduling.scheduler import Scheduler
 T = TypeVar("T")
 
 SLOW_SECONDS = 0.01
-"""A hundred times the usual cost of a whole decision."""
+"""Duration of a slow call: a hundred times that of a usual decision."""
 _TRIALS, _PATIENCE_SECONDS = 5, 0.5
 TIME_LIMIT_SECONDS = 5.0
 """Time limit for the trial of one plugin."""
@@ -57,7 +57,7 @@ _MADE_UP = tuple(Endpoint(f"probe-{i}", f"192.0.2.{i + 1}", 8000) for i in range
 @dataclass(frozen=True, slots=True)
 class Findings:
     undeclared: tuple[str, ...]
-    """Names of data that it reads without declaring them."""
+    """Names of data that the plugin reads without declaring them."""
     unusable: tuple[str, ...]
     """Results that no request could use."""
     raised: tuple[str, ...]
@@ -69,7 +69,7 @@ class Findings:
 
 
 def in_time(trials: Sequence[Callable[[], T]], *, limit_seconds: float = TIME_LIMIT_SECONDS) -> list[T]:
-    """Return the results of trials up to the first one over the time limit, when their thread keeps running."""
+    """Return the results of trials up to the first that exceeds the limit; their thread keeps running then."""
     results: list[T] = []
     found: SimpleQueue[T] = SimpleQueue()
 
@@ -107,7 +107,7 @@ def rehearse_scheduling(scheduler: Scheduler) -> Mapping[str, Findings]:
         try:
             scheduler.observed_by(problems, profiles).schedule(_request(set(), ""), pool)
         except PluginFailedError:
-            pass  # noted by the observer
+            pass  # recorded by the observer
         except InternalError as error:
             problems.found[picker.name] = error, str(error)
         except RequestError:

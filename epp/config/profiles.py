@@ -92,7 +92,7 @@ def choose_aggregator(handler: ProfilePicker[Any] | None, instances: Instances) 
         return handler
     if instances.may_lack(Aggregator):
         return None
-    return instances.ensure(DEFAULT_AGGREGATOR, Aggregator, f"{handler.name} is no aggregator")
+    return instances.ensure(DEFAULT_AGGREGATOR, Aggregator, f"{handler.name} is not an aggregator")
 
 
 def names_no_picker(profile: str) -> str:
@@ -145,7 +145,7 @@ class _Parts:
             self._pass_over(ref, cls.plugin_type, *path)
             return False
         if ref.weight is not None and not issubclass(cls, Scorer):
-            self._instances.warn(f"has no effect: {ref.plugin_ref!r} is no scorer", *path, "weight")
+            self._instances.warn(f"has no effect: {ref.plugin_ref!r} is not a scorer", *path, "weight")
         elif ref.weight is not None and ref.weight < 0:
             signed = "weight" in cls.parameters_type.__struct_fields__
             remedy = f"write weight: {ref.weight:g} among the parameters of the plugin" if signed else ""
@@ -181,7 +181,7 @@ class _Parts:
             self._pickers.append(plugin)
 
     def _staleness(self, ref: WeightedRef) -> Staleness | None:
-        """Return how the plugin sees stale endpoints; None if dataLayer drops them."""
+        """Return the view of stale endpoints for a plugin; None if dataLayer drops them."""
         after = ref.stale_after or self._layer.stale_after
         general, own = _rule(self._layer.on_stale) or OnStale.NEUTRAL, _rule(ref.on_stale)
         if after is None or (general is OnStale.DROP and own is None and ref.stale_after is None):
@@ -192,7 +192,7 @@ class _Parts:
         """Warn about a plugin without a role in profiles; llm-d's charts name producers, which run in any case."""
         if issubclass(self._instances.class_of(ref.plugin_ref) or Plugin, Producer):
             return
-        problem = "is neither filter, scorer nor picker: it has no effect in a profile"
+        problem = "is not a filter, scorer or picker: it has no effect in a profile"
         self._instances.warn(f"plugin {ref.plugin_ref!r} (type {kind}) {problem}", *path)
 
     def _picker(self) -> Picker[Any]:
@@ -237,7 +237,7 @@ def divide_profiles(
 def check_shadows(
     config: EndpointPickerConfig, deciding: Mapping[str, Profile], shadows: Mapping[str, Profile], instances: Instances
 ) -> None:
-    """Warn about plugins that only shadow profiles name, but that affect every request."""
+    """Warn about plugins that only shadow profiles name, although they affect every request."""
     if not shadows:
         return
     _check_pickers(config, deciding, shadows, instances)

@@ -69,7 +69,7 @@ def check_order(instances: Instances) -> None:
             writer = writers.get(key, reader)
             if isinstance(key, DataKey) and _stage(writer) > _stage(reader):
                 instances.fail(
-                    f"plugin {reader.name!r} reads {key.name!r}, which {writer.name!r} writes only later in a request",
+                    f"plugin {reader.name!r} reads {key.name!r}, which {writer.name!r} only writes later in a request",
                     *instances.path_of(reader),
                 )
 
@@ -86,7 +86,7 @@ def in_order(plugins: Iterable[R]) -> tuple[R, ...]:
         return tuple(sorter.static_order())
     except CycleError as error:
         names = " -> ".join(plugin.name for plugin in error.args[1])
-        raise ConfigurationError(f"plugins read each other's data in a circle: {names}") from error
+        raise ConfigurationError(f"plugins read each other's data in a cycle: {names}") from error
 
 
 def _cannot_be_added(datum: Datum) -> str:
@@ -107,8 +107,8 @@ def _warn_of_another(reader: Plugin[Any], datum: Datum, instances: Instances) ->
     for other in instances:
         if other.plugin_type == datum.default_producer:
             instances.warn(
-                f"plugin {reader.name!r} reads {datum.name!r} from an instance of {datum.default_producer} that is "
-                f"added for it, not from {other.name!r}: name that one in its parameters, or give it no own name",
+                f"plugin {reader.name!r} reads {datum.name!r} from an added {datum.default_producer}, not from "
+                f"{other.name!r}: name {other.name!r} in its parameters, or remove the name of {other.name!r}",
                 *instances.path_of(reader),
             )
 
@@ -146,7 +146,7 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
             if isinstance(source, DataSource):
                 found.feeds += (Feed(source, extractors),)
             elif cls is not None and not issubclass(cls, (DataSource, Producer)):
-                problem = f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) is no DataSource"
+                problem = f"plugin {spec.plugin_ref!r} (type {cls.plugin_type}) does not implement DataSource"
                 instances.fail(problem, *path, "pluginRef")
     scraped = any(feed.source.plugin_type in _METRICS_SOURCES for feed in found.feeds)
     if layer.inject_defaults and not scraped:
@@ -169,7 +169,7 @@ def readings_of(instances: Instances, layer: DataLayer) -> tuple[Reading, ...]:
 
 
 def choose_sources(loaded: LoadedConfig, instances: Instances) -> tuple[EndpointSource, ...]:
-    """Return the sources of endpoints, the first one first that counts; none if the file names none."""
+    """Return the sources of endpoints in order of precedence; none if the file names none."""
     refs = loaded.model.data_layer.discovery
     found: list[EndpointSource] = []
     for spec, place in () if refs is None else _named_sources(refs, instances):
@@ -180,7 +180,7 @@ def choose_sources(loaded: LoadedConfig, instances: Instances) -> tuple[Endpoint
         if any(plugin is other.plugin for other in found):
             instances.fail(f"names the plugin {plugin.name!r} twice: leave one of them out", *place)
         elif any(source.name == other.name for other in found):
-            instances.fail(f"{source.name!r} is the name of two sources: choose another", *place, "name")
+            instances.fail(f"two sources are named {source.name!r}: choose another name", *place, "name")
         found.append(source)
     return tuple(sorted(found, key=lambda source: -source.precedence))
 
@@ -190,7 +190,7 @@ def _named_sources(refs: DiscoveryRefs | list[NamedSource], instances: Instances
     path: Path = ("dataLayer", "discovery")
     if isinstance(refs, DiscoveryRefs):
         if refs.endpoints is not None and refs.plugin_ref:
-            instances.warn("has no effect beside discovery.endpoints: remove it", *path, "pluginRef")
+            instances.warn("has no effect besides discovery.endpoints: remove it", *path, "pluginRef")
         elif refs.plugin_ref:
             yield NamedSource.model_validate({"pluginRef": refs.plugin_ref}), path
         elif refs.endpoints is None and refs.peers is None:
@@ -213,15 +213,15 @@ def _connect_readers(
 
 
 def _extractors(role: type[R], spec: Source, path: Path, instances: Instances) -> dict[Path, R]:
-    """Return the extractors of a source by their places: of pages, taggers of endpoints, or readers of objects."""
+    """Return the extractors of a source with this role, by their places."""
     found: dict[Path, R] = {}
     for position, ref in enumerate(spec.extractors):
         place = (*path, "extractors", position)
-        told = instances.class_of(ref.plugin_ref) or Plugin
-        if role is Tagger and issubclass(told, (Producer, PreRequest)) and not issubclass(told, Tagger):
-            instances.warn(f"has no effect: plugin {ref.plugin_ref!r} is notified of endpoints without it", *place)
+        cls = instances.class_of(ref.plugin_ref) or Plugin
+        if role is Tagger and issubclass(cls, (Producer, PreRequest)) and not issubclass(cls, Tagger):
+            instances.warn(f"has no effect: plugin {ref.plugin_ref!r} is notified of endpoints in any case", *place)
         elif (extractor := instances.resolve(ref, role, *place)) is not None:
             if any(type(other) is type(extractor) for other in found.values()):
-                instances.fail(f"a second extractor of type {extractor.plugin_type!r} on one source", *place)
+                instances.fail(f"is a second extractor of type {extractor.plugin_type!r} of one source", *place)
             found[place] = extractor
     return found

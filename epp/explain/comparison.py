@@ -167,9 +167,9 @@ def _usable(records: Iterable[DecisionRecord]) -> tuple[list[DecisionRecord], Ma
     usable, skipped = [], Counter[str]()
     for record in records:
         if record.kind == "simulated":
-            skipped["simulated, not of a client"] += 1
+            skipped["simulated, not from a client"] += 1
         elif not any(run.candidates or run.filters for run in record.profiles):
-            skipped["refused before any endpoint was looked at"] += 1
+            skipped["refused before any endpoint was considered"] += 1
         else:
             usable.append(record)
     return sorted(usable, key=lambda record: record.at), dict(skipped.most_common())

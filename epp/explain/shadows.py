@@ -89,7 +89,7 @@ class Growth:
         if grown > MOST_GROWTH_OF_RUN:
             return f"took {grown >> 20} MiB of memory for one request"
         if min(self._sum, after - self._least) > MOST_GROWTH:
-            return f"took {self._sum >> 20} MiB of memory, and does not give it back"
+            return f"took {self._sum >> 20} MiB of memory, and did not release it"
         return ""
 
 
@@ -200,7 +200,7 @@ class Shadow(SchedulingObserver):
                 "shadow profile disabled",
                 profile=self.name,
                 reason=breach,
-                remedy="mend its plugins, or give it a longer timeout; the next version of the configuration, or a "
+                remedy="fix its plugins, or give it a longer timeout; the next version of the configuration, or a "
                 "restart, enables it again",
             )
 

@@ -85,7 +85,7 @@ async def test_bad_file_changes_nothing_and_is_explained_until_there_is_a_good_o
 
         files.keep("one")  # what is in effect anyway
 
-        await gateway.process.says("configuration file is the one in effect again")
+        await gateway.process.says("configuration file is back to the version in effect")
         assert await gateway.config_metrics() == {"generation": 1, "last_reload_successful": 1, "reloads_total": 1}
         assert await gateway.health() == (200, healthy(generation=1))
 

@@ -15,7 +15,7 @@ from tests.support.kube.users import PICKER_ROLE
 
 EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
 FULL_ROLE = {**PICKER_ROLE, "rules": [*PICKER_ROLE["rules"], EVENTS]}
-OF_HARDWARE = "Optional, to know the hardware of endpoints"
+OF_HARDWARE = "Optional, for the hardware of endpoints"
 POOLS = "inferencepools.inference.networking.k8s.io"
 
 
@@ -74,7 +74,7 @@ def row(said, resource):
     return " ".join(found[1:])
 
 
-def printed_roles(said, title="All that the picker needs in its namespace"):
+def printed_roles(said, title="All rights that the picker needs in its namespace"):
     """Return the objects of a text that an administrator is told to apply; none if there is no such text."""
     start = next((index for index, line in enumerate(said.out) if line.startswith(f"# {title}")), None)
     return [] if start is None else list(yaml.safe_load_all("\n".join(said.out[start : said.out.index("", start)])))
@@ -127,8 +127,8 @@ async def test_printed_role_grants_what_is_missing(check, pool):
     assert said.out[-1] == "The picker would become ready, and see no change of pods."
     optional = [
         OF_HARDWARE,
-        "Optional, to know clusters and scores from a hub",
-        "Needed unless --metrics-endpoint-auth=false, to ask who may read metrics",
+        "Optional, for the clusters and scores of a hub",
+        "Needed unless --metrics-endpoint-auth=false, to check who may read metrics",
     ]
     printed = [*printed_roles(said), *(each for title in optional for each in printed_roles(said, title))]
     for each in printed:

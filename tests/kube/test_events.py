@@ -185,7 +185,7 @@ async def test_events_that_are_forbidden_are_said_once_and_change_nothing(pool, 
         assert '"level":"info"' in said
         assert f"allow create and patch of events in {space.namespace}, or ignore this" in said
         replace(config, GOOD)
-        await picker.command.says('"msg":"configuration file is the one in effect again"')
+        await picker.command.says('"msg":"configuration file is back to the version in effect"')
         replace(config, BAD)
         await asyncio.sleep(OBSERVED_SECONDS)
         assert picker.events("events cannot be written") == 1

@@ -212,7 +212,7 @@ def test_tf_6_body_that_cannot_be_read_is_an_error_of_the_request(house, body, k
         ({"endpoints": {"e9": {}}}, 400, "endpoints: there is no endpoint 'e9'"),
         ({"endpoints": {"e1": {"kvUsage": 2}}}, 400, "endpoints.e1.kvUsage"),
         ({"headers": {":path": "/"}}, 400, "headers: ':path' is no name of a header"),
-        ({"config": "kind: x"}, 400, "config: holds no EndpointPickerConfig"),
+        ({"config": "kind: x"}, 400, "config: contains no EndpointPickerConfig"),
         ({"victims": ["nobody"]}, 400, "victims: no request 'nobody' is in flight"),
         ({"config": OTHER + "- {type: no-such-thing}"}, 400, "no-such-thing"),
     ],

@@ -228,12 +228,12 @@ def test_directory_is_checked_and_what_is_skipped_is_told_with_the_reason(check,
         "files/a.yaml: ok",
         "files/b.yml: refused, 2 errors",
         "files/c.json: ok",
-        "files/d.yaml: skipped: holds no EndpointPickerConfig, but Service s",
+        "files/d.yaml: skipped: contains no EndpointPickerConfig, but Service s",
         "files/e.yaml: skipped: is empty",
         "files/f.yaml: refused, 1 error",
         (
-            "files/g.yaml: skipped: 1:2: is not YAML: while parsing a flow node, expected the node content, but found "
-            "'<stream end>'"
+            "files/g.yaml: skipped: 1:2: is not valid YAML: while parsing a flow node, expected the node content, but "
+            "found '<stream end>'"
         ),
         "files/h.yaml, data[epp] of ConfigMap epp: ok",
     ]
@@ -245,7 +245,7 @@ def test_directory_without_any_configuration_is_an_error(check, tmp_path):
     (tmp_path / "empty").mkdir()
     code, said = check("empty")
     assert code == 1
-    assert "  error   empty: holds no EndpointPickerConfig in its .json, .yaml, .yml files\n" in said
+    assert "  error   empty: contains no EndpointPickerConfig in its .json, .yaml, .yml files\n" in said
 
 
 def test_config_map_or_documents_with_several_configurations_are_checked_in_full(check):
@@ -253,14 +253,14 @@ def test_config_map_or_documents_with_several_configurations_are_checked_in_full
     assert code == 1
     assert "a.yaml, data[first] of ConfigMap epp: ok\n" in said
     assert "a.yaml, data[second] of ConfigMap epp: refused, 2 errors, 1 warning\n" in said
-    assert "a second configuration, beside the one in data[first] of ConfigMap epp; write the one to use" in said
+    assert "a second configuration, after the one in data[first] of ConfigMap epp; write the one to use" in said
     reports = json.loads(check("--output=json", a=config_map(first=GOOD, second=BAD))[1])
     assert [report["inside"] for report in reports] == [f"data[{key}] of ConfigMap epp" for key in ("first", "second")]
     assert reports[1]["errors"][0]["line"] > 1
     code, said = check(a=f"{GOOD}---\n{GOOD}")
     assert code == 1
     assert "a.yaml: ok\n" in said
-    assert "a.yaml: refused, 1 error\n  error   a.yaml:5:1: a second configuration, beside" in said
+    assert "a.yaml: refused, 1 error\n  error   a.yaml:5:1: a second configuration, after" in said
 
 
 def test_graph_shows_deciders_and_the_parameters_that_are_no_defaults(check):
@@ -332,7 +332,7 @@ def test_nothing_to_check_and_flags_without_effect_are_errors(tmp_path):
     [
         (("--as=",), "--as: '' is not the name of a user"),
         (("--as=a\nb",), "--as: 'a\\nb' is not the name of a user"),
-        (("--pool-name=p", "--endpoint-selector=a=b"), "--pool-name and --endpoint-selector exclude each other"),
+        (("--pool-name=p", "--endpoint-selector=a=b"), "--pool-name and --endpoint-selector cannot be combined"),
         (("--endpoint-selector=a=b",), "--endpoint-target-ports is missing"),
         (("--pool-namespace=A b",), "--pool-namespace: 'A b' is not the name of a namespace"),
         (("--kubeconfig=/absent",), "no access to Kubernetes: "),

@@ -77,7 +77,7 @@ def test_tree_shows_what_tenants_may_take(check):
         in said
     )
     _, said = check(a=HEAD + QUOTAS + DEFAULT)
-    assert "│   └── each other: {single: {outputTokens: 100}}\n" in said
+    assert "│   └── each other tenant: {single: {outputTokens: 100}}\n" in said
 
 
 def test_quotas_are_there_for_programs(check):

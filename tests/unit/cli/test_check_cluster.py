@@ -25,7 +25,7 @@ READY = """\
 """
 ROLE = """\
 
-# All that the picker needs in its namespace; for kubectl apply -f -
+# All rights that the picker needs in its namespace; for kubectl apply -f -
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: endpoint-picker-pool, namespace: llm}
@@ -95,7 +95,7 @@ async def test_access_and_pool_are_shown(check, cluster):
     ]
     assert lines[9].startswith("  not installed, and not needed: inferenceobjectives.llm-d.ai, ")
     assert READY in said
-    assert "\n# Optional, to know the hardware of endpoints; for kubectl apply -f -\napiVersion: " in said
+    assert "\n# Optional, for the hardware of endpoints; for kubectl apply -f -\napiVersion: " in said
     assert lines[-1] == "The picker would become ready, with 1 endpoint."
 
 
@@ -151,7 +151,7 @@ async def test_impossible_value_and_rights_on_a_hub_are_shown(check, cluster, ac
     assert "  warning cluster: AcceleratorClass cheap: spec.cost.perHour is -3" in said
     rows = [" ".join(line.split()) for line in said.splitlines()]
     assert f"managedclusters.{clusters} cluster no get, list, watch optional clusters" in rows
-    assert "# Optional, to know clusters and scores from a hub; for kubectl apply -f -" in rows
+    assert "# Optional, for the clusters and scores of a hub; for kubectl apply -f -" in rows
 
 
 NOBODY = "http://127.0.0.1:9"

@@ -189,7 +189,7 @@ def test_token_is_sent(routes, tmp_path):
         code, output = explained(address, f"--token-file={token}")
         assert (code, output.partition("  ")[0]) == (0, "decision d-2")
         code, output = explained(address)
-        assert (code, "give the file with it as --token-file" in output) == (1, True)
+        assert (code, "give its file with --token-file" in output) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,10 @@ def test_token_is_sent(routes, tmp_path):
     [
         (("d-1", "--last"), "ID and --last name different decisions: give one of them"),
         (("--file=missing",), "--file: missing cannot be read: No such file or directory"),
-        (("--admin=ftp://x",), "'ftp://x' is no address of an admin port; write one such as http://127.0.0.1:9091"),
+        (
+            ("--admin=ftp://x",),
+            "'ftp://x' is not the address of an admin port; write one such as http://127.0.0.1:9091",
+        ),
         (("--admin=http://127.0.0.1:1",), "no picker answers at http://127.0.0.1:1: "),
         (("--token-file=missing",), "--token-file: missing cannot be read: "),
         (("--file=/dev/zero",), "--file: /dev/zero has a line of more than 64 MiB: no decision is that long"),
@@ -236,4 +239,4 @@ def test_answer_that_is_none_of_a_picker_is_said():
 
     with opened((web.get("/api/decisions", odd),)) as port:
         code, output = explained(f"--admin=http://127.0.0.1:{port.port}")
-    assert (code, "does not answer like a picker" in output) == (1, True)
+    assert (code, "did not answer like a picker" in output) == (1, True)

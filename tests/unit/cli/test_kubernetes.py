@@ -80,7 +80,7 @@ def test_namespace_is_that_of_the_flag_the_variable_the_pod_or_default(monkeypat
         ({"pool_name": "p/../q"}, "--pool-name: 'p/../q' is not the name of an object"),
         ({"pool_name": "p", "pool_group": "a/b"}, "--pool-group: 'a/b' is not an API group: leave it out for "),
         ({"pool_name": "p", "pool_namespace": "a/b"}, "--pool-namespace: 'a/b' is not the name of a namespace"),
-        ({"pool_name": "p", **PODS}, "--pool-name and --endpoint-selector exclude each other: "),
+        ({"pool_name": "p", **PODS}, "--pool-name and --endpoint-selector cannot be combined: "),
         ({"pool_name": "p", "objects": "x", "kubeconfig": Path("k")}, "--objects has no effect with a pool in a cl"),
         ({"endpoint_selector": "a=b"}, "--endpoint-target-ports is missing: --endpoint-selector app=vllm "),
         ({"endpoint_target_ports": "8000"}, "--endpoint-selector is missing: --endpoint-selector app=vllm "),
@@ -163,7 +163,10 @@ def test_several_pools_have_names_or_labels():
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({"pool_name": "a,b", "pool_selector": "x=y"}, "--pool-name and --pool-selector exclude each other: give one"),
+        (
+            {"pool_name": "a,b", "pool_selector": "x=y"},
+            "--pool-name and --pool-selector cannot be combined: give one",
+        ),
         ({"pool_name": "a,B"}, "--pool-name: 'B' is not the name of an object"),
         ({"pool_selector": "a=b=c"}, "--pool-selector: "),
         ({"pool_selector": "a=b", "workers": 2}, "--workers is for one pool: leave it out, or run a picker for each"),

@@ -140,7 +140,7 @@ def test_experimental_plugin_is_told_with_its_mistakes():
 
 def test_version_that_is_not_known_is_refused_with_those_that_are():
     known = "'llm-d.ai/v1', 'llm-d.ai/v1alpha1' or 'inference.networking.x-k8s.io/v1alpha1'"
-    assert str(problems_of(MANY)[0]) == f"c.yaml:1:1: apiVersion: is 'llm-d.ai/v2', but takes {known}"
+    assert str(problems_of(MANY)[0]) == f"c.yaml:1:1: apiVersion: is 'llm-d.ai/v2', but must be {known}"
 
 
 def test_warnings_are_told_beside_mistakes():
@@ -211,7 +211,7 @@ def test_corruption_of_any_one_field_is_placed_in_the_file_or_harmless(file, dat
     lines = text.split("\n")
     for problem in found:
         if problem.position is None:
-            assert "holds no EndpointPickerConfig" in problem.message
+            assert "contains no EndpointPickerConfig" in problem.message
         else:
             assert 1 <= problem.position.column <= len(lines[problem.position.line - 1])
     assert len(set(map(str, found))) == len(found)

@@ -130,6 +130,6 @@ schedulingProfiles:
     pool = candidates(waiting=[1, 9], running=[9, 1])
     for limit, target in ((1, "e0"), (0, "e1")):  # with 0 all are dropped, and only the second profile has a result
         assembly = build(text % limit, registry=registry)
-        assert assembly.instances.implied["first-result-aggregator"] == "one-after-the-other is no aggregator"
+        assert assembly.instances.implied["first-result-aggregator"] == "one-after-the-other is not an aggregator"
         result = assembly.pipeline.scheduler.schedule(Request("r"), pool)
         assert [target.name for target in result.targets] == [target]

@@ -65,7 +65,7 @@ saturationDetector: {pluginRef: concurrency-detector}
     ]
     both = build(f"{ON}{text}flowControl: {{saturationDetector: {{pluginRef: utilization-detector}}}}")
     assert both.pipeline.flow_control.detector.name == "utilization-detector"
-    assert "saturationDetector: has no effect beside flowControl.saturationDetector" in str(both.warnings[-1])
+    assert "saturationDetector: has no effect besides flowControl.saturationDetector" in str(both.warnings[-1])
 
 
 def test_policy_that_nothing_names_is_warned_of(warned):
@@ -81,7 +81,7 @@ def test_limit_of_a_priority_above_that_for_all_is_warned_of_only_where_the_file
     bands = "[{priority: 1, maxRequests: 500, maxBytes: 1k}, {priority: 0}]"
     (warning,) = warned(f"{ON}flowControl: {{maxRequests: 100, maxBytes: 1M, priorityBands: {bands}}}")
     assert warning == (
-        "c.yaml:4:77: flowControl.priorityBands[0].maxRequests: is 500, and never reached: "
+        "c.yaml:4:77: flowControl.priorityBands[0].maxRequests: is 500, but never reached: "
         "flowControl.maxRequests is 100"
     )
 
@@ -93,7 +93,7 @@ def test_detector_of_metrics_that_nothing_collects_is_warned_of(warned):
     blind = ON + text + profile + flow
     warnings = warned(blind.replace("concurrency-", "utilization-").replace("X", "utilization-detector"))
     assert (
-        "c.yaml:7:1: flowControl: detector 'utilization-detector' knows only this picker's own requests, because "
+        "c.yaml:7:1: flowControl: detector 'utilization-detector' only sees this picker's own requests, because "
         "no data source of this configuration collects metrics: name a concurrency-detector, or add a data source"
     ) in warnings
     assert warned(blind.replace("X", "concurrency-detector")) == []
@@ -104,7 +104,7 @@ def test_detector_of_metrics_that_nothing_collects_is_warned_of(warned):
     [
         (
             lambda priorities: [1.0 if priority >= 0 else 0.0 for priority in priorities],
-            "let no request of priority -5 through, even to an idle endpoint: they wait until they are refused",
+            "admit no request of priority -5, even to an idle endpoint: they wait until they are refused",
         ),
         (
             lambda priorities: [1.0] * (1 if len(priorities) == 2 else len(priorities)),
@@ -170,13 +170,13 @@ def test_policy_of_another_role_is_refused(refused, reference, role):
     plugins = "[{type: edf-ordering-policy, name: edf}, {type: round-robin-fairness-policy, name: turns}]"
     (found,) = refused(f"{ON}flowControl: {{{reference}}}\nplugins: {plugins}")
     assert str(found).startswith("c.yaml:4:")
-    assert str(found).endswith(f" is no {role}")
+    assert str(found).endswith(f" does not implement {role}")
 
 
 def test_name_of_a_default_policy_that_is_taken_by_another_plugin_is_refused(refused):
     problems = refused(f"{ON}plugins: [{{type: queue-scorer, name: fcfs-ordering-policy}}]")
     (message,) = {problem.message for problem in problems}
-    assert message == "plugin 'fcfs-ordering-policy' (type queue-scorer) is no OrderingPolicy"
+    assert message == "plugin 'fcfs-ordering-policy' (type queue-scorer) does not implement OrderingPolicy"
 
 
 def test_policy_that_is_a_type_without_an_entry_or_is_not_supported_is_refused(refused):
@@ -188,7 +188,7 @@ def test_policy_that_is_a_type_without_an_entry_or_is_not_supported_is_refused(r
     plugins = "plugins: [{type: disagg-headers-handler}]\n"
     band = "flowControl: {defaultNegativePriorityBand: {fairnessPolicyRef: disagg-headers-handler}}"
     (found,) = refused(ON + plugins + band)
-    assert str(found).endswith("type 'disagg-headers-handler' is known, not supported yet: it cannot be used here")
+    assert str(found).endswith("type 'disagg-headers-handler' is known but not supported yet: it cannot be used here")
 
 
 def test_two_bands_of_one_priority_are_both_named(refused):

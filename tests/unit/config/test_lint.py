@@ -69,7 +69,7 @@ def test_scorers_that_measure_the_same_are_warned_of(warned):
     text = "plugins: [{type: queue-scorer, name: a}, {type: queue-scorer, name: b}]\n"
     (warning,) = warned(text + profile("pluginRef: a", "pluginRef: b"))
     assert warning == (
-        "c.yaml:4:22: schedulingProfiles[0]: profile 'p': 'a' and 'b' measure the same thing (waiting), "
+        "c.yaml:4:22: schedulingProfiles[0]: profile 'p': 'a' and 'b' measure the same data (waiting), "
         "which counts twice"
     )
     assert not [one for one in warned(text + profile("pluginRef: a", "pluginRef: b, weight: 0")) if "measure" in one]
@@ -102,7 +102,7 @@ def test_scorers_that_do_not_measure_the_same_are_not(warned, plugins, scorers):
 def test_scorer_that_stands_twice_in_a_profile_is_warned_of(warned):
     text = "plugins: [{type: queue-scorer}]\n" + profile("pluginRef: queue-scorer", "pluginRef: queue-scorer")
     (warning,) = warned(text)
-    assert warning.endswith("profile 'p': scorer 'queue-scorer' is listed 2 times: add the weights up")
+    assert warning.endswith("profile 'p': scorer 'queue-scorer' is listed 2 times: add up the weights")
 
 
 def test_gie_12_plugin_whose_data_nobody_collects_is_warned_of(warned):
@@ -194,7 +194,7 @@ def test_producer_whose_own_name_nobody_says_is_warned_of(warned):
     (warning,) = warned("plugins: [{type: token-producer, name: counter}, {type: token-load-scorer}]")
     assert warning == (
         "c.yaml:3:11: plugins[0]: plugin 'counter' writes 'prompt-tokens' under its own name, and no plugin reads it: "
-        "name it in the parameters of its readers, or give it no own name"
+        "name it in the parameters of its readers, or remove its name"
     )
     assert warned("plugins: [{type: token-producer}, {type: token-load-scorer}]") == []
     named = "{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: index}}, {type: queue-scorer}"

@@ -39,7 +39,9 @@ def test_hardware_is_read_where_a_plugin_reads_it_and_not_otherwise(build):
 def test_extractor_of_another_role_is_refused(refused):
     (problem,) = refused(f"plugins: [{NODES}, {{type: core-metrics-extractor}}]\n{sources('core-metrics-extractor')}")
     assert str(problem).startswith("c.yaml:4:")
-    assert "plugin 'core-metrics-extractor' (type core-metrics-extractor) is no ObjectReader" in str(problem)
+    assert "plugin 'core-metrics-extractor' (type core-metrics-extractor) does not implement ObjectReader" in str(
+        problem
+    )
 
 
 @pytest.mark.parametrize("reader", ["topology-extractor", "accelerator-data-source"])

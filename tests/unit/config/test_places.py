@@ -125,7 +125,7 @@ flowControl:
         "6:3: plugins[1]: is 'queue-scorer'; write `type: queue-scorer`",
         "8:3: schedulingProfiles[0].name: is empty; give it a name",
         "10:20: schedulingProfiles[0].plugins[0].weight: is '2'; remove the quotes",
-        "10:33: schedulingProfiles[0].plugins[0].onError: is 'Ignore', but takes 'Skip' or 'Fail'",
+        "10:33: schedulingProfiles[0].plugins[0].onError: is 'Ignore', but must be 'Skip' or 'Fail'",
         "11:20: schedulingProfiles[0].plugins[1].weight: is true; write a number",
         "13:3: dataLayer.injectDefaults: is 'no'; write true or false",
         (
@@ -174,7 +174,8 @@ plugins:
             "queue-scorrer"
         ),
         "6:16: featureGates[0]: feature gate 'flowcontrol' is not known; did you mean 'flowControl'?",
-        "8:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) is no Parser",
+        "8:14: requestHandler.parsers[0].pluginRef: plugin 'queue-scorer' (type queue-scorer) does not implement "
+        "Parser",
         "11:3: plugins[1].type: plugin type 'queue-scorrer' is not registered; did you mean 'queue-scorer'?",
     ]
 
@@ -249,26 +250,26 @@ ALIASES = "plugins:\n- &a0 {type: x}\n" + "".join(f"- &a{n} [{', '.join([f'*a{n 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("kind: a\nplugins: [\n", "c.yaml:3:1: is not YAML: while parsing a flow node"),
-        ("kind: a\n  plugins: []\n", "c.yaml:2:10: is not YAML: mapping values are not allowed here"),
-        ("kind: a\n\tplugins: []\n", "c.yaml:2:1: is not YAML: a tab in the indentation; write spaces"),
-        ("a: 1\n---\nb: 2\n", "c.yaml: holds no EndpointPickerConfig, but a mapping, a mapping; begin with "),
+        ("kind: a\nplugins: [\n", "c.yaml:3:1: is not valid YAML: while parsing a flow node"),
+        ("kind: a\n  plugins: []\n", "c.yaml:2:10: is not valid YAML: mapping values are not allowed here"),
+        ("kind: a\n\tplugins: []\n", "c.yaml:2:1: is not valid YAML: a tab in the indentation; write spaces"),
+        ("a: 1\n---\nb: 2\n", "c.yaml: contains no EndpointPickerConfig, but a mapping, a mapping; begin with "),
         ("", "c.yaml: is empty; begin with apiVersion: llm-d.ai/v1alpha1 and kind: EndpointPickerConfig"),
         ("# nothing\n---\n", "c.yaml: is empty; begin with "),
-        ("kind: a\nname: 'x\x01y'\n", "c.yaml:2:9: is not YAML: character U+0001 is not allowed"),
-        ("? [a, b]\n: 1\n", "c.yaml:1:3: is not YAML: while constructing a mapping, found unhashable key"),
-        ("kind: *nobody\n", "c.yaml:1:7: is not YAML: found undefined alias 'nobody'"),
-        ("plugins: &a [*a]\n", "c.yaml:1:14: is not YAML: alias 'a' is inside its own anchor"),
-        ("plugins: &a {b: [*a]}\n", "c.yaml:1:18: is not YAML: alias 'a' is inside its own anchor"),
+        ("kind: a\nname: 'x\x01y'\n", "c.yaml:2:9: is not valid YAML: character U+0001 is not allowed"),
+        ("? [a, b]\n: 1\n", "c.yaml:1:3: is not valid YAML: while constructing a mapping, found unhashable key"),
+        ("kind: *nobody\n", "c.yaml:1:7: is not valid YAML: found undefined alias 'nobody'"),
+        ("plugins: &a [*a]\n", "c.yaml:1:14: is not valid YAML: alias 'a' is inside its own anchor"),
+        ("plugins: &a {b: [*a]}\n", "c.yaml:1:18: is not valid YAML: alias 'a' is inside its own anchor"),
         (ALIASES, "c.yaml: is not usable: with its aliases, it has more than 100000 parts"),
-        ("kind: !secret x\n", "c.yaml:1:7: is not YAML: could not determine a constructor for the tag '!secret'"),
-        ("kind: !!int many\n", "c.yaml:1:7: is not YAML: 'many' is no int"),
-        ("kind: !!bool perhaps\n", "c.yaml:1:7: is not YAML: 'perhaps' is no bool"),
-        ("kind: 0b_\n", "c.yaml:1:7: is not YAML: '0b_' is no int"),
-        ("kind: {<<: 5}\n", "c.yaml:1:12: is not YAML: while constructing a mapping, expected a mapping"),
-        ("[" * 1500, "c.yaml: is not YAML: nested too deeply"),
-        ("- a\n", "c.yaml: holds no EndpointPickerConfig, but a list; begin with "),
-        ("42\n", "c.yaml: holds no EndpointPickerConfig, but a value; begin with "),
+        ("kind: !secret x\n", "c.yaml:1:7: is not valid YAML: could not determine a constructor for the tag '!secret'"),
+        ("kind: !!int many\n", "c.yaml:1:7: is not valid YAML: 'many' is not a valid int"),
+        ("kind: !!bool perhaps\n", "c.yaml:1:7: is not valid YAML: 'perhaps' is not a valid bool"),
+        ("kind: 0b_\n", "c.yaml:1:7: is not valid YAML: '0b_' is not a valid int"),
+        ("kind: {<<: 5}\n", "c.yaml:1:12: is not valid YAML: while constructing a mapping, expected a mapping"),
+        ("[" * 1500, "c.yaml: is not valid YAML: nested too deeply"),
+        ("- a\n", "c.yaml: contains no EndpointPickerConfig, but a list; begin with "),
+        ("42\n", "c.yaml: contains no EndpointPickerConfig, but a value; begin with "),
     ],
 )
 def test_text_that_cannot_be_read_says_from_where_on(text, problem):

@@ -290,7 +290,9 @@ def test_exchange_between_replicas_by_these_keys_is_without_effect(warned):
 def test_of_two_spellings_of_discovery_at_once_the_newer_one_counts(build):
     assembly = build(SINCE_V1.replace("peers: {pluginRef: peers}", "pluginRef: nobody"))
     assert assembly.discovery.name == "pool"
-    assert any("discovery.pluginRef: has no effect beside discovery.endpoints" in str(one) for one in assembly.warnings)
+    assert any(
+        "discovery.pluginRef: has no effect besides discovery.endpoints" in str(one) for one in assembly.warnings
+    )
 
 
 def test_sketch_of_output_lengths_is_accepted_with_a_warning(build, warned):
@@ -414,4 +416,4 @@ def test_gie_12_every_type_of_llm_d_router_is_registered_or_known_by_name_in_one
 @pytest.mark.parametrize("kind", sorted(NOT_YET))
 def test_type_that_is_not_built_yet_is_refused_by_name(refused, kind):
     (problem,) = refused(f"plugins: [{{type: {kind}}}]")
-    assert str(problem) == f"c.yaml:3:12: plugins[0].type: plugin type '{kind}' is known, not supported yet"
+    assert str(problem) == f"c.yaml:3:12: plugins[0].type: plugin type '{kind}' is known but not supported yet"

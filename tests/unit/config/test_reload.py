@@ -222,7 +222,7 @@ async def test_gie_11_new_version_is_taken_once(following):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (NOT_YAML, "c.yaml:1:11: is not YAML"),
+        (NOT_YAML, "c.yaml:1:11: is not valid YAML"),
         (NO_PLUGIN, "c.yaml:3:12: plugins[0].type: plugin type 'nope' is not registered"),
         (
             HEAD + "plugins: [{type: odd, name: o, parameters: {trouble: true}}]",
@@ -326,7 +326,7 @@ async def test_wait_of_long_ago_does_not_count_for_another_version(following):
     following.path.write_text(SECOND)
     await following.look()
     following.path.write_text(NOT_YAML)
-    assert "is not YAML" in (await following.look()).refused
+    assert "is not valid YAML" in (await following.look()).refused
     following.clock.advance(3600)
     following.path.write_text(SECOND)
     assert "it was written in place" in (await following.look()).refused

@@ -43,10 +43,10 @@ def test_ocm_14_single_source_stays_valid(build, form):
     ("sources", "place", "said"),
     [
         (["{pluginRef: one}", "{pluginRef: one, name: x}"], "[1]", "names the plugin 'one' twice"),
-        (["{pluginRef: one, name: x}", "{pluginRef: two, name: x}"], "[1].name", "'x' is the name of two"),
+        (["{pluginRef: one, name: x}", "{pluginRef: two, name: x}"], "[1].name", "two sources are named 'x'"),
         (["{pluginRef: one, precedenc: 1}"], "[0].precedenc", "unknown key; did you mean 'precedence'?"),
         (["{pluginRef: one, precedence: high}"], "[0].precedence", "is 'high'; write a whole number"),
-        (["{pluginRef: queue-scorer}"], "[0].pluginRef", "is no Discovery"),
+        (["{pluginRef: queue-scorer}"], "[0].pluginRef", "does not implement Discovery"),
         (["{}"], "[0].pluginRef", "is missing; add it"),
         ([], "", "at least 1 item"),
         ([f"{{pluginRef: p{number}}}" for number in range(17)], "", "at most 16"),

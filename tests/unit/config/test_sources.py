@@ -84,24 +84,24 @@ def test_list_of_objects_and_other_documents_are_searched():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"{CONFIG}---\n{CONFIG}", "c.yaml:7:1: a second configuration, beside the one in the first document; write"),
+        (f"{CONFIG}---\n{CONFIG}", "c.yaml:7:1: a second configuration, after the one in the first document; write"),
         (
             yaml.safe_dump({"kind": "ConfigMap", "data": {"a": CONFIG, "b": CONFIG}}),
-            "c.yaml:4:6: line 1 of data[b]: a second configuration, beside the one in data[a] of ConfigMap; write the",
+            "c.yaml:4:6: line 1 of data[b]: a second configuration, after the one in data[a] of ConfigMap; write the",
         ),
-        ("kind: ConfigMap\ndata: {a: x}\n", "c.yaml: holds no EndpointPickerConfig, but ConfigMap with the keys a;"),
-        ("kind: ConfigMap\n", "c.yaml: holds no EndpointPickerConfig, but ConfigMap with no data; begin"),
+        ("kind: ConfigMap\ndata: {a: x}\n", "c.yaml: contains no EndpointPickerConfig, but ConfigMap with the keys a;"),
+        ("kind: ConfigMap\n", "c.yaml: contains no EndpointPickerConfig, but ConfigMap with no data; begin"),
         (
             "kind: Service\nmetadata: {name: s}\n---\nkind: Pod\n",
-            "c.yaml: holds no EndpointPickerConfig, but Service s, Pod; begin with apiVersion: llm-d.ai/v1alpha1",
+            "c.yaml: contains no EndpointPickerConfig, but Service s, Pod; begin with apiVersion: llm-d.ai/v1alpha1",
         ),
         (
             "kind: ConfigMap\ndata:\n  e: |\n    kind: EndpointPickerConfig\n    plugins: [\n",
-            "c.yaml:5:5: is not YAML: while parsing a flow node",
+            "c.yaml:5:5: is not valid YAML: while parsing a flow node",
         ),
         (
             "kind: ConfigMap\ndata:\n  e: |\n    kind: EndpointPickerConfig\n    plugins:\n    \t- type: x\n",
-            "c.yaml:6:5: is not YAML: a tab in the indentation; write spaces",
+            "c.yaml:6:5: is not valid YAML: a tab in the indentation; write spaces",
         ),
     ],
 )  # fmt: skip
@@ -113,14 +113,14 @@ def test_file_to_run_holds_one_configuration(text, problem):
 def test_kind_with_a_mistake_is_told_as_one():
     text = CONFIG.replace("kind: EndpointPickerConfig", "kind: EndpointPickrConfig").replace("nmae", "name")
     (found,) = problems(text)
-    assert found.startswith("c.yaml:2:1: kind: is 'EndpointPickrConfig', but takes 'EndpointPickerConfig'")
+    assert found.startswith("c.yaml:2:1: kind: is 'EndpointPickrConfig', but must be 'EndpointPickerConfig'")
 
 
 def test_all_tabs_in_indentations_are_told_and_those_between_tokens_are_read():
     text = "kind: EndpointPickerConfig\nplugins:\n- type: a\n\tname: b\n- type:\tc\n\tname: d\n"
     assert problems(text) == [
-        "c.yaml:4:1: is not YAML: a tab in the indentation; write spaces",
-        "c.yaml:6:1: is not YAML: a tab in the indentation; write spaces",
+        "c.yaml:4:1: is not valid YAML: a tab in the indentation; write spaces",
+        "c.yaml:6:1: is not valid YAML: a tab in the indentation; write spaces",
     ]
     text = CONFIG.replace("type: queue-scorer", "type:\tqueue-scorer\t# a remark").replace("  nmae: q\n", "")
     assert load_text(text).model.plugins[0].type == "queue-scorer"
@@ -129,9 +129,9 @@ def test_all_tabs_in_indentations_are_told_and_those_between_tokens_are_read():
 def test_key_that_stands_twice_is_told_beside_other_mistakes():
     assert problems(CONFIG + "  type: random-picker\nkind: x\n") == [
         "c.yaml:5:3: plugins[0].nmae: unknown key; did you mean 'name'?",
-        "c.yaml:6:3: key 'type' stands twice; remove one of them, or join them",
-        "c.yaml:7:1: key 'kind' stands twice; remove one of them, or join them",
-        "c.yaml:7:1: kind: is 'x', but takes 'EndpointPickerConfig'",
+        "c.yaml:6:3: key 'type' is repeated; remove one of them, or join them",
+        "c.yaml:7:1: key 'kind' is repeated; remove one of them, or join them",
+        "c.yaml:7:1: kind: is 'x', but must be 'EndpointPickerConfig'",
     ]
 
 

@@ -71,7 +71,7 @@ def test_two_plugins_of_one_name_are_refused(refused, taken):
 )
 def test_name_of_an_added_plugin_must_not_be_taken(refused, kind, place, reason):
     assert only(refused(f"plugins: [{{type: queue-scorer, name: {kind}}}]")) == (
-        f"1:1: {place}: a plugin of type '{kind}' is needed ({reason}), and the name is taken by one of another type"
+        f"1:1: {place}: a plugin of type '{kind}' is needed ({reason}), but a plugin of another type has this name"
     )
 
 
@@ -177,7 +177,7 @@ def test_decider_referred_to_must_be_there_and_be_one(refused, decider, problem)
     [
         ("", "no plugin is named ''"),
         ("openai", "no plugin is named 'openai'; did you mean 'openai-parser'?"),
-        ("queue-scorer", "plugin 'queue-scorer' (type queue-scorer) is no Parser"),
+        ("queue-scorer", "plugin 'queue-scorer' (type queue-scorer) does not implement Parser"),
     ],
 )
 def test_parser_referred_to_must_be_there_and_be_one(refused, key, name, problem):
@@ -190,9 +190,15 @@ def test_parser_referred_to_must_be_there_and_be_one(refused, key, name, problem
     ("layer", "problem"),
     [
         ("sources: [{pluginRef: nope}]", "sources[0].pluginRef: no plugin is named 'nope'"),
-        ("sources: [{pluginRef: q}]", "sources[0].pluginRef: plugin 'q' (type queue-scorer) is no DataSource"),
+        (
+            "sources: [{pluginRef: q}]",
+            "sources[0].pluginRef: plugin 'q' (type queue-scorer) does not implement DataSource",
+        ),
         ("discovery: {pluginRef: nope}", "discovery.pluginRef: no plugin is named 'nope'"),
-        ("discovery: {pluginRef: q}", "discovery.pluginRef: plugin 'q' (type queue-scorer) is no Discovery"),
+        (
+            "discovery: {pluginRef: q}",
+            "discovery.pluginRef: plugin 'q' (type queue-scorer) does not implement Discovery",
+        ),
         ("discovery: {endpoints: {pluginRef: nope}}", "discovery.endpoints.pluginRef: no plugin is named 'nope'"),
         ("discovery: {}", "discovery: names no source: write endpoints: {pluginRef: ...}, or leave it out"),
     ],
@@ -207,9 +213,13 @@ def test_data_layer_refers_to_sources_and_a_discovery(refused, layer, problem):
     ("source", "extractors", "problem"),
     [
         ("metrics-data-source", "nope", "[0].pluginRef: no plugin is named 'nope'"),
-        ("metrics-data-source", "q", "[0].pluginRef: plugin 'q' (type queue-scorer) is no Extractor"),
-        ("metrics-data-source", "a b", "[1]: a second extractor of type 'core-metrics-extractor' on one source"),
-        ("endpoint-notification-source", "a", "[0].pluginRef: plugin 'a' (type core-metrics-extractor) is no Tagger"),
+        ("metrics-data-source", "q", "[0].pluginRef: plugin 'q' (type queue-scorer) does not implement Extractor"),
+        ("metrics-data-source", "a b", "[1]: is a second extractor of type 'core-metrics-extractor' of one source"),
+        (
+            "endpoint-notification-source",
+            "a",
+            "[0].pluginRef: plugin 'a' (type core-metrics-extractor) does not implement Tagger",
+        ),
     ],
 )
 def test_extractors_of_a_source_are_those_it_can_have(refused, source, extractors, problem):

@@ -149,9 +149,8 @@ plugins:
     assert names(assembly.pipeline.of(Producer)) == ["mine", "approx-prefix-cache-producer"]
     (warning,) = [str(warning) for warning in assembly.warnings if "mine" in str(warning)]
     assert warning == (
-        "c.yaml:5:3: plugins[1]: plugin 'prefix-cache-scorer' reads 'prefix-match' from an instance of "
-        "approx-prefix-cache-producer that is added for it, not from 'mine': name that one in its parameters, or "
-        "give it no own name"
+        "c.yaml:5:3: plugins[1]: plugin 'prefix-cache-scorer' reads 'prefix-match' from an added "
+        "approx-prefix-cache-producer, not from 'mine': name 'mine' in its parameters, or remove the name of 'mine'"
     )
 
 
@@ -175,14 +174,14 @@ def test_producers_run_after_those_they_read_and_else_as_declared(build, registr
 
 def test_producers_that_read_each_other_are_refused(refused, registry):
     (problem,) = refused("plugins: [{type: stove}, {type: lamp}]", registry=registry)
-    assert problem.message.startswith("plugins read each other's data in a circle: ")
+    assert problem.message.startswith("plugins read each other's data in a cycle: ")
     assert {"stove", "lamp"} == set(problem.message.partition(": ")[2].split(" -> "))
 
 
 def test_reader_before_its_writer_is_refused(build, refused, registry):
     (problem,) = refused("plugins: [{type: ash}, {type: warm}]", registry=registry)
     assert str(problem) == (
-        "c.yaml:3:24: plugins[1]: plugin 'warm' reads 'heat', which 'ash' writes only later in a request"
+        "c.yaml:3:24: plugins[1]: plugin 'warm' reads 'heat', which 'ash' only writes later in a request"
     )
     build("plugins: [{type: spark}, {type: warm}]", registry=registry)
 
@@ -213,11 +212,11 @@ def test_clients_own_of_a_header_that_a_plugin_sets_does_not_reach_the_endpoint(
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("x-gateway-destination-endpoint", "which the picker sets by itself"),
-        ("content-length", "which the picker sets by itself"),
-        ("X-One", "which is no lower-case header name"),
-        (":path", "which is no lower-case header name"),
-        ("", "which is no lower-case header name"),
+        ("x-gateway-destination-endpoint", "which the picker sets itself"),
+        ("content-length", "which the picker sets itself"),
+        ("X-One", "which is not a lower-case header name"),
+        (":path", "which is not a lower-case header name"),
+        ("", "which is not a lower-case header name"),
     ],
 )
 def test_header_that_no_plugin_can_set_is_refused(refused, registry, name, problem):
