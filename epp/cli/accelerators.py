@@ -203,9 +203,8 @@ def _show_problems(console: Console, report: Report) -> None:
 
 
 def _endpoints(reports: tuple[EndpointReport, ...]) -> Table:
-    table = plain_table(
-        "endpoint", "accelerator", "class", "slice", ">memory", ">$/h", ">capacity", "state", title="endpoints"
-    )
+    columns = ("endpoint", "accelerator", "class", "slice", ">memory", ">$/h", ">capacity", "state")
+    table = plain_table(*columns, title="endpoints")
     for report in reports:
         tag = report.tag
         name = f"{tag.vendor} {tag.model or tag.product}".strip() or tag.kind.value

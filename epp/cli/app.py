@@ -20,10 +20,8 @@ class Command(TyperCommand):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.switches = frozenset(
-            option for parameter in self.params if is_switch(parameter) for option in parameter.opts
-        )
-        self.lists = frozenset(option for parameter in self.params if is_list(parameter) for option in parameter.opts)
+        self.switches = frozenset(option for each in self.params if is_switch(each) for option in each.opts)
+        self.lists = frozenset(option for each in self.params if is_list(each) for option in each.opts)
         if self.switches:
             self.epilog = _SWITCHES_HELP
 

@@ -32,9 +32,8 @@ def calibrate(flags: Calibrate) -> None:
     async def work(stop: asyncio.Event) -> None:
         notes: list[str] = []
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
-        async with aiohttp.ClientSession(
-            headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)
-        ) as session:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as session:
             server = HttpServer(session, flags.url, flags.model)
             with progress_bar("Calibrating", lambda: 1.0) as progress:
                 measured = Calibration(server, budget=flags.budget, progress=progress)
@@ -85,8 +84,8 @@ def _write(flags: Calibrate, found: Calibration, notes: list[str]) -> None:
     text = dump_server_profile(profile, source)
     if flags.output is None:
         typer.echo(text, nl=False)
-        return
-    write_text(flags.output, text)
+    else:
+        write_text(flags.output, text)
 
 
 def _start(model: str, found: Calibration, notes: list[str]) -> SimProfile:

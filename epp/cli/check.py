@@ -58,9 +58,8 @@ def check(flags: Check) -> None:
         from epp.cli import check_cluster  # noqa: PLC0415  imports all of a picker, which files do not need
 
         with exit_on(ConfigurationError):
-            cluster = check_cluster.read_cluster(
-                flags, {hub: kinds for each in reports for hub, kinds in each.hubs.items()}
-            )
+            hubs = {hub: kinds for report in reports for hub, kinds in report.hubs.items()}
+            cluster = check_cluster.read_cluster(flags, hubs)
         errors, warnings = errors or bool(cluster.errors), warnings or bool(cluster.warnings)
         if as_json:
             print_json({"files": files, "cluster": check_cluster.for_programs(cluster)})
@@ -200,11 +199,9 @@ def _add_profile(tree: Tree, profile: ProfileGraph, kind: str = "profile") -> No
     if profile.drop_stale_after_seconds is not None:
         branch.add(f"drops endpoints that did not report for {profile.drop_stale_after_seconds:g} s")
     for step in profile.filters:
-        notes = (["falls back to all"] if step.fallback_on_empty else []) + _on_error(step.on_error, "Fail")
-        notes += _on_stale(step)
-        branch.add(
-            f"filter {_named(step.plugin)}{_aside(notes)}{_parameters(step.plugin)}{_data('reads', step.plugin.reads)}"
-        )
+        used, notes = step.plugin, ["falls back to all"] if step.fallback_on_empty else []
+        notes += [*_on_error(step.on_error, "Fail"), *_on_stale(step)]
+        branch.add(f"filter {_named(used)}{_aside(notes)}{_parameters(used)}{_data('reads', used.reads)}")
     for scorer in profile.scorers:
         notes = [f"{scorer.share:.0%}", scorer.category, *_on_error(scorer.on_error, "Skip"), *_on_stale(scorer)]
         branch.add(

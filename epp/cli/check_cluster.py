@@ -112,9 +112,8 @@ def show(report: ClusterReport) -> None:
 def _show_roles(title: str, roles: tuple[Mapping[str, Any], ...]) -> None:
     """Print roles as a text for `kubectl apply`."""
     if roles:
-        text = "---\n".join(
-            yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles
-        )
+        texts = (yaml.safe_dump(each, sort_keys=False, default_flow_style=None, width=10_000) for each in roles)
+        text = "---\n".join(texts)
         typer.echo(f"\n# {title}; for kubectl apply -f -\n{text}", nl=False)
 
 

@@ -67,10 +67,8 @@ class FileReport(msgspec.Struct, frozen=True):
         """Return the report on the configuration of these pools of a picker of several."""
         if not names or self.graph is None or not self.graph.names_all_endpoints:
             return msgspec.structs.replace(self, pools=names)
-        problem = Problem(
-            "dataLayer.discovery is for one pool: leave it out, the endpoints are the pods of each InferencePool",
-            origin=self.file,
-        )
+        message = "dataLayer.discovery is for one pool: leave it out, the endpoints are the pods of each InferencePool"
+        problem = Problem(message, origin=self.file)
         return msgspec.structs.replace(self, pools=names, errors=(*self.errors, problem), graph=None)
 
     def for_programs(self) -> dict[str, object]:
@@ -104,12 +102,8 @@ def check_pools(
     reports = [report.of_pools(name) for name, path in own.items() for report in _check(path, builder)]
     without = [name for name in sorted(names) if name not in own]
     reports += [report.of_pools(*without) for report in check_all(others, builder)]
-    reports += [
-        FileReport(str(path), skipped="no pool of --pool-name has this name")
-        for name, path in files.items()
-        if name not in own
-    ]
-    return reports
+    skipped = "no pool of --pool-name has this name"
+    return reports + [FileReport(str(path), skipped=skipped) for name, path in files.items() if name not in own]
 
 
 def _check(path: Path, builder: Builder) -> Iterator[FileReport]:

@@ -11,22 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from epp.cli.options import (
-    Output,
-    Seconds,
-    argument,
-    endpoint_selector_flag,
-    endpoint_target_ports_flag,
-    endpoints_flag,
-    experimental_flag,
-    kubeconfig_flag,
-    listen_flag,
-    output_flag,
-    plugin_modules_flag,
-    pool_group_flag,
-    pool_namespace_flag,
-    verbosity_flag,
-)
+from epp.cli import options
+from epp.cli.options import Output, Seconds, argument
 from epp.cli.picker_flags import Gateway, Serve
 from epp.runtime.flags import COUNT, DURATION, PORT, SWITCH, Kind, flag
 from epp.telemetry.settings import admin_port_flag, metrics_port_flag
@@ -38,20 +24,17 @@ class Check:
     code 1: a file is invalid, or the picker would not serve.
     """  # noqa: D205  one paragraph is the help
 
-    files: list[Path] | None = argument(
-        None, "EndpointPickerConfig files, directories of them, or - for standard input.", "FILE"
-    )
-    output: Output = output_flag()
+    files: list[Path] | None = argument(None, "EndpointPickerConfig files, directories, or - for stdin.", "FILE")
+    output: Output = options.output_flag()
     strict: bool = flag(False, "Exit with code 2 if there are warnings.", SWITCH)
-    allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: str = plugin_modules_flag()
+    allow_experimental_plugins: bool = options.experimental_flag()
+    allow_plugin_modules: str = options.plugin_modules_flag()
     cluster: bool = flag(
         False,
-        "Check the access to Kubernetes and the pool; print a Role with the missing rights. The flags "
-        "below are for this.",
+        "Check the pool and the access to Kubernetes, and print a Role with missing rights; uses the flags below.",
         SWITCH,
     )
-    kubeconfig: Path | None = kubeconfig_flag()
+    kubeconfig: Path | None = options.kubeconfig_flag()
     as_user: str | None = flag(
         None,
         "Act as this user, as kubectl does: system:serviceaccount:NAMESPACE:NAME for the picker's account.",
@@ -64,14 +47,13 @@ class Check:
     pool_selector: str | None = flag(None, "The labels of the InferencePools of a picker of several.", "SELECTOR")
     pool_config_dir: Path | None = flag(
         None,
-        "With several pools, also without --cluster: directory with configurations of pools, NAME.yaml; FILE is for "
-        "the others.",
+        "With several pools, also without --cluster: directory with NAME.yaml of pools; FILE is for the others.",
         "DIRECTORY",
     )
-    pool_namespace: str | None = pool_namespace_flag()
-    pool_group: str = pool_group_flag()
-    endpoint_selector: str | None = endpoint_selector_flag()
-    endpoint_target_ports: str | None = endpoint_target_ports_flag()
+    pool_namespace: str | None = options.pool_namespace_flag()
+    pool_group: str = options.pool_group_flag()
+    endpoint_selector: str | None = options.endpoint_selector_flag()
+    endpoint_target_ports: str | None = options.endpoint_target_ports_flag()
     ha_enable_leader_election: bool = flag(False, "Try what leader election needs too.", SWITCH)
 
 
@@ -115,10 +97,8 @@ class Plugins:
 class Accelerators:
     """Show the hardware of each endpoint: accelerator, class, slice, cost per hour, capacity and sources."""
 
-    endpoints: list[str] | None = endpoints_flag()
-    config_file: Path | None = flag(
-        None, "An EndpointPickerConfig file, with accelerator-data-source and discovery.", "FILE"
-    )
+    endpoints: list[str] | None = options.endpoints_flag()
+    config_file: Path | None = flag(None, "Configuration with accelerator-data-source and discovery.", "FILE")
     objects: str = flag("", "Files or directories of cluster objects, besides those of --config-file.", "PATH,...")
     prices: Path | None = flag(
         None,
@@ -127,7 +107,7 @@ class Accelerators:
         "FILE",
     )
     fit: bool = flag(False, "Show how many more slices of each MIG profile fit on each GPU.", SWITCH)
-    output: Output = output_flag()
+    output: Output = options.output_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +120,7 @@ class Explain:
     admin: str = flag("http://127.0.0.1:9091", "The admin port of the picker.", "URL")
     token_file: Path | None = flag(None, "File with the token of the admin port.", "FILE")
     file: Path | None = flag(None, "A file that --decision-file wrote, instead of a running picker.", "FILE")
-    output: Output = output_flag()
+    output: Output = options.output_flag()
 
 
 TraceFormat: TypeAlias = Literal["jsonl", "csv", "mooncake", "azure", "burstgpt", "decisions", "sharegpt"]
@@ -165,9 +145,7 @@ class Replayed:
     prices: Path | None = flag(None, "Prices of accelerators in US dollars an hour.", "FILE")
     trace_format: TraceFormat | None = flag(None, "Format of the trace; by default, its first lines tell it.")
     trace_rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
-    slo: str = flag(
-        "", "Latency targets of requests without their own, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,..."
-    )
+    slo: str = flag("", "Default latency targets of requests, such as ttft=500ms,tpot=50ms.", "NAME=DURATION,...")
     rate_scale: float = flag(1.0, "Factor on the rate of the trace.", "FACTOR", min=0.001, max=1000)
     pickers: int = flag(1, "Pickers side by side; each knows only its own requests.", COUNT, max=64)
 
@@ -179,9 +157,7 @@ class Replay:
     """  # noqa: D205  one paragraph is the help
 
     trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
-    endpoints: Path | None = flag(
-        None, "The servers: a list as file-discovery reads it. Required without --decisions.", "FILE"
-    )
+    endpoints: Path | None = flag(None, "The servers, as for file-discovery. Required without --decisions.", "FILE")
     config: list[str] = flag(
         ..., "A configuration: a file, or the name of a ready-made one; may be repeated. The others are compared "
         "with the first.", "FILE"
@@ -210,9 +186,9 @@ class Replay:
         DURATION,
     )
     report: Path | None = flag(None, "Where to write a report with plots, as one HTML file.", "FILE")
-    output: Output = output_flag()
-    allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: str = plugin_modules_flag()
+    output: Output = options.output_flag()
+    allow_experimental_plugins: bool = options.experimental_flag()
+    allow_plugin_modules: str = options.plugin_modules_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +198,7 @@ class Tune:
     """  # noqa: D205  one paragraph is the help
 
     trace: Path = argument(..., "The requests, in a format of `epp trace show`.", "TRACE")
-    endpoints: Path = flag(..., "The servers: a list as file-discovery reads it.", "FILE")
+    endpoints: Path = flag(..., "The servers, as for file-discovery.", "FILE")
     config: str = flag(..., "The configuration: a file, or the name of a ready-made one.", "FILE")
     objective: list[str] = flag(
         ...,
@@ -249,9 +225,9 @@ class Tune:
     jobs: int | None = flag(None, "Processes that run trials; by default one for each CPU.", COUNT, max=256)
     seed: int = flag(0, "Of the random choices.", "NUMBER", min=0)
     replayed: Replayed = field(default_factory=Replayed)
-    output: Output = output_flag()
-    allow_experimental_plugins: bool = experimental_flag()
-    allow_plugin_modules: str = plugin_modules_flag()
+    output: Output = options.output_flag()
+    allow_experimental_plugins: bool = options.experimental_flag()
+    allow_plugin_modules: str = options.plugin_modules_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +238,7 @@ class TraceShow:
     format: TraceFormat | None = flag(None, "Format of the trace; by default, its first lines tell it.")
     rate: float | None = flag(None, "Requests a second, for a trace without times (sharegpt).", "RATE")
     seed: int = flag(0, "Seed of the times for --rate.", "NUMBER")
-    output: Output = output_flag()
+    output: Output = options.output_flag()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +274,7 @@ class SimServer:
     time_scale: float | None = flag(None, "Factor on all durations: 0.1 is ten times as fast.", "FACTOR")
     seed: int | None = flag(None, "Equal seeds give equal answers to equal prompts.", "NUMBER")
     no_metrics: bool = flag(False, "Answer /metrics with 404.", SWITCH)
-    v: int = verbosity_flag(0)
+    v: int = options.verbosity_flag(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +292,7 @@ class Calibrate:
 class Demo:
     """Watch LLM requests reach simulated servers of different speed and price, behind a real Envoy."""
 
-    listen: str = listen_flag()
+    listen: str = options.listen_flag()
     duration: float | None = flag(None, "Exit after this time, such as 30s.", DURATION)
     traffic: float = flag(12.0, "Most requests a second that the demo sends; 0 for none.", "RATE", min=0, max=100)
     clusters: bool = flag(
@@ -332,7 +308,7 @@ class Demo:
     """None for 9091 if it is free, otherwise any free port."""
     metrics_port: int | None = metrics_port_flag()
     """None for no page."""
-    v: int = verbosity_flag(0)
+    v: int = options.verbosity_flag(0)
 
 
 COMMANDS: Mapping[str, type[Any]] = {

@@ -187,9 +187,8 @@ def _scores(scorers: Sequence[ScorerStep], candidates: Sequence[CandidateScore],
         table.add_column(Text(_plain(each.endpoint), style), overflow="fold", max_width=_CELL)
     table.add_row("", *map(_rank, candidates))
     table.add_row("total", *(Text(f"{each.total:.3f}", "bold") for each in candidates))
-    table.add_row(
-        "", *(Text(_bar(each.total, best), "green" if each.rank is not None else "dim") for each in candidates)
-    )
+    styles = ["dim" if each.rank is None else "green" for each in candidates]
+    table.add_row("", *(Text(_bar(each.total, best), style) for each, style in zip(candidates, styles, strict=True)))
     for number, step in enumerate(scorers):
         table.add_row(_label(step), *(_score(step, each, number) for each in candidates))
     for name, fact in _FACTS.items():

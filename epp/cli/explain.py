@@ -31,7 +31,6 @@ _HELP = (
     "x-gateway-decision-record of a trusted gateway"
 )
 _REMEDY = "use the version of the picker, or --output json"
-_decoder = msgspec.json.Decoder(DecisionRecord)
 
 
 class Wanted(NamedTuple):
@@ -98,7 +97,7 @@ def lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
 def read_record(data: bytes) -> DecisionRecord:
     """Return the record; raises ConfigurationError."""
     try:
-        record = _decoder.decode(data)
+        record = msgspec.json.decode(data, type=DecisionRecord)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"this version cannot read the record: {error}", remedy=_REMEDY) from error
     if record.version > VERSION:
@@ -112,12 +111,9 @@ class _Names(msgspec.Struct, rename="camel"):
     request_id: str = ""
 
 
-_names = msgspec.json.Decoder(_Names)
-
-
 def _fits(wanted: Wanted, line: bytes) -> bool:
     try:
-        names = _names.decode(line.decode())
+        names = msgspec.json.decode(line.decode(), type=_Names)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     if wanted.id:
@@ -149,10 +145,8 @@ def _connection(address: str) -> tuple[HTTPConnection, str]:
         connect = _KINDS[parts.scheme]
         connection = connect(parts.hostname or "", parts.port, timeout=_TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
-        raise ConfigurationError(
-            f"--admin: {quoted(address)} is not the address of an admin port",
-            remedy="write one such as http://127.0.0.1:9091",
-        ) from error
+        problem = f"--admin: {quoted(address)} is not the address of an admin port"
+        raise ConfigurationError(problem, remedy="write one such as http://127.0.0.1:9091") from error
     return connection, parts.path.rstrip("/")
 
 

@@ -31,6 +31,7 @@ from epp.routing.policies import PolicyFiles
 from epp.runtime.addresses import is_ip, parse_host
 
 FLAG = "--objects"
+_PIPED_WIDTH = 160
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -81,9 +82,7 @@ def read_policies(paths: str, pool_name: str | None) -> PolicyFiles | None:
 def read_trust(ca_file: Path | None, *, skip_verify: bool) -> EndpointTrust:
     """Return how certificates of endpoints are verified; raises ConfigurationError for flags that contradict."""
     if ca_file is not None and skip_verify:
-        raise ConfigurationError(
-            "--endpoint-ca-file has no effect with --endpoint-insecure-skip-verify: leave one of them out"
-        )
+        raise ConfigurationError("--endpoint-ca-file and --endpoint-insecure-skip-verify cannot be combined: give one")
     return EndpointTrust(None if ca_file is None else ca_file.absolute(), verify=not skip_verify)
 
 
@@ -136,9 +135,6 @@ def read_file_pool(flags: PickerFlags, pods: PodTarget | None = None) -> PodFile
     except ValueError as error:
         raise ConfigurationError(f"{FLAG}: {error}") from error
     return PodFileDiscovery(parameters, clock=SystemClock(), setting=FLAG)
-
-
-_PIPED_WIDTH = 160
 
 
 def new_console() -> Console:

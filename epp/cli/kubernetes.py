@@ -55,10 +55,8 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
             "--endpoint-target-ports"
         )
     if flags.objects:
-        raise ConfigurationError(
-            "--objects has no effect with a pool in a cluster: objectives and rewrites are read from the cluster; "
-            "leave the flag out"
-        )
+        problem = "--objects has no effect with a pool in a cluster: objectives and rewrites are read from the cluster"
+        raise ConfigurationError(problem, remedy="leave the flag out")
     namespace = read_namespace(flags)
     return KubernetesSettings(
         namespace=namespace,
@@ -91,9 +89,7 @@ def read_pool_choice(flags: Serve | Check) -> PoolChoice | None:
             raise ConfigurationError(f"{flag} is for one pool: leave it out, or run a picker for each InferencePool")
     default, given = ("FILE", flags.files) if isinstance(flags, Check) else ("--config-file", flags.config_file)
     if flags.pool_config_dir is not None and not given:
-        raise ConfigurationError(
-            f"--pool-config-dir needs {default}, for pools without a file of their own in the directory"
-        )
+        raise ConfigurationError(f"--pool-config-dir needs {default}, for pools without a file in the directory")
     any_pool, *_ = [_pool(replace(flags, pool_name=name)) for name in names or ("any",)]
     return PoolChoice(
         namespace=any_pool.namespace,

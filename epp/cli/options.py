@@ -135,9 +135,8 @@ def parameters(flags: type[Any]) -> inspect.Signature:
             settings = each.default_factory()  # type: ignore[operator]  # settings of components always have one
             found += [_parameter(name, part, getattr(settings, part.name)) for name, part in _parts(each.type)]
         else:
-            found.append(
-                _parameter(each.name, each, inspect.Parameter.empty if each.default is MISSING else each.default)
-            )
+            default = inspect.Parameter.empty if each.default is MISSING else each.default
+            found.append(_parameter(each.name, each, default))
     return inspect.Signature(found)
 
 
@@ -262,30 +261,19 @@ endpoints_flag = partial(
     "[NAME=]HOST:PORT,...",
 )
 listen_flag = partial(flag, "127.0.0.1:8080", "Address that clients connect to; port 0 for any free one.", "[IP:]PORT")
-drain_timeout_flag = partial(
-    flag,
-    text="Longest time for open requests to finish after SIGTERM or Ctrl-C; a second one cuts them.",
-    kind=DURATION,
-)
+_DRAIN_TEXT = "Time limit for open requests after SIGTERM or Ctrl-C; a second signal ends them."
+drain_timeout_flag = partial(flag, text=_DRAIN_TEXT, kind=DURATION)
 experimental_flag = partial(flag, default=False, text="Allow plugins of stability Alpha.", kind=SWITCH)
 plugin_modules_flag = partial(
-    flag,
-    "",
-    "Python modules whose classes a configuration may name as module:Class; submodules included.",
-    "MODULE,...",
+    flag, "", "Python modules, with submodules, whose classes a configuration may name as module:Class.", "MODULE,..."
 )
 output_flag = partial(flag, Output.TEXT, "text, or json for programs.")
-verbosity_flag = partial(
-    flag,
-    text="Log verbosity: 0 for warnings, 1 for events, 2 for a line per request too, 4 for all its steps.",
-    kind="LEVEL",
-    name="-v",
-)
+_VERBOSITY_TEXT = "Log verbosity: 0 for warnings, 1 for events, 2 also for a line per request, 4 for all its steps."
+verbosity_flag = partial(flag, text=_VERBOSITY_TEXT, kind="LEVEL", name="-v")
 pool_namespace_flag = partial(
     flag,
     None,
-    "Namespace of the InferencePool, its pods, objectives and rewrites; by default $NAMESPACE, that of "
-    "this pod, or default.",
+    "Namespace of the pool and its objects; default: $NAMESPACE, that of this pod, or `default`.",
     "NAMESPACE",
 )
 pool_group_flag = partial(flag, POOL_GROUP, "API group of the InferencePool.", "GROUP")
@@ -298,8 +286,5 @@ endpoint_selector_flag = partial(
 )
 endpoint_target_ports_flag = partial(flag, None, "Ports of the pods of --endpoint-selector: one to eight.", "PORT,...")
 kubeconfig_flag = partial(
-    flag,
-    None,
-    "Access to the Kubernetes API; by default $KUBECONFIG, the service account of this pod, or ~/.kube/config.",
-    "FILE",
+    flag, None, "Access to Kubernetes; by default $KUBECONFIG, the account of this pod, or ~/.kube/config.", "FILE"
 )

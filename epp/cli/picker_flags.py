@@ -6,19 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from epp.cli.options import (
-    drain_timeout_flag,
-    endpoint_selector_flag,
-    endpoint_target_ports_flag,
-    endpoints_flag,
-    experimental_flag,
-    kubeconfig_flag,
-    listen_flag,
-    plugin_modules_flag,
-    pool_group_flag,
-    pool_namespace_flag,
-    verbosity_flag,
-)
+from epp.cli import options
 from epp.extproc.settings import BudgetSettings, ResponseSettings, ServerSettings, Transport
 from epp.pool.settings import PageLimits
 from epp.routing.settings import OutlierSettings
@@ -31,7 +19,7 @@ from epp.telemetry.settings import AdminSettings, DecisionSettings, PageSettings
 class PickerFlags:
     """Flags of the commands that run a picker."""
 
-    endpoints: list[str] | None = endpoints_flag()
+    endpoints: list[str] | None = options.endpoints_flag()
     config_file: Path | None = flag(
         None, "An EndpointPickerConfig file, or a ConfigMap with one; `epp config list` names ready-made ones.", "FILE"
     )
@@ -91,7 +79,7 @@ class PickerFlags:
     )
     sharing: SharingSettings = field(default_factory=SharingSettings)
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
-    v: int = verbosity_flag(2)
+    v: int = options.verbosity_flag(2)
     request_log_sample: float = flag(
         100.0,
         "Most log lines of successful requests in a second, or ten times as many at once; others have no line, and "
@@ -105,7 +93,7 @@ class PickerFlags:
     )
     zap_log_level: int | None = flag(
         None,
-        "Log verbosity instead of -v: info (-v 1), debug (-v 4), error (only errors), or a number as for -v.",
+        "Replaces -v: info (-v 1), debug (-v 4), error (only errors), or a number as for -v.",
         LOG_LEVEL,
     )
     zap_time_encoding: Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"] | None = flag(
@@ -122,8 +110,7 @@ class PickerFlags:
         SWITCH,
     )
     transport: Transport = flag(
-        Transport.ASYNCIO,
-        "The gRPC server: asyncio, on the event loop, for the least CPU time; grpcio, the gRPC project's own.",
+        Transport.ASYNCIO, "The gRPC server: asyncio, on the event loop, with the least CPU time; or grpcio."
     )
     stall_threshold: float = flag(
         0.1,
@@ -162,15 +149,13 @@ class Serve(PickerFlags):
         "SELECTOR",
     )
     pool_config_dir: Path | None = flag(
-        None,
-        "With several pools: directory with configurations of pools, NAME.yaml; --config-file is for the others.",
-        "DIRECTORY",
+        None, "With several pools: directory with NAME.yaml of pools; --config-file is for the others.", "DIRECTORY"
     )
-    pool_namespace: str | None = pool_namespace_flag()
-    pool_group: str = pool_group_flag()
-    endpoint_selector: str | None = endpoint_selector_flag()
-    endpoint_target_ports: str | None = endpoint_target_ports_flag()
-    kubeconfig: Path | None = kubeconfig_flag()
+    pool_namespace: str | None = options.pool_namespace_flag()
+    pool_group: str = options.pool_group_flag()
+    endpoint_selector: str | None = options.endpoint_selector_flag()
+    endpoint_target_ports: str | None = options.endpoint_target_ports_flag()
+    kubeconfig: Path | None = options.kubeconfig_flag()
     ha_enable_leader_election: bool = flag(
         False, "Elect one replica of a pool in Kubernetes as leader; the others are on standby.", SWITCH
     )
@@ -178,9 +163,7 @@ class Serve(PickerFlags):
         None, "Address that all servers listen on; by default all of this machine, IPv4 and IPv6.", "IP"
     )
     grpc_port: int = flag(9002, "Port of the ext_proc service on --bind-address; 0 for any free one.", PORT)
-    grpc_health_port: int = flag(
-        9003, "Port of the gRPC health service on --bind-address, plaintext; 0 for any free one.", PORT
-    )
+    grpc_health_port: int = flag(9003, "Port of the gRPC health service, plaintext; 0 for any free one.", PORT)
     page: PageSettings = field(default_factory=partial(PageSettings, port=9090))
     server: ServerSettings = field(default_factory=ServerSettings)
     trusted_gateways: str = flag(
@@ -195,7 +178,7 @@ class Serve(PickerFlags):
         "Send the scores of all candidates in dynamic metadata, with accelerator and price of the pick, and why.",
         SWITCH,
     )
-    drain_timeout: float = drain_timeout_flag(30.0)
+    drain_timeout: float = options.drain_timeout_flag(30.0)
     drain_quiet_period: float = flag(2.0, "Time without open streams that ends the drain.", DURATION)
 
 
@@ -207,7 +190,7 @@ class Gateway(PickerFlags):
     Envoy neither sends a subset hint nor reads scores.
     """
 
-    listen: str = listen_flag()
+    listen: str = options.listen_flag()
     bind_address: str | None = flag(None, "Address that the metrics page listens on; by default 127.0.0.1.", "IP")
     concurrency: int = flag(1, "Envoy's worker threads, at least --workers.", "THREADS", min=1)
     cluster_type: Literal["auto", "original-dst", "override-host"] = flag(
@@ -237,7 +220,7 @@ class Gateway(PickerFlags):
         "server may have worked on it, and a request that crashes servers then reaches up to three.",
         SWITCH,
     )
-    drain_timeout: float = drain_timeout_flag(0.0)
+    drain_timeout: float = options.drain_timeout_flag(0.0)
     endpoint_http2: bool = flag(False, "Speak HTTP/2 to endpoints, as model servers with a gRPC API need.", SWITCH)
     endpoint_ca_file: Path | None = flag(
         None, "PEM file with the authorities of https endpoints' certificates; by default the system's.", "FILE"

@@ -71,6 +71,7 @@ def replay(flags: Replay) -> None:
                 typer.echo(f"warning: {name}: {warning}", err=True)
         outcomes = _outcomes(flags, configs, fleet)
         _warn_of_long_requests(outcomes[0], fleet)
+        compared = compare(outcomes, targets)
         reports = [
             ReplayReport(
                 name,
@@ -81,9 +82,7 @@ def replay(flags: Replay) -> None:
                 outcome.preemptions,
                 found,
             )
-            for name, outcome, comparison, found in zip(
-                flags.config, outcomes, compare(outcomes, targets), warnings, strict=True
-            )
+            for name, outcome, comparison, found in zip(flags.config, outcomes, compared, warnings, strict=True)
         ]
         if flags.report is not None:
             rows = [[label, *(show(report.figures.all) for report in reports)] for label, show in _ROWS]

@@ -28,14 +28,10 @@ _CONFIGS = 2
 _MOST_DECISIONS = 10_000
 _MOST_NAME = 60
 _MOST_CLASSES = 20
-_records = msgspec.json.Decoder(DecisionRecord)
 
 
-class _Answer(msgspec.Struct):
+class _Response(msgspec.Struct):
     decisions: list[DecisionRecord]
-
-
-_answers = msgspec.json.Decoder(_Answer)
 
 
 def replay_decisions(flags: Replay) -> None:
@@ -86,11 +82,11 @@ def _last(lines: Iterable[bytes], most: int) -> tuple[list[DecisionRecord], int]
 
 def _decoded(line: bytes) -> list[DecisionRecord]:
     try:
-        return [_records.decode(line)]
+        return [msgspec.json.decode(line, type=DecisionRecord)]
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        return _answers.decode(line).decisions
+        return msgspec.json.decode(line, type=_Response).decisions
     except (msgspec.DecodeError, UnicodeDecodeError):
         return []
 
@@ -98,12 +94,8 @@ def _decoded(line: bytes) -> list[DecisionRecord]:
 def _show(console: Console, found: Comparison, configs: Sequence[str], unread: int) -> None:
     before, after = map(_plain, configs)
     share = found.differing / found.replayed if found.replayed else 0.0
-    console.print(
-        Text.assemble(
-            (f"{found.differing} of {found.replayed} picks differ", "bold"),
-            f" ({share:.1%}): {after} instead of {before}",
-        )
-    )
+    differing = (f"{found.differing} of {found.replayed} picks differ", "bold")
+    console.print(Text.assemble(differing, f" ({share:.1%}): {after} instead of {before}"))
     for line in _remarks(found, unread):
         console.print(Text(f"  {line}", style="dim"))
     console.print()

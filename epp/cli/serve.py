@@ -64,9 +64,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
     if flags.workers > 1 and not hasattr(socket, "send_fds"):
         raise ConfigurationError("--workers: this system cannot pass connections to other processes: leave it out")
     if flags.workers > 1 and flags.transport is Transport.GRPCIO:
-        raise ConfigurationError(
-            "--workers: --transport grpcio cannot take connections of another process: leave it out"
-        )
+        raise ConfigurationError("--workers: --transport grpcio cannot accept passed connections: leave it out")
     return PickerSettings(
         server=server,
         workers=flags.workers,
@@ -232,10 +230,8 @@ def _pools(flags: Serve, choice: PoolChoice, server: ServerSettings, host: str, 
         )
         settings = _settings(of_pool, replace(server, address=str(HostPort(host, port))), host, writer)
         if settings.kubernetes is None:
-            raise ConfigurationError(
-                "dataLayer.discovery of the configuration is for one pool: leave it out, the endpoints are the pods of "
-                "each InferencePool"
-            )
+            problem = "dataLayer.discovery of the configuration is for one pool"
+            raise ConfigurationError(f"{problem}: leave it out, the endpoints are the pods of each InferencePool")
         files = (own, flags.config_file) if own is not None else (flags.config_file, None)
         return replace(settings, tracing=process.tracing, watch_config=files[0], default_config=files[1])
 

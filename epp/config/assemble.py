@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from epp.config import wiring
 from epp.config.document import Path, Problem, in_order_of_the_file
 from epp.config.flow_control import AdmissionSettings, build_admission
 from epp.config.instances import Builder, Instances
@@ -15,15 +16,6 @@ from epp.config.load import LoadedConfig
 from epp.config.model import API_VERSION, LEGACY_API_VERSION, EndpointPickerConfig, PluginRef
 from epp.config.probe import SLOW_SECONDS, TIME_LIMIT_SECONDS, Findings, in_time, rehearse, rehearse_scheduling
 from epp.config.profiles import build_profiles, check_shadows, choose_aggregator, choose_profile_picker, divide_profiles
-from epp.config.wiring import (
-    DataLayer,
-    add_missing_producers,
-    build_data_layer,
-    check_order,
-    choose_sources,
-    in_order,
-    readings_of,
-)
 from epp.framework.cluster_objects import Reading
 from epp.framework.datalayer import Discovery, EndpointSource, Feed, Tagger
 from epp.framework.headers import RESERVED
@@ -83,15 +75,15 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
     admit = partial(build_admission, loaded.model, instances, is_on=gates.get(FLOW_CONTROL, False))
     admission = instances.attempt(admit, FLOW_CONTROL) or AdmissionSettings()
     parsers = instances.attempt(partial(_parsers, loaded, instances), "requestHandler") or ()
-    layer = instances.attempt(partial(build_data_layer, loaded, instances), "dataLayer") or DataLayer()
-    sources = choose_sources(loaded, instances)
+    layer = instances.attempt(partial(wiring.build_data_layer, loaded, instances), "dataLayer") or wiring.DataLayer()
+    sources = wiring.choose_sources(loaded, instances)
     handler = instances.attempt(partial(choose_profile_picker, profiles, instances), "schedulingProfiles")
     aggregator = instances.attempt(partial(choose_aggregator, handler, instances), "plugins")
-    add_missing_producers(instances)
-    producers = instances.attempt(partial(in_order, instances.of(Producer)), "plugins") or ()
-    of_headers = instances.attempt(partial(in_order, instances.of(RequestHeaders)), "plugins") or ()
-    admitters = instances.attempt(partial(in_order, instances.of(Admitter)), "plugins") or ()
-    check_order(instances)
+    wiring.add_missing_producers(instances)
+    producers = instances.attempt(partial(wiring.in_order, instances.of(Producer)), "plugins") or ()
+    of_headers = instances.attempt(partial(wiring.in_order, instances.of(RequestHeaders)), "plugins") or ()
+    admitters = instances.attempt(partial(wiring.in_order, instances.of(Admitter)), "plugins") or ()
+    wiring.check_order(instances)
     _rehearse(instances, builder)
     _check_headers(instances)
     refuse_unknown_accelerators(instances)
@@ -123,7 +115,7 @@ def assemble(loaded: LoadedConfig, builder: Builder, *, observer: SchedulingObse
         ),
         feeds=layer.feeds,
         taggers=instances.of(Tagger),
-        readings=readings_of(instances, layer),
+        readings=wiring.readings_of(instances, layer),
         sources=sources,
         instances=instances,
         warnings=tuple(in_order_of_the_file([*instances.warnings, *found_by_lint])),

@@ -24,7 +24,6 @@ from epp.framework.roles import Producer
 from epp.routing.scheduling.profile import Profile, ProfileFilter, WeightedScorer
 
 _MOST_TENANTS = 50
-"""Number of tenants whose quotas are shown."""
 
 
 class PluginUse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -164,14 +163,9 @@ class Graph(msgspec.Struct, frozen=True, rename="camel"):
 
 def describe(assembly: Assembly) -> Graph:
     def use(plugin: Plugin[Any]) -> PluginUse:
-        return PluginUse(
-            plugin.name,
-            plugin.plugin_type,
-            assembly.instances.implied.get(plugin.name, ""),
-            _names(plugin.reads),
-            _names(plugin.writes),
-            changed_parameters(plugin.parameters),
-        )
+        implied, parameters = assembly.instances.implied.get(plugin.name, ""), changed_parameters(plugin.parameters)
+        reads, writes = _names(plugin.reads), _names(plugin.writes)
+        return PluginUse(plugin.name, plugin.plugin_type, implied, reads, writes, parameters)
 
     def uses(plugins: Iterable[Plugin[Any]]) -> tuple[PluginUse, ...]:
         return tuple(map(use, plugins))
@@ -184,10 +178,8 @@ def describe(assembly: Assembly) -> Graph:
         return ProfileGraph(
             profile.name,
             tuple(
-                FilterUse(
-                    use(one.filter), one.filter.parameters.fallback_on_empty, one.role.on_error.value, *_stale(one)
-                )
-                for one in profile.filters
+                FilterUse(use(x.filter), x.filter.parameters.fallback_on_empty, x.role.on_error.value, *_stale(x))
+                for x in profile.filters
             ),
             tuple(
                 ScorerUse(
@@ -229,9 +221,7 @@ def describe(assembly: Assembly) -> Graph:
             for cls in sorted(all_roles(), key=lambda cls: cls.role.stage)
             if cls.role.hook and cls is not Producer and (found := uses(pipeline.of(cls)))
         },
-        feeds=tuple(
-            FeedGraph(use(feed.source), feed.source.interval_seconds, uses(feed.extractors)) for feed in assembly.feeds
-        ),
+        feeds=tuple(FeedGraph(use(x.source), x.source.interval_seconds, uses(x.extractors)) for x in assembly.feeds),
         taggers=uses(assembly.taggers),
         discovery=None if assembly.discovery is None else use(assembly.discovery),
         sources=tuple(SourceGraph(each.name, each.precedence, use(each.plugin)) for each in assembly.sources),
@@ -242,14 +232,8 @@ def _flow_control(settings: FlowControlSettings, use: Callable[[Plugin[Any]], Pl
     ceilings = fixed_ceilings(settings)
 
     def band_graph(priority: int | None, band: BandSettings) -> BandGraph:
-        return BandGraph(
-            priority,
-            *band.limits,
-            _finite(band.ttl_seconds),
-            None if priority is None else ceilings.get(priority),
-            use(band.fairness),
-            use(band.ordering),
-        )
+        ttl, ceiling = _finite(band.ttl_seconds), None if priority is None else ceilings.get(priority)
+        return BandGraph(priority, *band.limits, ttl, ceiling, use(band.fairness), use(band.ordering))
 
     return FlowControlGraph(
         detector=use(settings.detector),

@@ -40,11 +40,7 @@ def lint(
     flow_control: FlowControlSettings | None,
 ) -> list[Problem]:
     def of_plugins(find: Callable[[Plugin[Any]], Iterable[str]], *part: str) -> list[Problem]:
-        return [
-            loaded.problem(message, *instances.path_of(plugin), *part)
-            for plugin in instances
-            for message in find(plugin)
-        ]
+        return [loaded.problem(text, *instances.path_of(each), *part) for each in instances for text in find(each)]
 
     collected = {datum.name for feed in feeds for extractor in feed.extractors for datum in extractor.writes}
     collected |= {datum.name for tagger in instances.of(Tagger) for datum in tagger.writes}
@@ -52,6 +48,7 @@ def lint(
     read = {datum for plugin in instances for datum in (*plugin.reads, *plugin.may_read)}
     needed = {datum.name for plugin in instances for datum in plugin.reads}  # wiring warns about these
     place = "flowControl" if loaded.model.flow_control else "featureGates"
+    is_tagged = ACCELERATOR.name in collected
     return [
         *(
             loaded.problem(message, "schedulingProfiles", index)
@@ -64,9 +61,7 @@ def lint(
         *of_plugins(partial(_unknown_accelerators, instances=instances), "parameters"),
         *of_plugins(partial(_of_selections, instances=instances)),
         *of_plugins(partial(_unknown_template, sources=instances.of(KnowsAccelerators)), "parameters"),
-        *of_plugins(
-            partial(_of_quotas, tagged=ACCELERATOR.name in collected, may_wait=flow_control is not None), "parameters"
-        ),
+        *of_plugins(partial(_of_quotas, tagged=is_tagged, may_wait=flow_control is not None), "parameters"),
     ]
 
 

@@ -265,10 +265,8 @@ def _load(source: Source, text: str, origin: str) -> LoadedConfig:
         model = EndpointPickerConfig.model_validate(content)
     except ValidationError as error:
         model = _EMPTY
-        problems = tuple(
-            loaded.problem(message, *path, remedy=remedy)
-            for path, message, remedy in _explained(error.errors(include_url=False))
-        )
+        errors = error.errors(include_url=False)
+        problems = tuple(loaded.problem(text, *path, remedy=remedy) for path, text, remedy in _explained(errors))
     if not faults and not problems:
         return replace(loaded, model=model)
     return replace(loaded, problems=(*faults, *problems), readable_plugins=_readable_plugins(content))

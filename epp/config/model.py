@@ -58,11 +58,8 @@ def _read_age(value: object) -> object:
     return seconds
 
 
-Quantity: TypeAlias = Annotated[
-    int,
-    BeforeValidator(_read_quantity),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
-]
+_QUANTITY_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}
+Quantity: TypeAlias = Annotated[int, BeforeValidator(_read_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]
 Seconds: TypeAlias = Annotated[
     float, BeforeValidator(_read_duration), WithJsonSchema({"type": "string", "examples": ["60s", "1m30s"]})
 ]
@@ -153,9 +150,8 @@ class NamedSource(PluginRef):
 
 _ONE = Tag(f"{BRANCH}one")
 _BY_SHAPE = Discriminator(lambda content: f"{BRANCH}{'several' if isinstance(content, list) else 'one'}")
-_Several: TypeAlias = Annotated[
-    list[NamedSource], Field(min_length=1, max_length=MOST_SOURCES), Tag(f"{BRANCH}several")
-]
+_SEVERAL = Tag(f"{BRANCH}several")
+_Several: TypeAlias = Annotated[list[NamedSource], Field(min_length=1, max_length=MOST_SOURCES), _SEVERAL]
 
 
 class DiscoveryRefs(_Model):
@@ -330,12 +326,9 @@ def _with_clean_texts(part: Any) -> Any:
     Whole floats become integers: whether a limit is 100 or 100.0 depends on the order of imports.
     """
     if isinstance(part, dict):
-        return {
-            key: inspect.cleandoc(value)
-            if key == "description" and isinstance(value, str)
-            else _with_clean_texts(value)
-            for key, value in part.items()
-        }
+        clean = {key: _with_clean_texts(value) for key, value in part.items()}
+        text = part.get("description")
+        return clean | {"description": inspect.cleandoc(text)} if isinstance(text, str) else clean
     if isinstance(part, float) and part.is_integer() and abs(part) < LARGEST_WRITTEN_OUT:
         return int(part)
     return [_with_clean_texts(item) for item in part] if isinstance(part, list) else part

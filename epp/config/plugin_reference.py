@@ -96,9 +96,8 @@ def plugin_reference(registry: Registry) -> Reference:
                 )
             )
         except Exception as error:  # noqa: BLE001  a class may raise anything when it is described
-            broken.append(
-                BrokenType(name, cls.__module__.partition(".")[0], f"cannot be described: {described(error)}")
-            )
+            reason = f"cannot be described: {described(error)}"
+            broken.append(BrokenType(name, cls.__module__.partition(".")[0], reason))
     order = [*(cls.__name__ for cls in all_roles()), OTHER]
     entries.sort(key=lambda entry: (order.index(entry.roles[0]), entry.type))
     return Reference(tuple(entries), tuple(broken))

@@ -6,30 +6,24 @@ from typing import Any
 
 from epp.config.instances import Instances
 from epp.config.model import WITHOUT_TASK, DataLayer, EndpointPickerConfig, SchedulingProfile, WeightedRef
+from epp.framework import roles
 from epp.framework.errors import ConfigurationError
 from epp.framework.messages import hint_at
 from epp.framework.plugin import OnError, Plugin
 from epp.framework.result import DropCause
-from epp.framework.roles import (
-    Admitter,
-    Aggregator,
-    Filter,
-    Picker,
-    Producer,
-    ProfilePicker,
-    RequestHeaders,
-    ResponseHeaders,
-    ResponseReporter,
-    Scorer,
-    Screener,
-    Shadowing,
-)
+from epp.framework.roles import Aggregator, Filter, Picker, Producer, ProfilePicker, Scorer, Shadowing
 from epp.routing.scheduling.profile import OnStale, Profile, ProfileFilter, Staleness, WeightedScorer
 
 DEFAULT_PICKER = "max-score-picker"
 DEFAULT_PROFILE_PICKER = "single-profile-handler"
 DEFAULT_AGGREGATOR = "first-result-aggregator"
-_ALWAYS_ACTIVE = (RequestHeaders, Screener, Admitter, ResponseHeaders, ResponseReporter)
+_ALWAYS_ACTIVE = (
+    roles.RequestHeaders,
+    roles.Screener,
+    roles.Admitter,
+    roles.ResponseHeaders,
+    roles.ResponseReporter,
+)
 """Roles that run for every request, wherever the plugin is named, with effects on clients or gateways."""
 
 
@@ -249,11 +243,8 @@ def check_shadows(
             title = next((role.role.title.lower() for role in _ALWAYS_ACTIVE if isinstance(plugin, role)), "")
             if title and plugin.name not in used and plugin.name not in warned:
                 warned.add(plugin.name)
-                instances.warn(
-                    f"plugin {plugin.name!r} is named only by the shadow profile {profile.name!r}, but affects every "
-                    f"request ({title})",
-                    *instances.path_of(plugin),
-                )
+                problem = f"plugin {plugin.name!r} is named only by the shadow profile {profile.name!r}"
+                instances.warn(f"{problem}, but affects every request ({title})", *instances.path_of(plugin))
 
 
 def _check_pickers(
@@ -266,17 +257,9 @@ def _check_pickers(
         profile = deciding.get(spec.name)
         picker = "" if profile is None else profile.picker.name
         if picker in of_shadows - named[spec.name]:
-            instances.warn(
-                f"profile {spec.name!r} names no picker and takes {picker!r}, which a shadow profile names: name "
-                "one in both",
-                "schedulingProfiles",
-                index,
-            )
+            problem = f"profile {spec.name!r} names no picker and uses {picker!r} of a shadow profile: name one in both"
+            instances.warn(problem, "schedulingProfiles", index)
 
 
 def plugins_of(profile: Profile) -> list[Plugin[Any]]:
-    return [
-        *(member.filter for member in profile.filters),
-        *(member.scorer for member in profile.scorers),
-        profile.picker,
-    ]
+    return [*(each.filter for each in profile.filters), *(each.scorer for each in profile.scorers), profile.picker]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of plugins: the data that they exchange, and the `dataLayer` with sources and extractors."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
@@ -136,7 +136,7 @@ def build_data_layer(loaded: LoadedConfig, instances: Instances) -> DataLayer:
         if cls is not None and issubclass(cls, ObjectNotifications):
             readers = _extractors(ObjectReader, spec, path, instances)
             if isinstance(source, ObjectNotifications):
-                _connect_readers(source.kind, readers, instances, found)
+                _connect(source.kind, readers, instances, found)
             if not spec.extractors:
                 instances.warn("has no effect without extractors, which receive the objects", *path)
         elif cls is not None and issubclass(cls, EndpointNotifications):
@@ -202,9 +202,7 @@ def _named_sources(refs: DiscoveryRefs | list[NamedSource], instances: Instances
         yield endpoints, path
 
 
-def _connect_readers(
-    kind: ObjectKind, readers: Mapping[Path, ObjectReader[Any]], instances: Instances, layer: DataLayer
-) -> None:
+def _connect(kind: ObjectKind, readers: dict[Path, ObjectReader[Any]], instances: Instances, layer: DataLayer) -> None:
     for place, reader in readers.items():
         if not reader.can_read(kind):
             called = f"plugin {reader.name!r} (type {reader.plugin_type})"

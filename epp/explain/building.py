@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -54,11 +54,12 @@ _MOST_BYTES = 1024 * 1024
 """Largest record: records of many profiles and plugins, each with some of the endpoints, are large."""
 _decoder = msgspec.json.Decoder(DecisionRecord)
 _encoder = msgspec.json.Encoder()
+Outcome: TypeAlias = SchedulingResult | RequestError
 
 
 def record_of(
     request: Request,
-    outcome: SchedulingResult | RequestError,
+    outcome: Outcome,
     profiles: Mapping[str, Profile],
     *,
     id: str,  # noqa: A002  the field's name
@@ -187,9 +188,7 @@ def _age(snapshot: Snapshot, now: float) -> float:
     return 0.0 if age is None else max(age, 0.0)
 
 
-def _runs(
-    request: Request, outcome: SchedulingResult | RequestError, profiles: Mapping[str, Profile]
-) -> Iterator[ProfileRun]:
+def _runs(request: Request, outcome: Outcome, profiles: Mapping[str, Profile]) -> Iterator[ProfileRun]:
     trace: SchedulingResult | FailedScheduling
     if isinstance(outcome, RequestError):
         trace, primary = outcome.scheduling or FailedScheduling({}, {}), ""

@@ -137,10 +137,8 @@ def compare(records: Sequence[DecisionRecord], config: Assembly, against: Assemb
             each.add(result, fleet, known)
         picked = "" if record.pick is None else record.pick.endpoint
         reproduced += taken.endpoint == picked
-        cut += any(
-            run.candidates_more or any(step.kept_more or step.dropped_more for step in run.filters)
-            for run in record.profiles
-        )
+        filters = [step for run in record.profiles for step in run.filters]
+        cut += any(x.kept_more or x.dropped_more for x in filters) or any(x.candidates_more for x in record.profiles)
         if taken.endpoint != otherwise.endpoint:
             differing += 1
             moves[_place(fleet, taken), _place(fleet, otherwise)] += 1

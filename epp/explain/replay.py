@@ -120,9 +120,8 @@ class RecordedScorer(Scorer[Any]):
 
 
 _KNOWN = (WAITING, RUNNING, KV_USAGE, IN_FLIGHT)
-RECORDED = frozenset(
-    datum.name for datum in (*_KNOWN, LAST_PICKED, METRICS_AT, ACCELERATOR, TENANT, PROMPT_TOKENS, INHERITED)
-)
+_DATA = (*_KNOWN, LAST_PICKED, METRICS_AT, ACCELERATOR, TENANT, PROMPT_TOKENS, INHERITED)
+RECORDED = frozenset(datum.name for datum in _DATA)
 """Names of data in records, or estimated from them: tokens from the size of the body."""
 _OF_PROMPTS = frozenset(key.name for key in (PREFIX_MATCH, SESSION_ID, AGENT_IDENTITY))
 """Names of data that producers compute from prompts and headers, which records do not have."""
@@ -218,12 +217,10 @@ class Replay:
         self._recalled = Recalled()
         same = same_plugins(assembly, recorded_by)
         scheduler = assembly.pipeline.scheduler
-        self._profiles = {
-            name: _with_recorded(profile, self._recalled, same) for name, profile in scheduler.profiles.items()
-        }
+        profiles = {name: _with_recorded(each, self._recalled, same) for name, each in scheduler.profiles.items()}
         observer = SchedulingObserver()
         self._guard = Guard(observer)
-        self._scheduler = scheduler.observed_by(observer, self._profiles)
+        self._scheduler = scheduler.observed_by(observer, profiles)
         self._endpoints = Records[Endpoint | None](tuple(fleet.endpoints))
         self._attributes = MappingProxyType({ACCELERATOR.name: Records(tuple(fleet.tags))})
 
