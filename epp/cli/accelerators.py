@@ -107,9 +107,7 @@ async def _report(flags: Accelerators) -> Report:
         if not chosen.endpoints:
             remarks += (f"no endpoints: the files have no {chosen.title} and are ready",)
     else:
-        raise ConfigurationError(
-            "no endpoints: give --endpoints host:port,..., --objects with pods, or a configuration with discovery"
-        )
+        raise ConfigurationError("no endpoints: give --endpoints, --objects with pods, or a --config-file with them")
     merged = [source.merged(endpoint) for endpoint in store.endpoints]
     for endpoint, each in zip(store.endpoints, merged, strict=True):
         store.tag(endpoint, Tagged(attributes={ACCELERATOR: each.tag}))

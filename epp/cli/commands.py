@@ -29,11 +29,7 @@ class Check:
     strict: bool = flag(False, "Exit with code 2 if there are warnings.", SWITCH)
     allow_experimental_plugins: bool = options.experimental_flag()
     allow_plugin_modules: str = options.plugin_modules_flag()
-    cluster: bool = flag(
-        False,
-        "Check the pool and the access to Kubernetes, and print a Role with missing rights; uses the flags below.",
-        SWITCH,
-    )
+    cluster: bool = flag(False, "Check a cluster with the flags below; print a Role with missing rights.", SWITCH)
     kubeconfig: Path | None = options.kubeconfig_flag()
     as_user: str | None = flag(
         None,
@@ -41,14 +37,10 @@ class Check:
         "USER",
         name="--as",
     )
-    pool_name: str | None = flag(
-        None, "The InferencePool; several names, with commas or repeated flags, for a picker of several.", "POOL,..."
-    )
+    pool_name: str | None = flag(None, "The InferencePool, or several, with commas or repeated flags.", "POOL,...")
     pool_selector: str | None = flag(None, "The labels of the InferencePools of a picker of several.", "SELECTOR")
     pool_config_dir: Path | None = flag(
-        None,
-        "With several pools, also without --cluster: directory with NAME.yaml of pools; FILE is for the others.",
-        "DIRECTORY",
+        None, "With several pools, also without --cluster: directory with NAME.yaml; FILE is for others.", "DIRECTORY"
     )
     pool_namespace: str | None = options.pool_namespace_flag()
     pool_group: str = options.pool_group_flag()
@@ -301,9 +293,7 @@ class Demo:
     tenants: bool = flag(
         False, "Two tenants: one of them sends more than the servers can serve, again and again.", SWITCH
     )
-    config_file: Path | None = flag(
-        None, "An EndpointPickerConfig file instead of the demo's own; edit it while the demo runs.", "FILE"
-    )
+    config_file: Path | None = flag(None, "A configuration instead of the demo's own; it may be edited.", "FILE")
     admin_port: int | None = admin_port_flag()
     """None for 9091 if it is free, otherwise any free port."""
     metrics_port: int | None = metrics_port_flag()

@@ -87,10 +87,8 @@ def lines_of(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Yield the lines of a file of records; raises ConfigurationError for a line that is too long."""
     while line := file.readline(_MOST_BYTES):
         if len(line) == _MOST_BYTES and not line.endswith(b"\n"):
-            raise ConfigurationError(
-                f"{name} has a line of more than {_MOST_BYTES >> 20} MiB: no decision is that long",
-                remedy="name a file that --decision-file wrote",
-            )
+            problem = f"{name} has a line of more than {_MOST_BYTES >> 20} MiB: no decision is that long"
+            raise ConfigurationError(problem, remedy="name a file that --decision-file wrote")
         yield line
 
 

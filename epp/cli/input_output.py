@@ -54,7 +54,7 @@ def read_named_config(name: str) -> LoadedConfig:
     if not path.exists() and name.removesuffix(".yaml") in samples:
         return load_text(samples[name.removesuffix(".yaml")], name)
     if not path.exists() and path.name == name and not path.suffix:
-        raise ConfigurationError(f"there is no file {name!r}, nor a ready-made configuration; {hint_at(name, samples)}")
+        raise ConfigurationError(f"there is no file or ready-made configuration {name!r}; {hint_at(name, samples)}")
     return load_text(read_file(path), name)
 
 

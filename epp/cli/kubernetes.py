@@ -40,7 +40,7 @@ def read_kubernetes(flags: Serve, config: LoadedConfig | None) -> KubernetesSett
     source = None if elsewhere else read_source(flags)
     if flags.ha_enable_leader_election and source is None:
         raise ConfigurationError(
-            "--ha-enable-leader-election needs a pool in Kubernetes, whose lease the replicas share: leave it out, or "
+            "--ha-enable-leader-election needs a pool in Kubernetes, for the lease of its replicas: leave it out, or "
             f"give --pool-name{f' and leave {elsewhere} out' if elsewhere else ''}"
         )
     if elsewhere:
@@ -72,9 +72,7 @@ def read_pool_choice(flags: Serve | Check) -> PoolChoice | None:
     names = split_list(flags.pool_name or "")
     if len(names) < _MANY and not flags.pool_selector:
         if flags.pool_config_dir is not None:
-            raise ConfigurationError(
-                "--pool-config-dir is for several pools: give --pool-selector, or several names with --pool-name"
-            )
+            raise ConfigurationError("--pool-config-dir is for several pools: give --pool-selector or several names")
         return None
     if names and flags.pool_selector:
         raise ConfigurationError("--pool-name and --pool-selector cannot be combined: give one")

@@ -92,9 +92,7 @@ class PickerFlags:
         None, "Form of log lines: JSON objects, or text for people. By default text on a terminal, JSON elsewhere."
     )
     zap_log_level: int | None = flag(
-        None,
-        "Replaces -v: info (-v 1), debug (-v 4), error (only errors), or a number as for -v.",
-        LOG_LEVEL,
+        None, "Replaces -v: info (-v 1), debug (-v 4), error (only errors), or a number as for -v.", LOG_LEVEL
     )
     zap_time_encoding: Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"] | None = flag(
         None, "Form of the time of log lines. By default RFC 3339 with microseconds, in UTC."
@@ -156,12 +154,8 @@ class Serve(PickerFlags):
     endpoint_selector: str | None = options.endpoint_selector_flag()
     endpoint_target_ports: str | None = options.endpoint_target_ports_flag()
     kubeconfig: Path | None = options.kubeconfig_flag()
-    ha_enable_leader_election: bool = flag(
-        False, "Elect one replica of a pool in Kubernetes as leader; the others are on standby.", SWITCH
-    )
-    bind_address: str | None = flag(
-        None, "Address that all servers listen on; by default all of this machine, IPv4 and IPv6.", "IP"
-    )
+    ha_enable_leader_election: bool = flag(False, "Elect one replica as leader; the others are on standby.", SWITCH)
+    bind_address: str | None = flag(None, "Address of all servers; by default all, IPv4 and IPv6.", "IP")
     grpc_port: int = flag(9002, "Port of the ext_proc service on --bind-address; 0 for any free one.", PORT)
     grpc_health_port: int = flag(9003, "Port of the gRPC health service, plaintext; 0 for any free one.", PORT)
     page: PageSettings = field(default_factory=partial(PageSettings, port=9090))
@@ -211,9 +205,7 @@ class Gateway(PickerFlags):
     failure_mode: Literal["FailClose", "FailOpen"] = flag(
         "FailClose", "While the picker is down: FailClose answers 503, FailOpen (with override-host) lets Envoy pick."
     )
-    eds_file: Path | None = flag(
-        None, "With override-host: the file of endpoints that Envoy reads; a temporary one by default.", "FILE"
-    )
+    eds_file: Path | None = flag(None, "With override-host: Envoy's file of endpoints; by default temporary.", "FILE")
     retry_on_reset: bool = flag(
         False,
         "With override-host: also send a request again if its server is lost before the response begins. The "

@@ -37,10 +37,9 @@ class _Response(msgspec.Struct):
 def replay_decisions(flags: Replay) -> None:
     with exit_on(ConfigurationError), log_of_errors_only():
         if len(flags.config) != _CONFIGS:
-            raise ConfigurationError(
-                f"--decisions compares two configurations, not {len(flags.config)}",
-                remedy="give --config twice: first the one under which they were recorded",
-            )
+            problem = f"--decisions compares two configurations, not {len(flags.config)}"
+            remedy = "give --config twice: first the one under which they were recorded"
+            raise ConfigurationError(problem, remedy=remedy)
         records, unread = _read(flags.trace, flags.limit or _MOST_DECISIONS)
         registry = Registry(modules=tuple(split_list(flags.allow_plugin_modules)))
         builder = Builder(registry, SystemClock(), experimental=flags.allow_experimental_plugins)

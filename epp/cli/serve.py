@@ -61,6 +61,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         pods = read_source(flags) if isinstance(flags, Serve) else None
         file_pool = read_file_pool(flags, pods if isinstance(pods, PodTarget) else None)
     tracing = read_tracing(flags)
+    gateways = flags.trusted_gateways if isinstance(flags, Serve) else ""
     if flags.workers > 1 and not hasattr(socket, "send_fds"):
         raise ConfigurationError("--workers: this system cannot pass connections to other processes: leave it out")
     if flags.workers > 1 and flags.transport is Transport.GRPCIO:
@@ -94,9 +95,7 @@ def picker_settings(flags: PickerFlags, server: ServerSettings, *, host: str, lo
         outliers=flags.outliers,
         responses=flags.responses,
         observers=request_log(_verbosity(flags), flags.request_log_sample),
-        ignored_headers=read_ignored_headers(
-            flags.ignore_client_headers, flags.trusted_gateways if isinstance(flags, Serve) else ""
-        ),
+        ignored_headers=read_ignored_headers(flags.ignore_client_headers, gateways),
         lost_log_lines=lambda: log.lost,
         terminal=logs.terminal(log, log_style(flags)),
         before_ready=freeze,

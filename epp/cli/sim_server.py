@@ -19,19 +19,12 @@ _DRAIN_SECONDS = 30.0
 
 def sim_server(flags: SimServer) -> None:
     logs.configure(flags.v)
-    given = {
-        "name": flags.name,
-        "model": flags.model,
-        "lora_adapters": tuple(flags.lora) if flags.lora else None,
-        "max_lora": flags.max_lora,
-        "max_num_seqs": flags.max_num_seqs,
-        "num_gpu_blocks": flags.num_gpu_blocks,
-        "time_scale": flags.time_scale,
-        "seed": flags.seed,
-    }
+    names = ("name", "model", "max_lora", "max_num_seqs", "num_gpu_blocks", "time_scale", "seed")
+    changes = {name: value for name in names if (value := getattr(flags, name)) is not None}
+    if flags.lora:
+        changes["lora_adapters"] = tuple(flags.lora)
 
     async def work(stop: asyncio.Event) -> None:
-        changes = {key: value for key, value in given.items() if value is not None}
         profile = msgspec.structs.replace(find_server_profile(flags.preset, "--preset"), **changes)
         try:
             async with running(profile, flags.host, flags.port, metrics=not flags.no_metrics) as sim:

@@ -49,9 +49,8 @@ def tune(flags: Tune) -> None:
             )
             from epp.lab.tuning.study import Tuning  # noqa: PLC0415  the same
         except ImportError as error:
-            raise ConfigurationError(
-                f"`epp tune` needs the package {error.name}", remedy="pip install 'inference-epp[tuning]'"
-            ) from error
+            problem, remedy = f"`epp tune` needs the package {error.name}", "pip install 'inference-epp[tuning]'"
+            raise ConfigurationError(problem, remedy=remedy) from error
         problem = _problem(flags)
         study = flags.study or flags.result.with_suffix(".study.db")
         jobs = flags.jobs or available_cpus()
@@ -89,10 +88,8 @@ def _problem(flags: Tune) -> "Problem":
     for requests, request in enumerate(trace.open(), 1):  # noqa: B007  their number is what counts
         last = request.at
     if requests < _LEAST_REQUESTS or not last:
-        raise ConfigurationError(
-            f"{flags.trace} has {requests} requests in {last:g} s: too few to tune on",
-            remedy=f"record at least {_LEAST_REQUESTS}, better thousands",
-        )
+        problem = f"{flags.trace} has {requests} requests in {last:g} s: too few to tune on"
+        raise ConfigurationError(problem, remedy=f"record at least {_LEAST_REQUESTS}, better thousands")
     options = ReplayOptions(
         seed=flags.seed,
         rate_scale=flags.replayed.rate_scale,

@@ -152,22 +152,17 @@ def _rehearse(instances: Instances, builder: Builder) -> None:
     tried = [each for each in new if each.name not in instances.unconnected]
     found = in_time([partial(rehearse, plugin, builder.clock.now) for plugin in tried])
     for plugin, findings in zip(tried, found, strict=False):
-        path = instances.path_of(plugin)
+        path, kind = instances.path_of(plugin), type(plugin).__name__
         for name, derivations in findings.derivations.items():
             instances.derivations.setdefault(name, {}).update(derivations)
         for name in findings.undeclared:
-            instances.fail(
-                f"plugin {plugin.name!r} reads {name!r} without declaring it: add it to `reads` or `may_read` of "
-                f"{type(plugin).__name__}",
-                *path,
-            )
+            problem = f"plugin {plugin.name!r} reads {name!r} without declaring it"
+            instances.fail(f"{problem}: add it to `reads` or `may_read` of {kind}", *path)
         _report(instances, plugin, findings)
         if findings.seconds >= SLOW_SECONDS:
-            instances.warn(
-                f"plugin {plugin.name!r} takes {findings.seconds * 1e3:.0f} ms for a few made-up endpoints, and every "
-                "request waits for it: a whole decision should take less than 1 ms, without network, disk or sleep",
-                *path,
-            )
+            problem = f"plugin {plugin.name!r} takes {findings.seconds * 1e3:.0f} ms for a few made-up endpoints"
+            remedy = "a whole decision should take less than 1 ms, without network, disk or sleep"
+            instances.warn(f"{problem}, and every request waits for it: {remedy}", *path)
     if len(found) < len(tried):
         _fail_in_time(instances, tried[len(found)])
 
@@ -194,22 +189,22 @@ def _report(instances: Instances, plugin: Plugin[Any], findings: Findings) -> No
 
 
 def _fail_in_time(instances: Instances, plugin: Plugin[Any]) -> None:
-    instances.fail(
-        f"plugin {plugin.name!r} did not return within {TIME_LIMIT_SECONDS:g} s when it was tried on made-up "
-        f"endpoints: look for an endless loop, a lock, network access or sleep in {type(plugin).__name__}",
-        *instances.path_of(plugin),
+    problem = (
+        f"plugin {plugin.name!r} did not return within {TIME_LIMIT_SECONDS:g} s when it was tried on made-up endpoints"
     )
+    remedy = f"look for an endless loop, a lock, network access or sleep in {type(plugin).__name__}"
+    instances.fail(f"{problem}: {remedy}", *instances.path_of(plugin))
 
 
 def _check_headers(instances: Instances) -> None:
     """Refuse declared headers that are reserved or not lower-case header names."""
     for plugin in instances:
         for name in plugin.sets_headers:
-            problem = "which the picker sets itself" if name in RESERVED else "which is not a lower-case header name"
             if name in RESERVED or not _HEADER_NAME.fullmatch(name):
+                why = "the picker sets itself" if name in RESERVED else "is not a lower-case header name"
+                problem = f"plugin {plugin.name!r} sets header {name!r}, which {why}"
                 remedy = f"change `sets_headers` of {type(plugin).__name__}"
-                message = f"plugin {plugin.name!r} sets header {name!r}, {problem}: {remedy}"
-                instances.fail(message, *instances.path_of(plugin))
+                instances.fail(f"{problem}: {remedy}", *instances.path_of(plugin))
 
 
 def _check_features(config: EndpointPickerConfig, instances: Instances) -> Mapping[str, bool]:

@@ -98,9 +98,9 @@ class FlowControlGraph(msgspec.Struct, frozen=True, rename="camel"):
     bands: tuple[BandGraph, ...]
     """Highest priority first."""
     default_band: BandGraph
-    """Band of priorities of 0 and more without a band of their own."""
+    """Band of priorities of 0 and more without an entry in `bands`."""
     negative_band: BandGraph
-    """Band of priorities below 0 without a band of their own."""
+    """Band of priorities below 0 without an entry in `bands`."""
 
 
 class QuotaGraph(msgspec.Struct, frozen=True, rename="camel"):

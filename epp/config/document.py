@@ -38,7 +38,7 @@ class Position:
 class Place:
     position: Position | None = None
     inside: str = ""
-    """Place within a quoted text without lines of its own in the file."""
+    """Place within a quoted text that has no lines in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Problem:
     remedy: str = ""
     """Empty for none."""
     inside: str = ""
-    """Place within a quoted text without lines of its own in the file."""
+    """Place within a quoted text that has no lines in the file."""
 
     def __str__(self) -> str:
         """Format as `file.yaml:3:5: plugins[0].type: message; remedy`; editors can jump to the place."""

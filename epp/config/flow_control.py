@@ -137,8 +137,8 @@ def _warn(config: EndpointPickerConfig, instances: Instances, *, is_on: bool) ->
     given = config.flow_control
     if config.saturation_detector is not None:
         is_twice = given is not None and given.saturation_detector is not None
-        beside = "has no effect besides flowControl.saturationDetector"
-        instances.warn(beside if is_twice else "is deprecated: write it into flowControl", _OLD_PLACE)
+        redundant = "has no effect besides flowControl.saturationDetector"
+        instances.warn(redundant if is_twice else "is deprecated: write it into flowControl", _OLD_PLACE)
     if given is None:
         return
     if not is_on:

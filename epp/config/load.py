@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations in files, plain or inside ConfigMaps and Lists, and their model; errors have a place in the text."""
 
+import codecs
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -32,12 +33,7 @@ from epp.framework.messages import hint_at, nearest
 _VERSIONS = get_args(EndpointPickerConfig.model_fields["api_version"].annotation)
 _KEYS = {each.alias or name for name, each in EndpointPickerConfig.model_fields.items()} - {"apiVersion", "kind"}
 _BEGINNING = f"begin with apiVersion: {API_VERSION} and kind: {KIND}"
-_OTHER_ENCODINGS = (
-    (b"\xff\xfe\x00\x00", "UTF-32"),
-    (b"\x00\x00\xfe\xff", "UTF-32"),
-    (b"\xff\xfe", "UTF-16"),
-    (b"\xfe\xff", "UTF-16"),
-)
+_UTF_32, _UTF_16 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SHOWN_KEYS = 5
 LIMIT_BYTES = 16 * 1024 * 1024
 """Maximum size of a file; larger than any object of a cluster."""
@@ -82,9 +78,8 @@ def decoded(data: bytes, origin: str) -> str:
     """Decode UTF-8, without a byte order mark; raises InvalidConfigError."""
     if len(data) > LIMIT_BYTES:
         raise _no_text(f"has more than {LIMIT_BYTES} bytes", origin, remedy="name a configuration")
-    for mark, encoding in _OTHER_ENCODINGS:
-        if data.startswith(mark):
-            raise _no_text(f"is {encoding}", origin, remedy="save it as UTF-8")
+    if data.startswith(_UTF_32 + _UTF_16):
+        raise _no_text(f"is {'UTF-32' if data.startswith(_UTF_32) else 'UTF-16'}", origin, remedy="save it as UTF-8")
     at = data.find(b"\0")
     if at >= 0:
         raise _no_text("is not a text file", origin, data[:at], remedy="name a YAML or JSON file")

@@ -58,10 +58,8 @@ def choose_profile_picker(profiles: Collection[str], instances: Instances) -> Pr
     if instances.may_lack(Shadowing):
         return None
     if not declared and len(profiles) > 1:
-        raise ConfigurationError(
-            f"{len(profiles)} profiles and no profile picker to choose among them",
-            remedy="add a profile picker to plugins, such as disagg-profile-handler, or keep one profile",
-        )
+        remedy = "add a profile picker to plugins, such as disagg-profile-handler, or keep one profile"
+        raise ConfigurationError(f"{len(profiles)} profiles and no profile picker to choose among them", remedy=remedy)
     handler = declared[0] if declared else instances.ensure(DEFAULT_PROFILE_PICKER, ProfilePicker, "one profile")
     try:
         for warning in handler.check_profiles(tuple(profiles)):

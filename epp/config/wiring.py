@@ -68,10 +68,10 @@ def check_order(instances: Instances) -> None:
         for key in reader.reads:
             writer = writers.get(key, reader)
             if isinstance(key, DataKey) and _stage(writer) > _stage(reader):
-                instances.fail(
-                    f"plugin {reader.name!r} reads {key.name!r}, which {writer.name!r} only writes later in a request",
-                    *instances.path_of(reader),
+                problem = (
+                    f"plugin {reader.name!r} reads {key.name!r}, which {writer.name!r} only writes later in a request"
                 )
+                instances.fail(problem, *instances.path_of(reader))
 
 
 def in_order(plugins: Iterable[R]) -> tuple[R, ...]:
@@ -106,11 +106,9 @@ def _warn_of_another(reader: Plugin[Any], datum: Datum, instances: Instances) ->
     """Warn about a declared producer of the type whose name the reader does not use."""
     for other in instances:
         if other.plugin_type == datum.default_producer:
-            instances.warn(
-                f"plugin {reader.name!r} reads {datum.name!r} from an added {datum.default_producer}, not from "
-                f"{other.name!r}: name {other.name!r} in its parameters, or remove the name of {other.name!r}",
-                *instances.path_of(reader),
-            )
+            problem = f"plugin {reader.name!r} reads {datum.name!r} from an added {datum.default_producer}, not from"
+            remedy = f"name {other.name!r} in its parameters, or remove the name of {other.name!r}"
+            instances.warn(f"{problem} {other.name!r}: {remedy}", *instances.path_of(reader))
 
 
 def _stage(plugin: Plugin[Any]) -> Stage:

@@ -277,9 +277,7 @@ class ShadowSeries:
             _GAPS,
             of_profile,
         )
-        self._seconds = families.histograms(
-            "shadow_duration_seconds", "Time that a shadow profile took for a request.", _SECONDS, of_profile
-        )
+        self._seconds = families.histograms("shadow_duration_seconds", "Duration of a run.", _SECONDS, of_profile)
         self._picks = families.counters(
             "shadow_picks",
             "Picks by accelerator class, or else model: those of a shadow profile, and the real ones of the same "

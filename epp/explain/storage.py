@@ -125,10 +125,9 @@ class DecisionFile:
         try:
             self._append(b"")
         except OSError as error:
-            raise ConfigurationError(
-                f"--decision-file: {self.path} cannot be written: {error.strerror}",
-                remedy="name a file in a directory that this process may write to",
-            ) from error
+            problem = f"--decision-file: {self.path} cannot be written: {error.strerror}"
+            remedy = "name a file in a directory that this process may write to"
+            raise ConfigurationError(problem, remedy=remedy) from error
 
     @property
     def lost(self) -> int:

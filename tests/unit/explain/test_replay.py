@@ -192,7 +192,7 @@ def test_command_reads_an_answer_of_the_admin_port_prints_json_and_takes_the_las
 @pytest.mark.parametrize(
     ("config", "decisions", "message"),
     [
-        ("no-such", "decisions.jsonl", "there is no file 'no-such', nor a ready-made configuration; known are adapt"),
+        ("no-such", "decisions.jsonl", "there is no file or ready-made configuration 'no-such'; known are adapt"),
         ("adaptive", "a.yaml", "has no decisions, but"),
         ("adaptive", "missing.jsonl", "missing.jsonl cannot be read: No such file or directory"),
         ("adaptive", ".", "cannot be read: Is a directory"),
