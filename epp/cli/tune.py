@@ -49,8 +49,8 @@ def tune(flags: Tune) -> None:
             )
             from epp.lab.tuning.study import Tuning  # noqa: PLC0415  the same
         except ImportError as error:
-            problem, remedy = f"`epp tune` needs the package {error.name}", "pip install 'inference-epp[tuning]'"
-            raise ConfigurationError(problem, remedy=remedy) from error
+            remedy = "pip install 'inference-epp[tuning]'"
+            raise ConfigurationError(f"`epp tune` needs the package {error.name}", remedy=remedy) from error
         problem = _problem(flags)
         study = flags.study or flags.result.with_suffix(".study.db")
         jobs = flags.jobs or available_cpus()
