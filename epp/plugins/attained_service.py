@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fairness by recent service of flows: the order of flows, and the policy that counts turns of sessions too."""
+"""Fairness policy by the recent service or the turns of flows, and the order of flows that it uses."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -43,13 +43,13 @@ class Program(msgspec.Struct, eq=False):
     """Statistics of the requests of one flow."""
 
     used_at: float
-    """Seconds on the clock."""
+    """Time of the last use, in seconds on the clock."""
     service: float = 0.0
-    """In ledger units."""
+    """Service in ledger units."""
     requests: int = 0
     """Number of routed requests."""
     waited_seconds: float = 0.0
-    """Sum over these requests."""
+    """Sum of the waits of these requests."""
     turns: int = 0
     """Requests since the session was last inactive."""
 
@@ -64,7 +64,7 @@ class ServiceLedger:
 
     def __init__(self, *, half_life_seconds: float, factor: float, now: float, most: int = _MOST_PROGRAMS) -> None:
         self.programs: OrderedDict[str, Program] = OrderedDict()
-        """In order of last use."""
+        """Statistics by flow, in order of last use."""
         self.dispatched = 0
         self._most = most
         self._half_lives_per_second = 1.0 / half_life_seconds if half_life_seconds else 0.0
@@ -91,14 +91,14 @@ class ServiceLedger:
     def charge(self, flow: str, tokens: float, now: float) -> float:
         """Add service to a flow; return the half-lives at this time, for `correct()`."""
         half_lives = self._half_lives(now)
-        self._set(flow, self.use(flow, now), tokens * self._worth(half_lives))
+        self._set(flow, self.use(flow, now), tokens * self._units_per_token(half_lives))
         return half_lives
 
     def correct(self, flow: str, tokens: float, now: float, *, instead_of: tuple[int, float]) -> None:
         """Replace an earlier charge: its tokens, and the half-lives at that time."""
         half_lives = self._half_lives(now)
         charge = _decayed(instead_of[0], half_lives - instead_of[1])
-        self._set(flow, self.use(flow, now), (tokens - charge) * self._worth(half_lives))
+        self._set(flow, self.use(flow, now), (tokens - charge) * self._units_per_token(half_lives))
 
     def tokens(self, program: Program, now: float) -> float:
         """Return the decayed service in tokens."""
@@ -114,7 +114,7 @@ class ServiceLedger:
         for order in self.orders:
             order.changed(flow, program.service)
 
-    def _worth(self, half_lives: float) -> float:
+    def _units_per_token(self, half_lives: float) -> float:
         """Return the ledger units of one token now."""
         ahead = half_lives - self._unit
         if ahead > _LARGEST_EXPONENT:
@@ -174,8 +174,8 @@ class LeastAttained(FlowOrder):
     def first(self) -> str:
         if self._first is None:
             count = len(self._flows)
-            score = _shares(self._service[:count], self._service_weight)
-            score += _shares(self._arrived[:count], self._wait_weight)
+            score = _scaled(self._service[:count], self._service_weight)
+            score += _scaled(self._arrived[:count], self._wait_weight)
             best = (score <= score[score.argmin()]).nonzero()[0]
             place = best[self._numbers[best].argmin()] if len(best) > 1 else best[0]
             self._first = self._flows[place]
@@ -185,7 +185,7 @@ class LeastAttained(FlowOrder):
         self._ledger.dispatched += 1
 
     def changed(self, flow: str, service: float) -> None:
-        """Update the service of a flow, if it waits here."""
+        """Update the service of a flow, if it is queued."""
         place = self._places.get(flow)
         if place is not None:
             self._service[place] = service
@@ -201,7 +201,7 @@ def _decayed(value: float, half_lives: float) -> float:
     return float(value * 2.0**-half_lives)
 
 
-def _shares(values: Floats, weight: float) -> Floats:
+def _scaled(values: Floats, weight: float) -> Floats:
     """Return values as shares of their range, times the weight; 0 if all are equal."""
     least = lowest(values)
     span = highest(values) - least
@@ -217,16 +217,16 @@ _OUTPUT_WEIGHT = 2
 
 _FAIRNESS = PluginMetric(
     "program_aware_jains_fairness_index",
-    "Jain's index of the mean waits of the programs remembered: 1 for equal waits, 1 / programs if a single one waits.",
+    "Jain's index of the mean waits of the remembered programs: 1 for equal waits, 1 / programs if only one waits.",
 )
 _WAIT = PluginMetric(
     "program_aware_avg_wait_time_milliseconds",
-    f"Mean time from a whole request to its routing, of the {_MOST_SHOWN} programs with the most service.",
+    f"Mean time from the end of a request body to its routing, for the {_MOST_SHOWN} programs with the most service.",
     ("program_id",),
 )
 _SERVICE = PluginMetric(
     "program_aware_attained_service_tokens",
-    "Decayed service, prompt tokens and twice the generated ones, of the same programs.",
+    "Decayed service (prompt tokens plus twice the generated tokens), for the same programs.",
     ("program_id",),
 )
 
@@ -243,16 +243,16 @@ class ProgramAwareParameters(Parameters, frozen=True):
     las_half_life_seconds: NonNegative = 60.0
     """Half-life of service; 0 to use `lasDecayFactor`."""
     las_decay_factor: Annotated[float, Meta(gt=0, le=1)] = 0.99997
-    """Factor by which service shrinks with each dispatched request, without a half-life."""
+    """Factor applied to service at each dispatched request, if `lasHalfLifeSeconds` is 0."""
     turn_priority_time_weight: Weight = 0.05
-    """With `turn-priority`: turns that a second of wait counts for."""
+    """Number of turns that one second of wait counts for; only for `turn-priority`."""
     turn_priority_inactivity_seconds: NonNegative = 120.0
-    """With `turn-priority`: time without a request or the end of a response after which a session begins with turn 1
-    again; 0 for never."""
+    """Time without activity after which a session restarts at turn 1; 0 for never. Requests and ends of responses are
+    activity. Only for `turn-priority`."""
     eviction_ttl_seconds: NonNegative = 3600.0
     """Time after which a program without requests is forgotten."""
     eviction_sweep_seconds: Positive = 300.0
-    """Interval between two searches for such programs."""
+    """Interval between searches for such programs."""
 
     def __post_init__(self) -> None:
         if 0 < self.las_half_life_seconds < _SHORTEST_HALF_LIFE:
@@ -262,15 +262,15 @@ class ProgramAwareParameters(Parameters, frozen=True):
 class ProgramAwareFairness(
     FairnessPolicy[ProgramAwareParameters], PreRequest[ProgramAwareParameters], ResponseReporter[ProgramAwareParameters]
 ):
-    """The flow with the least service: prompt tokens plus twice the generated tokens, decaying over time.
+    """Dispatches the flow with the least service: prompt tokens plus twice the generated tokens, decaying over time.
 
     The estimated tokens of a prompt count when its request is routed, so that a flow with many running requests does
-    not look idle; the tokens that the endpoint reports replace them at the end. Among flows with equal service, the one
-    whose first request waits longest goes first. The 16384 most recently used flows are remembered.
+    not appear idle; the tokens that the endpoint reports replace them at the end. Among flows with equal service, the
+    one whose first request has waited longest goes first. The 16384 most recently used flows are remembered.
 
-    With `turn-priority`, the flow with the largest `turn + turnPriorityTimeWeight * wait_seconds` goes first, by the
-    turn of its first request: one more than its requests so far. A session with many turns probably has its prefix in
-    the KV cache still. This needs one fairness id for each session.
+    With `turn-priority`, the flow with the largest `turn + turnPriorityTimeWeight * wait_seconds` goes first. `turn` is
+    that of its first waiting request: one more than its requests so far. The prefix of a session with many turns is
+    probably still in a KV cache. This needs one fairness id for each session.
     """
 
     plugin_type = "program-aware-fairness"
@@ -369,7 +369,8 @@ class ProgramAwareFairness(
 class _TurnPriority(FlowOrder):
     """Order by `turn + weight * wait_seconds` of the first request, highest first.
 
-    All waits grow alike, so the order only changes with arrivals and with turns: `weight * arrival - turn` is the key.
+    All waits grow at the same rate, so the order changes only with arrivals and turns. The key is
+    `weight * arrival - turn`.
     """
 
     def __init__(self, turn: Callable[[str, float], int], weight: float) -> None:
@@ -389,14 +390,14 @@ class _TurnPriority(FlowOrder):
 
     def first(self) -> str:
         first = self._flows.first()
-        assert first is not None  # noqa: S101  it is called only while there is one
+        assert first is not None  # noqa: S101  called only while a flow is queued
         return first[1]
 
     def dispatched(self, flow: str) -> None:
         """Do nothing: turns are counted as requests are routed, queued or not."""
 
     def changed(self, flow: str) -> None:
-        """Update the turn of a flow, if it waits here."""
+        """Update the turn of a flow, if it is queued."""
         queued = self._heads.get(flow)
         if queued is not None:
             turn = self._turn(flow, queued.enqueued_at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filter by the state of accelerators, and memory of the accelerator class that served a session or a tenant."""
+"""Filter by accelerator state, and producer of the accelerator class that last served a session or tenant."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
@@ -53,9 +53,9 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     """Conditions of availability."""
 
     on_unknown: Literal["Pass", "Fail"] = "Pass"
-    """How to treat endpoints whose accelerator state is unknown: `Pass` keeps them, `Fail` drops them."""
+    """Treatment of endpoints whose accelerator state is unknown: `Pass` keeps them, `Fail` drops them."""
     on_unhealthy: Literal["Drain", "Ignore"] = "Drain"
-    """How to treat endpoints with a device reported unhealthy: `Drain` drops them, `Ignore` keeps them."""
+    """Treatment of endpoints with a device reported unhealthy: `Drain` drops them, `Ignore` keeps them."""
     allow_pending: bool = False
     """Keep endpoints whose accelerator is in phase Pending and not ready."""
     isolation_modes: tuple[str, ...] = ()
@@ -67,17 +67,17 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     device_indices: tuple[int, ...] = ()
     """Keep only endpoints whose devices all have one of these indices on their node."""
     max_vram_used: Share = 1.0
-    """Largest share of an accelerator's memory allocated by TensorFusion; 1 for no bound."""
+    """Maximum share of an accelerator's memory allocated by TensorFusion; 1 for no bound."""
     max_tflops_used: Share = 1.0
-    """Largest share of an accelerator's TFLOPS allocated by TensorFusion; 1 for no bound."""
+    """Maximum share of an accelerator's TFLOPS allocated by TensorFusion; 1 for no bound."""
     min_free_vram: Memory | None = None
-    """Least memory of an endpoint's accelerators that TensorFusion has not allocated: a quantity such as `8Gi`, or a
+    """Minimum memory of an endpoint's accelerators that TensorFusion has not allocated: a quantity such as `8Gi`, or a
     number of GiB."""
     min_free_tflops: NonNegative = 0.0
-    """Fewest TFLOPS of an endpoint's accelerators that TensorFusion has not allocated."""
+    """Minimum TFLOPS of an endpoint's accelerators that TensorFusion has not allocated."""
     use_virtual_capacity: bool = False
-    """Compare shares and amounts with the virtual capacity of nodes on which TensorFusion sells more than the physical
-    capacity; by default with the physical capacity."""
+    """Compare shares and amounts with the virtual capacity of nodes that TensorFusion overcommits, instead of the
+    physical capacity."""
     attributes: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = field(default_factory=dict)
     """Keep only accelerators on which each of these attributes, `domain/name`, has one of the values listed."""
 
@@ -98,7 +98,7 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
     reads = (ACCELERATOR,)
 
     def setup(self) -> None:
-        self._passes = self.parameters.on_unknown == "Pass"
+        self._passes_unknown = self.parameters.on_unknown == "Pass"
         self._suffix = VIRTUAL if self.parameters.use_virtual_capacity else ""
         self._least_vram = read_memory("minFreeVram", self.parameters.min_free_vram) or 0
         self._allowed: Mapping[str, tuple[str, ...]] = {
@@ -122,13 +122,13 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         return [reason for tag in candidates.records(ACCELERATOR) if (reason := self.rejection(tag))]
 
     def _keeps(self, tag: AcceleratorTag, *causes: DropCause) -> bool:
-        usable = DropCause.AVAILABILITY not in causes or self._unusable(tag) is None
-        return usable and (DropCause.CONSTRAINT not in causes or self._not_allowed(tag) is None)
+        usable = DropCause.AVAILABILITY not in causes or self._state_rejection(tag) is None
+        return usable and (DropCause.CONSTRAINT not in causes or self._bound_rejection(tag) is None)
 
     def rejection(self, tag: AcceleratorTag) -> str | None:
-        return self._unusable(tag) or self._not_allowed(tag)
+        return self._state_rejection(tag) or self._bound_rejection(tag)
 
-    def _unusable(self, tag: AcceleratorTag) -> str | None:
+    def _state_rejection(self, tag: AcceleratorTag) -> str | None:
         phase, pending = tag.attributes.get(PHASE, _RUNNING), False
         if phase != _RUNNING:
             phases = frozenset(str(phase).split(","))
@@ -142,31 +142,33 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
             return "a device has a taint of effect NoExecute"
         if self.parameters.on_unhealthy == "Drain" and any(device.health == "Unhealthy" for device in tag.devices):
             return "a device is unhealthy"
-        if tag.state is Routability.UNKNOWN and not self._passes:
+        if tag.state is Routability.UNKNOWN and not self._passes_unknown:
             return "its state is not known"
         return None
 
-    def _not_allowed(self, tag: AcceleratorTag) -> str | None:
+    def _bound_rejection(self, tag: AcceleratorTag) -> str | None:
         for name, values in self._allowed.items():
             own = tag.attributes.get(name)
-            if own is None and not self._passes:
+            if own is None and not self._passes_unknown:
                 return f"{name} is not known"
             if own is not None and str(own) not in values:
                 return f"{name} is {own}, not among {', '.join(values)}"
-        return self._without_room(tag) or (self._outside(tag.devices) if self.parameters.device_indices else None)
+        return self._capacity_rejection(tag) or (
+            self._index_rejection(tag.devices) if self.parameters.device_indices else None
+        )
 
-    def _without_room(self, tag: AcceleratorTag) -> str | None:
+    def _capacity_rejection(self, tag: AcceleratorTag) -> str | None:
         for name, most in ((VRAM_USED, self.parameters.max_vram_used), (TFLOPS_USED, self.parameters.max_tflops_used)):
             used = self._amount(tag, name)
             if most < 1 and used is not None and used > most:
                 return f"{name} is {used:g}, more than {most:g}"
-            if most < 1 and used is None and not self._passes:
+            if most < 1 and used is None and not self._passes_unknown:
                 return f"{name} is not known"
         for name, least in ((VRAM_FREE, self._least_vram), (TFLOPS_FREE, self.parameters.min_free_tflops)):
             free = self._amount(tag, name)
             if free is not None and free < least:
                 return f"{name} is {free:.10g}, less than {least:.10g}"
-            if least and free is None and not self._passes:
+            if least and free is None and not self._passes_unknown:
                 return f"{name} is not known"
         return None
 
@@ -174,34 +176,34 @@ class AcceleratorAvailabilityFilter(Filter[AcceleratorAvailabilityParameters]):
         value = tag.attributes.get(name + self._suffix, tag.attributes.get(name))
         return value if isinstance(value, int | float) else None
 
-    def _outside(self, devices: tuple[Device, ...]) -> str | None:
+    def _index_rejection(self, devices: tuple[Device, ...]) -> str | None:
         known = [device.index for device in devices if device.index is not None]
         outside = [index for index in known if index not in self.parameters.device_indices]
         if outside:
             return f"a device has index {outside[0]}"
-        if self._passes or (known and len(known) == len(devices)):
+        if self._passes_unknown or (known and len(known) == len(devices)):
             return None
         return "indices of its devices are not known"
 
 
 _MOST_NAME = 253
 _DIGEST_BYTES = 16
-_MOST_NEWS = MOST_PAYLOAD_BYTES // (_MOST_NAME + _DIGEST_BYTES + 8)
-"""Entries of one payload, each a digest and the name of a class."""
-_MOST_PENDING = 100_000
+_MOST_ENTRIES = MOST_PAYLOAD_BYTES // (_MOST_NAME + _DIGEST_BYTES + 8)
+"""Maximum entries of one payload, each a digest and the name of a class."""
+_MOST_UNSENT = 100_000
 
 
 class ServedClassParameters(Parameters, frozen=True):
-    """Owner of the remembered class, and limits of the memory."""
+    """Owner of a remembered class, and limits of the memory."""
 
     by: Literal["session", "tenant"] = "session"
-    """`session`: each session has a class of its own; `tenant`: all requests of a fairness id have one."""
+    """`session`: one class for each session; `tenant`: one class for each fairness id."""
     session_id_config: SessionIds = SessionIds()
-    """Sources of session ids, and limits of the memory; with `by: tenant`, the limits alone count."""
+    """Sources of session ids, and limits of the memory; with `by: tenant`, only the limits are used."""
 
 
-class _News(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A session, or a tenant, by its digest, and its class."""
+class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Class of a session or tenant, which is identified by its digest."""
 
     digest: bytes
     name: str
@@ -212,17 +214,17 @@ class _News(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_News]).decode
+_decode = msgspec.msgpack.Decoder(list[_Entry]).decode
 
 
 class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClassParameters], Shareable):
-    """Publishes the accelerator class of the endpoint that served the request's session, or its tenant, last.
+    """Publishes the accelerator class that last served the request's session or tenant.
 
-    The class is the primary AcceleratorClass of the endpoint, or the model of its accelerator, of the profile whose
-    endpoint the gateway gets. Requests without a session id, or without a fairness id, have none. A session takes about
-    250 bytes of memory. With `--shared-state`, pickers know each other's classes.
+    The class is the primary AcceleratorClass of the endpoint that the gateway gets, or else the model of its
+    accelerator. Requests without a session id, or without a fairness id, have none. A session takes about 250 bytes of
+    memory. With `--shared-state`, pickers share their classes.
 
-    A reader is `classStickinessSeconds` of `work-seconds-scorer` and `accelerator-selection-producer`.
+    The class is used by `classStickinessSeconds` of `work-seconds-scorer` and `accelerator-selection-producer`.
     """
 
     plugin_type = "served-class-producer"
@@ -237,8 +239,8 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
         self._classes: Bindings[str] = Bindings(
             ttl_seconds=ids.eviction_ttl_seconds, sweep_seconds=ids.eviction_sweep_seconds, limit=ids.max_sessions
         )
-        self._news: dict[bytes, str] | None = None
-        """Changes for other pickers; None if there are none."""
+        self._unsent: dict[bytes, str] | None = None
+        """Changes to send to other pickers; None if there are no other pickers."""
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         session = self._session(request)
@@ -253,8 +255,8 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
             return
         digest = session_digest(session)
         self._classes.bind_digest(digest, name, self.clock.now())
-        if self._news is not None and len(self._news) < _MOST_PENDING:
-            self._news[digest] = name[:_MOST_NAME]
+        if self._unsent is not None and len(self._unsent) < _MOST_UNSENT:
+            self._unsent[digest] = name[:_MOST_NAME]
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
         return {"remembered": len(self._classes)}
@@ -269,22 +271,22 @@ class ServedClassProducer(Producer[ServedClassParameters], PreRequest[ServedClas
         return f"classes/{self.name}"
 
     def join(self, salt: int) -> None:
-        self._news = self._news or {}
+        self._unsent = self._unsent or {}
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        if not self._news:
+        if not self._unsent:
             return None
-        taken = list(self._news.items())[:_MOST_NEWS]
+        taken = list(self._unsent.items())[:_MOST_ENTRIES]
         for digest, _ in taken:
-            del self._news[digest]
-        return _encode([_News(digest, name) for digest, name in taken])
+            del self._unsent[digest]
+        return _encode([_Entry(digest, name) for digest, name in taken])
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
         now = self.clock.now()
         try:
-            news = _decode(payload)
+            entries = _decode(payload)
         except msgspec.MsgspecError as error:
             raise ValueError(str(error)) from error
-        for each in news:
+        for each in entries:
             self._classes.bind_digest(each.digest, each.name, now)
-        return len(news)
+        return len(entries)

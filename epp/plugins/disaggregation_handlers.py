@@ -30,7 +30,7 @@ from epp.framework.plugin_status import Legacy, PluginMetric, Sample
 from epp.plugins.profile_handlers import missing, primary_addresses, rank_header
 
 _MOST_MODELS = 100
-"""Models with their own metric label; clients can send any number of names."""
+"""Maximum models with their own metric label; clients can send any number of names."""
 _MOST_CHARACTERS = 128
 _DECISIONS = {
     (False, False): "decode-only",
@@ -38,7 +38,7 @@ _DECISIONS = {
     (False, True): "encode-decode",
     (True, True): "encode-prefill-decode",
 }
-"""By the presence of a prefill leg and of an encode leg."""
+"""Metric labels by the presence of a prefill leg and of an encode leg."""
 
 
 def _decisions(name: str, text: str) -> PluginMetric:
@@ -66,20 +66,20 @@ class StageProfiles(Parameters, frozen=True):
 
 
 class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
-    """Base of the handlers: a leg runs always, or if its decider approves; a metric counts the combinations."""
+    """Base class: a leg runs always, or if its decider approves; a metric counts the combinations."""
 
     decided: ClassVar[PluginMetric]
-    """The metric of the decisions, which must be among `metrics`."""
+    """Metric of the decisions; it must also be in `metrics`."""
 
     def _set_legs(
         self, profiles: StageProfiles, deciders: Mapping[str, tuple[str, str]], *, prefill_first: bool = False
     ) -> None:
-        """Set the profiles of the legs; `deciders` has the parameter and the name of the decider, by stage."""
+        """Set the profiles of the legs; `deciders` maps stages to the parameter and the name of their decider."""
         self._profiles = profiles
         order = ("prefill", "encode", "decode") if prefill_first else ("decode", "encode", "prefill")
         self._order = [profile for stage in order if (profile := getattr(profiles, stage))]
         self._always = {profiles.decode, profiles.prefill} if prefill_first else {profiles.decode}
-        self._named = {getattr(profiles, stage): named for stage, named in deciders.items()}
+        self._named_deciders = {getattr(profiles, stage): named for stage, named in deciders.items()}
         self._deciders: dict[str, Decider[Any]] = {}
         self._decided: Counter[tuple[str, str]] = Counter()
         self._models: set[str] = set()
@@ -100,14 +100,14 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
 
     @property
     def references(self) -> Mapping[str, str]:
-        return dict(self._named.values())
+        return dict(self._named_deciders.values())
 
     def connect(self, plugins: Mapping[str, Plugin[Any]]) -> None:
-        for profile, (parameter, _) in self._named.items():
+        for profile, (parameter, _) in self._named_deciders.items():
             plugin = plugins[parameter]
             if not isinstance(plugin, Decider):
-                raise ValueError(  # noqa: TRY004  what `connect` raises
-                    f"{parameter}: plugin {plugin.name!r} (type {plugin.plugin_type}) is no Decider; name one that is"
+                raise ValueError(  # noqa: TRY004  the error type of `connect`
+                    f"{parameter}: plugin {plugin.name!r} (type {plugin.plugin_type}) is not a Decider; name a Decider"
                 )
             self._deciders[profile] = plugin
 
@@ -116,7 +116,7 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
             raise ValueError(f"the decode stage: {missing(self._profiles.decode, profiles)}")
         wanted = [profile for profile in self._order if profile in self._always or profile in self._deciders]
         return [
-            *(f"profile {one!r} does not exist: its stage is left out" for one in wanted if one not in profiles),
+            *(f"profile {one!r} does not exist: its stage is skipped" for one in wanted if one not in profiles),
             *(f"profile {one!r} is never run: no stage uses it" for one in profiles if one not in wanted),
         ]
 
@@ -125,13 +125,13 @@ class LegHandler(ProfilePicker[P], Aggregator[P], PreRequest[P]):
     ) -> Sequence[str]:
         """Return the next leg; empty at the end, or after a failed decode leg.
 
-        Legs without a profile are skipped, except decode. A decider is asked at most once for each request.
+        Legs without a profile are skipped, except decode. A decider is called at most once for each request.
         """
         decode = results.get(self._profiles.decode)
         if decode is None and self._profiles.decode in results:
             return ()
-        begun = max((self._order.index(profile) + 1 for profile in results), default=0)
-        for profile in self._order[begun:]:
+        next_index = max((self._order.index(profile) + 1 for profile in results), default=0)
+        for profile in self._order[next_index:]:
             if profile not in profiles and profile != self._profiles.decode:
                 continue
             decider = self._deciders.get(profile)
@@ -154,8 +154,8 @@ def leg_headers(
     """Return the headers with the addresses of the prefill and encode targets, for the legs that ran.
 
     The prefill header has only the first target, because the protocol has no fallbacks there. The encode header is a
-    list, because encoders share the media items. Neither contains the decode target, which would call itself: without
-    other addresses there is no header.
+    list, because encoders share the media items. Neither contains the decode target, which would call itself; a header
+    without addresses is omitted.
     """
     own = decode.targets[0].hostport
     headers: dict[str, str] = {}
@@ -206,32 +206,34 @@ class DisaggParameters(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         nested = self.profiles != StageProfiles() or self.deciders != StageDeciders()
-        if nested and (former := [old for *_, old, _ in self.spelled_as_before()]):
+        if nested and (deprecated := [old for *_, old, _ in self.deprecated_values()]):
             raise ValueError(
-                f"profiles or deciders are given together with {', '.join(former)}, their former spelling: keep one"
+                f"profiles or deciders are given together with {', '.join(deprecated)}, which they replace: keep one"
             )
-        if self.stage_order == "prefill-first" and "prefill" in (asked := self.deciders_by_stage()):
-            parameter, decider = asked["prefill"]
+        if self.stage_order == "prefill-first" and "prefill" in (deciders := self.deciders_by_stage()):
+            parameter, decider = deciders["prefill"]
             raise ValueError(
-                f"{parameter} is {decider!r}, but with stageOrder prefill-first the prefill leg runs first and no "
-                f"decider is asked: remove it, or use decode-first"
+                f"{parameter} is {decider!r}, but with stageOrder prefill-first the prefill leg runs first, without a "
+                f"decider: remove it, or use decode-first"
             )
         self.profiles_by_stage()
 
     def profiles_by_stage(self) -> StageProfiles:
-        """Return the names of the profiles in either spelling."""
-        former = {stage: name for section, stage, _, name in self.spelled_as_before() if section == "profiles"}
-        return replace(self.profiles, **former)
+        """Return the names of the profiles, from current and deprecated parameters."""
+        deprecated = {stage: name for section, stage, _, name in self.deprecated_values() if section == "profiles"}
+        return replace(self.profiles, **deprecated)
 
     def deciders_by_stage(self) -> Mapping[str, tuple[str, str]]:
         """Return, for each stage with a decider, the parameter that names it and the name."""
         found = {stage: (f"deciders.{stage}", name) for stage, name in asdict(self.deciders).items() if name}
-        former = {stage: (old, name) for section, stage, old, name in self.spelled_as_before() if section == "deciders"}
-        return found | former
+        deprecated = {
+            stage: (old, name) for section, stage, old, name in self.deprecated_values() if section == "deciders"
+        }
+        return found | deprecated
 
-    def spelled_as_before(self) -> list[tuple[str, str, str, str]]:
-        """Return the parameters in their deprecated spelling: section and stage, the spelling, and the value."""
-        spelled = [
+    def deprecated_values(self) -> list[tuple[str, str, str, str]]:
+        """Return the section, stage, name and value of each deprecated parameter that is set."""
+        values = [
             ("profiles", "decode", "decodeProfile", self.decode_profile),
             ("profiles", "prefill", "prefillProfile", self.prefill_profile),
             ("profiles", "encode", "encodeProfile", self.encode_profile),
@@ -239,7 +241,7 @@ class DisaggParameters(Parameters, frozen=True):
             ("deciders", "prefill", "prefillDeciderPluginName", self.prefill_decider_plugin_name),
             ("deciders", "encode", "encodeDeciderPluginName", self.encode_decider_plugin_name),
         ]
-        return [each for each in spelled if each[3]]
+        return [each for each in values if each[3]]
 
 
 class DisaggProfileHandler(LegHandler[DisaggParameters]):
@@ -247,8 +249,8 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
 
     With `decode-first`, the decode profile runs, then the encode profile if `deciders.encode` approves, then the
     prefill profile if `deciders.prefill` approves. With `prefill-first`, the prefill profile runs, then the encode
-    profile if its decider approves, then the decode profile. Deciders and later legs know the endpoint of the first
-    leg, so that topology plugins can keep the legs close to each other.
+    profile if its decider approves, then the decode profile. Deciders and later legs get the endpoint of the first leg,
+    so that topology plugins can keep the legs close to each other.
 
     A stage without a decider has no leg, except decode, and prefill with `prefill-first`. A stage without a profile has
     no leg either. A prefill or encode leg without a suitable endpoint is left out; a decode leg without one fails the
@@ -257,7 +259,7 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
     """
 
     plugin_type = "disagg-profile-handler"
-    decided = _decisions("disagg_decision", "Requests routed, by the legs that they have.")
+    decided = _decisions("disagg_decision", "Routed requests, by their legs.")
     metrics = (decided,)
     sets_headers = (PREFILLER, ENCODERS)
 
@@ -269,8 +271,8 @@ class DisaggProfileHandler(LegHandler[DisaggParameters]):
 
     @property
     def warnings(self) -> Sequence[str]:
-        former = self.parameters.spelled_as_before()
-        found = [f"{old} is deprecated: use {section}.{stage}" for section, stage, old, _ in former]
+        deprecated = self.parameters.deprecated_values()
+        found = [f"{old} is deprecated: use {section}.{stage}" for section, stage, old, _ in deprecated]
         return [*found, "primaryPort is deprecated and not used: remove it"] if self.parameters.primary_port else found
 
 
@@ -307,7 +309,7 @@ class PDProfileHandler(LegHandler[PDParameters]):
     """
 
     plugin_type = "pd-profile-handler"
-    decided = _decisions("pd_decision", "Requests routed, by whether they have a prefill leg.")
+    decided = _decisions("pd_decision", "Routed requests, with and without a prefill leg.")
     metrics = (decided,)
     stability = Stability.DEPRECATED
     sets_headers = (PREFILLER, DATA_PARALLEL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Media of a request that each endpoint is expected to hold in its encoder cache; tokens of media."""
+"""Producer of the media that each endpoint is expected to hold in its encoder cache, and token estimates of media."""
 
 from array import array
 from collections import Counter
@@ -40,7 +40,7 @@ _DIGEST_BYTES = 16
 _MOST_BYTES = 8192 * BYTES_PER_TOKEN
 """Largest placeholder."""
 _MOST_TOKENS = 1_000_000
-"""Most tokens of one item, more than any context: a client may claim any size."""
+"""Maximum tokens of one item, above any context length; clients may claim any size."""
 
 
 class Resolution(Parameters, frozen=True):
@@ -63,11 +63,11 @@ class ByPixels(Parameters, frozen=True):
     """Parameters of the mode `dynamic`."""
 
     factor: CountOrDefault = 1024
-    """Pixels to a token."""
+    """Pixels per token."""
 
 
 class ImageEstimate(Parameters, frozen=True):
-    """Tokens of an image: its pixels over `dynamic.factor`, or the same number for all."""
+    """Tokens of an image: its pixels over `dynamic.factor`, or a fixed number."""
 
     mode: Literal["dynamic", "static"] = "dynamic"
     """`dynamic`: width times height over `factor`. `static`: `staticToken`."""
@@ -94,7 +94,7 @@ class StaticFrame(Parameters, frozen=True):
 
 
 class TokensPerFrame(Parameters, frozen=True):
-    """Tokens of one frame: its pixels over `dynamic.factor`, or the same number for all."""
+    """Tokens of one frame: its pixels over `dynamic.factor`, or a fixed number."""
 
     mode: Literal["dynamic", "static"] = "dynamic"
     """`dynamic`: width times height over `factor`. `static`: `numTokensPerFrame`."""
@@ -128,16 +128,16 @@ class Frames(Parameters, frozen=True):
     mode: Literal["sampled", "strided"] = "sampled"
     """`sampled`: `sampleFPS` frames of each second. `strided`: every `frameStride`-th frame of the video."""
     min_frames: NaturalOrDefault = 0
-    """Least frames."""
+    """Minimum number of frames."""
     max_frames: NaturalOrDefault = 0
-    """Most frames; 0 for no limit."""
+    """Maximum number of frames; 0 for no limit."""
     sampled: SampledFrames = SampledFrames()
     """Parameters of the mode `sampled`."""
     strided: StridedFrames = StridedFrames()
     """Parameters of the mode `strided`."""
 
     def count(self, seconds: float, fps: float) -> int:
-        """Return the frames of a video of that length; `fps` is 0 if unknown."""
+        """Return the number of sampled frames of a video; `fps` is 0 if unknown."""
         if self.mode == "strided":
             return self._bounded(int(seconds * (fps or self.strided.default_source_fps)) // self.strided.frame_stride)
         frames = self._bounded(int(seconds * self.sampled.sample_fps))
@@ -160,7 +160,7 @@ class VideoEstimate(Parameters, frozen=True):
     frames: Frames = Frames()
     """Frames of a video."""
     max_video_tokens: NaturalOrDefault = 0
-    """Most tokens of one video; 0 for no limit."""
+    """Maximum tokens of one video; 0 for no limit."""
 
     def tokens(self, fields: Headers) -> int:
         """Return the tokens of a video of a request with these headers; at least 1."""
@@ -202,7 +202,7 @@ def _number(fields: Headers, name: str) -> float:
 
 
 def _resolution(fields: Headers) -> tuple[int, int] | None:
-    """Return `WIDTHxHEIGHT`; None for none."""
+    """Return the `WIDTHxHEIGHT` of the header; None if it is missing or malformed."""
     width, _, height = fields.get(headers.VIDEO_RESOLUTION, "").lower().partition("x")
     try:
         found = int(width[:9]), int(height[:9])
@@ -213,23 +213,26 @@ def _resolution(fields: Headers) -> tuple[int, int] | None:
 
 _MB_PER_ITEM = 2
 _QUERIES = PluginMetric(
-    "encoder_cache_queries", "Different media of routed requests, by modality.", ("modality",), is_counter=True
+    "encoder_cache_queries", "Distinct media of routed requests, by modality.", ("modality",), is_counter=True
 )
 _HITS = PluginMetric(
-    "encoder_cache_hits", "Those that the endpoint picked was believed to hold.", ("pod", "modality"), is_counter=True
+    "encoder_cache_hits",
+    "Distinct media of routed requests that the picked endpoint was expected to hold.",
+    ("pod", "modality"),
+    is_counter=True,
 )
 _HIT_RATIO = PluginMetric(
     "encoder_cache_hit_ratio",
-    "Share of the media of a request that the endpoint picked is believed to hold, 0..1.",
+    "Share of the media of a request that the picked endpoint is expected to hold, 0..1.",
     bounds=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
 )
 
 
 class MMEmbeddingsCacheParameters(Parameters, frozen=True):
-    """Size of encoder caches."""
+    """Size of the encoder caches."""
 
     cache_size_in_mb_per_server: CountOrDefault = msgspec.field(default=4096, name="cacheSizeInMBPerServer")
-    """Encoder cache of each endpoint in MB; one item counts 2 MB."""
+    """Size of the encoder cache of each endpoint in MB; one item counts as 2 MB."""
 
 
 class _Item(msgspec.Struct, frozen=True, gc=False):
@@ -243,10 +246,10 @@ class MMEmbeddingsCacheProducer(
     PreRequest[MMEmbeddingsCacheParameters],
     EndpointObserver[MMEmbeddingsCacheParameters],
 ):
-    """Publishes, for each slot, how many of the request's media were sent there and are not yet evicted.
+    """Publishes, for each slot, the number of the request's media that were sent there and not yet evicted.
 
-    Media are images, audio clips and videos; those of equal URL, data or hash are the same. The primary target of a
-    request is believed to hold all of them afterwards. The `cacheSizeInMBPerServer / 2` most recently used items of
+    Media are images, audio clips and videos; media with the same URL, data or hash are equal. The primary target of a
+    request is expected to hold all of them afterwards. The `cacheSizeInMBPerServer / 2` most recently used items of
     each endpoint are remembered. The first 256 items of a request count, or 2,048 with hashes from vLLM's tokenizer.
     """
 
@@ -262,7 +265,7 @@ class MMEmbeddingsCacheProducer(
         self._secret = int.from_bytes(token_bytes(8))  # prevents clients from making hashes collide
         self._queries: Counter[str] = Counter()
         self._hits: dict[int, tuple[str, Counter[str]]] = {}
-        """By slot: name of the endpoint, and hits by modality."""
+        """Name of the endpoint and hits by modality, for each slot."""
         self._ratios = Distribution(_HIT_RATIO.bounds)
         self.writes = (self._match_key,)
 

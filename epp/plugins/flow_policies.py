@@ -59,7 +59,7 @@ class EdfOrdering(OrderingPolicy[Parameters]):
 
 
 class SloDeadlineOrdering(OrderingPolicy[Parameters]):
-    """Earliest due time of the first token: arrival plus `x-llm-d-slo-ttft-ms`; other requests are last."""
+    """Earliest due time of the first token: arrival plus `x-llm-d-slo-ttft-ms`; without that header, last."""
 
     plugin_type = "slo-deadline-ordering-policy"
 
@@ -78,7 +78,7 @@ class GlobalStrictFairness(FairnessPolicy[Parameters]):
 
 
 class _RoundRobin(FlowOrder):
-    """The flow that was dispatched longest ago; a new flow is last."""
+    """Order by last dispatch, oldest first; a new flow is last."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, None] = OrderedDict()
@@ -106,10 +106,10 @@ class RoundRobinFairness(FairnessPolicy[Parameters]):
 
 
 class SheddableEvictionParameters(Parameters, frozen=True):
-    """Progress up to which a request may be ended."""
+    """Progress up to which a request may be evicted."""
 
     after_first_token: bool = False
-    """Also end requests after their first token; their clients get a truncated response."""
+    """Also evict requests after their first token; their clients get a truncated response."""
 
 
 class SheddableEviction(EvictionFilter[SheddableEvictionParameters]):
@@ -160,7 +160,7 @@ class PriorityHoldbackParameters(Parameters, frozen=True):
     max_ceiling: PositiveShare = 1.0
     """Ceiling of the highest priority, 0..1."""
     shape: Literal["linear"] = "linear"
-    """How ceilings grow between the two."""
+    """Growth of the ceilings between the two."""
     domain: Literal["rank", "value"] = "rank"
     """Scale of the growth: by the rank of a priority, or by its distance from the lowest one."""
 
@@ -170,7 +170,7 @@ class PriorityHoldbackParameters(Parameters, frozen=True):
 
 
 class PriorityHoldback(UsageLimitPolicy[PriorityHoldbackParameters]):
-    """Holds room back for higher priorities: the ceiling grows from `minCeiling` to `maxCeiling`.
+    """Reserves capacity for higher priorities: the ceiling grows from `minCeiling` to `maxCeiling`.
 
     The priorities are those of the configuration, 0, and the request's own. A single priority has `maxCeiling`.
     """
@@ -247,8 +247,8 @@ class WorkSecondsDetector(SaturationDetector[WorkSecondsDetectorParameters]):
     def connect(self, plugins: Mapping[str, Plugin[Any]]) -> None:
         producer = plugins[_PRODUCER]
         if not isinstance(producer, EndpointRatesProducer):
-            raise ValueError(  # noqa: TRY004  what `connect` raises
-                f"{_PRODUCER}: plugin {producer.name!r} (type {producer.plugin_type}) knows no rates; name an "
+            raise ValueError(  # noqa: TRY004  the error type of `connect`
+                f"{_PRODUCER}: plugin {producer.name!r} (type {producer.plugin_type}) does not publish rates; name an "
                 "endpoint-rates-producer"
             )
         self._producer = producer

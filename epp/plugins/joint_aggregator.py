@@ -55,19 +55,19 @@ class LocalityBands(Parameters, frozen=True):
     """
 
     host: Share = 1.0
-    """On one host."""
+    """Value for endpoints on one host."""
     rack: Share = 0.2
-    """In one rack."""
+    """Value for endpoints in one rack."""
     zone: Share = 0.05
-    """In one zone."""
+    """Value for endpoints in one zone."""
     region: Share = 0.02
-    """In one region."""
+    """Value for endpoints in one region."""
     cluster: Share = 0.01
-    """In one cluster."""
+    """Value for endpoints in one cluster."""
     pcie_root: Share = 1.0
-    """With devices at one PCIe root."""
+    """Value for endpoints with devices at one PCIe root."""
     clique: Share = 1.0
-    """With devices in one NVLink clique or compute domain, on any hosts."""
+    """Value for endpoints with devices in one NVLink clique or compute domain, on any hosts."""
 
     def between(self, one: Topology, other: Topology) -> float:
         """Return the value of the narrowest shared level; unknown levels are not shared."""
@@ -87,9 +87,10 @@ class PairingRule(Parameters, frozen=True):
     """Value of one pair of accelerator kinds."""
 
     from_: str = field(name="from")
-    """Kind, or a shell-style pattern of kinds, of the leg that runs first: encode, prefill, decode."""
+    """Accelerator kind of the leg that runs first, or a shell-style pattern of kinds. Legs run in the order encode,
+    prefill, decode."""
     to: str
-    """Kind or pattern of the leg that follows."""
+    """Kind or pattern of the later leg."""
     value: Share
     """Value of the pair, 0..1."""
     ordered: bool = False
@@ -105,8 +106,8 @@ class Pairing(Parameters, frozen=True):
     """Value of pairs of accelerators: the first matching rule, else `same`, `otherwise` or `unknown`."""
 
     by: Literal["name", "family", "vendor"] = "name"
-    """Kinds of accelerators: the `labelKey` of the endpoint or else its AcceleratorClass or model (`name`); or `family`
-    or `vendor` of its accelerator, such as `hopper` or `nvidia`."""
+    """Kind of an accelerator. `name`: the label `labelKey` of the endpoint, or else its AcceleratorClass or model.
+    `family` or `vendor` of the accelerator: such as `hopper` or `nvidia`."""
     label_key: Name = "llm-d.ai/accelerator"
     """Endpoint label with the kind of the accelerator; only for `name`."""
     same: Share = 1.0
@@ -156,8 +157,8 @@ class JointParameters(Parameters, frozen=True):
     """Endpoints to consider for each profile, 1 to 8; 1 keeps the pick of every profile."""
 
 
-def considered(request: Request, result: ProfileResult, count: int) -> Positions:
-    """Return the positions of the profile's own first pick, then of the highest other totals, at most `count` in all.
+def _shortlist(request: Request, result: ProfileResult, count: int) -> Positions:
+    """Return up to `count` positions: the profile's own first pick, then the highest other totals.
 
     Equal totals are ordered by least recently picked, then in rotation by the request's seed.
     """
@@ -183,15 +184,15 @@ class JointAggregator(Aggregator[JointParameters]):
     plugin combines their results. A `primaryPort` of the handler then has no effect.
 
     One endpoint for two legs counts as one host and one kind of accelerator. If one of the legs is decode, the pair has
-    value 0 instead, because the other leg is meant to take work off the decode endpoint.
+    value 0 instead, because the other leg should relieve the decode endpoint.
 
     The `topK` always include the profile's own first pick. Among equal combinations, the one closest to the profiles'
     own picks wins, and the decode leg's pick counts first. A leg with a changed endpoint keeps as many targets as its
     picker returned, with the earlier ones as fallbacks. Use `max-score-picker` in the profiles: this plugin undoes the
     spread of a random picker.
 
-    Decode is the primary profile; if it failed, the request fails. If no decode profile was run, the first profile
-    with a result is primary. A single leg keeps its own pick.
+    Decode is the primary profile; if it failed, the request fails. If no decode profile was run, the first profile with
+    a result is primary. A single leg keeps its own pick.
     """
 
     plugin_type = "joint-aggregator"
@@ -215,7 +216,7 @@ class JointAggregator(Aggregator[JointParameters]):
         legs = {name: result for name in stages if (result := results.get(name)) is not None}
         if len(legs) == 1:
             return Destination(decode)
-        offers = [considered(request, leg, self.parameters.top_k) for leg in legs.values()]
+        offers = [_shortlist(request, leg, self.parameters.top_k) for leg in legs.values()]
         chosen = self._best(list(legs.values()), offers, [stages[name] for name in legs])
         final = {
             name: replace(leg, picked=_picks(leg.picked, position))
@@ -229,38 +230,38 @@ class JointAggregator(Aggregator[JointParameters]):
         worth: Floats = np.zeros(())
         for number, (leg, offer, weight) in enumerate(zip(legs, offers, weights, strict=True)):
             full = sum(trace.weight for trace in leg.scores if trace.weight > 0) or 1.0
-            worth = worth + _spread(weight * (leg.totals[offer] / full), (number,), len(legs))
+            worth = worth + _with_axes(weight * (leg.totals[offer] / full), (number,), len(legs))
         slots = [leg.candidates.slots[offer].tolist() for leg, offer in zip(legs, offers, strict=True)]
         snapshot = legs[0].candidates.snapshot
         endpoints, tags = snapshot.endpoints.values, snapshot.records(ACCELERATOR).values
         kinds = {slot: self.parameters.pairing.kind_of(endpoints[slot], tags[slot]) for slot in chain(*slots)}
         for i, j in combinations(range(len(legs)), 2):
             pairs = [
-                [self._together(snapshot, kinds, then, first, decoding=i == 0) for first in slots[j]]
+                [self._pair_value(snapshot, kinds, then, first, decoding=i == 0) for first in slots[j]]
                 for then in slots[i]
             ]
-            worth = worth + _spread(np.array(pairs), (i, j), len(legs))
+            worth = worth + _with_axes(np.array(pairs), (i, j), len(legs))
         best = np.argwhere(worth == worth.max())
         ranks = best[best.sum(axis=1).argmin()]  # the first of equals, lexicographically
         return [int(offer[rank]) for offer, rank in zip(offers, ranks, strict=True)]
 
-    def _together(
+    def _pair_value(
         self, snapshot: Snapshot, kinds: Mapping[int, str], then: int, first: int, *, decoding: bool
     ) -> float:
         """Return the value of a pair of slots; `first` runs before `then`, which may be the decode leg."""
         locality, pairing = self.parameters.locality, self.parameters.pairing
-        near, match = locality.host, pairing.same
+        proximity, match = locality.host, pairing.same
         if then != first:
             places, tags = snapshot.records(TOPOLOGY).values, snapshot.records(ACCELERATOR).values
             of_devices = locality.of_devices(tags[then].sites, tags[first].sites)
-            near = max(locality.between(places[then], places[first]), of_devices)
+            proximity = max(locality.between(places[then], places[first]), of_devices)
             match = pairing.between(kinds[first], kinds[then])
         elif decoding:
             return 0.0
-        return self.parameters.locality_weight * near + self.parameters.pairing_weight * match
+        return self.parameters.locality_weight * proximity + self.parameters.pairing_weight * match
 
 
-def _spread(values: Floats, legs: tuple[int, ...], count: int) -> Floats:
+def _with_axes(values: Floats, legs: tuple[int, ...], count: int) -> Floats:
     """Return the values with one axis for each of `count` legs, of length 1 for legs without influence."""
     return np.expand_dims(values, tuple(leg for leg in range(count) if leg not in legs))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters by labels and attributes of endpoints, and by their clusters: choice of a Placement, and taints."""
+"""Filters by labels and attributes of endpoints, and by placements and taints of their clusters."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ from epp.framework.snapshot import (
 )
 
 OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "", "DoesNotExist": "!", "Gt": ">", "Lt": "<"}
-"""Operators of Kubernetes, and those of label selectors."""
+"""Operators of label selectors, by their name in Kubernetes."""
 
 
 class LabelSelectorRequirement(Parameters, frozen=True):
@@ -96,7 +96,7 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
         return endpoint is not None and self._unmet(endpoint.labels) is None
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
-        return [_labelled(endpoint, self._unmet(endpoint.labels) or "") for endpoint in dropped.endpoints]
+        return [_label_reason(endpoint, self._unmet(endpoint.labels) or "") for endpoint in dropped.endpoints]
 
     def _unmet(self, labels: Mapping[str, str]) -> str | None:
         """Return the first label that does not match; None if all do."""
@@ -116,7 +116,7 @@ class ByLabelSelectorFilter(LabelSelectorFilter):
 
 
 class LabelValueFilter(Filter[FP]):
-    """Base: keeps an endpoint if its label has one of the values."""
+    """Base class: keeps an endpoint if its label has one of the values."""
 
     label: str
     values: tuple[str, ...]
@@ -130,7 +130,7 @@ class LabelValueFilter(Filter[FP]):
         return mask | candidates.snapshot.endpoints.derive_mask(_lacks_label, self.label)[candidates.slots]
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
-        return [_labelled(endpoint, self.label) for endpoint in dropped.endpoints]
+        return [_label_reason(endpoint, self.label) for endpoint in dropped.endpoints]
 
 
 class ByLabelParameters(FilterParameters, frozen=True, kw_only=True):
@@ -165,8 +165,8 @@ class ByLabelFilter(LabelValueFilter[ByLabelParameters]):
         self.label, self.values, self.takes_unlabelled = given.label, given.valid_values, given.allows_no_label
 
 
-def _labelled(endpoint: Endpoint, key: str) -> str:
-    """Describe the label of an endpoint, as the reason why it is dropped."""
+def _label_reason(endpoint: Endpoint, key: str) -> str:
+    """Return the reason that an endpoint is dropped: its value of the label."""
     value = endpoint.labels.get(key)
     return f"has no label {key}" if value is None else f"its label {key} is {value!r}"
 
@@ -208,7 +208,7 @@ class FilterAlgorithm(Parameters, frozen=True):
     threshold: Threshold
     """Keep an endpoint if this comparison is true."""
     type: Literal["threshold"] = "threshold"
-    """Only `threshold` is known."""
+    """Only `threshold` is supported."""
 
 
 class EndpointAttributeFilterParameters(FilterParameters, frozen=True, kw_only=True):
@@ -216,13 +216,14 @@ class EndpointAttributeFilterParameters(FilterParameters, frozen=True, kw_only=T
 
     attribute: Name
     """Name of the number: `waiting`, `running`, `kv_usage`, `GPUUtilization`, or the `attributeKey` of a custom metric.
-    It may end in its producer, `GPUUtilization/dcgm-extractor`; a name that contains a slash needs `producer: ""`."""
+    A producer at its end is ignored, as in `GPUUtilization/dcgm-extractor`; a name that contains a slash needs
+    `producer: ""`."""
     algorithm: FilterAlgorithm
     """Condition on the number."""
     producer: str | None = None
     """Accepted for compatibility: the name of a number does not depend on its producer."""
     on_missing: Literal["Pass", "Fail"] = "Pass"
-    """How to treat endpoints whose number is unknown: `Pass` keeps them, `Fail` drops them."""
+    """Treatment of endpoints whose number is unknown: `Pass` keeps them, `Fail` drops them."""
 
 
 class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
@@ -256,7 +257,7 @@ _UNKNOWN = PlacementStatus(any_chosen=False)
 
 
 class PlacementFilterParameters(FilterParameters, frozen=True):
-    """The placement or import, and how an empty one is treated."""
+    """The placement or import, and the treatment of an empty one."""
 
     placement: str = ""
     """`namespace/name` of a Placement."""
@@ -264,8 +265,8 @@ class PlacementFilterParameters(FilterParameters, frozen=True):
     """`namespace/name` of an InferencePoolImport, in place of a placement: the clusters that export the pool, and the
     local one."""
     on_empty: Literal["FailClosed", "FailOpen"] = "FailClosed"
-    """How to treat a placement that chose no cluster or is unknown: `FailClosed` refuses requests with 503,
-    `FailOpen` keeps all endpoints."""
+    """Treatment of a placement that chose no cluster or is unknown: `FailClosed` refuses requests with 503, `FailOpen`
+    keeps all endpoints."""
 
     def __post_init__(self) -> None:
         if bool(self.placement) == bool(self.pool_import):
@@ -276,11 +277,11 @@ class PlacementFilterParameters(FilterParameters, frozen=True):
 
 
 class PlacementFilter(Filter[PlacementFilterParameters]):
-    """Keeps an endpoint if the placement chose its cluster, by all its PlacementDecision objects together.
+    """Keeps an endpoint if the placement chose its cluster, in any of its PlacementDecision objects.
 
-    With `poolImport`, keeps it if its cluster exports the pool, or is the local one. A cluster that leaves the
-    placement gets no new requests, even for its sessions and cached prefixes; requests in flight finish there. If the
-    placement chose clusters, but no remaining endpoint is in one of them, the request is refused with 503.
+    With `poolImport`, an endpoint is kept if its cluster exports the pool, or is the local one. A cluster that leaves
+    the placement gets no new requests, even for its sessions and cached prefixes; requests in flight finish there. If
+    the placement chose clusters, but no remaining endpoint is in one of them, the request is refused with 503.
     """
 
     plugin_type = "placement-filter"
@@ -317,8 +318,8 @@ class TaintFilterParameters(SessionAffinityParameters, frozen=True):
     """Tolerations, and the recognition of sessions."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "session_id"
-    """How sessions are recognised: `session_id`, by their id; `encoded_endpoint_header`, by the token in the header of
-    the previous response."""
+    """Recognition of sessions: by their id (`session_id`), or by the token in a header of the previous response
+    (`encoded_endpoint_header`)."""
     tolerations: tuple[ClusterToleration, ...] = ()
     """Taints to ignore."""
     fallback_on_empty: bool = False
@@ -342,17 +343,17 @@ class TaintFilter(SessionAffinity[TaintFilterParameters], Filter[Any]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         now = self.clock.utc()
-        kept = self._from(candidates, TaintEffect.NO_SELECT) > now
-        for_new = self._from(candidates, TaintEffect.NO_SELECT_IF_NEW) > now
+        kept = self._effective_from(candidates, TaintEffect.NO_SELECT) > now
+        for_new = self._effective_from(candidates, TaintEffect.NO_SELECT_IF_NEW) > now
         if not all_true(for_new):
             kept &= for_new | self.bound(request, candidates)
         if not any_true(kept) and not self.parameters.fallback_on_empty:
             raise NoClustersError("all clusters of the remaining endpoints have taints")
         return kept
 
-    def _from(self, candidates: Candidates, effect: TaintEffect) -> Floats:
+    def _effective_from(self, candidates: Candidates, effect: TaintEffect) -> Floats:
         """Return the time from which a taint of that effect counts, in seconds since 1970 (UTC)."""
-        return status_numbers(candidates, self._counts_from, effect)
+        return status_numbers(candidates, self._effective_from_status, effect)
 
-    def _counts_from(self, status: ClusterStatus, effect: TaintEffect) -> float:
+    def _effective_from_status(self, status: ClusterStatus, effect: TaintEffect) -> float:
         return counts_from(status, effect, self.parameters.tolerations)

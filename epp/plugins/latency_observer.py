@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of requests in flight, and the time to the first token at each endpoint under different loads."""
+"""Producers of the tokens in flight, and of the time to the first token at each endpoint under different loads."""
 
 from bisect import insort
 from collections import deque
@@ -53,8 +53,8 @@ class InflightLoadParameters(Parameters, frozen=True):
     max_estimated_output_tokens: Natural | None = None
     """Upper limit of the estimate; the request's own output limit always applies."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance whose matches are read, if configured. Without a name, that is the default one; if
-    no plugin reads or writes its matches, and one other producer is declared before, it is that one."""
+    """Name of the producer instance whose matches are read, if configured. Empty for the default one; or for the only
+    other producer declared before, if no plugin declared before reads or writes the matches of the default one."""
     sync_cross_replica_state: bool = True
     """Accepted for compatibility: each picker counts its own requests."""
     output_estimator: Literal["static", "sketch"] = "static"
@@ -127,30 +127,30 @@ class InflightLoadProducer(PreRequest[InflightLoadParameters]):
 _OK = 200
 _FLOOR_PERCENTILE, _BAND = 10, 10
 _AT_A_TIME = 16
-"""Endpoints that one request computes: two milliseconds."""
+"""Endpoints whose percentiles one request computes, in two milliseconds."""
 
 
 class LatencyObserverParameters(Parameters, frozen=True):
     """Windows and percentiles."""
 
     interval_duration: str = "1s"
-    """Shortest time between two computations."""
+    """Minimum time between two computations."""
     max_observation_age: str = "3m"
     """Age from which a measured time no longer counts, except for the floor."""
     max_requests: Count = 100
-    """Latest requests of an endpoint that count, except for the floor."""
+    """Number of the latest requests of an endpoint that count, except for the floor."""
     min_requests: Count = 10
-    """Requests from which percentiles are used."""
+    """Minimum number of requests for percentiles to be used."""
     low_percentile: Annotated[float, Meta(gt=0, lt=100)] = 25.0
     """Percentile of times at low load."""
     typical_percentile: Annotated[float, Meta(gt=0, lt=100)] = 50.0
     """Percentile of times at typical load; above `lowPercentile`."""
     window_size: Count = 5000
-    """Most requests of a bucket, `maxRequests` at least."""
+    """Maximum requests of a bucket; at least `maxRequests`."""
     bucket_duration: str = "1m"
-    """Time of one bucket: its 10th percentile is an entry of the history for the floor."""
+    """Duration of one bucket, whose 10th percentile becomes an entry of the history for the floor."""
     bucket_history_size: Annotated[int, Meta(ge=2)] = 1000
-    """Entries of the history; above, the highest is dropped."""
+    """Maximum entries of the history; beyond it, the highest entry is dropped."""
     in_flight_load_producer_name: str = ""
     """Accepted for compatibility: requests in flight have one source."""
 
@@ -170,7 +170,7 @@ class _Sent(NamedTuple):
     slot: int
     target: Endpoint
     in_flight: float
-    """Requests there before it."""
+    """Requests in flight at the endpoint before it."""
     waited: float
     """Seconds from its arrival to the pick."""
 
@@ -199,7 +199,7 @@ class LatencyObserver(
     ResponseTiming[LatencyObserverParameters],
     EndpointObserver[LatencyObserverParameters],
 ):
-    """Publishes, for each endpoint, times to the first token of streamed responses, and the requests in flight then.
+    """Publishes, for each endpoint, times to the first token of streams, and the requests in flight at these times.
 
     Times are the percentiles `lowPercentile` and `typicalPercentile` of the latest requests. The requests in flight are
     the mean of those whose times are within 10 percentiles. The floor is the 10th percentile of the history, whose
@@ -295,12 +295,12 @@ class LatencyObserver(
 
 
 def _padded(values: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
-    """Return a copy with a line for so many slots at least."""
+    """Return a copy with a row for each of at least `slots` slots."""
     return np.pad(values, ((0, max(slots - len(values), 0)), (0, 0)))
 
 
 def _around(values: Floats, percentile: float) -> float:
-    """Return the mean of the values, in the order of their times, within 10 percentiles of one."""
+    """Return the mean of the values, ordered by their times, within 10 percentiles of `percentile`."""
     last = len(values) - 1
     first, end = (round(last * min(max(percentile + side, 0), 100) / 100) for side in (-_BAND, _BAND))
     return float(values[first : end + 1].mean())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters by placement templates, requests on one device or node, and price until accelerators are full."""
+"""Filters by placement template, by requests on one device or node, and by price until accelerators are full."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -54,8 +54,8 @@ class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
     """Keeps an endpoint if the placement of a SchedulingConfigTemplate allows it.
 
     - `gpuFilters` of type `avoidTooMuchConnectionsOnSameGPU`: fewer than `connectionNum` requests on each of its GPUs;
-    - of type `avoidDifferentZone`: a node with the same `topologyKey` label as the peer's, where both are known; the
-      peer is the endpoint picked for the first leg of the request;
+    - of type `avoidDifferentZone`: a node with the same `topologyKey` label as the peer's, if both are known; the peer
+      is the endpoint picked for the first leg of the request;
     - `allowUsingLocalGPU: false`: endpoints that run on the node of their own GPUs are dropped.
 
     Endpoints without a template are kept.
@@ -63,7 +63,7 @@ class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
 
     plugin_type = "placement-template-filter"
     drops = DropCause.CONSTRAINT
-    drop_means = "is not where its template allows, or its GPU serves too many requests"
+    drop_means = "is in a place that its template excludes, or its GPU serves too many requests"
     reads = (PLACEMENT, NODE_LABELS, ACCELERATOR, IN_FLIGHT)
     may_read = LOAD_INPUTS
 
@@ -126,9 +126,9 @@ class NodeConcurrencyParameters(FilterParameters, frozen=True):
     """Limits on simultaneous requests; both are off by default."""
 
     max_requests_per_node: Natural = 0
-    """Most requests at all endpoints of one node together; 0 for no limit."""
+    """Maximum requests at all endpoints of one node together; 0 for no limit."""
     max_requests_per_device: Natural = 0
-    """Most requests at all endpoints that share one physical device; 0 for no limit."""
+    """Maximum requests at all endpoints that share one physical device; 0 for no limit."""
 
 
 class NodeConcurrencyFilter(Filter[NodeConcurrencyParameters]):
@@ -181,7 +181,7 @@ class _Group(NamedTuple):
     price: float
     """US dollars an hour; infinite if unknown."""
     name: str
-    """Of the class; empty in groups by price."""
+    """Name of the class; empty in groups by price."""
 
 
 class SaturationLimits(Parameters, frozen=True):
@@ -204,7 +204,7 @@ class CostAwareSpillParameters(FilterParameters, frozen=True):
     """`price`: endpoints with the same price an hour form a group; `class`: those with accelerators of one class do,
     and classes are ordered by their cheapest endpoint."""
     spot_preference: SpotPreference = "auto"
-    """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
+    """Use of the spot price: on spot nodes (`auto`), whenever one is known (`always`), or never (`never`)."""
     queue_threshold: Annotated[Positive, Tunable(0.5, 64, log=True)] = 5.0
     """Requests in the engine's queue at which an endpoint is full."""
     kv_threshold: Annotated[PositiveShare, Tunable(0.3, 1)] = 0.8
@@ -236,7 +236,7 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
 
     plugin_type = "cost-aware-spill"
     may_empty = False
-    drop_means = "has no known price, and endpoints with one have room"
+    drop_means = "has no known price, and endpoints with a known price are not full"
     reads = (ACCELERATOR, KV_USAGE, *LOAD_INPUTS)
     without_prices = "all endpoints are kept, without a preference"
 
@@ -260,14 +260,16 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
             fullness = np.where(silent, self._fullness(candidates, expected_load), fullness)
         saturation = _means(fullness, groups, len(order))[present]
         bound = _means(self._limit(candidates, "bound"), groups, len(order))[present]
-        full = self._now_full(tuple(order[rank] for rank in present), saturation, bound, keep=not request.dry_run)
+        full = self._full_groups(tuple(order[rank] for rank in present), saturation, bound, keep=not request.dry_run)
         last = present[-1] if full.all() else present[np.argmin(full)]
         opened: Mask = groups <= last
         return opened
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         prices = [self._price(tag) for tag in dropped.records(ACCELERATOR)]
-        return [f"costs ${price:.2f} an hour, and cheaper ones have room" if price < inf else "" for price in prices]
+        return [
+            f"costs ${price:.2f} an hour, and cheaper endpoints are not full" if price < inf else "" for price in prices
+        ]
 
     def _fullness(self, candidates: Candidates, load: Callable[[Candidates, Column], Floats]) -> Floats:
         """Return the fullness of each candidate, 1 for full; NaN without any metric."""
@@ -280,8 +282,8 @@ class CostAwareSpill(Filter[CostAwareSpillParameters]):
         fullest: Floats = np.fmax(np.fmax(queued, cached), limited)
         return fullest
 
-    def _now_full(self, order: tuple[_Group, ...], saturation: Floats, bound: Floats, *, keep: bool) -> Mask:
-        """Return which groups are full, with hysteresis from the last result, which `keep` replaces."""
+    def _full_groups(self, order: tuple[_Group, ...], saturation: Floats, bound: Floats, *, keep: bool) -> Mask:
+        """Return a mask of the full groups, with hysteresis based on the last result; with `keep`, store this one."""
         before = self._full.get(order)
         if before is None:
             before = np.zeros(len(order), dtype=np.bool_)

@@ -66,7 +66,7 @@ class HeadroomTierFilter(Filter[HeadroomTierParameters]):
     """Keeps endpoints that are expected to meet the latency targets, if there are any.
 
     An endpoint meets them if neither of its headrooms is negative; one without a prediction does not. For the share
-    `epsilonExploreNeg` of requests, the other endpoints are kept instead. All are kept if there is one only, if no
+    `epsilonExploreNeg` of requests, the other endpoints are kept instead. All are kept if there is only one, if no
     endpoint has a prediction, or if all or none meet the targets.
     """
 
@@ -87,7 +87,7 @@ class HeadroomTierFilter(Filter[HeadroomTierParameters]):
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         prediction = request.get(self._key)
-        return () if prediction is None else _described(prediction.at(dropped))
+        return () if prediction is None else _describe(prediction.at(dropped))
 
 
 class LatencyAdmitterParameters(Parameters, frozen=True):
@@ -125,7 +125,7 @@ def _has_target(request: Request) -> bool:
     return any(target_seconds(request.headers, names) != inf for names in (SLO_TTFT_MS, SLO_TPOT_MS))
 
 
-def _described(there: LatencyPrediction) -> list[str]:
+def _describe(there: LatencyPrediction) -> list[str]:
     seconds = (there.ttft_seconds, there.ttft_p90_seconds, there.tpot_seconds, there.tpot_p90_seconds)
     return [
         "has no predicted latency"
@@ -138,7 +138,7 @@ def _described(there: LatencyPrediction) -> list[str]:
 
 _EQUAL = 1.0 + 1e-9
 _LEAST_SECONDS = 1e-3
-"""Remainder of a limit that has passed: no endpoint fits, and the fastest one is closest."""
+"""Minimum remainder of a limit: after the limit, no endpoint fits, and the fastest one is closest."""
 
 
 class SloFitParameters(FilterParameters, frozen=True):
@@ -149,7 +149,7 @@ class SloFitParameters(FilterParameters, frozen=True):
     default_tpot_ms: NonNegative = msgspec.field(default=0.0, name="defaultTPOTMs")
     """Limit of the time between two tokens of requests without `x-llm-d-slo-tpot-ms`, in ms; 0 for none."""
     margin: Annotated[PositiveShare, Tunable(0.3, 1)] = 1.0
-    """Share of a limit within which an expected time fits, above 0 and at most 1: expected times are means, and actual
+    """Share of a limit that an expected time may reach, above 0 and at most 1: expected times are means, and actual
     times vary."""
     prefer_cheapest: bool = True
     """Keep only the fitting endpoints with the lowest price an hour, if any price is known. With false, scorers choose
@@ -157,7 +157,7 @@ class SloFitParameters(FilterParameters, frozen=True):
     none_fits: Literal["closest", "all"] = "closest"
     """Endpoints to keep if no endpoint fits: those closest to the limits (`closest`), or all (`all`)."""
     spot_preference: SpotPreference = "auto"
-    """Use of the spot price: on spot nodes (`auto`), wherever one is known (`always`), or never (`never`)."""
+    """Use of the spot price: on spot nodes (`auto`), whenever one is known (`always`), or never (`never`)."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read, if configured; empty for the default one."""
 

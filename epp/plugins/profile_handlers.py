@@ -41,7 +41,7 @@ class PickerParameters(Parameters, frozen=True):
     """Parameters of all pickers."""
 
     max_num_of_endpoints: CountOrDefault = 1
-    """Endpoints returned: the target, and fallbacks that the gateway tries in order; fewer if there are fewer."""
+    """Maximum endpoints returned: the target, and fallbacks that the gateway tries in order."""
     close_score_epsilon: NonNegative | None = None
     """Only endpoints whose total is at most this much below that of the target are fallbacks; by default, all are. A
     total is the sum of weight times score, so that 0.1 is a tenth of a scorer of weight 1."""
@@ -51,7 +51,7 @@ class RandomPickerParameters(PickerParameters, frozen=True):
     """Number of candidates to draw from."""
 
     top_n: Natural = 0
-    """Draw from this many candidates with the highest totals, ties broken at random; 0 for all candidates."""
+    """Number of candidates with the highest totals to draw from, ties broken at random; 0 for all candidates."""
 
     def __post_init__(self) -> None:
         if 0 < self.top_n < self.max_num_of_endpoints:
@@ -129,7 +129,7 @@ def _first(order: Positions, totals: Floats, parameters: RandomPickerParameters)
 
 
 def _close(picked: Positions, totals: Floats, parameters: PickerParameters) -> Positions:
-    """Return the target, and of the fallbacks those with a total close to its own."""
+    """Return the target, and the fallbacks whose totals are close to its total."""
     epsilon = parameters.close_score_epsilon
     if epsilon is None or len(picked) == 1:
         return picked
@@ -151,7 +151,7 @@ def _mix(id_hashes: Floats, seed: int) -> NDArray[np.uint64]:
 
 
 class _FirstResult(Aggregator[P]):
-    """Base: the first result becomes the destination."""
+    """Base class: the first result becomes the destination."""
 
     def aggregate(self, request: Request, results: Mapping[str, ProfileResult | None]) -> Destination | None:
         result = next((result for result in results.values() if result is not None), None)
@@ -172,7 +172,7 @@ class FirstResultAggregator(_FirstResult):
 
 
 class _OnlyProfile(ProfilePicker[P], _FirstResult[P]):
-    """Base: the configuration has exactly one profile."""
+    """Base class: the configuration has exactly one profile."""
 
     def check_profiles(self, profiles: Sequence[str]) -> Sequence[str]:
         if len(profiles) != 1:
@@ -195,7 +195,7 @@ class DataParallelParameters(Parameters, frozen=True):
     """Port of the pods."""
 
     primary_port: Annotated[Port, Corrected(only=(0,))] = 8000
-    """Port given to the gateway in place of the port of the rank picked."""
+    """Port given to the gateway in place of the port of the picked rank."""
 
 
 class DataParallelProfileHandler(_OnlyProfile[DataParallelParameters]):
@@ -270,7 +270,7 @@ class HeaderProfileHandler(ProfilePicker[HeaderProfileParameters], _FirstResult[
 
 
 def missing(profile: str, profiles: Sequence[str]) -> str:
-    """Say that there is no such profile, and name those there are."""
+    """Return the message for a profile that does not exist, with the names of all profiles."""
     return f"profile {profile!r} does not exist; profiles are {', '.join(profiles)}"
 
 
@@ -285,14 +285,14 @@ class ShadowProfilesParameters(Parameters, frozen=True):
     sample_rate: Share = 0.1
     """Share of the routed requests for which they run, 0..1."""
     max_queue: Annotated[int, Meta(ge=1, le=1024)] = 64
-    """Most requests that wait for their shadow profiles; beyond it, shadow profiles are skipped."""
+    """Maximum requests that wait for their shadow profiles; beyond it, shadow profiles are skipped."""
     timeout: str = "5ms"
     """Time limit of one run, at most `50ms`. A run over the limit is stopped; repeated excess disables the profile."""
 
     def __post_init__(self) -> None:
-        twice = [name for name, count in Counter(self.profiles).items() if count > 1]
-        if twice:
-            raise ValueError(f"profiles names {twice[0]!r} twice: name it once")
+        repeated = [name for name, count in Counter(self.profiles).items() if count > 1]
+        if repeated:
+            raise ValueError(f"profiles repeats {repeated[0]!r}; remove one")
         if not 0 < duration_setting("timeout", self.timeout, positive=False) <= _MOST_SECONDS:
             raise ValueError(
                 f"timeout is {self.timeout!r}: write a time above 0 and up to 50ms, as requests wait for it"
@@ -300,12 +300,12 @@ class ShadowProfilesParameters(Parameters, frozen=True):
 
 
 class ShadowProfiles(Shadowing[ShadowProfilesParameters]):
-    """Runs profiles that decide nothing, to compare their picks with the real ones.
+    """Runs profiles without effect on routing, to compare their picks with the real ones.
 
     After the response to a sampled request, each of these profiles picks from the same endpoints with the same data.
     Metrics and decision records show how often it agrees, by how much its pick scores higher by its own scorers, and
-    which accelerators and dollars an hour it would have used. Its picks reserve nothing and leave no trace in plugins.
-    A shadow profile that fails or is slow does not affect requests.
+    which accelerators and dollars an hour it would have used. Its picks reserve nothing and do not change the state of
+    plugins. A shadow profile that fails or is slow does not affect requests.
     """
 
     plugin_type = "shadow-profiles"

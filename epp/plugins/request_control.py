@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of requests, admission by load, reported values, conformance tests, and named data sources."""
+"""Sessions of requests, admission by load, reported values, conformance tests, and data sources for notifications."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -98,10 +98,10 @@ class AgentIdentityParameters(Parameters, frozen=True):
 
 
 class AgentIdentity(RequestHeaders[AgentIdentityParameters]):
-    """Publishes the first of these headers that is not empty, as the request's agent identity.
+    """Publishes the first known session header that is not empty as the request's agent identity.
 
-    In this order: `additionalSessionHeaders`, `x-claude-code-session-id`, `x-session-affinity`, `session-id`,
-    `session_id`. It is also the fairness id of a request without a fairness header.
+    The headers are, in this order: `additionalSessionHeaders`, `x-claude-code-session-id`, `x-session-affinity`,
+    `session-id`, `session_id`. It is also the fairness id of a request without a fairness header.
     """
 
     plugin_type = "agent-identity"
@@ -126,7 +126,7 @@ class SessionAffinityFilterParameters(SessionAffinityParameters, frozen=True):
 
 
 class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Filter[Any]):
-    """Keeps the endpoint that served the request's session last, or all endpoints if it is not a candidate.
+    """Keeps the endpoint that last served the request's session, or all endpoints if it is not a candidate.
 
     With tokens, the response header is the base64 of `namespace/name` of the endpoint that served the request, which
     may be a fallback. With session ids, a session belongs to the endpoint chosen last, and the response gets no header.
@@ -143,7 +143,7 @@ class SessionAffinityFilter(SessionAffinity[SessionAffinityFilterParameters], Fi
 
 
 class MultiClusterSessionAffinityFilter(SessionAffinityFilter):
-    """Keeps the cluster that served the request's session last, as `session-affinity-filter` does for endpoints."""
+    """Keeps the cluster that last served the request's session, as `session-affinity-filter` does for endpoints."""
 
     plugin_type = "multicluster-session-affinity-filter"
     stability = Stability.ALPHA
@@ -157,7 +157,7 @@ class ProbabilisticAdmitterParameters(Parameters, frozen=True):
     kv_cache_util_threshold: Positive = 0.8
     """Share of an engine's KV cache in use, 0..1, at which it is full."""
     power: Positive = 5.0
-    """Steepness: the higher, the later and the more abruptly the probability rises."""
+    """Steepness: with a higher value, the probability rises later and more abruptly."""
     k: Positive = 300.0
     """Factor: the probability is 1 from a saturation of `(1/k)^(1/power)`, 0.32 by default."""
 
@@ -178,7 +178,7 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
         threshold = self.parameters.kv_cache_util_threshold
         if threshold <= 1:
             return ()
-        return (f"kvCacheUtilThreshold is {threshold:g}, and a KV cache is never fuller than 1: write a share",)
+        return (f"kvCacheUtilThreshold is {threshold:g}, above a full KV cache: write a share up to 1",)
 
     def admit(self, request: Request, candidates: Candidates) -> None:
         if request.priority < 0 and request.uniform(self.plugin_type) < self.probability(candidates):
@@ -208,34 +208,34 @@ class UsageExpression:
     not convert numbers: they are doubles, as in JSON, or integers if the expression fails with doubles.
     """
 
-    def __init__(self, source: str, *, place: str, gives: tuple[type, ...] = (str, int, float, bool)) -> None:
-        """Compile and try it; raises ValueError with the place and the expression if it fails."""
+    def __init__(self, source: str, *, place: str, types: tuple[type, ...] = (str, int, float, bool)) -> None:
+        """Compile and test the expression; raises ValueError with the place and the expression if that fails."""
         try:
             cel = import_module("cel_expr_python.cel")
         except ImportError as error:
             raise ValueError(f"{place} needs the package cel-expr-python: {install_command('cel')}") from error
-        self._what = f"{place} {source!r}"
-        self._gives = gives
+        self._label = f"{place} {source!r}"
+        self._types = types
         self._error_type = cel.Type.ERROR
         environment = cel.NewEnv(variables={"usage": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)})
         try:
             self._program = environment.compile(source)
         except RuntimeError as error:
-            reason = str(error).partition("\n")[0]  # the lines below draw the expression
-            raise ValueError(f"{self._what} is not a CEL expression over `usage`: {reason}") from error
+            reason = str(error).partition("\n")[0]  # further lines draw the expression
+            raise ValueError(f"{self._label} is not a CEL expression over `usage`: {reason}") from error
         self.value(_SAMPLE)
 
     def value(self, usage: Usage) -> MetadataValue:
-        """Return its value, numbers always finite; raises ValueError if it fails or has another type."""
+        """Return the value; raises ValueError if evaluation fails, or for another type or an infinite number."""
         found = self._program.eval(data=_variables(usage, float))
         if found.type() == self._error_type:
             reason, found = found.plain_value(), self._program.eval(data=_variables(usage, int))
             if found.type() == self._error_type:
-                raise ValueError(f"{self._what} fails: {reason}")
+                raise ValueError(f"{self._label} fails: {reason}")
         value: MetadataValue = found.plain_value()
-        if not isinstance(value, self._gives) or (isinstance(value, float) and not isfinite(value)):
-            kinds = ", ".join(kind.__name__ for kind in self._gives)
-            raise ValueError(f"{self._what} gives {value!r}; it must give one of: {kinds}")
+        if not isinstance(value, self._types) or (isinstance(value, float) and not isfinite(value)):
+            kinds = ", ".join(kind.__name__ for kind in self._types)
+            raise ValueError(f"{self._label} returns {value!r}; it must return one of: {kinds}")
         return value
 
 
@@ -267,7 +267,7 @@ class ReportedAttribute(Parameters, frozen=True):
     expression: str
     """CEL expression over `usage` for the value: a string, a number or a bool."""
     condition: str = ""
-    """CEL expression over `usage` that is true if there is a value; empty for always."""
+    """CEL expression over `usage` that must be true to report the value; empty to report it always."""
 
 
 class AttributeReporterParameters(Parameters, frozen=True):
@@ -298,7 +298,7 @@ class AttributeReporter(ResponseReporter[AttributeReporterParameters]):
         self.namespaces = (attribute.key.namespace,)
         self._expression = UsageExpression(attribute.expression, place="attributes[0].expression")
         condition = attribute.condition or "true"
-        self._condition = UsageExpression(condition, place="attributes[0].condition", gives=(bool,))
+        self._condition = UsageExpression(condition, place="attributes[0].condition", types=(bool,))
 
     def report(self, request: Request, response: Response) -> Metadata:
         usage = response.usage
@@ -337,7 +337,7 @@ class ServedVerifier(ResponseHeaders):
 
 
 class EndpointNotificationSource(EndpointNotifications):
-    """Gives taggers each endpoint that joins the pool or changes."""
+    """Passes each endpoint that joins the pool or changes to taggers."""
 
     plugin_type = "endpoint-notification-source"
 
@@ -368,8 +368,8 @@ class KubernetesNotificationSource(ObjectNotifications[KubernetesNotificationPar
     """Watches the objects of one kind, for extractors that read objects.
 
     Objects of a kind with namespaces are read in the namespace of the pool; those of InstaSlice in all namespaces, if
-    the picker has the right. A kind that is missing is watched once it is installed and the picker may list and watch
-    it. Without a Kubernetes cluster, the source has no effect.
+    the picker may read them there. A kind that is missing is watched once it is installed and the picker may list and
+    watch it. Without a Kubernetes cluster, the source has no effect.
     """
 
     plugin_type = "k8s-notification-source"

@@ -89,12 +89,12 @@ class AlwaysDisaggPDDecider(Decider):
 
 
 class PrefixBasedPDParameters(Parameters, frozen=True):
-    """Least work of a prefill leg."""
+    """Minimum work of a prefill leg."""
 
     non_cached_tokens: Annotated[Natural, Tunable(0, 8_192)] = 0
-    """Least uncached prompt tokens at the decode endpoint for a prefill leg; 0 for no prefill legs."""
+    """Minimum uncached prompt tokens at the decode endpoint for a prefill leg; 0 for no prefill legs."""
     prompt_tokens: Natural = 0
-    """Least prompt tokens for a prefill leg, cached or not; 0 for no limit."""
+    """Minimum prompt tokens for a prefill leg, cached or not; 0 for no limit."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
 
@@ -159,7 +159,9 @@ class HeaderSelector(Parameters, frozen=True):
 
     def __post_init__(self) -> None:
         if not _HEADER_NAME.fullmatch(self.header_name):
-            raise ValueError(f"headerName {self.header_name!r} is not the name of a header: write one like x-revision")
+            raise ValueError(
+                f"headerName {self.header_name!r} is not a valid header name: write a name such as x-revision"
+            )
 
 
 class RequiredRoles(Parameters, frozen=True):
@@ -188,12 +190,12 @@ class RevisionGating(Parameters, frozen=True):
     def __post_init__(self) -> None:
         if self.mode != "disabled" and self.require_roles is None:
             raise ValueError(
-                f"requireRoles is missing: mode {self.mode} needs it; write requireRoles.values, or disabled"
+                f"requireRoles is missing: mode {self.mode} needs it; add requireRoles.values, or write mode disabled"
             )
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The required roles; empty where gating is disabled."""
+        """The required roles; empty if gating is disabled."""
         return () if self.mode == "disabled" or self.require_roles is None else self.require_roles.values
 
 
@@ -211,7 +213,7 @@ class RolloutScreenerParameters(Parameters, frozen=True):
         _refuse_repeated("headerSelectors: name", (each.name for each in self.header_selectors))
         _refuse_repeated("headerSelectors: headerName", (each.header_name.lower() for each in self.header_selectors))
         if not self.header_selectors and not self.revision_gating.roles:
-            raise ValueError("neither headerSelectors nor revisionGating has an effect: give one of them")
+            raise ValueError("neither headerSelectors nor revisionGating has an effect: set one of them")
 
 
 def _refuse_repeated(what: str, names: Iterable[str]) -> None:
@@ -229,13 +231,13 @@ class RolloutLayout:
     """Revisions, roles and pods of all slots, as numbers."""
 
     revisions: tuple[str, ...]
-    """By number, sorted."""
+    """Names of the revisions, sorted."""
     revision: Positions
-    """By slot; NONE without the label."""
+    """Number of the revision by slot; NONE without the label."""
     role: Positions
-    """By slot; NONE for endpoints that do not count."""
+    """Number of the role by slot; NONE for endpoints that do not count."""
     pod: Positions
-    """By slot, for endpoints that count."""
+    """Number of the pod by slot, for endpoints that count."""
     roles: int
     """Number of roles."""
 
@@ -247,7 +249,7 @@ def lay_out(
     role_label: str,
     roles: tuple[str, ...],
 ) -> RolloutLayout:
-    """Return the layout of all slots. Endpoints with the same UID are ranks of one pod; one without is a pod."""
+    """Return the layout of all slots. Endpoints with one UID are ranks of one pod; without a UID, each is a pod."""
     number_of_role = {role: number for number, role in enumerate(roles)}
     pods: dict[str, int] = {}
     revision_of, role_of, pod_of = [""] * len(endpoints), [NONE] * len(endpoints), [0] * len(endpoints)
@@ -313,9 +315,9 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
 
     First, each `strict` selector whose header the request has keeps the endpoints with that label. Then, with
     `revisionGating`, endpoints without a revision are excluded, and so are revisions without a pod of a required role.
-    One of the remaining revisions is chosen at random, weighted by its pods: reachable endpoints that match the scope,
-    where several ranks of one pod count once. A request without remaining endpoints is refused with 503. The labels of
-    the serving endpoint for all selectors are set as response headers.
+    One of the remaining revisions is chosen at random, weighted by its pods: reachable endpoints that match the scope;
+    ranks of one pod count once. A request without remaining endpoints is refused with 503. The labels of the serving
+    endpoint for all selectors are set as response headers.
     """
 
     plugin_type = "disaggregatedset-rollout-screener"
@@ -331,26 +333,26 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
         self._strict = [
             (each.name, each.header_name.lower(), each.label_key) for each in selectors if each.mode == "strict"
         ]
-        self._stamped = [(each.header_name.lower(), each.label_key) for each in selectors]
+        self._response_labels = [(each.header_name.lower(), each.label_key) for each in selectors]
         self._no_match = {name: 0 for name, _, _ in self._strict}
         self._shares: tuple[RolloutLayout, Positions, Floats] | None = None
         """The layout, the available slots, and the shares by revision, with a last entry of 0 for no revision."""
 
     def screen(self, request: Request, candidates: Candidates) -> Mask:
         if not self._roles:
-            return self._with_strict_headers(request, candidates, everyone(len(candidates)))
+            return self._match_strict_headers(request, candidates, everyone(len(candidates)))
         layout, by_revision = self._shares_of(candidates.snapshot)
         revisions = layout.revision[candidates.slots]
-        kept = self._with_strict_headers(request, candidates, by_revision[revisions] > 0)
+        kept = self._match_strict_headers(request, candidates, by_revision[revisions] > 0)
         if kept.any():
             left = np.unique(revisions[kept])
-            up_to = by_revision[left].cumsum()
-            drawn = request.uniform(f"{self.plugin_type}/{self.name}") * up_to[-1]
-            kept &= revisions == left[min(int(up_to.searchsorted(drawn, side="right")), len(left) - 1)]
+            cumulative = by_revision[left].cumsum()
+            drawn = request.uniform(f"{self.plugin_type}/{self.name}") * cumulative[-1]
+            kept &= revisions == left[min(int(cumulative.searchsorted(drawn, side="right")), len(left) - 1)]
         return kept
 
     def response_headers(self, request: Request, response: Response) -> Mapping[str, str]:
-        values = ((header, response.served.labels.get(key, "")) for header, key in self._stamped)
+        values = ((header, response.served.labels.get(key, "")) for header, key in self._response_labels)
         return {header: value for header, value in values if value and value.isascii() and value.isprintable()}
 
     @property
@@ -363,7 +365,7 @@ class DisaggregatedSetRolloutScreener(Screener[RolloutScreenerParameters], Respo
         largest = sorted(zip(layout.revisions, by_revision.tolist(), strict=False), key=lambda each: -each[1])
         return counts + [Sample(_SHARE, share, (mode, name)) for name, share in largest[:_MOST_REVISIONS_SHOWN]]
 
-    def _with_strict_headers(self, request: Request, candidates: Candidates, kept: Mask) -> Mask:
+    def _match_strict_headers(self, request: Request, candidates: Candidates, kept: Mask) -> Mask:
         """Return the kept endpoints that match all strict headers of the request."""
         for name, header, key in self._strict:
             wanted = request.headers.get(header)

@@ -55,13 +55,13 @@ DP = TypeVar("DP", bound=DetectorParameters, default=DetectorParameters)
 
 
 class _Detector(Filter[DP], SaturationDetector[DP]):
-    """Base: thresholds by the class of the accelerator, and headroom above them."""
+    """Base class: thresholds by the class of the accelerator, and headroom above them."""
 
     drops = DropCause.SATURATION
 
     def set_limits(self, by_class: Mapping[str, Parameters]) -> None:
-        """Set the limits of classes of accelerators; the parameters have those of other endpoints."""
-        self._room = 1.0 + self.parameters.headroom
+        """Set the limits of classes of accelerators; the limits of other endpoints are in the parameters."""
+        self._allowance = 1.0 + self.parameters.headroom
         self._by_class = {name.lower(): limits for name, limits in by_class.items()}
         self._names = tuple(by_class)
 
@@ -144,8 +144,8 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         waiting, kv_usage = self._thresholds(candidates)
-        full = candidates.values(WAITING) >= waiting * self._room
-        full |= candidates.values(KV_USAGE) >= kv_usage * self._room
+        full = candidates.values(WAITING) >= waiting * self._allowance
+        full |= candidates.values(KV_USAGE) >= kv_usage * self._allowance
         kept = self._fresh(candidates) & ~full
         return kept if any_true(kept) else everyone(len(candidates))
 
@@ -154,14 +154,14 @@ class UtilizationDetector(_Detector[UtilizationDetectorParameters]):
         fullest: Floats = np.maximum(
             expected_load(candidates, WAITING) / waiting, expected_load(candidates, KV_USAGE) / kv_usage
         )
-        silent = np.isnan(candidates.values(METRICS_AT))
-        return np.where(self._fresh(candidates) | silent, fullest, np.maximum(fullest, 1.0))
+        unreported = np.isnan(candidates.values(METRICS_AT))
+        return np.where(self._fresh(candidates) | unreported, fullest, np.maximum(fullest, 1.0))
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = ["its metrics were too old"] * len(dropped)
         for (text, column), limit in zip(_REASONS, self._thresholds(dropped), strict=True):
             values = dropped.values(column)
-            for position in np.flatnonzero(values >= limit * self._room).tolist():
+            for position in np.flatnonzero(values >= limit * self._allowance).tolist():
                 reasons[position] = text.format(values[position])
         return reasons
 
@@ -220,14 +220,14 @@ class ConcurrencyDetector(_Detector[ConcurrencyDetectorParameters]):
     def filter(self, request: Request, candidates: Candidates) -> Mask:
         kept = everyone(len(candidates))
         for name, column in self._counted:
-            kept &= candidates.values(column) < np.floor(self.limit(candidates, name) * self._room)
+            kept &= candidates.values(column) < np.floor(self.limit(candidates, name) * self._allowance)
         return kept
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
         reasons = [""] * len(dropped)
         for name, column in self._counted:
             values = dropped.values(column)
-            for position in np.flatnonzero(values >= np.floor(self.limit(dropped, name) * self._room)).tolist():
+            for position in np.flatnonzero(values >= np.floor(self.limit(dropped, name) * self._allowance)).tolist():
                 reasons[position] = f"{values[position]:g} {column.unit} are in flight there"
         return reasons
 

@@ -42,7 +42,7 @@ from epp.framework.snapshot import NODE_LABELS
 _MISMATCHES = PluginMetric(
     "accelerator_mismatch",
     "Endpoints that a filter dropped for their accelerator, by the first bound that each violates; with `-unknown`, "
-    "the bounded value is not known.",
+    "the bounded value is unknown.",
     ("reason",),
     is_counter=True,
 )
@@ -94,7 +94,7 @@ class SelectionFilter(Filter[FP]):
         return mask if asked is None else self._within(asked.of(candidates.profile), candidates, mask)
 
     def rehearse(self, request: Request, candidates: Candidates) -> None:
-        """Run once on made-up data, without counting its mismatches."""
+        """Run once on synthetic data, without counting mismatches."""
         super().rehearse(request, candidates)
         self.mismatches.clear()
 
@@ -121,17 +121,17 @@ class SelectionFilter(Filter[FP]):
         return [
             reason
             for tag, labels in found
-            if (reason := self.rejection(request, tag, candidates.profile) or self._unmet(labels, wanted))
+            if (reason := self.rejection(request, tag, candidates.profile) or self._node_reason(labels, wanted))
         ]
 
-    def _unmet(self, labels: Mapping[str, str], wanted: frozenset[tuple[str, str]]) -> str:
+    def _node_reason(self, labels: Mapping[str, str], wanted: frozenset[tuple[str, str]]) -> str:
         if _has_labels(labels, wanted, _NODES in self.unknown_passes):
             return ""
         key, value = min(pair for pair in wanted if labels.get(pair[0]) != pair[1])
         return f"its node has no label {key}={value}"
 
     def rejection(self, request: Request, tag: AcceleratorTag, profile: str = "") -> str | None:
-        """Return why an endpoint with that accelerator is dropped in a profile; None if it is kept."""
+        """Return the reason that an endpoint with this accelerator is dropped in a profile; None if it is kept."""
         reason = rejection(tag, self.bounds, self.unknown_passes)
         asked = request.get(ACCELERATOR_SELECTION)
         if reason is None and asked is not None:
@@ -147,8 +147,8 @@ class AcceleratorFilterParameters(SelectionParameters, frozen=True):
     """Bounds on accelerators, and the treatment of unknown values."""
 
     on_unknown: UnknownRule = "Fail"
-    """How to treat endpoints whose bounded value is unknown: `Fail` drops them, `Pass` keeps them. An object sets it
-    by bound, such as `{minMemory: Pass}`; the other bounds then `Fail`."""
+    """Treatment of endpoints whose bounded value is unknown: `Fail` drops them, `Pass` keeps them. An object sets it by
+    bound, such as `{minMemory: Pass}`; the other bounds then `Fail`."""
     cel: str = ""
     """CEL expression over `device`, as in Kubernetes' DRA, that must also be true. It may use `device.driver`,
     `device.attributes["gpu.nvidia.com"].productName` and `device.capacity["gpu.nvidia.com"].memory` with
@@ -156,7 +156,7 @@ class AcceleratorFilterParameters(SelectionParameters, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _rule(self.on_unknown)
+        _unknown_rules(self.on_unknown)
         if self.cel:
             DeviceExpression(self.cel, place="cel")
 
@@ -175,7 +175,7 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
         super().setup()
         source = self.parameters.cel
         self.bounds = self.parameters.selection()
-        self.unknown_passes, self._cel_passes = _rule(self.parameters.on_unknown)
+        self.unknown_passes, self._cel_passes = _unknown_rules(self.parameters.on_unknown)
         self._expression = DeviceExpression(source, place="cel") if source else None
 
     @property
@@ -206,7 +206,7 @@ class AcceleratorFilter(SelectionFilter[AcceleratorFilterParameters]):
         return self._cel_passes if holds is None else holds
 
 
-def _rule(on_unknown: UnknownRule) -> tuple[frozenset[str], bool]:
+def _unknown_rules(on_unknown: UnknownRule) -> tuple[frozenset[str], bool]:
     """Return the bounds that an unknown value passes, and whether it passes the expression."""
     if isinstance(on_unknown, str):
         return unknown_passes(on_unknown), on_unknown == "Pass"
@@ -223,13 +223,13 @@ class MigProfileFilterParameters(FilterParameters, frozen=True):
     deny: tuple[str, ...] = ()
     """Drop slices of these MIG profiles."""
     min_memory: Memory | None = None
-    """Least memory of each slice or device: a quantity such as `20Gi`, or a number of GiB; 3 % less is enough."""
+    """Minimum memory of each slice or device: a quantity such as `20Gi`, or a number of GiB; 3 % less is enough."""
     min_compute_slices: Natural = 0
-    """Least compute slices of each slice; a whole device has 7."""
+    """Minimum compute slices of each slice; a whole device has 7."""
     whole_device_only: bool = False
     """Drop slices, and devices that are shared in any other way."""
     on_unknown: Literal["Pass", "Fail"] = "Fail"
-    """How to treat endpoints whose slice is unknown: `Fail` drops them, `Pass` keeps them."""
+    """Treatment of endpoints whose slice is unknown: `Fail` drops them, `Pass` keeps them."""
 
     def __post_init__(self) -> None:
         bounds = self.bounds()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters by the place of an endpoint: its node, zone and GPU links."""
+"""Filters by the location of an endpoint: its node, zone and GPU links."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -70,14 +70,14 @@ class NodeTerm(Parameters, frozen=True, kw_only=True):
 
 
 class NodeAffinityParameters(FilterParameters, frozen=True):
-    """Nodes that are selected."""
+    """Selected nodes."""
 
     node_selector: dict[str, str] = field(default_factory=dict)
     """Labels that the node must have, with these values."""
     node_selector_terms: tuple[NodeTerm, ...] = ()
-    """Terms, at least one of which must hold, as in the required node affinity of pods."""
+    """Terms of which at least one must hold, as in the required node affinity of pods."""
     on_unknown: Literal["Pass", "Fail"] = "Fail"
-    """How to treat endpoints on unknown nodes: `Fail` drops them, `Pass` keeps them."""
+    """Treatment of endpoints on unknown nodes: `Fail` drops them, `Pass` keeps them."""
 
 
 class NodeAffinityFilter(Filter[NodeAffinityParameters]):
@@ -93,7 +93,7 @@ class NodeAffinityFilter(Filter[NodeAffinityParameters]):
 
     def setup(self) -> None:
         self._terms = tuple(term.selector() for term in self.parameters.node_selector_terms)
-        self._passes = self.parameters.on_unknown == "Pass"
+        self._passes_unknown = self.parameters.on_unknown == "Pass"
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -106,15 +106,15 @@ class NodeAffinityFilter(Filter[NodeAffinityParameters]):
 
     def _keeps(self, labels: Mapping[str, str]) -> bool:
         if not labels:
-            return self._passes
+            return self._passes_unknown
         return all(labels.get(key) == value for key, value in self.parameters.node_selector.items()) and (
             not self._terms or any(term.matches(labels) for term in self._terms)
         )
 
     def why_dropped(self, request: Request, dropped: Candidates) -> Sequence[str]:
-        return [self._unmet(labels) for labels in dropped.records(NODE_LABELS)]
+        return [self._node_reason(labels) for labels in dropped.records(NODE_LABELS)]
 
-    def _unmet(self, labels: Mapping[str, str]) -> str:
+    def _node_reason(self, labels: Mapping[str, str]) -> str:
         if not labels:
             return "its node is not known"
         for key, value in self.parameters.node_selector.items():
@@ -132,8 +132,8 @@ class SameNodeFilterParameters(FilterParameters, frozen=True):
     """Treatment of unknown nodes."""
 
     on_unknown: Literal["Pass", "Fail"] = "Fail"
-    """How to treat endpoints whose node is unknown, and all endpoints if the peer's node is: `Fail` drops them, `Pass`
-    keeps them."""
+    """Treatment of endpoints whose node is unknown, and of all endpoints if the peer's node is unknown: `Fail` drops
+    them, `Pass` keeps them."""
 
 
 class SameNodeFilter(Filter[SameNodeFilterParameters]):
@@ -190,7 +190,7 @@ class TopologyAffinityFilter(Filter[TopologyAffinityFilterParameters]):
 
 
 class GpuTopologyFilterParameters(FilterParameters, frozen=True):
-    """Limit of the tier."""
+    """Limit on the connection to the peer."""
 
     max_allowed_tier: Annotated[int, Meta(ge=0, le=3)] = SAME_NUMA
     """Worst connection to the peer: 0 direct link or NVLink clique, 1 same NUMA node or PCIe root, 2 across NUMA nodes

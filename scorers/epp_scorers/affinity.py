@@ -69,7 +69,7 @@ def _score(state: LoraState, adapter: str) -> float:
 
 
 class SessionAffinityScorer(Scorer[SessionAffinityParameters], SessionAffinity[SessionAffinityParameters]):
-    """1 for the endpoint that served the request's session last, 0 for all others.
+    """1 for the endpoint that last served the request's session, 0 for all others.
 
     With tokens, the response header is the base64 of `namespace/name` of the endpoint that served the request, which
     may be a fallback. With session ids, a session belongs to the endpoint chosen last, and the response gets no header.
@@ -98,7 +98,7 @@ class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
 
     plugin_type = "header-label-affinity-scorer"
     category = Category.AFFINITY
-    zero_means = "has another label than the header asks for, or the header is missing"
+    zero_means = "has a label other than the value of the header, or the header is missing"
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         wanted = request.headers.get(self.parameters.header_name.lower())
@@ -222,7 +222,7 @@ class MMEmbeddingsCacheParameters(Parameters, frozen=True):
 
 
 class MMEmbeddingsCacheScorer(Scorer[MMEmbeddingsCacheParameters]):
-    """`matched_media / total_media`: the share of the request's media that the encoder cache is believed to hold.
+    """`matched_media / total_media`: the share of the request's media that the encoder cache is expected to hold.
 
     0 for all without a match record, or without media.
     """
@@ -247,7 +247,7 @@ class NoHitLRUParameters(Parameters, frozen=True):
     """Number of endpoints to remember, and the source of prefix matches."""
 
     lru_size: CountOrDefault = 1024
-    """Most endpoints to remember; a forgotten endpoint counts as never used."""
+    """Maximum endpoints to remember; a forgotten endpoint counts as never used."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one."""
     prefix_plugin_type: str = ""
@@ -317,7 +317,7 @@ class _LastUses:
         self._numbers: Floats = np.zeros(0)
 
     def numbers(self, capacity: int) -> Floats:
-        """Return the numbers of at least so many slots."""
+        """Return the numbers of at least `capacity` slots."""
         if capacity > len(self._numbers):
             self._numbers = np.pad(self._numbers, (0, capacity - len(self._numbers)))
         return self._numbers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefer accelerators by what they can do: memory, speed, healthy devices, and models that are not frozen."""
+"""Prefer accelerators by memory, speed and health of their devices, and endpoints whose model is not frozen."""
 
 from math import isfinite, nan
 from typing import Annotated, Literal
@@ -96,20 +96,20 @@ class BestFitScorer(Scorer[BestFitParameters]):
             memory = min(1.0, need / have)
         else:
             return 0.0
-        heavy, light = self.parameters.memory_weight, self.parameters.compute_weight
-        return (heavy * memory + light * compute) / (heavy + light)
+        by_memory, by_compute = self.parameters.memory_weight, self.parameters.compute_weight
+        return (by_memory * memory + by_compute * compute) / (by_memory + by_compute)
 
     def _compute(self, tag: AcceleratorTag) -> float:
         preferred = self.parameters.preferred_precisions
         if not preferred:
-            return self._enough(max(tag.device_tflops(precision) for precision in PRECISIONS))
+            return self._sufficiency(max(tag.device_tflops(precision) for precision in PRECISIONS))
         for place, precision in enumerate((*preferred, "fp16")):
             tflops = tag.device_tflops(precision)
             if tflops:
-                return float(self._enough(tflops) * _STEP**place)
+                return float(self._sufficiency(tflops) * _STEP**place)
         return 0.0
 
-    def _enough(self, tflops: float) -> float:
+    def _sufficiency(self, tflops: float) -> float:
         required = self.parameters.min_compute_tflops
         if not tflops or not required:
             return float(tflops > 0)
@@ -149,7 +149,7 @@ class MostCapableScorer(Scorer[MostCapableParameters]):
 
     plugin_type = "most-capable-scorer"
     category = Category.AFFINITY
-    zero_means = "has no accelerator, or nothing is known of it"
+    zero_means = "has no accelerator, or an unknown one"
     reads = (ACCELERATOR,)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
@@ -229,7 +229,7 @@ class SliceFitScorer(Scorer[SliceFitParameters]):
 
 
 def _has_size(tag: AcceleratorTag) -> bool:
-    """Whether the endpoint has a device, as far as is known."""
+    """Return whether the endpoint has a device, or probably has one."""
     return tag.has_accelerator or (tag.kind is AcceleratorKind.UNKNOWN and bool(tag.memory_bytes or tag.count))
 
 

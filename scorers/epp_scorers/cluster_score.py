@@ -62,7 +62,7 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
     weight: Annotated[float, Meta(ge=-MOST_WEIGHT, le=MOST_WEIGHT)] = 1.0
     """Weight in profiles that do not set one. A negative weight prefers endpoints with lower scores."""
     missing: Literal["neutral", "worst", "fail"] = "neutral"
-    """How to treat endpoints without a score, or with an expired one: `neutral` gives them 0.5, `worst` 0, `fail` drops
+    """Treatment of endpoints without a score, or with an expired one: `neutral` gives them 0.5, `worst` 0, `fail` drops
     them. If no endpoint is left, the request is refused with 503."""
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         self._worst = parameters.worst or _WORST.get(parameters.source, 0.0)
         self._counts = {"missing": 0, "expired": 0}
         self._warned: frozenset[str] = frozenset()
-        self._warned_of: object = None
+        self._warned_records: object = None
         if parameters.source == "dynamic":
             self.reads = (DYNAMIC_SCORES,)
             self.may_read = (ACCELERATOR, CLUSTER)
@@ -127,7 +127,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         wanted = self.parameters.score_name
         if self._item == wanted:
             return ()
-        return [f"scoreName {wanted!r} is no item of {USAGE_SCORE}, {self._item!r} is used: write that"]
+        return [f"scoreName {wanted!r} is not an item of {USAGE_SCORE}, {self._item!r} is used: write that"]
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -146,7 +146,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
     def score(self, request: Request, candidates: Candidates) -> Floats:
         values = self._values(candidates)
         if self.parameters.source == "placement":
-            scores = _over_range(values)
+            scores = _scaled_by_range(values)
         elif self._worst:
             scores = np.maximum(1.0 - values / self._worst, 0.0)
         else:
@@ -161,16 +161,18 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
 
     @property
     def _described(self) -> str:
-        if self._worst:
-            return self.parameters.source
-        return (
-            f"of placement {self.parameters.placement}"
-            if self.parameters.source == "placement"
-            else (repr(self._item) if self.parameters.source == "dynamic" else self._key)
-        )
+        match self.parameters.source:
+            case "placement":
+                return f"of placement {self.parameters.placement}"
+            case "dynamic":
+                return repr(self._item)
+            case "addon":
+                return self._key
+            case source:
+                return source
 
     def _values(self, candidates: Candidates) -> Floats:
-        """Return the values on their own scale, NaN for none."""
+        """Return the values in their own unit, NaN if missing."""
         match self.parameters.source:
             case "dynamic":
                 return self._column.of(candidates.snapshot)[candidates.slots]
@@ -192,8 +194,8 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
         self._counts["expired"] += count
         self._counts["missing"] += int(np.count_nonzero(missing)) - count
         records = candidates.snapshot.attributes.get(self.reads[0].name)
-        if records is not self._warned_of:  # once for each change
-            self._warned_of = records
+        if records is not self._warned_records:  # once for each change
+            self._warned_records = records
             self._warn(candidates, missing)
 
     def _expired(self, candidates: Candidates) -> Mask:
@@ -219,7 +221,7 @@ class ClusterScore(Scorer[ClusterScoreParameters], Filter[Any]):
             )
 
 
-def _over_range(values: Floats) -> Floats:
+def _scaled_by_range(values: Floats) -> Floats:
     """Scale values from their range to 0..1; equal values give 1, and NaN stays."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)

@@ -160,7 +160,7 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
     def setup(self) -> None:
         self._half_life = duration_setting("halfLife", self.parameters.half_life)
         self._clusters = ClusterIndex()
-        self._given: dict[str, tuple[float, float]] = {}
+        self._recent: dict[str, tuple[float, float]] = {}
         """Count of each cluster, and its time."""
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
@@ -172,39 +172,39 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         clusters = self._clusters.of(result.primary.candidates.snapshot)
         name, now = clusters.names[clusters.numbers[result.primary.slot]], self.clock.now()
-        count = self._left(name, now) + 1.0
-        self._given.pop(name, None)
-        self._given[name] = count, now
-        if len(self._given) > _MOST_CLUSTERS:  # a cluster that may be gone
-            del self._given[next(iter(self._given))]
+        count = self._decayed(name, now) + 1.0
+        self._recent.pop(name, None)
+        self._recent[name] = count, now
+        if len(self._recent) > _MOST_CLUSTERS:  # the least recently used one
+            del self._recent[next(iter(self._recent))]
 
     def _counts(self, clusters: Clusters, candidates: Candidates) -> Floats:
         now = self.clock.now()
-        counts = np.array([self._left(name, now) for name in clusters.names])
+        counts = np.array([self._decayed(name, now) for name in clusters.names])
         if self.parameters.normalize_by == "endpoints":
             in_use = clusters.numbers[candidates.snapshot.slots]
             counts /= np.maximum(np.bincount(in_use, minlength=len(counts)), 1)
         return counts
 
-    def _left(self, name: str, now: float) -> float:
-        count, at = self._given.get(name, (0.0, now))
+    def _decayed(self, name: str, now: float) -> float:
+        count, at = self._recent.get(name, (0.0, now))
         return float(count * 0.5 ** ((now - at) / self._half_life))
 
 
 class SteadyParameters(Parameters, frozen=True):
-    """Recognition of requests that a cluster served before."""
+    """Recognition of requests that belong to a cluster."""
 
     session_id_config: SessionIds = msgspec.field(default_factory=SessionIds)
-    """Sources of the session id, and how long sessions are remembered."""
+    """Sources of the session id, and limits of the memory."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one. Without a producer,
     only sessions count."""
     min_prefix_share: Annotated[PositiveShare, Tunable(0.1, 1)] = 0.5
-    """Least share of the prompt, 0..1, that an endpoint must hold for its cluster to count as having served it."""
+    """Minimum share of the prompt, 0..1, that an endpoint must hold for its cluster to count as having served it."""
 
 
 class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
-    """1 for endpoints in the cluster that served the request's session last, 0 for all others.
+    """1 for endpoints in the cluster that last served the request's session, 0 for all others.
 
     For a request without a known session: 1 for endpoints in the clusters where an endpoint holds the largest share of
     the prompt's blocks, if that share is at least `minPrefixShare`; else 0 for all. This is Steady of Open Cluster
@@ -213,7 +213,7 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
 
     plugin_type = "steady-scorer"
     category = Category.AFFINITY
-    zero_means = "is in another cluster than this session"
+    zero_means = "is not in the cluster of this session"
 
     def setup(self) -> None:
         ids = self.parameters.session_id_config

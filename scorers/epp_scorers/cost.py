@@ -45,7 +45,7 @@ class CheapestParameters(Parameters, frozen=True):
     basis: Literal["endpoint", "device"] = "endpoint"
     """Compare the hourly price of a whole endpoint, or of one of its devices or slices."""
     spot_preference: SpotPreference = "auto"
-    """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
+    """Use of the spot price: on spot nodes only (`auto`), whenever one is known (`always`), or not at all (`never`)."""
     cost_basis: CostBasis = "memory"
     """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
 
@@ -116,7 +116,7 @@ class ThroughputProfile(Parameters, frozen=True, forbid_unknown_fields=False):
             )
 
     def requests_per_second(self, input_tokens: float, output_tokens: float, tolerance: float) -> float | None:
-        """Return the number for the nearest lengths; None if one is more than `tolerance` powers of 2 away."""
+        """Return the throughput at the nearest lengths; None if one is more than `tolerance` powers of 2 away."""
         row = _nearest(self.indexes[0], output_tokens, tolerance)
         column = _nearest(self.indexes[1], input_tokens, tolerance)
         return None if row is None or column is None else self.tputs[row][column]
@@ -132,7 +132,7 @@ class CostPerRequestParameters(Parameters, frozen=True):
     """Throughput profiles, assumed sizes, and the price to use."""
 
     profile_path: str = ""
-    """YAML or JSON file with a list of profiles, as in `profiles`; read once, with the configuration."""
+    """YAML or JSON file with a list of profiles, as in `profiles`; read with the configuration."""
     profiles: tuple[ThroughputProfile, ...] = ()
     """Throughput by request size, one profile for each GPU, in the format of AIBrix. They take precedence over those in
     the file."""
@@ -145,7 +145,7 @@ class CostPerRequestParameters(Parameters, frozen=True):
     """Batch size assumed for decoding if no profile applies; 0 for the endpoint's current batch plus this request, so
     that a busy endpoint costs less than an idle one."""
     spot_preference: SpotPreference = "auto"
-    """Use of the spot price: on spot nodes only (`auto`), wherever one is known (`always`), or not at all (`never`)."""
+    """Use of the spot price: on spot nodes only (`auto`), whenever one is known (`always`), or not at all (`never`)."""
     applies_to: Literal["in-time", "late", "all"] = "in-time"
     """Requests to score: requests that no endpoint can serve within the latency limits, by the estimate of a
     `slo-fit-filter` (`late`); all others (`in-time`); or `all`."""
@@ -186,7 +186,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         self._gpus = {gpu: position for position, gpu in enumerate(self._profiles)}
         prices = [profile.cost for profile in self._profiles.values()]
         self._profile_prices = np.array([*prices, None], dtype=np.float64)
-        """Hourly price by profile, and at the end NaN for no profile; NaN for no price."""
+        """Hourly price of each profile, NaN if it has none; then NaN for no profile."""
         self._match_key = PREFIX_MATCH.produced_by(given.prefix_match_info_producer_name)
         self.may_read = (ENDPOINT_RATES, self._match_key, PROMPT_TOKENS, TARGET_IN_REACH)
         self._price_weights = {str(qos): weight for qos, weight in given.qos_price_weights.items()}
@@ -243,7 +243,7 @@ class CostPerRequestScorer(Scorer[CostPerRequestParameters]):
         return next((self._gpus[name.lower()] for name in names if name.lower() in self._gpus), -1)
 
     def _profile_seconds(self, input_tokens: int, output_tokens: int) -> Floats:
-        """Return seconds for each profile, and NaN at the end, for none."""
+        """Return the seconds by each profile, then NaN for no profile."""
         tolerance = self.parameters.tolerance
         tputs = [one.requests_per_second(input_tokens, output_tokens, tolerance) for one in self._profiles.values()]
         return np.array([*(nan if tput is None else 1.0 / tput if tput else inf for tput in tputs), nan])

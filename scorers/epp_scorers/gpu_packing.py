@@ -148,7 +148,7 @@ class PlacementTemplateScorer(Scorer[PlacementTemplateParameters]):
 
     plugin_type = "placement-template-scorer"
     category = Category.BALANCE
-    zero_means = "is the last one by the mode of its template, or its GPUs have no capacity"
+    zero_means = "is last by the mode of its template, or its GPUs have no capacity"
     reads = (ACCELERATOR, PLACEMENT)
     may_read = USAGE_INPUTS
 
@@ -182,11 +182,11 @@ class GpuNeighbourParameters(Parameters, frozen=True):
     """Effect of neighbours, by the way the device is shared: 0 for none, 1 for the strongest."""
 
     mig_weight: Share = 0.25
-    """For hardware partitions, such as MIG slices and AMD partitions, and cores: they share power, host and PCIe."""
+    """Effect on hardware partitions (MIG slices, AMD partitions) and cores, which share power, host and PCIe."""
     mps_weight: Share = 0.75
-    """For processes that compute at the same time."""
+    """Effect on processes that compute at the same time (MPS)."""
     time_slicing_weight: Share = 1.0
-    """For time slicing, virtual GPUs, and devices shared in an unknown way."""
+    """Effect with time slicing, virtual GPUs, and devices shared in an unknown way."""
 
 
 class GpuNeighbourScorer(Scorer[GpuNeighbourParameters]):
@@ -227,19 +227,19 @@ class TopologyWeights(Parameters, frozen=True):
     """Score for each level; the defaults follow the speed of KV cache transfers at that distance."""
 
     host: Share = 1.0
-    """On the peer's host."""
+    """Score on the peer's host."""
     rack: Share = 0.2
-    """In the peer's rack."""
+    """Score in the peer's rack."""
     zone: Share = 0.05
-    """In the peer's zone."""
+    """Score in the peer's zone."""
     region: Share = 0.02
-    """In the peer's region."""
+    """Score in the peer's region."""
     cluster: Share = 0.0
-    """In the peer's cluster."""
+    """Score in the peer's cluster."""
     pcie_root: Share = 0.0
-    """With a device at the PCIe root of one of the peer's."""
+    """Score with a device at the PCIe root of one of the peer's devices."""
     clique: Share = 0.0
-    """With a device in the NVLink clique or compute domain of one of the peer's, on any host."""
+    """Score with a device in the NVLink clique or compute domain of one of the peer's devices, on any host."""
 
 
 class TopologyAffinityScorerParameters(Parameters, frozen=True):

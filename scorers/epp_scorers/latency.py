@@ -43,14 +43,14 @@ class LatencyScorerParameters(Parameters, frozen=True):
     tpot_weight: Annotated[NonNegative, Tunable(0, 1)] = 0.2
     """Weight of the headroom of further tokens."""
     headroom_selection_strategy: Literal["least", "most"] = "least"
-    """Which of the endpoints that meet the targets to prefer: the one with the `least` headroom, which keeps fast ones
-    free, or with the `most`."""
+    """Preference among endpoints that meet the targets: the `least` headroom, which keeps fast endpoints free, or the
+    `most`."""
     composite_kv_weight: NonNegative = 1.0
-    """Weight of free KV cache where no endpoint has a prediction."""
+    """Weight of free KV cache, if no endpoint has a prediction."""
     composite_queue_weight: NonNegative = 1.0
-    """Weight of a short queue, likewise."""
+    """Weight of a short queue, if no endpoint has a prediction."""
     composite_prefix_weight: NonNegative = 1.0
-    """Weight of the share of the prompt in the cache, likewise."""
+    """Weight of the share of the prompt in the cache, if no endpoint has a prediction."""
     latency_prediction_info_producer_name: str = ""
     """Name of the producer instance whose predictions are read; empty for the default one."""
     prefix_match_info_producer_name: str = ""
@@ -143,7 +143,7 @@ class ObservedLatencyParameters(Parameters, frozen=True):
     """Probability, 0..1, with which an endpoint with few measured times gets 1, so that more are measured. It gets 0
     otherwise, if another endpoint has enough."""
     min_inflight_gap: Positive = 2.0
-    """Least difference between the requests in flight at low and at typical load, from which low load counts."""
+    """Minimum difference between the requests in flight at low and at typical load for low load to count."""
     round_ttft_step: NonNegative = 0.0
     """Step in seconds to which times are rounded; 0 for none."""
     ttft_percentiles_producer_name: str = ""
@@ -187,7 +187,7 @@ class ObservedLatencyScorer(Scorer[ObservedLatencyParameters]):
         return self._explored(request, scores, is_trusted)
 
     def _on_curve(self, there: ObservedLatency, in_flight: Floats) -> Floats:
-        """Return the times at so many requests in flight."""
+        """Return the time of each endpoint at its requests in flight."""
         gap = there.typical_in_flight - there.low_in_flight
         low_counts = (gap >= self.parameters.min_inflight_gap) & (there.low_in_flight > 0)
         low_counts &= (there.typical > there.low) & (there.low > there.floor)
@@ -196,7 +196,7 @@ class ObservedLatencyScorer(Scorer[ObservedLatencyParameters]):
         end = np.where(is_below, there.low_in_flight, there.typical_in_flight)
         first = np.where(low_counts & ~is_below, there.low, there.floor)
         last = np.where(is_below, there.low, there.typical)
-        with np.errstate(divide="ignore", invalid="ignore"):  # of endpoints without a curve
+        with np.errstate(divide="ignore", invalid="ignore"):  # for endpoints without a curve
             seconds: Floats = first + (in_flight - start) * (last - first) / (end - start)
         np.maximum(seconds, there.floor, out=seconds)
         return seconds

@@ -65,7 +65,7 @@ class ActiveRequestScorer(LoadScorer[ActiveRequestParameters]):
 
 
 class _LeastScorer(LoadScorer):
-    """1 for the least of the column that it reads, 0 for the most."""
+    """1 for the lowest value of the column, 0 for the highest."""
 
     may_read = LOAD_INPUTS
     column: ClassVar[Column]

@@ -117,7 +117,7 @@ class PreferenceOrderScorer(Filter[PreferenceOrderParameters], Scorer[Preference
 
 
 def _members(tags: tuple[AcceleratorTag, ...], classes: tuple[str, ...]) -> Mask:
-    """Return one row for each class, and in it whether each tag has it."""
+    """Return one row for each class: whether each tag has it."""
     names = [frozenset(names_of(tag)) for tag in tags]
     return np.array([[name in of_tag for of_tag in names] for name in classes], dtype=np.bool_)
 
@@ -156,10 +156,10 @@ class FirstAvailableParameters(Parameters, frozen=True):
         for what, names in (("classes", self.classes), ("limits", self.limits)):
             counts = Counter(name.lower() for name in names)
             if "" in counts:
-                raise ValueError(f"{what} holds an empty name")
-            twice = next((name for name, count in counts.items() if count > 1), None)
-            if twice is not None:
-                raise ValueError(f"{what} names {twice!r} twice; keep one")
+                raise ValueError(f"{what} contains an empty name")
+            repeated = next((name for name, count in counts.items() if count > 1), None)
+            if repeated is not None:
+                raise ValueError(f"{what} repeats {repeated!r}; remove one")
 
 
 class FirstAvailableScorer(Scorer[FirstAvailableParameters]):

@@ -70,11 +70,11 @@ STRATEGY_INPUTS: tuple[Datum, ...] = (
     IN_FLIGHT_TOKENS,
     *USAGE_INPUTS,
 )
-"""Data that a strategy is computed from, besides the accelerators."""
+"""Inputs of a strategy, besides the accelerators."""
 
 
 class StrategyParameters(Parameters, frozen=True):
-    """The strategy, or weights of one's own."""
+    """Strategy, or custom weights."""
 
     strategy: Strategy = "balanced"
     """Weights of dollars, first token, pace and idle share: `cost` 0.7, 0.1, 0.1, 0.1; `performance` 0, 0.45, 0.45,
@@ -101,14 +101,14 @@ class StrategyParameters(Parameters, frozen=True):
 class StrategyScorer(Scorer[StrategyParameters]):
     """Weighted mean of four terms, each the lowest value among the candidates over that of the endpoint.
 
-    - `dollars` for the request: price of the endpoint times the time of it that the request takes, as in
+    - `dollars` for the request: price of the endpoint times the endpoint time that the request takes, as in
       `cost-per-request-scorer`;
     - `firstToken`: expected time to the first token, by the rates of `endpoint-rates-producer` and the queue;
     - `pace`: expected time between two tokens in the batch with this request;
     - `idle`: the share of the GPUs that is not in use (memory 0.7, compute 0.3), as in `gpu-packing-scorer`.
 
-    Unknown prices are the median of the known ones. Without rates, TFLOPS stand for the first token and the memory
-    bandwidth for the pace. A term that is the same for all candidates, or unknown of all, decides nothing.
+    Unknown prices are the median of the known ones. Without rates, TFLOPS replace the first token and the memory
+    bandwidth the pace. A term that is the same for all candidates, or unknown for all, has no effect.
     """
 
     plugin_type = "strategy-scorer"
@@ -119,7 +119,7 @@ class StrategyScorer(Scorer[StrategyParameters]):
 
     @property
     def without_prices(self) -> str:
-        return "dollars count for nothing" if self.parameters.weights().dollars else ""
+        return "dollars have no effect" if self.parameters.weights().dollars else ""
 
     def setup(self) -> None:
         self._weights = self.parameters.weights()
@@ -145,7 +145,7 @@ class StrategyScorer(Scorer[StrategyParameters]):
 
 
 def _share_of_most(candidates: Candidates, name: str) -> Floats:
-    """Return a figure of the endpoint over the largest one; 1 for all where it is not known of any."""
+    """Return a figure of the endpoint over the largest one; 1 for all if it is unknown for all."""
     numbers = tag_numbers(candidates, _figure, name)
     largest = numbers.max(initial=0.0)
     return numbers / largest if largest else np.ones(len(numbers))
@@ -168,9 +168,9 @@ class AcceleratorPolicyParameters(Parameters, frozen=True):
     default_policy: Literal[
         "", "best-fit", "cheapest", "most-capable", "first-available", "cost", "performance", "balanced"
     ] = ""
-    """Policy, or strategy, where the selection names none; empty for no preference."""
+    """Policy, or strategy, if the selection names none; empty for no preference."""
     preference_weight: Share = 0.75
-    """Weight of preferred classes where the selection has both these and a policy, 0..1; the policy has the rest."""
+    """Weight of preferred classes, 0..1, if the selection has both these and a policy; the policy has the rest."""
     model_sizes: Mapping[str, str | int] = msgspec.field(default_factory=dict)
     """Number of parameters by model, such as `70B`, for conditions; takes precedence over the model's name."""
 
@@ -187,8 +187,8 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
     precisions, spot preference and order of classes in the selection are the parameters. A `strategy` is that of
     `strategy-scorer`. Its `preferenceOrder` has the score of `preference-order-scorer`.
 
-    With both, it is `preferenceWeight * preference + (1 - preferenceWeight) * policy`: the preference decides, and the
-    policy decides between endpoints of one class, and where no preference applies. First-available uses the preferences
+    With both, it is `preferenceWeight * preference + (1 - preferenceWeight) * policy`: the preference comes first, and
+    the policy decides among endpoints of one class, or if no preference applies. First-available uses the preferences
     as its order. With neither, 0 for all, which is no preference.
 
     With `classStickinessSeconds` in the selection, endpoints of the class that served the session before get
@@ -212,7 +212,7 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
                 return ""
 
     def setup(self) -> None:
-        self._scorers_for = lru_cache(_REMEMBERED)(self._made_for)
+        self._scorers_for = lru_cache(_REMEMBERED)(self._create_scorers)
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         selections = request.get(ACCELERATOR_SELECTION)
@@ -235,16 +235,16 @@ class AcceleratorPolicyScorer(Scorer[AcceleratorPolicyParameters]):
                 return scores
         return (scores + same) / 2
 
-    def _made_for(self, selection: Selection) -> tuple[tuple[float, Scorer[Any]], ...]:
+    def _create_scorers(self, selection: Selection) -> tuple[tuple[float, Scorer[Any]], ...]:
         policy, order = selection.policy or self.parameters.default_policy, selection.preference_order
         if not order or policy == "first-available":
-            return ((1.0, self._of_policy(policy, selection)),) if policy else ()
+            return ((1.0, self._policy_scorer(policy, selection)),) if policy else ()
         given, weight = self.parameters, self.parameters.preference_weight if policy else 1.0
         preferences = PreferenceOrderParameters(preference_order=order, model_sizes=given.model_sizes)
         preferred = (weight, PreferenceOrderScorer(preferences, clock=self.clock))
-        return (preferred, (1.0 - weight, self._of_policy(policy, selection))) if policy else (preferred,)
+        return (preferred, (1.0 - weight, self._policy_scorer(policy, selection))) if policy else (preferred,)
 
-    def _of_policy(self, policy: str, selection: Selection) -> Scorer[Any]:
+    def _policy_scorer(self, policy: str, selection: Selection) -> Scorer[Any]:
         precisions: tuple[Any, ...] = selection.preferred_precisions
         match policy:
             case "cost" | "performance" | "balanced" as strategy:

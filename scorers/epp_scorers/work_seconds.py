@@ -53,9 +53,9 @@ class _Barrier(NamedTuple):
     """Cost of the KV cache in use, one number for each slot or candidate."""
 
     seconds: Floats
-    """NaN where the use is not reported."""
+    """NaN if the usage is not reported."""
     is_known: bool = False
-    """Whether it is reported by all."""
+    """Whether all endpoints report their usage."""
 
     def at(self, slots: Positions) -> "_Barrier":
         seconds = self.seconds[slots]
@@ -63,7 +63,7 @@ class _Barrier(NamedTuple):
 
 
 def _loads(state: LoraState, adapter: str) -> float:
-    """Return how many adapters are loaded for a request of this one: it, and later the one that it pushes out.
+    """Return the number of adapter loads that a request causes: its adapter, and later the one that it evicts.
 
     The first request that waits for an adapter loads it for all.
     """
@@ -73,7 +73,7 @@ def _loads(state: LoraState, adapter: str) -> float:
 
 
 def _turns(state: LoraState, adapter: str) -> float:
-    """Return how often a slot has to become free until the adapter has one; half as often where it waits already."""
+    """Return the number of slots that must become free first; half of it if the adapter already waits."""
     others = (state.running | state.waiting) - {adapter}
     if adapter in state.running or len(others) < state.max_adapters:
         return 0.0
@@ -86,7 +86,7 @@ def _running(state: LoraState) -> float:
 
 
 class WorkSecondsParameters(Parameters, frozen=True):
-    """Contributions to the expected time besides prefill."""
+    """Contributions to the expected time in addition to prefill."""
 
     output_tokens: Annotated[Natural, Tunable(1, 256, log=True)] = 16
     """Output tokens to include in the time, or the request's own limit if that is lower: 1 for the time to first token;
@@ -102,13 +102,13 @@ class WorkSecondsParameters(Parameters, frozen=True):
     more slowly meanwhile. 1 for as much as the time of this request; 0 not to count it."""
     evicted_prefix_weight: Annotated[Share, Tunable(0, 1)] = 0.0
     """Share of evicted tokens that count as cached at the endpoint that computed the conversation last, while all KV
-    caches are full; less if a candidate has room. A conversation that moves to a full cache evicts what others would
-    use, so it is better to compute it again where it was. 0 to count all evicted tokens as uncached."""
+    caches are full; less if a candidate has room. A conversation that moves to a full cache evicts blocks that others
+    would use, so it is better to recompute it at its endpoint. 0 to count all evicted tokens as uncached."""
     adapter_load_seconds: NonNegative = 0.0
     """Time to load a LoRA adapter; with 0, adapters do not count."""
     class_stickiness_seconds: NonNegative = 0.0
-    """Time that a request may lose on the accelerator class that served its session before, as `served-class-producer`
-    remembers it: added at endpoints of other classes, so that answers of a session keep their pace. A selection with
+    """Time added at endpoints of other accelerator classes than the one that served the session before, by
+    `served-class-producer`, so that the responses of a session keep their pace. A selection with
     `classStickinessSeconds` takes precedence. 0 for no preference."""
     wake_up_from_memory_seconds: NonNegative = 1.0
     """Time to wake up an idle endpoint whose model is frozen to memory (see `wake-up-scorer`)."""
@@ -143,22 +143,22 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
       the endpoint or in flight to it, which all wait while the prompt is computed;
     - `adapter` is the sum of loading and waiting. Loading is `(1 + delayWeight * n) * adapterLoadSeconds` if the
       request's LoRA adapter is not loaded and no request waits for it, and twice that if the loaded adapters fill all
-      slots: the one that is pushed out has to be loaded again. Loaded are the adapters that ran last, as many as fit.
-      Waiting is `(1 + w) * mean output tokens * ITL * (1 + ln(1 + n / r))` if no slot is free, where `r` adapters run
-      and `w` others wait: `1 + w` of the running ones have to end first. Each has `n / r` requests, and the logarithm
-      is how much later the last of them ends than a single one (the mean maximum of exponential times). It is half of
-      that if requests wait for the adapter already;
+      slots: the evicted adapter must be loaded again. The adapters that ran last count as loaded, up to the number of
+      slots. Waiting is `(1 + w) * mean output tokens * ITL * (1 + ln(1 + n / r))` if no slot is free, where `r`
+      adapters run and `w` others wait: `1 + w` of the running ones must end first. Each has `n / r` requests, and the
+      logarithm is how much later the last of them ends than a single one (the mean maximum of exponential times). It is
+      half of that if requests wait for the adapter already;
     - `decode = outputTokens * (alpha + beta * batch)`, where `batch` is the number of requests running at the endpoint
       or in flight to it, including this one;
     - `barrier = kvBarrierSeconds * k / (1 - k)`, where `k` is the share of the KV cache in use, at most 0.99;
     - `network = networkRoundTrips * round trip` to another cluster: as `cluster-data-source` declares it, or else the
-      shortest that connections for polls took to an endpoint of that cluster; 0 if it is unknown;
-    - `other class = classStickinessSeconds` where another accelerator class served the request's session before.
+      shortest time in which polls connect to an endpoint of that cluster; 0 if it is unknown;
+    - `other class = classStickinessSeconds` if another accelerator class served the request's session before.
 
-    A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. Where a report has
-    stayed the same for `age` seconds, requests beyond those in flight count with the weight
-    `1 / (1 + O * (age / S)^2)`, if there are O of them at all candidates that take S seconds each: with old pages,
-    requests in flight decide. Times below a millisecond are equal. Without rates, all get 1.
+    A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. If a report has
+    not changed for `age` seconds, requests beyond those in flight count with the weight `1 / (1 + O * (age / S)^2)`,
+    where O is their number at all candidates and S the seconds that each takes: with old reports, only requests in
+    flight count. Times below a millisecond are equal. Without rates, all get 1.
     """
 
     plugin_type = "work-seconds-scorer"
@@ -285,7 +285,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
         return self._output if wanted is None or wanted >= self.parameters.output_tokens else wanted
 
     def _barrier(self, candidates: Candidates) -> Floats:
-        """Return the cost of the KV cache in use, estimated where it is not reported."""
+        """Return the cost of the KV cache in use, estimated if it is not reported."""
         barrier = self._reported.of(candidates, self._reported_barrier)
         if barrier is not None and barrier.is_known:
             return barrier.seconds

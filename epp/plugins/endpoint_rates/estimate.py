@@ -12,16 +12,16 @@ from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Floats, Mask, R
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID
 from epp.framework.arrays import any_true
 from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
-from epp.plugins.endpoint_rates.learning import FREE, like_the_others, median
+from epp.plugins.endpoint_rates.learning import FREE, fill_unlearned, median
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, hardware_of, plain_key
 
 EMPTY = Hardware()
 _MOST_FORMER = 8
-"""Kinds without endpoints that are kept, in addition to twice the number of kinds in use."""
+"""Unused kinds that are kept, in addition to twice the number of kinds in use."""
 
 
 class RateFleet:
-    """Numbers the kinds of endpoints; free slots have number 0."""
+    """Kind numbers of endpoints: equal hardware and engine have one number, free slots have 0."""
 
     def __init__(self, engine_label_key: str, default_engine: str) -> None:
         self._label = engine_label_key
@@ -29,18 +29,18 @@ class RateFleet:
         self._endpoints: Records[Endpoint | None] = Records(())
         self._tags: Records[AcceleratorTag] = Records(())
         self._hardware = self._pods = self._engines = np.zeros(0, dtype=np.object_)
-        """By slot: Hardware without an engine, identity of the pod, and name of the engine."""
+        """Hardware without the engine, pod identity, and engine name of each slot."""
         self._numbers: dict[Hardware, int] = {}
         """Number of each kind, from 1."""
         self.kinds: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     @property
     def hardware(self) -> tuple[Hardware, ...]:
-        """By kind; includes kinds that no endpoint has any more."""
+        """Hardware of each kind, including kinds without endpoints."""
         return (EMPTY, *self._numbers)
 
-    def is_of(self, snapshot: Snapshot) -> bool:
-        """Return whether it is up to date with the snapshot."""
+    def is_current(self, snapshot: Snapshot) -> bool:
+        """Return whether the kinds are those of the snapshot."""
         return snapshot.endpoints is self._endpoints and snapshot.records(ACCELERATOR) is self._tags
 
     def follow(self, snapshot: Snapshot) -> list[int]:
@@ -53,17 +53,17 @@ class RateFleet:
         hardware = tags.derive_objects(_hardware_of)
         pods = tags.derive_objects(_pod_of)
         engines = endpoints.derive_objects(_engine_of, self._label, self._default_engine)
-        values, inhabitants = endpoints.values, self._endpoints.values
-        capacity, former = len(values), len(inhabitants)
+        values, previous = endpoints.values, self._endpoints.values
+        capacity, former = len(values), len(previous)
         touched: Sequence[int] = range(capacity)
         if former:
-            touched = sorted({*endpoints.changed_since(inhabitants), *tags.changed_since(self._tags.values)})
-        changed = [slot for slot in range(capacity, former) if inhabitants[slot] is not None]
+            touched = sorted({*endpoints.changed_since(previous), *tags.changed_since(self._tags.values)})
+        changed = [slot for slot in range(capacity, former) if previous[slot] is not None]
         changed += [
             slot
             for slot in touched
             if slot < former
-            and (before := inhabitants[slot]) is not None
+            and (before := previous[slot]) is not None
             and (
                 (now := values[slot]) is None
                 or now.hostport != before.hostport
@@ -109,7 +109,7 @@ def _engine_of(endpoint: Endpoint | None, label: str, default: str) -> str:
 
 
 def _hardware_of(tag: AcceleratorTag) -> Hardware:
-    return _shared(hardware_of(tag, ""))
+    return _interned(hardware_of(tag, ""))
 
 
 def _pod_of(tag: AcceleratorTag) -> tuple[str, str]:
@@ -118,13 +118,13 @@ def _pod_of(tag: AcceleratorTag) -> tuple[str, str]:
 
 
 @lru_cache
-def _shared(hardware: Hardware) -> Hardware:
-    """Return one object for all equal ones: many endpoints share a few kinds."""
+def _interned(hardware: Hardware) -> Hardware:
+    """Return one object for equal values: many endpoints share a few kinds."""
     return hardware
 
 
 def _is_another_pod(now: tuple[str, str], before: tuple[str, str]) -> bool:
-    """Return whether samples of `before` are void; an unknown boot or pod counts as the same."""
+    """Return whether the pod or the boot of its node changed; unknown values count as unchanged."""
     return any(one != other and one and other for one, other in zip(now, before, strict=True))
 
 
@@ -166,8 +166,8 @@ def estimate(
     prefill_log, prefill_samples = prefill
     itl_log, itl_samples = itl
     kinds = initial.kinds
-    rate = initial.prefill_tokens_per_second * np.exp(like_the_others(prefill_log, kinds))
-    slowdown = np.exp(-like_the_others(itl_log, kinds))
+    rate = initial.prefill_tokens_per_second * np.exp(fill_unlearned(prefill_log, kinds))
+    slowdown = np.exp(-fill_unlearned(itl_log, kinds))
     prefill_known = _known([one.prefill_known for one in initial.by_kind], kinds, prefill_samples)
     itl_known = _known([one.itl_known for one in initial.by_kind], kinds, itl_samples)
     return EndpointRates(
@@ -212,6 +212,6 @@ def _sources(sources: Sequence[str], known: Mask, kinds: NDArray[np.intp], sampl
     median_of_others = any_true(known[kinds])
     suffix = ", times the ratio learned from others" if any_true(samples > 0) else ""
     return [
-        source + suffix if its or not median_of_others else "median of the pool"
-        for source, its in zip(sources, known.tolist(), strict=True)
+        source + suffix if is_known or not median_of_others else "median of the pool"
+        for source, is_known in zip(sources, known.tolist(), strict=True)
     ]

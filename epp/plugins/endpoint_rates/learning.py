@@ -33,7 +33,7 @@ class RateLearner:
         self._window = window
         self._recent: dict[int, deque[float]] = {}
         self._peers: dict[int, tuple[float, int, float]] = {}
-        """Logarithm, samples and time of the ratio of the other picker with most samples, by slot."""
+        """Logarithm, number of samples and time of the best ratio of other pickers, by slot."""
         self._new: set[int] = set()
         """Slots with new samples since their median was computed; many responses arrive between two updates."""
         self._epochs: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -48,12 +48,12 @@ class RateLearner:
         return self._epochs.item(slot) if slot < len(self._epochs) else 0
 
     def add(self, slot: int, epoch: int, ratio: float, now: float) -> None:
-        """Add a sample; one of an earlier epoch, or not positive and finite, is ignored."""
+        """Add a sample, unless it is of an earlier epoch, or not positive and finite."""
         if epoch != self.epoch(slot) or not 0.0 < ratio < inf:
             return
         recent = self._recent.get(slot)
         if recent is None:
-            self._reach(slot + 1)
+            self._grow(slot + 1)
             recent = self._recent[slot] = deque(maxlen=self._window)
         elif now - self._last.item(slot) > _LONGEST_PAUSE * self._half_life:
             recent.clear()
@@ -68,7 +68,7 @@ class RateLearner:
         """Drop the samples of slots whose endpoint or hardware changed."""
         if not slots:
             return
-        self._reach(max(slots) + 1)
+        self._grow(max(slots) + 1)
         positions = list(slots)
         self._epochs[positions] += 1
         self._counts[positions] = 0
@@ -82,25 +82,25 @@ class RateLearner:
     def learned(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
         """Return logarithms of ratios and sample counts of the first `capacity` slots; NaN and 0 if not learned.
 
-        Where another picker has more samples, what it has learned counts.
+        If another picker has more samples of a slot, its ratio is used.
         """
-        logs, counts = self.own(capacity, now)
+        logs, counts = self.own_ratios(capacity, now)
         for slot, (ratio, samples, at) in self._peers.items():
             trust = 0.5 ** ((now - at) / self._half_life)
             if slot < capacity and samples > counts[slot] and trust >= _LEAST_TRUST:
                 logs[slot], counts[slot] = ratio * trust, samples
         return logs, counts
 
-    def teach(self, slot: int, ratio: float, samples: int, now: float) -> None:
-        """Take what another picker has learned, if no other has more samples that are not old."""
+    def merge(self, slot: int, ratio: float, samples: int, now: float) -> None:
+        """Store another picker's ratio, unless a recent one has more samples."""
         known = self._peers.get(slot)
         if known is None or samples >= known[1] or now - known[2] > self._half_life:
             self._peers[slot] = min(max(ratio, -_LARGEST_LOG_RATIO), _LARGEST_LOG_RATIO), samples, now
             self.version += 1
 
-    def own(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
-        """Return the same without what other pickers have learned."""
-        self._reach(capacity)
+    def own_ratios(self, capacity: int, now: float) -> tuple[Floats, NDArray[np.intp]]:
+        """Return the same from the samples of this picker only."""
+        self._grow(capacity)
         for slot in self._new:
             self._logs[slot] = _middle(sorted(self._recent[slot]))
         self._new.clear()
@@ -109,7 +109,7 @@ class RateLearner:
         logs = np.where(usable, self._logs[:capacity] * trust, np.nan)
         return logs, np.where(usable, self._counts[:capacity], 0)
 
-    def _reach(self, length: int) -> None:
+    def _grow(self, length: int) -> None:
         missing = length - len(self._counts)
         if missing > 0:
             self._logs = np.pad(self._logs, (0, missing))
@@ -129,10 +129,10 @@ def _middle(ordered: Sequence[float]) -> float:
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
-def like_the_others(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
+def fill_unlearned(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
     """Return the logarithms with NaN replaced by the median of their kind, else of all; 0 if all are NaN.
 
-    So a wrong profile neither starves nor overloads a new endpoint. Free slots get 0.
+    This keeps a wrong profile from starving or overloading a new endpoint. Free slots get 0.
     """
     unlearned = np.isnan(logs)
     learned = ~unlearned
@@ -143,16 +143,16 @@ def like_the_others(logs: Floats, kinds: NDArray[np.intp]) -> Floats:
         return np.where(learned, logs, 0.0)
     typical = np.full(int(highest(kinds)) + 1, median(logs[learned]))
     for kind in np.unique(others).tolist():
-        theirs = logs[learned & (kinds == kind)]
-        if len(theirs):
-            typical[kind] = median(theirs)
+        of_kind = logs[learned & (kinds == kind)]
+        if len(of_kind):
+            typical[kind] = median(of_kind)
     typical[FREE] = 0.0
     return np.where(learned, logs, typical[kinds])
 
 
-_SIGHTINGS = 5
-"""Reports of a queue behind the largest batch so far, after which that batch is the limit. One report is not enough:
-an engine with free places also queues briefly while it computes a prompt."""
+_QUEUED_REPORTS = 5
+"""Reports of a queue behind the largest batch so far, after which that batch counts as the limit. One report is not
+enough: an engine with free places also queues briefly while it computes a prompt."""
 
 
 class PlacesLearner:
@@ -160,7 +160,7 @@ class PlacesLearner:
 
     def __init__(self) -> None:
         self._largest: Floats = np.zeros(0)
-        self._sightings: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._queued_reports: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._reported_at: Floats = np.zeros(0)
         self.version = 0
         """Increments when the places of any slot change."""
@@ -170,21 +170,24 @@ class PlacesLearner:
         missing = len(running) - len(self._largest)
         if missing > 0:
             self._largest = np.pad(self._largest, (0, missing))
-            self._sightings = np.pad(self._sightings, (0, missing))
+            self._queued_reports = np.pad(self._queued_reports, (0, missing))
             self._reported_at = np.pad(self._reported_at, (0, missing), constant_values=-np.inf)
-        before = self._sightings >= _SIGHTINGS
-        largest, sightings = self._largest[: len(running)], self._sightings[: len(running)]  # views, changed in place
-        sightings[running > largest] = 0
+        before = self._queued_reports >= _QUEUED_REPORTS
+        largest, queued_reports = (
+            self._largest[: len(running)],
+            self._queued_reports[: len(running)],
+        )  # views, changed in place
+        queued_reports[running > largest] = 0
         np.fmax(largest, running, out=largest)
         known_at = self._reported_at[: len(running)]
         is_new = reported_at > known_at
         np.fmax(known_at, reported_at, out=known_at)
-        sightings[is_new & (waiting > 0) & (running > 0) & (running == largest)] += 1
-        self.version += int(((self._sightings >= _SIGHTINGS) != before).any())
+        queued_reports[is_new & (waiting > 0) & (running > 0) & (running == largest)] += 1
+        self.version += int(((self._queued_reports >= _QUEUED_REPORTS) != before).any())
 
     def learned(self, capacity: int) -> Floats | None:
         """Return the places of the first `capacity` slots, infinite if not learned; None without any learned slot."""
-        known = self._sightings[:capacity] >= _SIGHTINGS
+        known = self._queued_reports[:capacity] >= _QUEUED_REPORTS
         if not known.any():
             return None
         places = np.full(capacity, np.inf)
@@ -196,19 +199,19 @@ class PlacesLearner:
         left = np.array(slots, dtype=np.intp)
         known = left[left < len(self._largest)]
         self._largest[known] = 0.0
-        self._sightings[known] = 0
+        self._queued_reports[known] = 0
         self.version += len(slots)
 
 
 _ENTRY_BYTES = 100
 _MOST_ENTRIES = MOST_PAYLOAD_BYTES // _ENTRY_BYTES
 _MOST_SAMPLES = 1_000_000_000
-_TELL_SECONDS = 2.0
-"""Shortest time between two payloads."""
+_SEND_SECONDS = 2.0
+"""Minimum time between two payloads."""
 
 
 class _Learned(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Logarithm of the ratio and samples of one endpoint, of prefill and of ITL; 0 samples for nothing learned."""
+    """Logarithm of the ratio and number of samples, for prefill and ITL of one endpoint; 0 samples if not learned."""
 
     address: str
     prefill: tuple[float, int]
@@ -216,7 +219,7 @@ class _Learned(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def __post_init__(self) -> None:
         if not all(isfinite(ratio) and 0 <= samples <= _MOST_SAMPLES for ratio, samples in (self.prefill, self.itl)):
-            raise ValueError("learned ratios are not numbers")
+            raise ValueError("a learned ratio is not a finite number, or its number of samples is out of range")
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -224,26 +227,26 @@ _decode = msgspec.msgpack.Decoder(list[_Learned]).decode
 
 
 class SharedRates:
-    """Payloads of a pair of learners, of prefill and of ITL, and for them."""
+    """Payloads of the learners of prefill and ITL for other pickers, and the reader of such payloads."""
 
     def __init__(self, prefill: RateLearner, itl: RateLearner) -> None:
         self._learners = prefill, itl
-        self._told = np.zeros((2, 0))
-        """Samples that others know of, by slot."""
-        self._told_at = -inf
+        self._sent = np.zeros((2, 0))
+        """Number of samples sent last, by learner and slot."""
+        self._sent_at = -inf
 
     def take(self, snapshot: Snapshot, now: float) -> bytes | None:
         """Return the ratios with new samples, of at most 327 endpoints; None too soon after the last payload."""
-        if now - self._told_at < _TELL_SECONDS:
+        if now - self._sent_at < _SEND_SECONDS:
             return None
-        self._told_at = now
-        (prefill, of_prefill), (itl, of_itl) = (each.own(snapshot.capacity, now) for each in self._learners)
+        self._sent_at = now
+        (prefill, of_prefill), (itl, of_itl) = (each.own_ratios(snapshot.capacity, now) for each in self._learners)
         samples = np.stack((of_prefill, of_itl))
-        self._told = np.pad(self._told, ((0, 0), (0, samples.shape[1] - self._told.shape[1])))
-        slots = ((samples != self._told) & (samples > 0)).any(axis=0).nonzero()[0][:_MOST_ENTRIES]
+        self._sent = np.pad(self._sent, ((0, 0), (0, samples.shape[1] - self._sent.shape[1])))
+        slots = ((samples != self._sent) & (samples > 0)).any(axis=0).nonzero()[0][:_MOST_ENTRIES]
         if not len(slots):
             return None
-        self._told[:, slots] = samples[:, slots]
+        self._sent[:, slots] = samples[:, slots]
         columns = (np.nan_to_num(each)[slots].tolist() for each in (prefill, of_prefill, itl, of_itl))
         endpoints = snapshot.endpoints.values
         return _encode(
@@ -255,7 +258,7 @@ class SharedRates:
         )
 
     def apply(self, payload: bytes, snapshot: Snapshot, now: float) -> int:
-        """Teach the ratios of another picker for endpoints of the pool; raises ValueError for an invalid payload."""
+        """Apply the ratios of another picker to endpoints of the pool; raises ValueError for an invalid payload."""
         slots, count = snapshot.endpoints.derive(slots_by_address), 0
         for learned in _decode(payload):
             slot = slots.get(learned.address)
@@ -264,5 +267,5 @@ class SharedRates:
             count += 1
             for learner, (ratio, samples) in zip(self._learners, (learned.prefill, learned.itl), strict=True):
                 if samples:
-                    learner.teach(slot, ratio, samples, now)
+                    learner.merge(slot, ratio, samples, now)
         return count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish the rates of each endpoint: from profiles of its hardware first, then learned from responses."""
+"""Producer of the rates of each endpoint, from profiles of its hardware first, then learned from responses."""
 
 from collections.abc import Sequence
 from math import inf
@@ -60,11 +60,11 @@ class EndpointRatesParameters(Parameters, frozen=True):
     learn: bool = True
     """Learn from responses; false keeps the rates of the profiles."""
     min_tokens: Count = 256
-    """Least uncached prompt tokens of a sample of the prefill rate; with fewer, other work dominates the time."""
+    """Minimum uncached prompt tokens of a sample of the prefill rate; with fewer, other work dominates the time."""
     min_output_tokens: Annotated[int, Meta(ge=2)] = 16
-    """Least generated tokens of a sample of the time between two tokens."""
+    """Minimum generated tokens of a sample of the time between two tokens."""
     min_samples: Count = 5
-    """Least samples of an endpoint before its learned rate is used."""
+    """Minimum samples of an endpoint for its learned rate to be used."""
     window: Count = 31
     """Number of the latest samples of an endpoint whose median is used."""
     half_life: str = "10m"
@@ -81,12 +81,12 @@ _OK = 200
 _EVENTS_WITHOUT_TOKEN = 2
 """Events of a stream without a token: the role of the answer, and `[DONE]`."""
 _MOST_MODELS = 20
-"""Latest models whose rates are dumped."""
+"""Maximum models whose rates are dumped, latest first."""
 _UPDATE_SECONDS = 0.1
-"""Shortest time between two updates of learned rates."""
+"""Minimum time between two updates of learned rates."""
 _STEPS_OF_HALF_LIFE = 64
-_ANSWERS = 256
-"""Approximate number of answers in the mean length."""
+_MEAN_RESPONSES = 256
+"""Approximate number of responses in the mean length."""
 
 
 class _Sent(NamedTuple):
@@ -96,7 +96,7 @@ class _Sent(NamedTuple):
     epoch: int
     target: Endpoint
     prefill_seconds: float
-    """Time to the first token by the initial rates; 0 for no sample."""
+    """Time to the first token by the initial rates; 0 to take no sample."""
     itl_seconds: float
 
 
@@ -113,14 +113,14 @@ class EndpointRatesProducer(
     EndpointObserver[EndpointRatesParameters],
     Shareable,
 ):
-    """Publishes, for each slot, prompt tokens computed in a second and the time between two tokens (ITL).
+    """Publishes, for each slot, the prompt tokens computed per second and the time between two tokens (ITL).
 
     Rates start from profiles. The best profile matches the model, accelerator, engine and number of devices; otherwise
-    the match drops the last of these, and so on. Without a match, the profile of the model on another accelerator is
-    scaled by fp16 TFLOPS (the ITL by memory bandwidth); then the same applies to profiles of any model. `profiles` have
-    precedence over those of the file, and these over the built-in profiles. Rates are proportional to devices and
-    slices: 2 of 4 devices, or half a device's compute, have half the rate. Endpoints with unknown hardware get the
-    median of the others.
+    the last of these is ignored, then the last two, and so on. Without a match, the profile of the model on another
+    accelerator is scaled by fp16 TFLOPS (the ITL by memory bandwidth); then the same applies to profiles of any model.
+    `profiles` have precedence over those of the file, and these over the built-in profiles. Rates are proportional to
+    devices and slices: 2 of 4 devices, or half a device's compute, have half the rate. Endpoints with unknown hardware
+    get the median of the others.
 
     Each streamed response gives a sample of the prefill rate: `uncached prompt tokens in flight at the endpoint,
     including its own / seconds to the first token`. A sample of the ITL is `seconds from the first token to the last /
@@ -129,10 +129,11 @@ class EndpointRatesProducer(
 
     The learned rate is the profile's times the median of the last `window` ratios. Its weight halves with each
     `halfLife` without a new sample and drops to 0 below a quarter. Endpoints without enough samples use the median
-    ratio of those with the same hardware, else of all. These responses give no samples: those of an endpoint other than
-    the picked one, with a status other than 200, or with fewer than `minTokens` uncached tokens; and, for prefill
-    rates, requests to several endpoints. Samples are dropped when the endpoint leaves or its hardware or engine
-    changes. With `--shared-state`, the ratio of the picker that has most samples of an endpoint counts.
+    ratio of those with the same hardware, else of all. A response gives no sample if it comes from an endpoint other
+    than the picked one, or has a status other than 200; and none of the prefill rate if its prompt has fewer than
+    `minTokens` uncached tokens, or if the request has several endpoints. Samples are dropped when the endpoint leaves
+    or its hardware or engine changes. With `--shared-state`, the ratio of the picker with the most samples of an
+    endpoint is used.
 
     The batch of an endpoint counts as full at the largest number of running requests seen so far, once several reports
     show a queue behind a batch of that size.
@@ -151,7 +152,7 @@ class EndpointRatesProducer(
         self._table = RateTable((*measured, *given.profiles, *from_file))
         self._base_model = model_key(given.base_model)
         self._last_model: tuple[str, str] | None = None
-        """The model of the last request, and its key in the profiles."""
+        """Model of the last request, and its key in the profiles."""
         self._fleet = RateFleet(given.engine_label_key, given.default_engine)
         half_life = parse_duration(given.half_life)
         window = max(given.window, given.min_samples)
@@ -163,15 +164,15 @@ class EndpointRatesProducer(
         )
         self._shared = SharedRates(self._prefill, self._itl)
         self._places = PlacesLearner()
-        self._looked_at = -inf
+        self._places_updated_at = -inf
         self._output_tokens = DEFAULT_OUTPUT_TOKENS
-        self._answers = 0
+        self._responses = 0
         self._tokens_per_event: dict[int, float] = {}
-        """By slot, learned from responses with both usage and events."""
+        """Tokens per event of each slot, learned from responses with both usage and events."""
         self._fade_seconds = half_life / _STEPS_OF_HALF_LIFE
         self._initial: dict[str, InitialRates] = {}
         self._by_kind: dict[str, tuple[tuple[Hardware, ...], Sequence[KindRates]]] = {}
-        """By model; valid until the kinds of hardware change."""
+        """Rates of each kind of hardware by model, valid until the kinds change."""
         self._published: dict[str, _Published] = {}
         self._latest_model = given.base_model
         self._sent_key: DataKey[_Sent] = DataKey("endpoint-rates-sent", self.plugin_type, self.name)
@@ -183,7 +184,7 @@ class EndpointRatesProducer(
         return self._rates(self.parameters.base_model or self._latest_model, snapshot)
 
     def dump_state(self, snapshot: Snapshot) -> object | None:
-        if not self._fleet.is_of(snapshot):
+        if not self._fleet.is_current(snapshot):
             return {"models": {}}
         shown = {key: each.rates for key, each in list(self._published.items())[-_MOST_MODELS:]}
         return {
@@ -213,7 +214,7 @@ class EndpointRatesProducer(
             return
         slot = result.primary.slot
         snapshot = result.primary.candidates.snapshot
-        self._follow(snapshot)
+        self._update_kinds(snapshot)
         initial = self._initial_rates(self._profiled_model(request.model))
         match = request.get(self._match_key)
         own = max(0, request.prompt_tokens - (0 if match is None else match.tokens_at(slot)))
@@ -236,8 +237,8 @@ class EndpointRatesProducer(
         sent = self._served_as_sent(request, response)
         tokens = 0.0 if sent is None else self._tokens_of(sent.slot, response)
         if sent is not None and tokens > 0:
-            self._answers = min(self._answers + 1, _ANSWERS)
-            self._output_tokens += (tokens - self._output_tokens) / self._answers
+            self._responses = min(self._responses + 1, _MEAN_RESPONSES)
+            self._output_tokens += (tokens - self._output_tokens) / self._responses
         if sent is not None and tokens >= self.parameters.min_output_tokens and seconds > 0:
             ratio = sent.itl_seconds * (tokens - 1) / seconds
             self._itl.add(sent.slot, sent.epoch, ratio, self.clock.now())
@@ -264,12 +265,12 @@ class EndpointRatesProducer(
         return f"rates/{self.name}"
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        return self._shared.take(snapshot, self.clock.now()) if self._fleet.is_of(snapshot) else None
+        return self._shared.take(snapshot, self.clock.now()) if self._fleet.is_current(snapshot) else None
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
         if not self.parameters.learn:
             return 0
-        self._follow(snapshot)
+        self._update_kinds(snapshot)
         return self._shared.apply(payload, snapshot, self.clock.now())
 
     def _served_as_sent(self, request: Request, response: Response) -> _Sent | None:
@@ -281,11 +282,11 @@ class EndpointRatesProducer(
     def _rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
         if snapshot.dry_run:
             return self._dry_run_rates(model, snapshot)
-        self._follow(snapshot)
+        self._update_kinds(snapshot)
         key = self._profiled_model(model)
         now = self.clock.now()
-        if self.parameters.learn and now - self._looked_at >= _UPDATE_SECONDS:
-            self._looked_at = now
+        if self.parameters.learn and now - self._places_updated_at >= _UPDATE_SECONDS:
+            self._places_updated_at = now
             self._places.update(*(snapshot.column(one) for one in (RUNNING, WAITING, METRICS_AT)))
         rates = self._fresh(key, now)
         if rates is None:
@@ -294,9 +295,9 @@ class EndpointRatesProducer(
         return rates
 
     def _dry_run_rates(self, model: str, snapshot: Snapshot) -> EndpointRates:
-        """Return the rates for a snapshot that may be made up, without a change to learned state."""
+        """Return the rates for a snapshot that may be hypothetical, without a change to learned state."""
         key, now, fleet = self._profiled_model(model), self.clock.now(), self._fleet
-        if fleet.is_of(snapshot):
+        if fleet.is_current(snapshot):
             rates = self._fresh(key, now)
             if rates is not None:
                 return rates
@@ -328,8 +329,8 @@ class EndpointRatesProducer(
             places=self._places.learned(capacity),
         )
 
-    def _follow(self, snapshot: Snapshot) -> None:
-        if not self._fleet.is_of(snapshot):
+    def _update_kinds(self, snapshot: Snapshot) -> None:
+        if not self._fleet.is_current(snapshot):
             self.slots_removed(self._fleet.follow(snapshot))
             self._initial.clear()
             self._published.clear()

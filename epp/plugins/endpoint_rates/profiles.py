@@ -35,7 +35,7 @@ class RateProfile(Parameters, frozen=True):
     chunk: Natural = 0
     """Tokens that the engine computes at a time. Documentation only: endpoints do not report it."""
     prefill_tokens_per_second: Positive | None = None
-    """Prompt tokens computed in a second; 1000 / `deltaMs` if left out."""
+    """Prompt tokens computed per second; 1000 / `deltaMs` if left out."""
     alpha_ms: Positive | None = None
     """`alpha` of `ITL = alpha + beta * batch`, the time between two tokens in ms."""
     beta_ms: NonNegative = 0.0
@@ -70,7 +70,7 @@ class RateProfile(Parameters, frozen=True):
 
     @property
     def prefill_rate(self) -> float | None:
-        """Prompt tokens in a second; None if unknown."""
+        """Prompt tokens per second; None if unknown."""
         return self.prefill_tokens_per_second or (_MS_PER_S / self.delta_ms if self.delta_ms else None)
 
 
@@ -91,7 +91,7 @@ class DeviceFigures(NamedTuple):
 
     vendor: str
     fp16_tflops: float
-    """Dense."""
+    """TFLOPS without sparsity."""
     bandwidth_gbps: float
 
 
@@ -160,11 +160,11 @@ class Hardware(NamedTuple):
     """Names of the accelerator, most specific first."""
     vendor: str = ""
     fp16_tflops: float = 0.0
-    """Of one whole device; 0 if unknown."""
+    """TFLOPS of one whole device; 0 if unknown."""
     bandwidth_gbps: float = 0.0
-    """Of one whole device; 0 if unknown."""
+    """Memory bandwidth of one whole device; 0 if unknown."""
     devices: int = 0
-    """0 if unknown."""
+    """Number of devices; 0 if unknown."""
     compute_fraction: float = 1.0
     memory_fraction: float = 1.0
     engine: str = ""
@@ -236,8 +236,8 @@ class RateTable:
         for profiles in self._lists:
             for name in dict.fromkeys((model, "")):
                 of_model = [profile for profile in profiles if model_key(profile.model) == name and has(profile)]
-                found = _of_accelerator(of_model, hardware, by_bandwidth=by_bandwidth)
-                found = found or _scaled(of_model, hardware, by_bandwidth=by_bandwidth)
+                found = _most_specific(of_model, hardware, by_bandwidth=by_bandwidth)
+                found = found or _most_similar(of_model, hardware, by_bandwidth=by_bandwidth)
                 if found is not None:
                     return found
         return None
@@ -260,8 +260,8 @@ def hardware_of(tag: AcceleratorTag, engine: str) -> Hardware:
     )
 
 
-def _of_accelerator(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth: bool) -> _Found | None:
-    """Return the most specific profile of this accelerator, or of any."""
+def _most_specific(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth: bool) -> _Found | None:
+    """Return the most specific profile of this accelerator, or of any accelerator."""
     ranks = {name: rank for rank, name in enumerate((*hardware.names, ""))}
     candidates = [profile for profile in profiles if plain_key(profile.accelerator) in ranks]
     if not candidates:
@@ -281,7 +281,7 @@ def _of_accelerator(profiles: Iterable[RateProfile], hardware: Hardware, *, by_b
     return _Found(best, speed, f"profile {best.label}{factor}")
 
 
-def _scaled(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth: bool) -> _Found | None:
+def _most_similar(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth: bool) -> _Found | None:
     """Return the profile of the most similar accelerator: same vendor first, then closest figures."""
     own = hardware.bandwidth_gbps if by_bandwidth else hardware.fp16_tflops
     if not own:
@@ -290,9 +290,9 @@ def _scaled(profiles: Iterable[RateProfile], hardware: Hardware, *, by_bandwidth
     for order, profile in enumerate(profiles):
         device = _DEVICES.get(plain_key(profile.accelerator), _UNKNOWN_DEVICE)
         built_in = device.bandwidth_gbps if by_bandwidth else device.fp16_tflops
-        theirs = (profile.bandwidth_gbps if by_bandwidth else profile.fp16_tflops) or built_in
-        if theirs:
-            ratio = own / theirs
+        reference = (profile.bandwidth_gbps if by_bandwidth else profile.fp16_tflops) or built_in
+        if reference:
+            ratio = own / reference
             candidates.append((device.vendor != hardware.vendor, abs(log(ratio)), order, ratio, profile))
     if not candidates:
         return None
@@ -350,7 +350,7 @@ class ServerProfile(Parameters, frozen=True):
             engine=self.engine,
             tensor_parallel=self.tensor_parallel,
             prefill_tokens_per_second=speed.prefill_tokens_per_second,
-            alpha_ms=alone * max(1 - speed.batch_slope, _LEAST_SHARE),  # of a batch of none
+            alpha_ms=alone * max(1 - speed.batch_slope, _LEAST_SHARE),  # for an empty batch
             beta_ms=alone * speed.batch_slope,
             source=self.path,
         )

@@ -66,7 +66,7 @@ class Span(NamedTuple):
     """Placeholder tokens of a media item in a prompt of token ids."""
 
     kind: str
-    """`image`, `audio`, `video` or another; empty for unknown."""
+    """`image`, `audio`, `video` or another; empty if unknown."""
     offset: int
     length: int
     hash: str | None
@@ -162,7 +162,7 @@ def _items(media: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 class SGLangHTTPParser(JsonParser):
-    """Parses the generate API: the prompt is the token ids, four little-endian bytes each, the salt `extra_key`."""
+    """Parses the generate API: the prompt is the token ids, four little-endian bytes each; `extra_key` is the salt."""
 
     plugin_type = "sglanghttp-parser"
     names_model = False
@@ -171,16 +171,16 @@ class SGLangHTTPParser(JsonParser):
 
 
 MOST_FIELDS = 16_384
-"""Fields of the messages of a request; a list of token ids is one."""
+"""Maximum fields in the messages of a request; a list of token ids is one field."""
 _HEAD_BYTES = 5
 _COMPRESSED = 1
 Value: TypeAlias = int | memoryview
 _Read: TypeAlias = Callable[[FieldReader, memoryview, Headers], RequestBody]
-"""Reads the message of a request; raises ValueError if it is no Protobuf."""
+"""Reads the message of a request; raises ValueError if it is not valid Protobuf."""
 
 
 def read_message(body: bytes) -> memoryview:
-    """Return the one message of a unary request; raises MalformedBodyError unless it is whole and not compressed."""
+    """Return the message of a unary request; raises MalformedBodyError if it is incomplete or compressed."""
     if len(body) < _HEAD_BYTES:
         raise _malformed(f"it has {len(body)} bytes, fewer than the head of a message")
     flag, size, follow = body[0], int.from_bytes(body[1:_HEAD_BYTES]), len(body) - _HEAD_BYTES
@@ -191,7 +191,7 @@ def read_message(body: bytes) -> memoryview:
     if size > follow:
         raise _malformed(f"its message is cut off after {follow} of {size} bytes")
     if size < follow:
-        raise _malformed("more follows its first message: send one message")
+        raise _malformed("data follows its first message: send one message")
     return memoryview(body)[_HEAD_BYTES:]
 
 
@@ -200,10 +200,10 @@ def _malformed(problem: str) -> MalformedBodyError:
 
 
 class GrpcParser(Parser):
-    """Base: other methods are passed on and not read."""
+    """Base class; requests of other methods are forwarded unread."""
 
     methods: ClassVar[Mapping[str, tuple[_Read, GrpcResponse]]]
-    """By path, how requests and responses are read."""
+    """Reader of requests, and format of responses, by path."""
     names_model = False
     takes_others = True
     needs_http2 = True
@@ -220,27 +220,27 @@ class GrpcParser(Parser):
         try:
             parsed = read(FieldReader(MOST_FIELDS), message, headers)
         except ValueError as error:
-            raise _malformed(f"its message is no valid Protobuf: {error}") from error
+            raise _malformed(f"its message is not valid Protobuf: {error}") from error
         return msgspec.structs.replace(parsed, grpc_response=response)
 
 
 _INPUT_IDS = 2
-"""Of a tokenized prompt."""
+"""Field of a tokenized prompt."""
 _TOKENIZED, _TEXT, _SAMPLING, _STREAM, _MEDIA = 2, 3, 4, 5, 7
-"""Of a request."""
+"""Fields of a request."""
 _MAX_TOKENS = 8
-"""Of sampling parameters."""
+"""Field of sampling parameters."""
 _PLACEHOLDERS, _HASHES = 5, 6
-"""Of media."""
+"""Fields of media."""
 _OFFSET, _LENGTH = 1, 2
-"""Of a placeholder."""
+"""Fields of a placeholder."""
 _GENERATED = GrpcResponse(
     counts=(
         GrpcCounts(message=1, prompt_tokens=2, completion_tokens=3, cached_tokens=4),
         GrpcCounts(message=2, prompt_tokens=3, completion_tokens=4, cached_tokens=5),
     )
 )
-"""A piece of a response, and its end."""
+"""Counts in a piece of a response, and in its end."""
 _EMBEDDED = GrpcResponse(counts=(GrpcCounts(prompt_tokens=2),))
 
 
@@ -313,8 +313,8 @@ def _number(fields: Mapping[int, Value], number: int) -> int | None:
 class VLLMGRPCParser(GrpcParser):
     """Parses `Generate` and `Embed` of vLLM's gRPC API: the prompt is the token ids, or the text.
 
-    Requests name no model. Hashes of media stand in place of their placeholder tokens. Other methods are routed without
-    a prompt. Compressed messages are refused.
+    Requests do not name a model. Hashes of media replace their placeholder tokens. Other methods are routed without a
+    prompt. Compressed messages are refused.
     """
 
     plugin_type = "vllmgrpc-parser"
@@ -325,7 +325,7 @@ class VLLMGRPCParser(GrpcParser):
 
 
 _HTTP_BODY, _DATA = 2, 2
-"""Of a request, and of the body in it."""
+"""Fields of a request, and of the body in it."""
 _WRAPPED = GrpcResponse(json_body=_DATA)
 
 

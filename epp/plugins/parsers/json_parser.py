@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the parsers of JSON bodies: limits, common fields, errors with positions; the parser of other paths."""
+"""Base class of the parsers of JSON bodies: limits, common fields, errors with positions. Parser of other paths."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -66,7 +66,7 @@ def not_json(error: Exception, body: bytes, headers: Headers) -> MalformedBodyEr
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         return MalformedBodyError(
-            f"the request body has content-encoding {quoted(encoding)}, which is not read here: "
+            f"the request body has content-encoding {quoted(encoding)}, which is not supported: "
             "send it as plain JSON, uncompressed"
         )
     return MalformedBodyError(f"the request body is not valid JSON: {_problem(error, body)}{_hint(headers)}")
@@ -108,7 +108,7 @@ def _hint(headers: Headers) -> str:
 
 
 def _either(types: str) -> str:
-    """Name the types, without null, which stands for absence, and without integers beside other numbers."""
+    """Name the types, without null, which means absence, and without integers if other numbers are allowed."""
     names = types.split(" | ")
     kept = [name for name in names if name != "null" and not (name == "int" and "float" in names)]
     *others, last = [_TYPES.get(name, name) for name in kept or names]
@@ -135,32 +135,32 @@ def within(error: msgspec.ValidationError, place: str) -> msgspec.ValidationErro
 
 
 MOST_VALUES = 65_536
-"""JSON values in a body: messages, content parts, tools and their members; token ids have their own limit."""
+"""Maximum JSON values in a body: messages, content parts, tools and their members; token ids have their own limit."""
 MOST_TOKEN_IDS = 1024 * 1024
-"""Token ids in a body: the longest contexts of models have one million tokens."""
+"""Maximum token ids in a body: the longest contexts of models have one million tokens."""
 MOST_TOKEN_ID_BYTES = 10 * MOST_TOKEN_IDS
-"""Bytes of the JSON of token ids: a number of seven digits, a comma and a space have nine."""
+"""Maximum bytes of the JSON of token ids: a number of seven digits, a comma and a space have nine."""
 MOST_LISTED_TOKEN_IDS = 320 * 1024
-"""Token ids of several prompts; OpenAI takes 300,000 tokens in one request of embeddings."""
+"""Maximum token ids of several prompts; OpenAI takes 300,000 tokens in one request of embeddings."""
 MOST_TEXT = 8 * 1024 * 1024
-"""Characters of text in a prompt, about two million tokens; media have their own limit."""
+"""Maximum characters of text in a prompt, about two million tokens; media have their own limit."""
 MOST_ESCAPES = 2 * 1024 * 1024
-"""Escapes in the strings of a body, which are slow to decode."""
+"""Maximum escapes in the strings of a body, which are slow to decode."""
 MOST_MODEL = 64 * 1024
-"""Characters of a model name."""
+"""Maximum characters of a model name."""
 _WINDOW_BYTES = 64 * 1024
 _MOST_QUOTES = 4 * MOST_VALUES
-"""Quotes: a value may have four, with its key."""
+"""Maximum quotes: a value may have four, with its key."""
 
 
 def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None = None) -> msgspec.Raw | None:
-    """Raise MalformedBodyError for a body beyond a limit; return many token ids, as a part of the body.
+    """Raise MalformedBodyError for a body beyond a limit; return the JSON of the token ids if there are many.
 
     `token_ids` returns the JSON of the member that may have token ids; it may raise errors of msgspec.
     """
     if len(body) > MOST_ESCAPES and b"\\" in body and body.count(b"\\") > MOST_ESCAPES:
         raise beyond("escapes in strings", MOST_ESCAPES)
-    commas = count_of(",", body)  # those in strings too
+    commas = count_of(",", body)  # including those in strings
     if commas <= MOST_VALUES:
         return None
     most = MOST_VALUES if token_ids is None else MOST_VALUES + MOST_TOKEN_IDS
@@ -188,7 +188,7 @@ def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None =
 
 
 def count_of(character: str, text: bytes) -> int:
-    """Return the number of these characters: faster than bytes.count where there are many."""
+    """Return the number of these characters; faster than bytes.count if there are many."""
     every = np.frombuffer(text, np.uint8)
     starts = range(0, len(text), _WINDOW_BYTES)
     return sum(int(np.count_nonzero(every[start : start + _WINDOW_BYTES] == ord(character))) for start in starts)
@@ -233,7 +233,7 @@ class ApiBody(msgspec.Struct, gc=False):
     """The fields of one API that routing needs."""
 
     def read(self) -> RequestBody:
-        """Return what routing needs; raises MalformedBodyError or an error of msgspec."""
+        """Return the parsed body; raises MalformedBodyError or an error of msgspec."""
         raise NotImplementedError
 
 
@@ -246,13 +246,13 @@ class Common(ApiBody, gc=False):
 
 
 class JsonParser(Parser[P]):
-    """Base: one type of body for each path."""
+    """Base class: one type of body for each path."""
 
     bodies: ClassVar[Mapping[str, type[ApiBody]]]
     not_run: ClassVar[frozenset[str]] = frozenset()
     """Paths that render or count a prompt: the engine does not run the model, so the prompt is empty."""
     id_members: ClassVar[Mapping[str, str]] = {}
-    """By path, the member that may have token ids."""
+    """Member that may have token ids, by path."""
 
     def setup(self) -> None:
         self._decode = {path: msgspec.json.Decoder(body).decode for path, body in self.bodies.items()}
@@ -268,15 +268,15 @@ class JsonParser(Parser[P]):
             raise NoParserError(suffix)
         try:
             ids = check_limits(body, self._token_ids.get(suffix)) if len(body) > MOST_VALUES else None
-            found = (decode(body) if ids is None else self._without(ids, suffix, body)).read()
+            found = (decode(body) if ids is None else self._decode_without(ids, suffix, body)).read()
         except msgspec.ValidationError as error:
             raise wrong_shape(error) from error
         except _UNREADABLE as error:
             raise not_json(error, body, headers) from error
         return RequestBody(model=found.model, skip_response=True) if suffix in self.not_run else found
 
-    def _without(self, ids: msgspec.Raw, suffix: str, body: bytes) -> ApiBody:
-        """Return the decoded body; token ids are scanned once."""
+    def _decode_without(self, ids: msgspec.Raw, suffix: str, body: bytes) -> ApiBody:
+        """Return the decoded body; the token ids `ids` are scanned only once."""
         start, end = (int(np.frombuffer(each, np.uint8).__array_interface__["data"][0]) for each in (body, ids))
         at = end - start
         found = self._decode[suffix](b"%b[]%b" % (body[:at], body[at + len(memoryview(ids)) :]))
@@ -301,7 +301,7 @@ def request_body(
     ends: tuple[int, ...] = (),
     is_token_ids: bool = False,
 ) -> RequestBody:
-    """Return the parsed body; a negative limit means no limit. Raises MalformedBodyError for one beyond 64 bits."""
+    """Return the parsed body; a negative limit means no limit. Raises MalformedBodyError for a limit beyond 64 bits."""
     if common.model is not None and len(common.model) > MOST_MODEL:
         raise beyond('characters in "model"', MOST_MODEL)
     tokens = -(-len(prompt) // BYTES_PER_TOKEN)

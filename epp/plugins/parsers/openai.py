@@ -178,12 +178,12 @@ def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
 
 
 class OpenAIParameters(Parameters, frozen=True):
-    """Parameters of the parser."""
+    """Rewriting of request bodies."""
 
     propagate_priority: bool = False
-    """Whether the priority of a request replaces the member `priority` of its body, by which engines order their queue.
-    It is negated for vLLM, where less is more urgent. Endpoints have vLLM unless their label `llm-d.ai/engine-type` has
-    another engine."""
+    """Write the priority of a request into the member `priority` of its body, by which engines order their queues. It
+    is negated for vLLM, where a lower value is more urgent. Endpoints run vLLM unless their label
+    `llm-d.ai/engine-type` names another engine."""
 
 
 class OpenAIParser(JsonParser[OpenAIParameters]):
@@ -286,7 +286,7 @@ def _write_block(prompt: PromptWriter, raw: msgspec.Raw, block: _Block) -> None:
 class AnthropicParser(JsonParser):
     """Parses the messages API: the canonical prompt is the tools, the system prompt and the messages, in that order.
 
-    The prompt of a conversation is a prefix of the prompt of its next turn. Counting tokens does not run the model, so
+    The prompt of a conversation is a prefix of the prompt of its next turn. Token counting does not run the model, so
     its prompt is empty.
     """
 

@@ -46,7 +46,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 def pixels(part: bytes) -> tuple[int, int]:
     """Return width and height of the image in the JSON of a content part; zeros if it has only a URL.
 
-    PNG, GIF and JPEG in base64: a data URL, or the member `data`.
+    Supports PNG, GIF and JPEG in base64, in a data URL or in the member `data`.
     """
     found = _INLINE.search(part, 0, _KEYS_BYTES)
     if found is None:
@@ -123,7 +123,7 @@ _decode_part = msgspec.json.Decoder(_Part).decode
 
 
 def decode_object(decode: Callable[[msgspec.Raw], T], raw: msgspec.Raw) -> T | None:
-    """Return a JSON object of a known shape; None for other JSON, which the engine judges."""
+    """Return a JSON object of a known shape; None for other JSON, which is left to the engine."""
     try:
         return decode(raw) if bytes(memoryview(raw)[:1]) == b"{" else None
     except msgspec.ValidationError:
@@ -145,8 +145,8 @@ class PromptWriter:
         """Whether the prompt is token ids."""
         self._pieces: list[bytes] = []
         self._ends: list[int] = []
-        self._rest = False
-        self._media: list[tuple[int, Media]] = []  # each with the number of its piece
+        self._joins_last = False
+        self._media: list[tuple[int, Media]] = []  # with the index of their pieces
         self._hashes: list[tuple[str, bytes]] = []
         self._media_left = _MOST_MEDIA
         self._text_left = MOST_TEXT
@@ -155,7 +155,7 @@ class PromptWriter:
         """Return the parsed body with this prompt; raises MalformedBodyError for a limit beyond 64 bits."""
         starts = list(accumulate(map(len, self._pieces), initial=0)) if self._media or self._ends else []
         media = tuple([msgspec.structs.replace(media, offset=starts[piece]) for piece, media in self._media])
-        ends = self._ends if self._rest else self._ends[:-1]
+        ends = self._ends if self._joins_last else self._ends[:-1]
         if ends:
             ends = [*ends, starts[-1]]
         return request_body(
@@ -171,12 +171,12 @@ class PromptWriter:
 
     def prompts(self, prompts: list[T], encode: Callable[[list[T]], bytes]) -> None:
         """Write a list of prompts, before other content; the 256th and later prompts count as one."""
-        apart = [encode([prompt]) for prompt in prompts[: _MOST_PROMPTS - 1]]
-        self._pieces += apart
-        self._ends += accumulate(map(len, apart))
-        if len(prompts) > len(apart):
-            self._rest = True
-            self._pieces.append(encode(prompts[len(apart) :]))
+        separate = [encode([prompt]) for prompt in prompts[: _MOST_PROMPTS - 1]]
+        self._pieces += separate
+        self._ends += accumulate(map(len, separate))
+        if len(prompts) > len(separate):
+            self._joins_last = True
+            self._pieces.append(encode(prompts[len(separate) :]))
 
     def message(self, role: str, content: Content, tool_calls: msgspec.Raw = ABSENT) -> None:
         if isinstance(content, str) and tool_calls is ABSENT:  # the usual case
@@ -192,7 +192,7 @@ class PromptWriter:
         self.text("\n")
 
     def tools(self, tools: msgspec.Raw) -> None:
-        """Write the tools' JSON and a newline; nothing without tools."""
+        """Write the JSON of the tools and a newline, if there are tools."""
         if self.json(tools):
             self.text("\n")
 
@@ -215,7 +215,7 @@ class PromptWriter:
 
     def text(self, text: str) -> None:
         """Write a text; raises MalformedBodyError beyond the limit of a prompt."""
-        self._take(len(text))
+        self._count_text(len(text))
         self._pieces.append(text.encode())
 
     def json(self, raw: msgspec.Raw) -> bool:
@@ -225,7 +225,7 @@ class PromptWriter:
         found = bytes(raw)
         if found in _EMPTY_JSON:
             return False
-        self._take(len(found))
+        self._count_text(len(found))
         self._pieces.append(found)
         return True
 
@@ -241,7 +241,7 @@ class PromptWriter:
         self._media_left -= 1
         self._pieces.append(placeholder(digest, max(tokens, _DIGEST_TOKENS)))
 
-    def _take(self, size: int) -> None:
+    def _count_text(self, size: int) -> None:
         self._text_left -= size
         if self._text_left < 0:
             raise beyond("characters of text", MOST_TEXT)
@@ -280,9 +280,9 @@ def placeholder(digest: bytes, tokens: int) -> bytes:
 _decode_ids = msgspec.json.Decoder(list[TokenId] | None).decode
 _MOST_ID = 2**32 - 1
 MOST_READ_IDS = 128 * 1024
-"""Token ids of a prompt that are read, as many as prefix caches look up; of further ones, only the number counts."""
+"""Maximum token ids of a prompt that are read: the number that prefix caches look up. Further ids are only counted."""
 _ID_BYTES = 12
-"""Of one token id in JSON: ten digits, a comma and a space."""
+"""Bytes of one token id in JSON: ten digits, a comma and a space."""
 _DIGITS_AND_SPACE = b"0123456789, \t\n\r"
 
 
@@ -295,7 +295,7 @@ def pack(ids: Iterable[int]) -> bytes:
 
 
 def packed_json(raw: bytes, most: int = MOST_READ_IDS) -> bytes | None:
-    """Return a JSON array of token ids as bytes; None for any other JSON. Those after the first `most` are zeros."""
+    """Return a JSON array of token ids as bytes; None for any other JSON. Ids after the first `most` are zeros."""
     inside = raw[1:-1].strip()
     count = count_of(",", inside) + 1
     head = inside[: most * _ID_BYTES]
@@ -312,7 +312,7 @@ def packed_json(raw: bytes, most: int = MOST_READ_IDS) -> bytes | None:
 
 
 def packed_lists(raw: bytes) -> list[bytes] | None:
-    """Return a JSON array of arrays of token ids as bytes of each, where the 256th and later ones are joined.
+    """Return the bytes of each array in a JSON array of arrays of token ids; the 256th and later arrays are joined.
 
     Returns None for any other JSON, and if an array is empty.
     """
@@ -321,10 +321,10 @@ def packed_lists(raw: bytes) -> list[bytes] | None:
     compact = raw.translate(None, b" \t\n\r")
     if compact.count(b"],[") + 2 != count_of("[", compact):
         return None
-    *apart, rest = compact[2:-2].split(b"],[", _MOST_PROMPTS - 1)
+    *separate, rest = compact[2:-2].split(b"],[", _MOST_PROMPTS - 1)
     if b"[]" in rest:
         return None
-    every = [packed_json(b"[%b]" % each, sys.maxsize) for each in (*apart, rest.replace(b"],[", b","))]
+    every = [packed_json(b"[%b]" % each, sys.maxsize) for each in (*separate, rest.replace(b"],[", b","))]
     found = [packed for packed in every if packed is not None]
     return found if len(found) == len(every) else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filter by cached prompt, source of copies between caches, and time to bring cached blocks to the accelerator."""
+"""Filter by cached prompt, and producers of the source of a copy and of the time to fetch cached blocks."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -58,13 +58,13 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     max_ttft_penalty_ms: Annotated[NonNegative, Tunable(10, 20_000, log=True)] = msgspec.field(
         default=18000.0, name="maxTTFTPenaltyMs"
     )
-    """Most by which the time to the first token at the best sticky endpoint may exceed that at the best other one, in
-    ms; 0 for no limit."""
+    """Maximum excess, in ms, of the time to the first token at the best sticky endpoint over that at the best other
+    one; 0 for no limit."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     """Source of times to the first token: `prefillThroughput`, tokens over tokens per second, or `latencyPredictor`, a
     `predicted-latency-producer`."""
     peak_prefill_throughput: NonNegative = 15928.0
-    """Prompt tokens that every endpoint computes in a second, above 0 unless `maxTTFTPenaltyMs` is 0; used without an
+    """Prompt tokens that every endpoint computes per second, above 0 unless `maxTTFTPenaltyMs` is 0; used without an
     `endpoint-rates-producer`."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
@@ -75,9 +75,7 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
 
     def __post_init__(self) -> None:
         if self.max_ttft_penalty_ms and not self.peak_prefill_throughput:
-            raise ValueError(
-                "peakPrefillThroughput is 0; it must be above 0, unless maxTTFTPenaltyMs is 0 and times do not count"
-            )
+            raise ValueError("peakPrefillThroughput is 0; it must be above 0, unless maxTTFTPenaltyMs is 0")
 
 
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
@@ -139,8 +137,8 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
             if rates.ttft_seconds_at(candidates, slot, uncached) * _MS_PER_S <= limit_ms:
                 return False  # another endpoint takes 0 ms at best
         ttft_seconds = self._ttft_seconds(request, candidates, match)
-        at_sticky, elsewhere = lowest(ttft_seconds[sticky]), lowest(ttft_seconds[~sticky])
-        return elsewhere < inf and (at_sticky - elsewhere) * _MS_PER_S > limit_ms
+        at_sticky, at_others = lowest(ttft_seconds[sticky]), lowest(ttft_seconds[~sticky])
+        return at_others < inf and (at_sticky - at_others) * _MS_PER_S > limit_ms
 
     def _ttft_seconds(self, request: Request, candidates: Candidates, match: PrefixMatch) -> Floats:
         if self._is_predicted:
@@ -156,11 +154,11 @@ class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
 
 _GIGA = 1e9
 _OTHER_HOST_GBPS = 32.0
-"""Of devices whose link to the host is unknown: 16 lanes of PCIe 4, in one direction."""
+"""Bandwidth of devices whose link to the host is unknown: 16 lanes of PCIe 4, in one direction."""
 
 
 class TierSpeed(Parameters, frozen=True):
-    """The speed of a tier."""
+    """Speed of a tier."""
 
     name: Name
     """Name of the tier in KV events, such as cpu or disk."""
@@ -180,8 +178,7 @@ class KvTransferCostParameters(Parameters, frozen=True):
     copies_from_peers: bool = False
     """Whether endpoints copy blocks of others, as connectors of vLLM do with `p2p-source-producer`."""
     peer_gigabytes_per_second: NonNegative = 0.0
-    """Bandwidth of the network of each endpoint; 0 for that of its machine type. If that is unknown, too, it copies
-    nothing."""
+    """Network bandwidth of each endpoint; 0 for that of its machine type. If neither is known, nothing is copied."""
     efficiency: NonNegative = 0.8
     """Share of these bandwidths that transfers reach; above 0."""
     prefix_match_info_producer_name: str = "precise-prefix-cache-producer"
@@ -195,15 +192,16 @@ class KvTransferCostParameters(Parameters, frozen=True):
 class KvTransferCost(Producer[KvTransferCostParameters]):
     """Publishes, for each slot, the seconds to fetch the cached blocks that only lower tiers or other endpoints hold.
 
-    `seconds = sum over tiers (tokens whose best tier it is * kvBytesPerToken / (efficiency * bandwidth))`. The
-    bandwidth of host memory is that of PCIe, by the accelerator of the endpoint, times its devices.
-    `work-seconds-scorer` adds this time to that of the uncached tokens: a block in host memory then costs more than one
-    in the accelerator's memory, and less than a missing one if it is fetched sooner than computed.
+    `seconds = sum over tiers (tokens with this best tier * kvBytesPerToken / (efficiency * bandwidth))`. The bandwidth
+    of host memory is that of PCIe, by the accelerator of the endpoint, times its devices. `work-seconds-scorer` adds
+    this time to that of the uncached tokens: a block in host memory then costs more than one in the accelerator's
+    memory, and less than a missing one if it is fetched sooner than computed.
 
-    With `copiesFromPeers`, an endpoint may copy what the best other one holds beyond its own blocks: in host memory, if
-    tiers are known. `seconds = tokens * kvBytesPerToken / (efficiency * bandwidth)`, by the slower network of both.
-    It does so if that takes less time than to compute these tokens, by `endpoint-rates-producer` (without it, always).
-    `work-seconds-scorer` counts such tokens as cached, and `p2p-source-producer` names no source where it is slower.
+    With `copiesFromPeers`, an endpoint may copy the blocks that it lacks from the endpoint that holds most; only blocks
+    in host memory, if tiers are known. `seconds = tokens * kvBytesPerToken / (efficiency * bandwidth)`, by the slower
+    network of both. A copy is assumed if it takes less time than computing these tokens, by `endpoint-rates-producer`,
+    or if there are no rates. `work-seconds-scorer` counts such tokens as cached, and `p2p-source-producer` names no
+    source if the copy is slower.
     """
 
     plugin_type = "kv-transfer-cost"
@@ -214,7 +212,7 @@ class KvTransferCost(Producer[KvTransferCostParameters]):
         self._match_key = PREFIX_MATCH.produced_by(self.parameters.prefix_match_info_producer_name)
         self.reads = (self._match_key,)
         self._bytes = self.parameters.kv_bytes_per_token / (_GIGA * self.parameters.efficiency)
-        """In GB, as if all of the bandwidth were reached."""
+        """Size of one token in GB, divided by the efficiency."""
 
     def produce(self, request: Request, candidates: Candidates) -> None:
         match = request.get(self._match_key)
@@ -242,28 +240,28 @@ class KvTransferCost(Producer[KvTransferCostParameters]):
             seconds = tokens * self._bytes / speed
             rates = request.get(ENDPOINT_RATES)
             limit = np.inf if rates is None else tokens / rates.prefill_tokens_per_second
-        pays = (tokens > 0) & (seconds < limit)
-        request.put(PULLED_TOKENS, np.where(pays, tokens, 0))
-        return np.where(pays, seconds, 0.0)
+        is_faster = (tokens > 0) & (seconds < limit)
+        request.put(PULLED_TOKENS, np.where(is_faster, tokens, 0))
+        return np.where(is_faster, seconds, 0.0)
 
 
 def _gbps(tag: AcceleratorTag, name: str, default: float) -> float:
-    """Return the bandwidth of all devices of an endpoint, in GB/s; `default` is that of one device."""
+    """Return the bandwidth of all devices of an endpoint, in GB/s; `default` is for one device."""
     found = tag.attributes.get(name)
     return (found if isinstance(found, int | float) and found > 0 else default) * max(tag.count, 1)
 
 
 _MOST_HASHED = 1024
-"""Bytes of a request's id that count: clients choose it."""
+"""Maximum bytes of a request id that are hashed; clients choose the id."""
 
 
 class P2PSourceParameters(Parameters, frozen=True):
-    """When a copy pays off."""
+    """Conditions for a copy."""
 
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
     min_cached_token_delta: Count = 1
-    """Least number of tokens that the source holds in addition to those of the computing endpoint."""
+    """Minimum number of tokens that the source holds beyond those of the computing endpoint."""
     prefill_profile_name: str = "prefill"
     """Profile whose target computes the prompt; without such a target, the primary target does."""
 
@@ -275,7 +273,7 @@ class P2PSourceProducer(Producer[P2PSourceParameters], PreRequest[P2PSourceParam
     are the endpoints that hold at most one block less than the best one; one of them is chosen by the hash of the
     request's id, with the weight `1 / (1 + waiting)`. There is no header if the source is the computing endpoint
     itself, holds less than `minCachedTokenDelta` tokens more than it, or if a copy takes longer than the computation,
-    by `kv-transfer-cost` with `copiesFromPeers`. Headers of clients of this name are removed.
+    by `kv-transfer-cost` with `copiesFromPeers`. A header of this name from a client is removed.
     """
 
     plugin_type = "p2p-source-producer"
@@ -295,10 +293,10 @@ class P2PSourceProducer(Producer[P2PSourceParameters], PreRequest[P2PSourceParam
         held = match.copyable_tokens[candidates.slots]
         best = held.max()
         if best:
-            near = np.flatnonzero((held > 0) & (held >= best - match.block_tokens))
-            sums = np.cumsum(1.0 / (1.0 + np.nan_to_num(candidates.values(WAITING)[near])))
+            sources = np.flatnonzero((held > 0) & (held >= best - match.block_tokens))
+            sums = np.cumsum(1.0 / (1.0 + np.nan_to_num(candidates.values(WAITING)[sources])))
             share = fnv1a_32(request.id.encode("utf-8", "surrogatepass")) / 2**32
-            chosen = near[min(np.searchsorted(sums, share * sums[-1], side="right"), len(near) - 1)]
+            chosen = sources[min(np.searchsorted(sums, share * sums[-1], side="right"), len(sources) - 1)]
             request.put(self._source_key, candidates.slots.item(chosen))
 
     def pre_request(self, request: Request, result: SchedulingResult) -> Mapping[str, str] | None:

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from epp.plugins.prefix_cache.runs import NONE, IntTable, Runs
 
 BYTES_PER_ENTRY = 64
-"""Most memory of one block recorded for one slot; measured on CPython 3.11 (64 bit), chains take 31 to 62 bytes.
+"""Maximum memory of one block recorded for one slot; measured on CPython 3.11 (64 bit), chains take 31 to 62 bytes.
 
 One case takes more, 65 bytes: every two of 1,000 slots share a separate chain of two blocks, as a set of slots takes
 one bit for each slot of the pool.
 """
 
 _MOST_EVICTED = 512
-"""Most blocks evicted by one record, beyond those that it adds, after the limit was lowered: a block takes
-two microseconds."""
+"""Maximum blocks evicted by one record, beyond those that it adds, after the limit was lowered: a block takes two
+microseconds."""
 _RUNS_CLEANED = 16
 """Runs of forgotten slots dropped by each record: more than it adds."""
 _SLACK = 64
@@ -28,7 +28,7 @@ _RECORDS_SCANNED = 16
 _RECORDS_SEARCHED = 256
 """Number of latest records that `withdraw()` searches."""
 _MOST_SETS = 64
-"""Sets of lanes whose slots are cached."""
+"""Maximum sets of lanes whose slots are cached."""
 
 
 class _Lane:
@@ -72,15 +72,15 @@ class PrefixIndex:
         self._free: list[int] = []
         self._forgotten: list[_Lane] = []
         self._to_scan: dict[_Lane, None] = {}
-        """Lanes with many records, in the order of scan."""
+        """Lanes with many records, in scan order."""
         self._scan: _Lane | None = None
         self._seen: set[int] = set()
         """The lane whose records are checked, and the runs of those checked."""
         self._extra = IntTable()
-        """By lane and run: number of references beyond the first, if any."""
+        """Number of references beyond the first, if any, by lane and run."""
 
     def __len__(self) -> int:
-        """Distinct blocks recorded."""
+        """Return the number of distinct blocks."""
         return self._runs.blocks
 
     def entries(self, slot: int) -> int:
@@ -123,7 +123,7 @@ class PrefixIndex:
             self._evict(lane, min(lane.blocks - limit, lane.blocks - before + _MOST_EVICTED))
 
     def withdraw(self, slot: int, hashes: "array[int]") -> None:
-        """Remove the last record of a chain, and drop the blocks that no other chain of the slot needs.
+        """Remove the last record of a chain, and drop the blocks that are in no other chain of the slot.
 
         Only the latest records are searched. Nothing changes if the chain was partly evicted.
         """
@@ -158,10 +158,10 @@ class PrefixIndex:
             lane.is_forgotten = True
 
     def _record(self, lane: _Lane, chain: bytes) -> None:
-        """Hold the runs of a chain, and refer to the last run."""
+        """Add a chain to the lane: it holds the runs, and a record refers to the last run."""
         runs, depth, before, held = self._runs, 0, NONE, True
         while 8 * depth < len(chain):
-            run, is_new = runs.reach(before, chain, depth, lane.number)
+            run, is_new = runs.extend(before, chain, depth, lane.number)
             if run < 0:
                 break
             size = runs.size(run)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of a batch's requests together, and placed chains as payloads for other pickers, and theirs."""
+"""Joint placement of the requests of a batch, and payloads of placed chains between pickers."""
 
 import sys
 from array import array
@@ -18,31 +18,31 @@ from epp.framework.snapshot import RUNNING
 from epp.plugins.prefix_cache.index import PrefixIndex
 
 _TIE = 1e-6
-"""Weight of requests beside blocks: of equal loads, the one with fewer requests is the least."""
+"""Weight of requests relative to load; breaks ties between equal loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How a batch is spread."""
+    """Limits for the placement of a batch."""
 
     max_per_replica: int = -1
-    """Most requests of a group on one endpoint; -1 for all."""
+    """Maximum requests of a group on one endpoint; -1 for no limit."""
     min_colocate_blocks: int = 0
-    """Least number of equal leading blocks for which different prompts share an endpoint; 0 for never."""
+    """Minimum number of equal leading blocks for which different prompts share an endpoint; 0 for never."""
     by: Literal["requests", "tokens"] = "requests"
     """Measure of load: requests, or blocks that an endpoint does not hold yet."""
 
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """Endpoints of a batch, with the load that it puts on them. No endpoint has any load of earlier batches."""
+    """Placement of one batch on endpoints, with the load from this batch; earlier batches do not count."""
 
     candidates: Candidates
     balance: Balance
     _order: Sequence[int] = field(init=False)
     """Positions of the candidates: fewest running requests first, then by name."""
     _load: Floats = field(init=False)
-    """By index in `_order`."""
+    """Load by index in `_order`."""
     _requests: Floats = field(init=False)
     _index: PrefixIndex = field(default_factory=PrefixIndex, init=False)
     """Prompts by index in `_order`."""
@@ -54,10 +54,10 @@ class Placement:
         self._load, self._requests = np.zeros(len(names)), np.zeros(len(names))
 
     def place(self, chains: Sequence["array[int]"], places: list[int | None]) -> Iterator[int]:
-        """Write the position of its endpoint for each chain of block hashes; None stays for those placed anywhere.
+        """Write the position of the endpoint of each chain of block hashes; it stays None if any endpoint will do.
 
-        Yields the work of each step: blocks, requests and endpoints. Equal chains are a group; groups are placed first,
-        those of most blocks first, then single prompts that share enough blocks with others.
+        Yields the work of each step: blocks, requests and endpoints. Equal chains are a group. Groups are placed first,
+        longest chain first; then single prompts that share enough blocks with others.
         """
         if not self._order:
             return
@@ -106,7 +106,7 @@ class Placement:
             yield len(chain) + len(part) + count
 
     def _primary(self, held: NDArray[np.int32], fair_share: int) -> int:
-        """Return the endpoint with the longest equal beginning that has room, or else the one with the least load."""
+        """Return the endpoint with the longest equal prefix, if one has room, or else the one with the least load."""
         least, most = self.balance.min_colocate_blocks, self.balance.max_per_replica
         if least:
             room = (held >= least) & (self._load < fair_share) & ((self._requests < most) | (most < 0))
@@ -116,23 +116,24 @@ class Placement:
         return int(self._load.argmin())
 
 
-_MOST_WAITING_BYTES = 1024 * 1024
-"""Chains that wait to be told, such as while a store is away; more drop the oldest."""
+_MOST_UNSENT_BYTES = 1024 * 1024
+"""Maximum bytes of unsent chains, for example while a store is unreachable; beyond it, the oldest are dropped."""
 _ADDRESS_BYTES, _CHAIN_BYTES = 60, 8
-"""Most bytes of an address, and of the framing of a chain."""
+"""Maximum bytes of an address, and of the framing of a chain."""
+_MOST_CHAIN_BYTES = MOST_PAYLOAD_BYTES - _ADDRESS_BYTES - _CHAIN_BYTES
 _MOST_CHAINS = 512
-"""In one payload: another picker records each in ten microseconds."""
+"""Maximum chains of one payload; another picker records each in ten microseconds."""
 _REPEAT_SECONDS = 5.0
-"""Time in which the same chain at the same endpoint is told once: others have just heard of it."""
+"""Time in which the same chain at the same endpoint is sent only once."""
 _MOST_RECENT = 20_000
 
 
 class Placed(NamedTuple):
-    """A chain that was sent to an endpoint, or taken back since the request failed there."""
+    """A chain that was sent to an endpoint, or withdrawn because the request failed there."""
 
     address: str
     chain: bytes
-    """Its hashes, as many as fit in a payload."""
+    """Bytes of its hashes, cut off at the size of a payload."""
     is_withdrawn: bool = False
 
     @property
@@ -143,7 +144,7 @@ class Placed(NamedTuple):
 class _Payload(msgspec.Struct, frozen=True, array_like=True):
     addresses: list[str]
     places: list[int]
-    """By chain: the position of its address; -1 minus that for a chain that was taken back."""
+    """Position of the address of each chain; -1 minus that for a chain that was withdrawn."""
     chains: list[bytes]
 
 
@@ -151,75 +152,73 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Payload).decode
 
 
-class PlacementNews:
+class PlacementChanges:
     """Chains to publish, oldest first."""
 
     def __init__(self) -> None:
         self.dropped = 0
-        """Chains that were never told."""
-        self._waiting: deque[Placed] = deque()
+        """Number of chains that were dropped unsent."""
+        self._unsent: deque[Placed] = deque()
         self._bytes = 0
         self._recent: dict[tuple[str, int], float] = {}
-        """When a chain was last told, by address and last hash."""
+        """Time at which a chain was last sent, by address and last hash."""
 
     def placed(self, address: str, chain: "array[int]", now: float) -> None:
-        """Note that a chain was sent to an endpoint."""
+        """Record that a chain was sent to an endpoint."""
         key = address, chain[-1]
         if now - self._recent.get(key, -_REPEAT_SECONDS) < _REPEAT_SECONDS:
             return
         if len(self._recent) >= _MOST_RECENT:
             self._recent.clear()
         self._recent[key] = now
-        self._add(Placed(address, _cut(chain)))
+        self._add(address, chain)
 
     def withdrawn(self, address: str, chain: "array[int]") -> None:
-        """Note that it was taken back."""
+        """Record that a chain was withdrawn from an endpoint."""
         self._recent.pop((address, chain[-1]), None)
-        self._add(Placed(address, _cut(chain), is_withdrawn=True))
+        self._add(address, chain, is_withdrawn=True)
 
     def take(self) -> bytes | None:
-        """Return as many as fit in a payload, oldest first; None for none."""
-        if not self._waiting:
+        """Return a payload with the oldest chains; None if there are none."""
+        if not self._unsent:
             return None
         numbers: dict[str, int] = {}
         places: list[int] = []
         chains: list[bytes] = []
         room = MOST_PAYLOAD_BYTES
-        while self._waiting and len(chains) < _MOST_CHAINS:
-            one = self._waiting[0]
+        while self._unsent and len(chains) < _MOST_CHAINS:
+            one = self._unsent[0]
             room -= len(one.chain) + _CHAIN_BYTES + (0 if one.address in numbers else _ADDRESS_BYTES)
             if room < 0 and chains:
                 break
             number = numbers.setdefault(one.address, len(numbers))
             places.append(-1 - number if one.is_withdrawn else number)
             chains.append(one.chain)
-            self._waiting.popleft()
+            self._unsent.popleft()
             self._bytes -= len(one.chain)
         return _encode(_Payload(list(numbers), places, chains))
 
-    def _add(self, one: Placed) -> None:
-        self._waiting.append(one)
-        self._bytes += len(one.chain)
-        while self._bytes > _MOST_WAITING_BYTES:
-            self._bytes -= len(self._waiting.popleft().chain)
+    def _add(self, address: str, chain: "array[int]", *, is_withdrawn: bool = False) -> None:
+        hashes = chain.tobytes()[:_MOST_CHAIN_BYTES]
+        self._unsent.append(Placed(address, hashes, is_withdrawn))
+        self._bytes += len(hashes)
+        while self._bytes > _MOST_UNSENT_BYTES:
+            self._bytes -= len(self._unsent.popleft().chain)
             self.dropped += 1
 
 
 def placements_in(payload: bytes) -> Iterator[Placed]:
     """Return the chains that another picker placed; raises ValueError for an invalid payload."""
-    told = _decode(payload)
-    count = len(told.addresses)
-    if len(told.places) != len(told.chains) or not all(-count <= place + (place < 0) < count for place in told.places):
-        raise ValueError("chains without an address")
-    if len(told.chains) > _MOST_CHAINS:
-        raise ValueError(f"{len(told.chains)} chains are more than {_MOST_CHAINS}")
-    if any(not chain or len(chain) % 8 for chain in told.chains):
-        raise ValueError("chains are not of 64-bit hashes")
+    found = _decode(payload)
+    count = len(found.addresses)
+    in_range = all(-count <= place + (place < 0) < count for place in found.places)
+    if len(found.places) != len(found.chains) or not in_range:
+        raise ValueError("a chain has no address")
+    if len(found.chains) > _MOST_CHAINS:
+        raise ValueError(f"the payload has {len(found.chains)} chains, more than {_MOST_CHAINS}")
+    if any(not chain or len(chain) % 8 for chain in found.chains):
+        raise ValueError("a chain does not consist of 64-bit hashes")
     return (
-        Placed(told.addresses[place if place >= 0 else -1 - place], chain, is_withdrawn=place < 0)
-        for place, chain in zip(told.places, told.chains, strict=True)
+        Placed(found.addresses[place if place >= 0 else -1 - place], chain, is_withdrawn=place < 0)
+        for place, chain in zip(found.places, found.chains, strict=True)
     )
-
-
-def _cut(chain: "array[int]") -> bytes:
-    return chain.tobytes()[: MOST_PAYLOAD_BYTES - _ADDRESS_BYTES - _CHAIN_BYTES]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Produce the part of a prompt that each endpoint is expected to hold in its KV cache."""
+"""Producer of the part of a prompt that each endpoint is expected to hold in its KV cache."""
 
 import sys
 from array import array
@@ -39,7 +39,7 @@ from epp.framework.request import BYTES_PER_TOKEN
 from epp.framework.sessions import Conversations
 from epp.framework.sharing import Shareable, slots_by_address
 from epp.plugins.prefix_cache.index import BYTES_PER_ENTRY, PrefixIndex
-from epp.plugins.prefix_cache.joint_placement import PlacementNews, placements_in
+from epp.plugins.prefix_cache.joint_placement import PlacementChanges, placements_in
 
 
 def chain_seed(model: str, cache_salt: str) -> int:
@@ -67,7 +67,7 @@ def block_hashes(prompt: bytes, *, seed: int, block_tokens: int, max_blocks: int
 
 
 MIN_BLOCK_TOKENS = 64
-"""Smaller blocks cost more time and memory than their finer matches save."""
+"""Minimum size of blocks: smaller ones cost more time and memory than their finer matches save."""
 MAX_BLOCK_TOKENS = 4096
 """Upper bound for the block size of engines: with one block for each prompt, only equal prompts match."""
 
@@ -83,9 +83,9 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
     max_prefix_tokens_to_match: Natural = 131072
     """Tokens of a prompt that are matched; 0 to use `maxPrefixBlocksToMatch`."""
     lru_capacity_per_server: Annotated[CountOrDefault, Tunable(1_000, 1_000_000, log=True)] = 31250
-    """Most blocks recorded for each endpoint."""
+    """Maximum blocks recorded for each endpoint."""
     max_bytes_per_server: Annotated[int, Meta(ge=BYTES_PER_ENTRY)] = 10 * 1024 * 1024
-    """Memory for each endpoint's blocks: limits their number, at 64 bytes each."""
+    """Memory for the blocks of each endpoint, at 64 bytes each; also limits their number."""
     block_size: Natural = 0
     """Deprecated: used if `blockSizeTokens` is left out."""
     max_prefix_blocks_to_match: Natural = 2048
@@ -113,13 +113,13 @@ _SIZE = PluginMetric(
 )
 _HIT_RATIO = PluginMetric(
     "prefix_indexer_hit_ratio",
-    "Share of the blocks of a prompt that the endpoint picked is believed to hold, 0..1.",
+    "Share of the blocks of a prompt that the picked endpoint is expected to hold, 0..1.",
     bounds=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     legacy=Legacy("inference_extension_prefix_indexer_hit_ratio"),
 )
 _HIT_BYTES = PluginMetric(
     "prefix_indexer_hit_bytes",
-    "Bytes of a prompt that the endpoint picked is believed to hold, at 4 for each token of its blocks.",
+    "Bytes of a prompt that the picked endpoint is expected to hold, at 4 for each token of its blocks.",
     bounds=(0, *(16.0 * 2**power for power in range(13))),
     legacy=Legacy("inference_extension_prefix_indexer_hit_bytes"),
 )
@@ -130,7 +130,7 @@ class _Hashed(NamedTuple):
 
     block_tokens: int
     chains: Sequence["array[int]"]
-    """Hashes of each prompt that has any, in order."""
+    """Block hashes of each prompt that has any, in order."""
     tokens: Sequence[int]
     """Estimated tokens of each of these prompts."""
 
@@ -152,10 +152,10 @@ class ApproxPrefixCacheProducer(
     and the limits apply to all of them together. The request's blocks are recorded for the target of each profile, not
     for its fallbacks. The index keeps `min(capacity, maxBytesPerServer / 64)` blocks for each endpoint and evicts the
     least recently used. With `autoTune`, the block size is that of the first endpoint of the pool that reports one,
-    from 64 to 4096 tokens, and the capacity is the number of blocks that the engine can cache, and as many more as it
-    has yet to compute for requests in flight, if these are counted: they are recorded before they take room in the
-    cache. Without `autoTune`, or reports, it is `lruCapacityPerServer`. With `--shared-state`, pickers record each
-    other's chains too. It also publishes which endpoint computed the conversation last.
+    limited to 64 to 4096 tokens. The capacity is then the number of blocks that the engine can cache, plus those that
+    it has yet to compute for requests in flight, if these are counted: they are recorded before they are in the cache.
+    Without `autoTune`, or without reports, the capacity is `lruCapacityPerServer`. With `--shared-state`, pickers also
+    record each other's chains. The endpoint that computed the conversation last is published too.
     """
 
     plugin_type = "approx-prefix-cache-producer"
@@ -168,8 +168,8 @@ class ApproxPrefixCacheProducer(
         self._hashed_key: DataKey[_Hashed] = DataKey("prefix-block-hashes", self.plugin_type, self.name)
         self._index, self._conversations = PrefixIndex(), Conversations()
         self._secret = int.from_bytes(token_bytes(8))  # prevents clients from making hashes collide
-        self._news: PlacementNews | None = None
-        """For other pickers, if there may be any."""
+        self._unsent: PlacementChanges | None = None
+        """Changes for other pickers; None if there are no other pickers."""
         self._reported: Floats | None = None
         self._engine_tokens = 0
         self.writes = (self._match_key,)
@@ -209,8 +209,8 @@ class ApproxPrefixCacheProducer(
             limit = self._limit(snapshot, slot, hashed.block_tokens)
             for chain in hashed.chains:
                 self._record(slot, chain, limit)
-                if self._news is not None and (endpoint := snapshot.endpoints.values[slot]) is not None:
-                    self._news.placed(endpoint.hostport, chain, self.clock.now())
+                if self._unsent is not None and (endpoint := snapshot.endpoints.values[slot]) is not None:
+                    self._unsent.placed(endpoint.hostport, chain, self.clock.now())
 
     def request_failed(self, request: Request, result: SchedulingResult) -> None:
         hashed = request.get(self._hashed_key)
@@ -222,8 +222,8 @@ class ApproxPrefixCacheProducer(
                 endpoint = result.primary.candidates.snapshot.endpoints.values[slot]
                 for chain in hashed.chains:
                     self._withdraw(slot, chain)
-                    if self._news is not None and endpoint is not None:
-                        self._news.withdrawn(endpoint.hostport, chain)
+                    if self._unsent is not None and endpoint is not None:
+                        self._unsent.withdrawn(endpoint.hostport, chain)
 
     def slots_removed(self, slots: Sequence[int]) -> None:
         self._index.forget(*slots)
@@ -234,13 +234,13 @@ class ApproxPrefixCacheProducer(
         return f"placements/{self.name}"
 
     def join(self, salt: int) -> None:
-        """Start to note changes. Another salt than before changes all hashes, so the index is emptied."""
+        """Start to record changes. A new salt changes all hashes, so the index is emptied."""
         if salt != self._secret:
             self._secret, self._index, self._conversations = salt, PrefixIndex(), Conversations()
-        self._news = self._news or PlacementNews()
+        self._unsent = self._unsent or PlacementChanges()
 
     def changes(self, snapshot: Snapshot) -> bytes | None:
-        return None if self._news is None else self._news.take()
+        return None if self._unsent is None else self._unsent.take()
 
     def apply(self, peer: str, payload: bytes, snapshot: Snapshot) -> int:
         """Record and withdraw the chains of another picker, at endpoints of the pool."""
@@ -342,9 +342,9 @@ def _block_tokens(reported: Floats | None) -> int:
 
 
 class MultiClusterApproxPrefixCacheProducer(ApproxPrefixCacheProducer):
-    """Publishes the blocks of prompts that were sent to a cluster, as `approx-prefix-cache-producer` for endpoints.
+    """Publishes the prompt blocks that were sent to each cluster, as `approx-prefix-cache-producer` does for endpoints.
 
-    Without a name of its own, it is the default producer of prefix matches.
+    If the plugin is declared without a name, it is the default producer of prefix matches.
     """
 
     plugin_type = "multicluster-approx-prefix-cache-producer"

@@ -7,7 +7,7 @@ from sys import byteorder
 _MOST_AVERAGE = 48
 """Average entries of a bucket above which a bucket is added: a search takes 0.1 microseconds."""
 _MOST_SETS_SHARED = 4096
-"""Sets of lanes kept as one object for all runs that have them."""
+"""Maximum sets of lanes kept as one object for all runs that have them."""
 
 
 class IntTable:
@@ -104,7 +104,7 @@ class IntTable:
 
 
 def _find(keys: bytearray, needle: bytes, start: int = 0) -> int:
-    """Return the position of a key; negative for none."""
+    """Return the position of a key; negative if absent."""
     at = keys.find(needle, start)
     while at > 0 and at & 7:  # a match across two keys
         at = keys.find(needle, at + 1)
@@ -160,7 +160,7 @@ class Runs:
                 high = middle
         return 1 + low
 
-    def reach(self, parent: int, chain: bytes, depth: int, lane: int) -> tuple[int, bool]:
+    def extend(self, parent: int, chain: bytes, depth: int, lane: int) -> tuple[int, bool]:
         """Return the run that continues a chain after `parent`, and whether the lane did not hold it before.
 
         A missing run is added; a run that the chain shares only in part is split. NONE if another chain has the hash.
@@ -168,7 +168,7 @@ class Runs:
         first = int.from_bytes(chain[8 * depth : 8 * depth + 8], byteorder)
         run = self._by_first.get(first, NONE)
         if run < 0:
-            run = self._new(parent, first, chain[8 * depth + 8 :], self._one_object(1 << lane))
+            run = self._new(parent, first, chain[8 * depth + 8 :], self._interned(1 << lane))
             self._by_first.add(first, run)
             return run, True
         if self.parents[run] != parent:
@@ -179,14 +179,14 @@ class Runs:
         mask = self.masks[run]
         if mask >> lane & 1:
             return run, False
-        self.masks[run] = self._one_object(mask | 1 << lane)
+        self.masks[run] = self._interned(mask | 1 << lane)
         return run, True
 
     def release(self, run: int, lane: int) -> None:
         """Remove a lane that holds the run, and the run with its last lane."""
         others = self.masks[run] ^ 1 << lane
         if others:
-            self.masks[run] = self._one_object(others)
+            self.masks[run] = self._interned(others)
             return
         self.blocks -= self.size(run)
         first = self._first[run]
@@ -217,7 +217,7 @@ class Runs:
         self.blocks -= count
         return head
 
-    def _one_object(self, mask: int) -> int:
+    def _interned(self, mask: int) -> int:
         """Return one object for equal sets of lanes: in a large pool a set takes more memory than a run."""
         if len(self._shared) >= _MOST_SETS_SHARED:
             self._shared.clear()

@@ -160,7 +160,7 @@ def test_two_aggregators_are_one_too_many(refused):
     ("decider", "problem"),
     [
         ("nobody", ": no plugin is named 'nobody'; known are disagg-profile-handler, queue-scorer"),
-        ("queue-scorer", ": plugin 'queue-scorer' (type queue-scorer) is no Decider"),
+        ("queue-scorer", ": plugin 'queue-scorer' (type queue-scorer) is not a Decider"),
     ],
 )
 def test_decider_referred_to_must_be_there_and_be_one(refused, decider, problem):

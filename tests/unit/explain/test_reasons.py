@@ -93,7 +93,10 @@ LENGTH = {"label": "length", "enableFiltering": True}
         ),
         (
             *("cost-aware-spill", {}, PRICED),
-            "costs $4.00 an hour, and cheaper ones have room; has no known price, and endpoints with one have room",
+            (
+                "costs $4.00 an hour, and cheaper endpoints are not full; "
+                "has no known price, and endpoints with a known price are not full"
+            ),
         ),
         (
             *("node-concurrency-filter", {"maxRequestsPerNode": 5}, ON_NODES),

@@ -244,7 +244,7 @@ async def test_gie_9_requests_beyond_the_queue_or_of_an_earlier_configuration_ha
     [
         ("[tryot]", "no profile is named 'tryot'"),
         ("[default, tryout]", "one must decide"),
-        ("[tryout, tryout]", "names 'tryout' twice"),
+        ("[tryout, tryout]", "repeats 'tryout'"),
         ("[tryout], timeout: 1s", "up to 50ms"),
     ],
 )

@@ -84,7 +84,7 @@ CASES = [
     invalid("truncated after a pair", b'{"model":"\\ud83d\\ude00', "it ends at line 1, column 23 (byte 22), before it is complete"),
     invalid("too deep", b'{"x":' + b"[" * 9_000, "it is nested too deeply"),
     invalid("form", b"model=m", "at line 1, column 1 (byte 0), a JSON value was expected; its content-type is 'application/x-www-form-urlencoded': send JSON, with content-type: application/json", headers={"content-type": "application/x-www-form-urlencoded"}),
-    Case("compressed", gzip.compress(BODY), 400, "the request body has content-encoding 'gzip', which is not read here: send it as plain JSON, uncompressed", headers={"content-encoding": "gzip"}),
+    Case("compressed", gzip.compress(BODY), 400, "the request body has content-encoding 'gzip', which is not supported: send it as plain JSON, uncompressed", headers={"content-encoding": "gzip"}),
     Case("no body", b"", 400, "the request has no body: send a JSON object"),
     member("array", b"[]", None, "must be an object, not an array"),
     Case("no model", b'{"messages":[{"role":"user","content":"x"}]}', 400, NO_MODEL, param="model", code=MISSING),

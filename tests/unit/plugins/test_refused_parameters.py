@@ -131,7 +131,7 @@ REFUSED = {
         ({"profiles": {"decode": ""}}, "decode is empty; give a name, or leave it out"),
         ({"profiles": {"decode": "x", "prefill": "x"}}, "the decode and the prefill stage both run profile 'x'"),
         ({"decodeProfile": "encode"}, "the decode and the encode stage both run profile 'encode'"),
-        ({"profiles": {"decode": "x"}, "prefillProfile": "y"}, "together with prefillProfile, their former spelling"),
+        ({"profiles": {"decode": "x"}, "prefillProfile": "y"}, "together with prefillProfile, which they replace"),
         (
             {"stageOrder": "prefill-first", "deciders": {"prefill": "p"}},
             "deciders.prefill is 'p', but with stageOrder prefill-first the prefill leg runs first",
@@ -178,9 +178,9 @@ REFUSED = {
         (rates({"prefillTokensPerSecond": nan}), "prefillTokensPerSecond is nan; it must be above 0"),
     ],
     "first-available-scorer": [
-        ({"classes": ["a", "A"]}, "classes names 'a' twice"),
-        ({"classes": [""]}, "classes holds an empty name"),
-        ({"limits": {"a": {}, "A": {}}}, "limits names 'a' twice"),
+        ({"classes": ["a", "A"]}, "classes repeats 'a'"),
+        ({"classes": [""]}, "classes contains an empty name"),
+        ({"limits": {"a": {}, "A": {}}}, "limits repeats 'a'"),
         ({"queueDepthThreshold": 0}, "queueDepthThreshold is 0; it must be above 0"),
         ({"limits": {"a": {"kvCacheUtilThreshold": -1}}}, "kvCacheUtilThreshold is .*; it must be above 0"),
     ],

@@ -130,7 +130,7 @@ def test_section_8_row_17_name_of_the_readme_is_an_alias_with_a_warning():
     plugin = by_gpu(scoreName="gpuAvailable")
     assert scores(plugin, scored(60)) == [0.8]
     assert plugin.warnings == [
-        "scoreName 'gpuAvailable' is no item of resource-usage-score, 'gpuClusterAvailable' is used: write that"
+        "scoreName 'gpuAvailable' is not an item of resource-usage-score, 'gpuClusterAvailable' is used: write that"
     ]
     assert not by_gpu(scoreName="gpuAvailable", resourceName="mine").warnings
 

@@ -166,7 +166,7 @@ def test_profiles_and_stages_that_do_not_meet_are_warned_of():
     deciders = {"p": yes(), "e": yes()}
     assert both(**deciders).check_profiles(("decode", "prefill", "encode")) == []
     assert both(**deciders).check_profiles(("decode", "prefil", "encode")) == [
-        "profile 'prefill' does not exist: its stage is left out",
+        "profile 'prefill' does not exist: its stage is skipped",
         "profile 'prefil' is never run: no stage uses it",
     ]
     assert disagg().check_profiles(("decode", "prefill")) == ["profile 'prefill' is never run: no stage uses it"]
@@ -288,7 +288,7 @@ def test_deciders_are_referred_to_by_the_parameters_that_name_them():
 
 
 def test_decider_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"deciders.prefill: plugin 'later' \(type later\) is no Decider"):
+    with pytest.raises(ValueError, match=r"deciders.prefill: plugin 'later' \(type later\) is not a Decider"):
         disagg({"deciders": {"prefill": "p"}}, p=Later())
 
 

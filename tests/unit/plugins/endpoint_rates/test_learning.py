@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner, like_the_others
+from epp.plugins.endpoint_rates.learning import PlacesLearner, RateLearner, fill_unlearned
 
 
 def learner(**settings):
@@ -72,14 +72,14 @@ def test_unlearned_slots_take_the_median_of_their_kind_or_of_all():
     logs = np.array([1.0, 3.0, np.nan, 8.0, np.nan, np.nan])
     kinds = np.array([1, 1, 1, 2, 2, 3])
     # kind 1: (1 + 3) / 2; kind 2: 8; kind 3 has no samples: the median of 1, 3 and 8
-    assert like_the_others(logs, kinds).tolist() == [1.0, 3.0, 2.0, 8.0, 8.0, 3.0]
-    assert like_the_others(np.full(2, np.nan), np.array([0, 1])).tolist() == [0.0, 0.0]
+    assert fill_unlearned(logs, kinds).tolist() == [1.0, 3.0, 2.0, 8.0, 8.0, 3.0]
+    assert fill_unlearned(np.full(2, np.nan), np.array([0, 1])).tolist() == [0.0, 0.0]
 
 
 @given(st.lists(st.floats(), max_size=20), st.floats(0, 1e9))
 def test_any_sample_at_all_leaves_a_ratio_that_is_finite_and_above_0(samples, age):
     one = taught(*samples, min_samples=1)
-    known = np.exp(like_the_others(one.learned(2, age)[0], np.zeros(2, dtype=np.intp)))
+    known = np.exp(fill_unlearned(one.learned(2, age)[0], np.zeros(2, dtype=np.intp)))
     assert (np.isfinite(known) & (known > 0)).all()
 
 
@@ -100,7 +100,7 @@ def test_median_is_that_of_the_latest_samples_however_often_it_is_asked_for(samp
 @given(st.lists(st.tuples(st.just(math.nan) | st.floats(-9, 9), st.integers(1, 3)), min_size=1, max_size=8))
 def test_unlearned_slot_takes_the_median_that_numpy_computes_of_its_kind_or_of_all(slots):
     logs, kinds = (np.array(column) for column in zip(*slots, strict=True))
-    found = like_the_others(np.append(logs, math.nan), np.append(kinds, 0))  # and a free slot
+    found = fill_unlearned(np.append(logs, math.nan), np.append(kinds, 0))  # and a free slot
     learned = ~np.isnan(logs)
     for log, kind, its in zip(logs, kinds, found, strict=False):
         theirs = logs[learned & (kinds == kind)]

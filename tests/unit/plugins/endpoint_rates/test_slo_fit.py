@@ -172,5 +172,7 @@ def test_without_a_base_model_the_rates_are_those_of_the_model_asked_for_last():
 
 
 def test_plugin_that_knows_no_rates_is_refused():
-    with pytest.raises(ValueError, match=r"endpointRatesProducerName: plugin 'concurrency-detector' .* knows no rates"):
+    with pytest.raises(
+        ValueError, match=r"endpointRatesProducerName: plugin 'concurrency-detector' .* does not publish rates"
+    ):
         detector(ConcurrencyDetector())

@@ -73,7 +73,7 @@ def test_expression_that_fails_for_one_response_says_so():
 
 def test_number_that_is_none_is_not_reported():
     plugin = build("usage.prompt_tokens / usage.completion_tokens")
-    with pytest.raises(ValueError, match="gives inf; it must give one of: str, int, float, bool"):
+    with pytest.raises(ValueError, match="returns inf; it must return one of: str, int, float, bool"):
         reported(plugin, Usage(100, 0, 0))
 
 
@@ -95,10 +95,10 @@ PLUGIN = build("usage.total_tokens")
         ("cost(usage)", "expression 'cost.usage.' is not a CEL expression.*undeclared"),
         ("usage.input_tokens", "expression 'usage.input_tokens' fails: .*input_tokens"),
         ("usage.prompt_tokens + 'a'", "expression .usage.prompt_tokens . 'a'. fails: .*overload"),
-        ("usage", "expression 'usage' gives .*; it must give one of: str, int, float, bool"),
-        ("[1]", "it must give one of: str, int, float, bool"),
-        ("null", "it must give one of: str, int, float, bool"),
-        ("b'a'", "it must give one of: str, int, float, bool"),
+        ("usage", "expression 'usage' returns .*; it must return one of: str, int, float, bool"),
+        ("[1]", "it must return one of: str, int, float, bool"),
+        ("null", "it must return one of: str, int, float, bool"),
+        ("b'a'", "it must return one of: str, int, float, bool"),
     ],
 )
 def test_expression_that_cannot_work_is_refused_by_its_text(expression, sentence):
@@ -109,7 +109,7 @@ def test_expression_that_cannot_work_is_refused_by_its_text(expression, sentence
 
 @pytest.mark.parametrize("condition", ["usage.prompt_tokens", "'yes'"])
 def test_condition_that_gives_no_bool_is_refused(condition):
-    with pytest.raises(ConfigurationError, match=r"attributes\[0\].condition .* it must give one of: bool"):
+    with pytest.raises(ConfigurationError, match=r"attributes\[0\].condition .* it must return one of: bool"):
         build("1", condition)
 
 
@@ -201,4 +201,4 @@ def test_probability_is_one_for_any_parameters(endpoints, power, k):
 
 def test_threshold_that_looks_like_a_percentage_is_warned_of():
     (warning,) = admitter(kvCacheUtilThreshold=80).warnings
-    assert warning == "kvCacheUtilThreshold is 80, and a KV cache is never fuller than 1: write a share"
+    assert warning == "kvCacheUtilThreshold is 80, above a full KV cache: write a share up to 1"
