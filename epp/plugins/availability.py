@@ -210,7 +210,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def __post_init__(self) -> None:
         if len(self.digest) != _DIGEST_BYTES or not 0 < len(self.name) <= _MOST_NAME:
-            raise ValueError("a session has a digest of 16 bytes and a class")
+            raise ValueError("an entry must have a digest of 16 bytes and the name of a class")
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producer of the media that each endpoint is expected to hold in its encoder cache, and token estimates of media."""
 
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Sequence
@@ -138,14 +139,12 @@ class Frames(Parameters, frozen=True):
 
     def count(self, seconds: float, fps: float) -> int:
         """Return the number of sampled frames of a video; `fps` is 0 if unknown."""
+        sampled, strided = self.sampled, self.strided
         if self.mode == "strided":
-            return self._bounded(int(seconds * (fps or self.strided.default_source_fps)) // self.strided.frame_stride)
-        frames = self._bounded(int(seconds * self.sampled.sample_fps))
-        return frames // max(1, self.sampled.temporal_patch_size)
-
-    def _bounded(self, frames: int) -> int:
-        frames = max(frames, self.min_frames)
-        return min(frames, self.max_frames) if self.max_frames else frames
+            found, merged = int(seconds * (fps or strided.default_source_fps)) // strided.frame_stride, 1
+        else:
+            found, merged = int(seconds * sampled.sample_fps), max(1, sampled.temporal_patch_size)
+        return min(max(found, self.min_frames), self.max_frames or sys.maxsize) // merged
 
 
 class VideoEstimate(Parameters, frozen=True):
@@ -154,7 +153,7 @@ class VideoEstimate(Parameters, frozen=True):
     default_resolution: Resolution = Resolution()
     """Size of videos without the header `x-llm-d-video-resolution`."""
     default_duration: _Rate = 10.0
-    """Seconds of videos without the header `x-llm-d-video-duration-seconds`."""
+    """Duration of videos without the header `x-llm-d-video-duration-seconds`, in seconds."""
     tokens_per_frame: TokensPerFrame = TokensPerFrame()
     """Tokens of one frame."""
     frames: Frames = Frames()

@@ -94,7 +94,7 @@ class PairingRule(Parameters, frozen=True):
     value: Share
     """Value of the pair, 0..1."""
     ordered: bool = False
-    """Whether the rule applies in this direction only."""
+    """Apply the rule in this direction only."""
 
     def matches(self, first: str, then: str) -> bool:
         if fnmatchcase(first, self.from_) and fnmatchcase(then, self.to):
@@ -187,9 +187,9 @@ class JointAggregator(Aggregator[JointParameters]):
     value 0 instead, because the other leg should relieve the decode endpoint.
 
     The `topK` always include the profile's own first pick. Among equal combinations, the one closest to the profiles'
-    own picks wins, and the decode leg's pick counts first. A leg with a changed endpoint keeps as many targets as its
-    picker returned, with the earlier ones as fallbacks. Use `max-score-picker` in the profiles: this plugin undoes the
-    spread of a random picker.
+    own picks wins, and the decode leg's pick counts first. A leg with a changed endpoint keeps its number of targets,
+    with the earlier ones as fallbacks. Use `max-score-picker` in the profiles: this plugin undoes the spread of a
+    random picker.
 
     Decode is the primary profile; if it failed, the request fails. If no decode profile was run, the first profile with
     a result is primary. A single leg keeps its own pick.
@@ -267,5 +267,5 @@ def _with_axes(values: Floats, legs: tuple[int, ...], count: int) -> Floats:
 
 
 def _picks(own: Positions, chosen: int) -> Positions:
-    """Return the chosen position, then the profile's other picks in order, as many as before."""
+    """Return the chosen position, then the profile's other picks in order, up to their former number."""
     return np.concatenate(([chosen], own[own != chosen]))[: len(own)].astype(np.intp)

@@ -61,7 +61,7 @@ class LabelSelectorRequirement(Parameters, frozen=True):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     """NotIn and DoesNotExist also match endpoints without the label."""
     values: tuple[str, ...] = ()
-    """For In and NotIn, at least one; for the other operators, none."""
+    """Values to compare with: at least one for In and NotIn, none for the other operators."""
 
     def __post_init__(self) -> None:
         takes_values = self.operator in {"In", "NotIn"}

@@ -172,7 +172,7 @@ class _Sent(NamedTuple):
     in_flight: float
     """Requests in flight at the endpoint before it."""
     waited: float
-    """Seconds from its arrival to the pick."""
+    """Wait from its arrival to the pick, in seconds."""
 
 
 class _Measured(NamedTuple):

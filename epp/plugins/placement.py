@@ -87,8 +87,8 @@ class PlacementTemplateFilter(Filter[PlacementTemplateFilterParameters]):
 def _in_zone(candidates: Candidates, peer: int, label: str) -> Mask:
     """Mark candidates whose node has the label value of the peer's node, and those whose value is unknown."""
     values = candidates.snapshot.records(NODE_LABELS).derive(_numbered, label)
-    there = values[candidates.slots]
-    near: Mask = (there == values[peer]) | (there == _UNKNOWN) | (values[peer] == _UNKNOWN)
+    zones = values[candidates.slots]
+    near: Mask = (zones == values[peer]) | (zones == _UNKNOWN) | (values[peer] == _UNKNOWN)
     return near
 
 

@@ -114,10 +114,10 @@ class LatencyAdmitter(Admitter[LatencyAdmitterParameters]):
     def admit(self, request: Request, candidates: Candidates) -> None:
         if request.priority >= 0 or (prediction := request.get(self._key)) is None or not _has_target(request):
             return
-        there = prediction.at(candidates)
+        times = prediction.at(candidates)
         is_idle = np.fmax(candidates.values(RUNNING), candidates.values(IN_FLIGHT)) == 0
         is_warm = candidates.values(KV_USAGE) >= _COLD
-        if any_true(there.predicted) and not any_true(there.valid | is_idle | ~is_warm):
+        if any_true(times.predicted) and not any_true(times.valid | is_idle | ~is_warm):
             raise TargetOutOfReachError
 
 
@@ -125,8 +125,8 @@ def _has_target(request: Request) -> bool:
     return any(target_seconds(request.headers, names) != inf for names in (SLO_TTFT_MS, SLO_TPOT_MS))
 
 
-def _describe(there: LatencyPrediction) -> list[str]:
-    seconds = (there.ttft_seconds, there.ttft_p90_seconds, there.tpot_seconds, there.tpot_p90_seconds)
+def _describe(times: LatencyPrediction) -> list[str]:
+    seconds = (times.ttft_seconds, times.ttft_p90_seconds, times.tpot_seconds, times.tpot_p90_seconds)
     return [
         "has no predicted latency"
         if isnan(ttft)

@@ -43,12 +43,12 @@ class PickerParameters(Parameters, frozen=True):
     max_num_of_endpoints: CountOrDefault = 1
     """Maximum endpoints returned: the target, and fallbacks that the gateway tries in order."""
     close_score_epsilon: NonNegative | None = None
-    """Only endpoints whose total is at most this much below that of the target are fallbacks; by default, all are. A
-    total is the sum of weight times score, so that 0.1 is a tenth of a scorer of weight 1."""
+    """Maximum distance of the total of a fallback below the total of the target; by default, no limit. A total is the
+    sum of weight times score, so that 0.1 is a tenth of a scorer of weight 1."""
 
 
 class RandomPickerParameters(PickerParameters, frozen=True):
-    """Number of candidates to draw from."""
+    """Number of candidates that are drawn from."""
 
     top_n: Natural = 0
     """Number of candidates with the highest totals to draw from, ties broken at random; 0 for all candidates."""

@@ -145,7 +145,7 @@ class SameNodeFilter(Filter[SameNodeFilterParameters]):
 
     plugin_type = "same-node-filter"
     drops = DropCause.CONSTRAINT
-    drop_means = "is on another node than the peer, or its node is not known"
+    drop_means = "is not on the node of the peer, or its node is not known"
     reads = (ACCELERATOR,)
 
     def filter(self, request: Request, candidates: Candidates) -> Mask:

@@ -31,7 +31,7 @@ from epp.framework.snapshot import ROUND_TRIP
 
 NEUTRAL = 0.5
 _WORST = {"latency": 0.2, "networkCost": 0.1}
-"""Seconds, and dollars for a gigabyte, that score 0."""
+"""Values that score 0: seconds, and dollars for a gigabyte."""
 _MOST_NAMED = 8
 
 _MISSING = PluginMetric(
@@ -58,7 +58,7 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
     placement: str = ""
     """`namespace/name` of a Placement."""
     worst: Positive | None = None
-    """Seconds of latency, or dollars for a gigabyte, that score 0: by default 0.2 and 0.1."""
+    """Value that scores 0: seconds of latency (default 0.2), or dollars for a gigabyte (default 0.1)."""
     weight: Annotated[float, Meta(ge=-MOST_WEIGHT, le=MOST_WEIGHT)] = 1.0
     """Weight in profiles that do not set one. A negative weight prefers endpoints with lower scores."""
     missing: Literal["neutral", "worst", "fail"] = "neutral"
@@ -74,7 +74,7 @@ class ClusterScoreParameters(FilterParameters, frozen=True):
             return
         if self.source in _WORST:
             if self.score_name or self.placement:
-                raise ValueError(f"source {self.source} has neither a scoreName nor a placement: remove them")
+                raise ValueError(f"source {self.source} takes neither scoreName nor placement: remove them")
             return
         if self.worst is not None:
             raise ValueError("worst has no effect: write source: latency or source: networkCost as well")

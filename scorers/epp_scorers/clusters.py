@@ -55,9 +55,9 @@ class LocalClusterParameters(Parameters, frozen=True):
 
 
 class LocalClusterScorer(Scorer[LocalClusterParameters]):
-    """1 for endpoints in the local cluster, 0 for all others; 0 for all while the local cluster is not preferred.
+    """1 for endpoints in the local cluster, 0 for all others; 0 for all if the local cluster is not preferred.
 
-    It is not preferred while its score is below `minScore`, or the mean number of waiting requests at its candidates is
+    It is not preferred if its score is below `minScore`, or the mean number of waiting requests at its candidates is
     above `maxWaiting`.
     """
 
@@ -150,7 +150,8 @@ class BalanceScorer(Scorer[BalanceParameters], PreRequest[BalanceParameters]):
     """`1 - count / max`, where `count` is the decayed number of requests sent to the endpoint's cluster.
 
     `max` is the highest count among the candidates' clusters; without any requests, all get 1. A request counts half
-    after `halfLife`. This is Balance of Open Cluster Management for requests instead of decisions, without rounding.
+    after `halfLife`. This is the prioritizer Balance of Open Cluster Management, for requests instead of decisions and
+    without rounding.
     """
 
     plugin_type = "balance-scorer"
@@ -207,8 +208,8 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
     """1 for endpoints in the cluster that last served the request's session, 0 for all others.
 
     For a request without a known session: 1 for endpoints in the clusters where an endpoint holds the largest share of
-    the prompt's blocks, if that share is at least `minPrefixShare`; else 0 for all. This is Steady of Open Cluster
-    Management, applied to each session.
+    the prompt's blocks, if that share is at least `minPrefixShare`; else 0 for all. This is the prioritizer Steady of
+    Open Cluster Management, applied to each session.
     """
 
     plugin_type = "steady-scorer"
@@ -233,7 +234,7 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
         if bound is not None:
             same: Mask = numbers == clusters.named(bound)
             return same.astype(np.float64)
-        return self._holds_prefix(request, candidates, clusters)[numbers]
+        return self._has_longest_prefix(request, candidates, clusters)[numbers]
 
     def pre_request(self, request: Request, result: SchedulingResult) -> None:
         session = self.parameters.session_id_config.session(request)
@@ -241,7 +242,7 @@ class SteadyScorer(Scorer[SteadyParameters], PreRequest[SteadyParameters]):
             clusters = self._clusters.of(result.primary.candidates.snapshot)
             self._bindings.bind(session, clusters.names[clusters.numbers[result.primary.slot]], self.clock.now())
 
-    def _holds_prefix(self, request: Request, candidates: Candidates, clusters: Clusters) -> Floats:
+    def _has_longest_prefix(self, request: Request, candidates: Candidates, clusters: Clusters) -> Floats:
         """Return 1 for each cluster with the longest match, 0 for the others."""
         match = request.get(self._match_key)
         best = np.zeros(len(clusters.names))

@@ -49,9 +49,9 @@ class NodeCompactParameters(GpuUsageParameters, frozen=True):
     combine: Literal["lexicographic", "weighted"] = "lexicographic"
     """`lexicographic`: the node decides, and the endpoint only within a band; `weighted`: the weighted sum of both."""
     bands: Count = 10
-    """For `lexicographic`: number of equally wide bands, in which nodes count as equally full."""
+    """Number of equally wide bands within which nodes count as equally full; for `lexicographic`."""
     node_weight: Annotated[Share, Tunable(0, 1)] = 0.5
-    """For `weighted`: weight of the node; the endpoint gets the rest."""
+    """Weight of the node, the endpoint gets the rest; for `weighted`."""
 
 
 class CompactFirstScorer(Scorer[GpuUsageParameters]):
@@ -90,7 +90,7 @@ class LowLoadFirstScorer(Scorer[GpuUsageParameters]):
 
 
 class NodeCompactGpuLowLoadScorer(Scorer[NodeCompactParameters]):
-    """Fullest node first, and on it the emptiest endpoint.
+    """Prefers the fullest node, and the emptiest endpoint on it.
 
     The value of a node is the mean of `compact-first-scorer` over all endpoints of the pool on it; an endpoint on an
     unknown node counts as a separate node. The value of an endpoint is that of `low-load-first-scorer`. With

@@ -83,20 +83,20 @@ class LatencyScorer(Scorer[LatencyScorerParameters]):
 
     def score(self, request: Request, candidates: Candidates) -> Floats:
         prediction = request.get(self._key)
-        there = None if prediction is None else prediction.at(candidates)
-        if there is None or not any_true(there.predicted):
+        times = None if prediction is None else prediction.at(candidates)
+        if times is None or not any_true(times.predicted):
             return self._composite(request, candidates)
-        positive = there.positive | ~there.predicted
+        positive = times.positive | ~times.predicted
         meets = any_true(positive)
-        group = positive if meets else _least_late(there)
+        group = positive if meets else _best_late_group(times)
         most = meets and self.parameters.headroom_selection_strategy == "most"
         scores = np.zeros(len(candidates))
-        scores[group] = self._by_headroom(there, group, most=most)
+        scores[group] = self._by_headroom(times, group, most=most)
         return scores
 
-    def _by_headroom(self, there: LatencyPrediction, group: Mask, *, most: bool) -> Floats:
-        ttft, ttft_range = _scaled(there.ttft_headroom[group])
-        tpot, tpot_range = _scaled(there.tpot_headroom[group])
+    def _by_headroom(self, times: LatencyPrediction, group: Mask, *, most: bool) -> Floats:
+        ttft, ttft_range = _scaled(times.ttft_headroom[group])
+        tpot, tpot_range = _scaled(times.tpot_headroom[group])
         both = self.parameters.ttft_weight + self.parameters.tpot_weight
         weight = self.parameters.ttft_weight / both if both > 0 else 1.0
         if (ttft_range > _SMALLEST_RANGE) != (tpot_range > _SMALLEST_RANGE):
@@ -120,10 +120,10 @@ class LatencyScorer(Scorer[LatencyScorerParameters]):
         return np.floor(np.clip(mean, 0.0, 1.0) * _STEPS + 0.5) / _STEPS
 
 
-def _least_late(there: LatencyPrediction) -> Mask:
+def _best_late_group(times: LatencyPrediction) -> Mask:
     """Mark the best group of endpoints that all miss a target."""
-    late_first, late_further = there.ttft_headroom < 0, there.tpot_headroom < 0
-    groups = (there.dispatched == 0, late_further & ~late_first, late_first & ~late_further, late_first & late_further)
+    late_first, late_further = times.ttft_headroom < 0, times.tpot_headroom < 0
+    groups = (times.dispatched == 0, late_further & ~late_first, late_first & ~late_further, late_first & late_further)
     return next(group for group in groups if any_true(group))
 
 
@@ -173,12 +173,12 @@ class ObservedLatencyScorer(Scorer[ObservedLatencyParameters]):
         observed = request.get(self._key)
         if observed is None or not len(observed.values):
             return np.ones(len(candidates))
-        there, step = observed.at(candidates), self.parameters.round_ttft_step
-        is_known = there.floor > 0
+        times, step = observed.at(candidates), self.parameters.round_ttft_step
+        is_known = times.floor > 0
         if not any_true(is_known):
             return np.ones(len(candidates))
-        is_trusted = (there.has_recent > 0) & (there.typical_in_flight > 0) & (there.typical > there.floor) & is_known
-        seconds = np.where(is_trusted, self._on_curve(there, candidates.values(IN_FLIGHT)), there.floor)
+        is_trusted = (times.has_recent > 0) & (times.typical_in_flight > 0) & (times.typical > times.floor) & is_known
+        seconds = np.where(is_trusted, self._on_curve(times, candidates.values(IN_FLIGHT)), times.floor)
         if step:
             seconds = np.floor(seconds / step + 0.5) * step
         shortest, longest = seconds[is_known].min(), seconds[is_known].max()
@@ -186,19 +186,19 @@ class ObservedLatencyScorer(Scorer[ObservedLatencyParameters]):
         scores = (longest - seconds) / (longest - shortest) if longest > shortest else np.ones(len(seconds))
         return self._explored(request, scores, is_trusted)
 
-    def _on_curve(self, there: ObservedLatency, in_flight: Floats) -> Floats:
+    def _on_curve(self, times: ObservedLatency, in_flight: Floats) -> Floats:
         """Return the time of each endpoint at its requests in flight."""
-        gap = there.typical_in_flight - there.low_in_flight
-        low_counts = (gap >= self.parameters.min_inflight_gap) & (there.low_in_flight > 0)
-        low_counts &= (there.typical > there.low) & (there.low > there.floor)
-        is_below = low_counts & (in_flight < there.low_in_flight)
-        start = np.where(low_counts & ~is_below, there.low_in_flight, 0.0)
-        end = np.where(is_below, there.low_in_flight, there.typical_in_flight)
-        first = np.where(low_counts & ~is_below, there.low, there.floor)
-        last = np.where(is_below, there.low, there.typical)
+        gap = times.typical_in_flight - times.low_in_flight
+        low_counts = (gap >= self.parameters.min_inflight_gap) & (times.low_in_flight > 0)
+        low_counts &= (times.typical > times.low) & (times.low > times.floor)
+        is_below = low_counts & (in_flight < times.low_in_flight)
+        start = np.where(low_counts & ~is_below, times.low_in_flight, 0.0)
+        end = np.where(is_below, times.low_in_flight, times.typical_in_flight)
+        first = np.where(low_counts & ~is_below, times.low, times.floor)
+        last = np.where(is_below, times.low, times.typical)
         with np.errstate(divide="ignore", invalid="ignore"):  # for endpoints without a curve
             seconds: Floats = first + (in_flight - start) * (last - first) / (end - start)
-        np.maximum(seconds, there.floor, out=seconds)
+        np.maximum(seconds, times.floor, out=seconds)
         return seconds
 
     def _explored(self, request: Request, scores: Floats, is_trusted: Mask) -> Floats:

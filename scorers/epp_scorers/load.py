@@ -202,7 +202,7 @@ class ScorerAlgorithm(Parameters, frozen=True):
     """Conversion of the value to a score."""
 
     type: Literal["linear_lower_is_better", "linear_higher_is_better"]
-    """Whether low or high values score high."""
+    """Direction: low or high values get high scores."""
     normalization: Normalization = msgspec.field(default_factory=Normalization)
     """Range of values to map to [0, 1]."""
 

@@ -62,7 +62,7 @@ class _Barrier(NamedTuple):
         return _Barrier(seconds, is_known(seconds))
 
 
-def _loads(state: LoraState, adapter: str) -> float:
+def _load_count(state: LoraState, adapter: str) -> float:
     """Return the number of adapter loads that a request causes: its adapter, and later the one that it evicts.
 
     The first request that waits for an adapter loads it for all.
@@ -72,7 +72,7 @@ def _loads(state: LoraState, adapter: str) -> float:
     return 1.0 if len(state.loaded) < state.max_adapters else 2.0
 
 
-def _turns(state: LoraState, adapter: str) -> float:
+def _slot_waits(state: LoraState, adapter: str) -> float:
     """Return the number of slots that must become free first; half of it if the adapter already waits."""
     others = (state.running | state.waiting) - {adapter}
     if adapter in state.running or len(others) < state.max_adapters:
@@ -81,7 +81,7 @@ def _turns(state: LoraState, adapter: str) -> float:
     return turns / 2 if adapter in state.waiting else turns
 
 
-def _running(state: LoraState) -> float:
+def _running_count(state: LoraState) -> float:
     return max(1.0, len(state.running))
 
 
@@ -95,17 +95,17 @@ class WorkSecondsParameters(Parameters, frozen=True):
     """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
     barrier."""
     requests_behind: Annotated[NonNegative, Tunable(0, 4)] = 0.0
-    """Least number of requests assumed to wait behind this one: the time of its prompt counts once more for each of
-    them. With 0, only the time of this request counts, which favours short queues over cached prefixes."""
+    """Minimum number of requests assumed to wait behind this one; the time of its prompt counts once more for each.
+    With 0, only the time of this request counts, which favours short queues over cached prefixes."""
     delay_weight: Annotated[NonNegative, Tunable(0, 1)] = 0.0
     """Weight of the delay of the other requests in the batch: an engine that computes a prompt generates their tokens
-    more slowly meanwhile. 1 for as much as the time of this request; 0 not to count it."""
+    more slowly. 1 to weigh it like the time of this request; 0 to ignore it."""
     evicted_prefix_weight: Annotated[Share, Tunable(0, 1)] = 0.0
     """Share of evicted tokens that count as cached at the endpoint that computed the conversation last, while all KV
     caches are full; less if a candidate has room. A conversation that moves to a full cache evicts blocks that others
     would use, so it is better to recompute it at its endpoint. 0 to count all evicted tokens as uncached."""
     adapter_load_seconds: NonNegative = 0.0
-    """Time to load a LoRA adapter; with 0, adapters do not count."""
+    """Time to load a LoRA adapter; 0 to ignore adapters."""
     class_stickiness_seconds: NonNegative = 0.0
     """Time added at endpoints of other accelerator classes than the one that served the session before, by
     `served-class-producer`, so that the responses of a session keep their pace. A selection with
@@ -115,8 +115,8 @@ class WorkSecondsParameters(Parameters, frozen=True):
     wake_up_from_disk_seconds: NonNegative = 20.0
     """Time to wake up an idle endpoint whose model is frozen to disk."""
     network_round_trips: NonNegative = 1.0
-    """Round trips to the cluster of the endpoint in the time of a request: 1 on a connection that is kept; 0 not to
-    count the network."""
+    """Round trips to the cluster of the endpoint in the time of a request: 1 on a kept-alive connection; 0 to ignore
+    the network."""
     attention_quadratic_tokens: Natural = 0
     """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""
@@ -158,7 +158,7 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     A batch or KV cache usage that the endpoint does not report is estimated from requests in flight. If a report has
     not changed for `age` seconds, requests beyond those in flight count with the weight `1 / (1 + O * (age / S)^2)`,
     where O is their number at all candidates and S the seconds that each takes: with old reports, only requests in
-    flight count. Times below a millisecond are equal. Without rates, all get 1.
+    flight count. Times below a millisecond count as a millisecond. Without rates, all get 1.
     """
 
     plugin_type = "work-seconds-scorer"
@@ -273,11 +273,11 @@ class WorkSecondsScorer(Scorer[WorkSecondsParameters]):
     def _adapter_seconds(self, model: str, rates: EndpointRates, candidates: Candidates) -> Floats:
         given, slots, batch = self.parameters, candidates.slots, batch_sizes(candidates)
         states = candidates.snapshot.records(LORA)
-        seconds: Floats = states.derive_numbers(_loads, model)[slots] * given.adapter_load_seconds
+        seconds: Floats = states.derive_numbers(_load_count, model)[slots] * given.adapter_load_seconds
         seconds *= _ONE + given.delay_weight * batch
-        requests = batch / states.derive_numbers(_running)[slots]
+        requests = batch / states.derive_numbers(_running_count)[slots]
         turn_seconds = rates.output_tokens * rates.itl_seconds(candidates, batch) * (_ONE + np.log1p(requests))
-        seconds += states.derive_numbers(_turns, model)[slots] * turn_seconds
+        seconds += states.derive_numbers(_slot_waits, model)[slots] * turn_seconds
         return seconds
 
     def _output_tokens(self, request: Request) -> int | Floats:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from epp.framework import ACCELERATOR, AcceleratorTag, Endpoint, Floats, Mask, Records, Snapshot
 from epp.framework.accelerators.tag import BOOT_ID, POD_UID
 from epp.framework.arrays import any_true
-from epp.framework.rates import DEFAULT_OUTPUT_TOKENS, EndpointRates
+from epp.framework.rates import EndpointRates
 from epp.plugins.endpoint_rates.learning import FREE, fill_unlearned, median
 from epp.plugins.endpoint_rates.profiles import Hardware, KindRates, hardware_of, plain_key
 
@@ -155,8 +155,8 @@ def estimate(
     prefill: Learned,
     itl: Learned,
     *,
-    output_tokens: float = DEFAULT_OUTPUT_TOKENS,
-    places: Floats | None = None,
+    output_tokens: float,
+    places: Floats | None,
 ) -> EndpointRates:
     """Return the rates of all slots.
 

@@ -21,7 +21,7 @@ from epp.plugins.parsers.json_parser import (
     JsonParser,
     Limit,
     TokenId,
-    beyond,
+    limit_exceeded,
     request_body,
 )
 from epp.plugins.parsers.openai import OpenAIParser
@@ -58,7 +58,7 @@ class _VLLMGenerate(Common, gc=False):
 
 
 MOST_FEATURES = 2048
-"""Most images and other media in a request."""
+"""Maximum number of images and other media in a request."""
 _KINDS = frozenset({"image", "audio", "video"})
 
 
@@ -248,7 +248,7 @@ def _generate(reader: FieldReader, message: memoryview, _: Headers) -> RequestBo
     found = dict(reader.fields(message))  # of several values, the last one counts
     text = b"" if _TOKENIZED in found else bytes(_part(found, _TEXT))
     if len(text) > MOST_TEXT:
-        raise beyond("characters of text", MOST_TEXT)
+        raise limit_exceeded("characters of text", MOST_TEXT)
     prompt = text or _token_ids(reader, _part(found, _TOKENIZED))
     spans = _spans(reader, _part(found, _MEDIA))
     if text:  # the placeholders are in the tokens, which the server computes
@@ -279,7 +279,7 @@ def _token_ids(reader: FieldReader, tokenized: memoryview) -> bytes:
                 raise ValueError("a number is cut off")
     packed = b"".join(parts)
     if count_varints(packed) > MOST_TOKEN_IDS:
-        raise beyond("token ids", MOST_TOKEN_IDS)
+        raise limit_exceeded("token ids", MOST_TOKEN_IDS)
     return read_uint32s(packed).astype("<u4").tobytes()
 
 

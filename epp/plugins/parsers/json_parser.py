@@ -18,7 +18,7 @@ from epp.framework.request import BYTES_PER_TOKEN
 _WRONG_TYPE = re.compile(r"Expected `([^`]+)`(?: (>=|<=) (-?\d+))?(?:, got `([^`]+)`)?(?: - at `\$\.?([^`]*)`)?")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`(?: - at `\$\.?([^`]*)`)?")
 _OTHER = re.compile(r"(.*?)(?: - at `\$\.?([^`]*)`)?")
-_POSITION = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
+_JSON_ERROR = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
 _TYPES = {
     "array": "an array",
     "bool": "true or false",
@@ -46,7 +46,7 @@ def wrong_shape(error: msgspec.ValidationError) -> MalformedBodyError:
     text = str(error)
     if found := _WRONG_TYPE.fullmatch(text):
         types, bound, number, got, path = found.groups()
-        wanted = _either(types) if bound is None else f"{_either(types)} of {_BOUNDS[bound]} {number}"
+        wanted = _type_names(types) if bound is None else f"{_type_names(types)} of {_BOUNDS[bound]} {number}"
         instead = "" if got is None else f", not {_TYPES.get(got, got)}"
         kind = "invalid_type" if bound is None else "invalid_value"
         return _shape_error(path, f"must be {wanted}{instead}", kind)
@@ -79,23 +79,23 @@ def _problem(error: Exception, body: bytes) -> str:
         try:
             body.decode()
         except UnicodeDecodeError as whole:  # `error` has the position within a string
-            return f"{_place(body, whole.start)} is not UTF-8"
-    found = _POSITION.fullmatch(str(error))
+            return f"{_position(body, whole.start)} is not UTF-8"
+    found = _JSON_ERROR.fullmatch(str(error))
     if found is None:
         half = _HALF_PAIR.search(body) if b"\\u" in body else None  # msgspec reports such a string as unterminated
         if half is not None:
-            place = _place(body, half.start())
+            place = _position(body, half.start())
             return f"at {place}, half of a surrogate pair was found, or it ends before it is complete"
-        return f"it ends at {_place(body, len(body))}, before it is complete"
+        return f"it ends at {_position(body, len(body))}, before it is complete"
     position = int(found[2]) - (found[1] == _TRAILING)  # msgspec has read past the first such character
     if found[1] == "invalid character" and position < len(body) and body[position] < _FIRST_PRINTABLE:
-        expected = "a control character was found: inside a string, escape it, a line break as \\n"
+        expected = "a control character was found: escape it inside a string, a line break as \\n"
     else:
         expected = _EXPECTED.get(found[1], found[1])
-    return f"at {_place(body, position)}, {expected}"
+    return f"at {_position(body, position)}, {expected}"
 
 
-def _place(body: bytes, position: int) -> str:
+def _position(body: bytes, position: int) -> str:
     line, last = body.count(b"\n", 0, position) + 1, body.rfind(b"\n", 0, position)
     return f"line {line}, column {position - last} (byte {position})"
 
@@ -107,7 +107,7 @@ def _hint(headers: Headers) -> str:
     return f"; its content-type is {quoted(content_type)}: send JSON, with content-type: application/json"
 
 
-def _either(types: str) -> str:
+def _type_names(types: str) -> str:
     """Name the types, without null, which means absence, and without integers if other numbers are allowed."""
     names = types.split(" | ")
     kept = [name for name in names if name != "null" and not (name == "int" and "float" in names)]
@@ -120,13 +120,13 @@ def _shape_error(path: str | None, problem: str, kind: str) -> MalformedBodyErro
     return MalformedBodyError(f"{subject} {problem}", param=path or None, kind=kind)
 
 
-def empty(param: str, remedy: str) -> MalformedBodyError:
+def missing_field(param: str, remedy: str) -> MalformedBodyError:
     return MalformedBodyError(
         f'"{param}" is missing or empty: {remedy}', param=param, kind="missing_required_parameter"
     )
 
 
-def within(error: msgspec.ValidationError, place: str) -> msgspec.ValidationError:
+def error_at(error: msgspec.ValidationError, place: str) -> msgspec.ValidationError:
     """Return the error of a value as an error of the whole body; `place` is the value's, such as `$.prompt`."""
     text = str(error)
     if "at `$" in text:
@@ -159,14 +159,14 @@ def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None =
     `token_ids` returns the JSON of the member that may have token ids; it may raise errors of msgspec.
     """
     if len(body) > MOST_ESCAPES and b"\\" in body and body.count(b"\\") > MOST_ESCAPES:
-        raise beyond("escapes in strings", MOST_ESCAPES)
+        raise limit_exceeded("escapes in strings", MOST_ESCAPES)
     commas = count_of(",", body)  # including those in strings
     if commas <= MOST_VALUES:
         return None
     most = MOST_VALUES if token_ids is None else MOST_VALUES + MOST_TOKEN_IDS
     values = commas if commas <= most else count_values(body, most)
     if values > most:
-        raise beyond("JSON values" if token_ids is None else "JSON values and token ids", most)
+        raise limit_exceeded("JSON values" if token_ids is None else "JSON values and token ids", most)
     if token_ids is None:
         return None
     raw = token_ids(body)
@@ -174,16 +174,16 @@ def check_limits(body: bytes, token_ids: Callable[[bytes], msgspec.Raw] | None =
     quotes = count_of('"', ids)
     inside = count_values(ids, MOST_TOKEN_IDS) if quotes else count_of(",", ids)
     if inside > MOST_TOKEN_IDS:
-        raise beyond("token ids", MOST_TOKEN_IDS)
+        raise limit_exceeded("token ids", MOST_TOKEN_IDS)
     if len(ids) > MOST_TOKEN_ID_BYTES and not quotes:
-        raise beyond("bytes of token ids", MOST_TOKEN_ID_BYTES)
+        raise limit_exceeded("bytes of token ids", MOST_TOKEN_ID_BYTES)
     lists = count_of("[", ids)
     if inside > MOST_LISTED_TOKEN_IDS and (lists > 1 or quotes):
-        raise beyond("token ids in several lists", MOST_LISTED_TOKEN_IDS)
+        raise limit_exceeded("token ids in several lists", MOST_LISTED_TOKEN_IDS)
     if lists > MOST_VALUES or quotes > 2 * MOST_VALUES:
-        raise beyond("JSON values", MOST_VALUES)
+        raise limit_exceeded("JSON values", MOST_VALUES)
     if values - inside > MOST_VALUES and count_values(body, most) - inside > MOST_VALUES:
-        raise beyond("JSON values", MOST_VALUES)
+        raise limit_exceeded("JSON values", MOST_VALUES)
     return raw
 
 
@@ -215,7 +215,7 @@ def count_values(text: bytes, most: int) -> int:
     return found
 
 
-def beyond(what: str, most: int) -> MalformedBodyError:
+def limit_exceeded(what: str, most: int) -> MalformedBodyError:
     return MalformedBodyError(
         f"the request body has more than {most} {what}: send a shorter request", kind="invalid_value"
     )
@@ -303,7 +303,7 @@ def request_body(
 ) -> RequestBody:
     """Return the parsed body; a negative limit means no limit. Raises MalformedBodyError for a limit beyond 64 bits."""
     if common.model is not None and len(common.model) > MOST_MODEL:
-        raise beyond('characters in "model"', MOST_MODEL)
+        raise limit_exceeded('characters in "model"', MOST_MODEL)
     tokens = -(-len(prompt) // BYTES_PER_TOKEN)
     if ends:
         tokens = sum([-((start - end) // BYTES_PER_TOKEN) for start, end in pairwise((0, *ends))])

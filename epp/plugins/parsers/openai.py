@@ -10,7 +10,7 @@ import xxhash
 
 from epp.framework import Parameters, RequestBody
 from epp.framework.errors import MalformedBodyError
-from epp.plugins.parsers.json_parser import ABSENT, ApiBody, JsonParser, Limit, TokenId, empty, within
+from epp.plugins.parsers.json_parser import ABSENT, ApiBody, JsonParser, Limit, TokenId, error_at, missing_field
 from epp.plugins.parsers.prompt import Content, PromptWriter, Written, decode_object, pack, packed_json, packed_lists
 
 
@@ -33,7 +33,7 @@ class _Responses(Written, gc=False):
 
     def write(self, prompt: PromptWriter) -> None:
         if self.input is None:
-            raise empty("input", "send a text or items")
+            raise missing_field("input", "send a text or items")
         prompt.tools(self.tools)
         if self.instructions:
             prompt.message("system", self.instructions)
@@ -48,7 +48,7 @@ class _Conversations(Written, gc=False):
 
     def write(self, prompt: PromptWriter) -> None:
         if not self.items:
-            raise empty("items", "send at least one item")
+            raise missing_field("items", "send at least one item")
         _write_items(prompt, self.items)
 
 
@@ -83,7 +83,7 @@ class _Chat(Written, gc=False):
 
     def write(self, prompt: PromptWriter) -> None:
         if not self.messages:
-            raise empty("messages", "send at least one message")
+            raise missing_field("messages", "send at least one message")
         prompt.tools(self.tools)
         _write_messages(prompt, self.messages)
 
@@ -105,7 +105,7 @@ class _Completions(Written, gc=False):
     def read(self) -> RequestBody:
         parsed = super().read()
         if not parsed.prompt:
-            raise empty("prompt", "send a text or token ids")
+            raise missing_field("prompt", "send a text or token ids")
         return parsed
 
 
@@ -115,7 +115,7 @@ class _Embeddings(Written, gc=False):
 
     def write(self, prompt: PromptWriter) -> None:
         if bytes(self.input) in _NONE and not self.messages:
-            raise empty("input", "send a text or token ids, or messages")
+            raise missing_field("input", "send a text or token ids, or messages")
         _write_input(prompt, self.input, "input")
         _write_messages(prompt, self.messages or [])
 
@@ -125,7 +125,7 @@ class _Images(Written, gc=False):
 
     def write(self, prompt: PromptWriter) -> None:
         if not self.prompt:
-            raise empty("prompt", "send a text")
+            raise missing_field("prompt", "send a text")
         prompt.text(self.prompt)
 
 
@@ -158,7 +158,7 @@ def _write_input(prompt: PromptWriter, raw: msgspec.Raw, field: str) -> None:
     try:
         found = _decode_input(text)
     except msgspec.ValidationError as error:
-        raise within(error, f"$.{field}") from error
+        raise error_at(error, f"$.{field}") from error
     if isinstance(found, str):
         prompt.text(found)
     elif found:
@@ -243,7 +243,7 @@ class _Messages(Written, gc=False):
 
     def write(self, prompt: PromptWriter) -> None:
         if not self.messages:
-            raise empty("messages", "send at least one message")
+            raise missing_field("messages", "send at least one message")
         prompt.tools(self.tools)
         if self.system:
             _write_message(prompt, "system", self.system, without_billing=True)

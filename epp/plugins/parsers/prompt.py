@@ -23,11 +23,11 @@ from epp.plugins.parsers.json_parser import (
     Common,
     Limit,
     TokenId,
-    beyond,
     count_of,
-    empty,
+    error_at,
+    limit_exceeded,
+    missing_field,
     request_body,
-    within,
 )
 
 T = TypeVar("T")
@@ -244,7 +244,7 @@ class PromptWriter:
     def _count_text(self, size: int) -> None:
         self._text_left -= size
         if self._text_left < 0:
-            raise beyond("characters of text", MOST_TEXT)
+            raise limit_exceeded("characters of text", MOST_TEXT)
 
     def _item(self, kind: _Kind, identity: bytes, tokens: int, width: int = 0, height: int = 0) -> None:
         self._media_items += 1
@@ -340,7 +340,7 @@ def read_ids(raw: msgspec.Raw, field: str) -> bytes:
         try:
             packed = pack(_decode_ids(text or b"null") or ())
         except msgspec.ValidationError as error:
-            raise within(error, f"$.{field}") from error
+            raise error_at(error, f"$.{field}") from error
     if not packed:
-        raise empty(field, "send the prompt as token ids")
+        raise missing_field(field, "send the prompt as token ids")
     return packed

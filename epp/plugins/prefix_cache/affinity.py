@@ -176,7 +176,7 @@ class KvTransferCostParameters(Parameters, frozen=True):
     """Lower tiers; a tier that is not listed costs nothing. The default of disk is the read bandwidth of an NVMe drive
     on PCIe 4.0, such as the Samsung PM9A3."""
     copies_from_peers: bool = False
-    """Whether endpoints copy blocks of others, as connectors of vLLM do with `p2p-source-producer`."""
+    """Assume that endpoints copy blocks from each other, as vLLM connectors do with `p2p-source-producer`."""
     peer_gigabytes_per_second: NonNegative = 0.0
     """Network bandwidth of each endpoint; 0 for that of its machine type. If neither is known, nothing is copied."""
     efficiency: NonNegative = 0.8

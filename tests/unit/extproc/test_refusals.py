@@ -78,7 +78,7 @@ CASES = [
     invalid("comma too many", b'{"model":"m",}', "at line 1, column 14 (byte 13), a key was expected after the comma"),
     invalid("no comma", b'{"a":1 "b":2}', "at line 1, column 8 (byte 7), expected ',' or '}'"),
     invalid("two values", BODY + b" {}", "at line 1, column 62 (byte 61), nothing was expected after the JSON value"),
-    invalid("line break in a string", b'{"model":"a\nb"}', "at line 1, column 12 (byte 11), a control character was found: inside a string, escape it, a line break as \\n"),
+    invalid("line break in a string", b'{"model":"a\nb"}', "at line 1, column 12 (byte 11), a control character was found: escape it inside a string, a line break as \\n"),
     invalid("not UTF-8", b'{"model":"\xff"}', "line 1, column 11 (byte 10) is not UTF-8"),
     invalid("half a pair", b'{"model":"\\ud83d"}', "at line 1, column 11 (byte 10), half of a surrogate pair was found, or it ends before it is complete"),
     invalid("truncated after a pair", b'{"model":"\\ud83d\\ude00', "it ends at line 1, column 23 (byte 22), before it is complete"),

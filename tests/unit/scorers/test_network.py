@@ -65,7 +65,7 @@ def test_ocm_17_latency_and_cost_score_by_the_share_of_the_worst(statuses, param
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"source": "latency", "scoreName": "x"}, "source latency has neither a scoreName nor a placement"),
+        ({"source": "latency", "scoreName": "x"}, "source latency takes neither scoreName nor placement"),
         ({"scoreName": "x", "worst": 1.0}, "worst has no effect: write source: latency or source: networkCost as well"),
     ],
 )
