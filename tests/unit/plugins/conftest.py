@@ -6,5 +6,5 @@ from tests.support import results
 
 @pytest.fixture
 def sent_to():
-    """Make the scheduling result that sends a request to the candidates at these positions."""
+    """Return the scheduling result that sends a request to the candidates at these positions."""
     return results.sent_to

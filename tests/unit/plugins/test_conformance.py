@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that a test chooses by header, and the one that the gateway says it used."""
+"""Conformance tests: choice of endpoints by a header, and report of the endpoint that the gateway used."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the media of a request have been sent before, and the score for it."""
+"""Endpoints to which media of a request were sent before, and the score for it."""
 
 import numpy as np
 import pytest

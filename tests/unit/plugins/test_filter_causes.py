@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every filter says why it drops endpoints, or is one of those that cannot."""
+"""Causes for which filters drop endpoints."""
 
 from importlib.metadata import entry_points
 
@@ -41,7 +41,8 @@ UNSTATED = {
     "slo-headroom-tier-filter",
     "topology-affinity-filter",
 }
-"""Those that never leave none, those whose parameters decide, and those of llm-d-router that are refused as there."""
+"""Filters that always keep an endpoint, filters whose parameters decide, and filters of llm-d-router with its
+refusal."""
 
 
 def test_gie_10_every_filter_says_why_it_drops_endpoints():

@@ -38,7 +38,7 @@ def up_to(count):
 
 
 def first_picks(picker, pool, totals, count, **parameters):
-    """How often each position is the target, for so many seeds."""
+    """Return the number of seeds for which each position is the target."""
     made = built(picker, parameters)
     return Counter(pick(made, pool, totals, draw=seeded(seed))[0] for seed in range(count))
 

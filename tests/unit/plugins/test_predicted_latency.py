@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which endpoints stay, and which requests are admitted, by predicted latency and targets."""
+"""Filter and admission by predicted latency and targets."""
 
 import pytest
 

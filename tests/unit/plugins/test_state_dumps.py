@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plugins tell of their state."""
+"""State dumps of plugins."""
 
 import numpy as np
 

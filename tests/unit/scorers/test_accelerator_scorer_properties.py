@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever tags and metrics say, scores are finite and in [0, 1]."""
+"""Scores are finite and in [0, 1] for any tags and metrics."""
 
 from math import inf, nan
 

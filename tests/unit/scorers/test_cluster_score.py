@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of clusters, and what counts where there is none."""
+"""Scores of clusters, and the treatment of missing scores."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def by_gpu(**parameters):
 
 
 def scored(*values):
-    """Standings of clusters with these GPU scores."""
+    """Return the status of clusters with these GPU scores."""
     return [ClusterStatus(cluster=f"c{number}", scores={GPU: value}) for number, value in enumerate(values)]
 
 
@@ -43,7 +43,7 @@ EAST_AND_WEST = [
     ClusterStatus(cluster="cluster-east", scores={GPU: 60}),
     ClusterStatus(cluster="cluster-west", expired=frozenset({GPU})),
 ]
-"""The objects of section 3.d: east has 60, west had 100 and that expired."""
+"""The objects of section 3.d: east has 60, and west has an expired score of 100."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts and the lengths that endpoints are meant for."""
+"""Prompt lengths, and the ranges of lengths of endpoints."""
 
 import pytest
 

@@ -16,7 +16,7 @@ from tests.support.scoring import scores
 
 
 def devices(*states):
-    """An endpoint with devices of this health, or with these taints."""
+    """Return an endpoint with devices of this health, or with these taints."""
     told = [{"health": state} if isinstance(state, str) else {"taints": state} for state in states]
     return AcceleratorTag(devices=tuple(Device(id=str(i), **state) for i, state in enumerate(told)))
 

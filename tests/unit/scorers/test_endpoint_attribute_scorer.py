@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear score of a number that endpoints report."""
+"""Linear score of a number that endpoints report."""
 
 from math import inf, nan
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where cold requests go, given where others went before."""
+"""Endpoints of cold requests after earlier requests."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def warm(matched=(0, 0, 1, 0), key=PREFIX_MATCH):
 
 
 def sent(*positions, request=COLD, **parameters):
-    """A scorer after requests to these positions, one after the other."""
+    """Return a scorer after requests to these positions, in this order."""
     scorer = NoHitLRUScorer(NoHitLRUParameters(**parameters))
     for position in positions:
         scorer.pre_request(request, sent_to(POOL, position))

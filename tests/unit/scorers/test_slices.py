@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free slots on an endpoint's node, and the smallest slice that will do."""
+"""Free slots on an endpoint's node, and the smallest slice that is large enough."""
 
 import pytest
 from msgspec.structs import replace

@@ -27,7 +27,7 @@ def build(**parameters):
 
 
 def request_of(prompt_tokens, rates=None, matched=None, *, last=None, **body):
-    """A request of so many tokens; `last` is the slot that computed its conversation last."""
+    """Return a request of this number of tokens; `last` is the slot that computed its conversation last."""
     request = Request("r", RequestBody(prompt_tokens=prompt_tokens, **body))
     if rates is not None:
         request.put(ENDPOINT_RATES, rates)
@@ -39,7 +39,7 @@ def request_of(prompt_tokens, rates=None, matched=None, *, last=None, **body):
 
 
 def seconds(request, *, kept=None, pool=None, parameters=None, **columns):
-    """Expected seconds at the candidates, whose columns are given."""
+    """Return the expected seconds at candidates with these columns."""
     pool = pool or candidates(**columns)
     pool = pool if kept is None else pool.keep(np.array(kept, dtype=np.bool_))
     return build(**(parameters or {})).seconds(request, pool).tolist()

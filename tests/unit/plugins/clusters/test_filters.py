@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints by their cluster."""
+"""Filters by the cluster of endpoints."""
 
 import pytest
 

@@ -25,7 +25,7 @@ from tests.support.plugins import built
 
 
 class BySlot(Scorer):
-    """Says the number it was given for each slot."""
+    """Gives a fixed score to each slot."""
 
     plugin_type = "by-slot"
 
@@ -41,7 +41,7 @@ def joint(**parameters):
     return built(JointAggregator, parameters)
 
 
-# slot: prefill P1, P2, decode D1, D2; P1 and D2 stand in one zone, P2 and D1 in another
+# slot: prefill P1, P2, decode D1, D2; P1 and D2 are in one zone, P2 and D1 in another
 ROLES = [{"prefill": "yes"}, {"prefill": "yes"}, {"decode": "yes"}, {"decode": "yes"}]
 ZONES = [Topology(zone=zone) for zone in ("z1", "z2", "z2", "z1")]
 SCORES = (0.90, 0.85, 0.88, 0.70)
@@ -51,7 +51,7 @@ P1, P2, D1, D2 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.4:80
 def routed(
     aggregator, *, zones=ZONES, scores=SCORES, weight=1.0, targets=1, picker=MaxScorePicker, labels=ROLES, tags=()
 ):
-    """Schedule a request as a whole; returns where it is decoded and prefilled."""
+    """Schedule a request; return its decode and prefill endpoints."""
     handler = DisaggProfileHandler(DisaggParameters(deciders=StageDeciders(prefill="always")))
     handler.connect({"deciders.prefill": AlwaysDisaggPDDecider()})
 
@@ -149,7 +149,7 @@ def test_gie_8_weights_places_and_limits_decide(parameters, scene, chosen):
 
 
 def kinds(*values, key="llm-d.ai/accelerator"):
-    """The endpoints, with an accelerator each: empty for no label."""
+    """Return the labels of the endpoints with their accelerators; empty for no label."""
     return [role | ({key: value} if value else {}) for role, value in zip(ROLES, values, strict=True)]
 
 
@@ -180,7 +180,7 @@ FOUR = kinds("a100", "h100", "l4", "t4")
             {"rules": [{"from": "h100", "to": "h100", "value": 0}, {"from": "h*", "to": "h*", "value": 1}]},
             (D2, P1),
         ),
-        # a rule holds in both directions unless it says otherwise
+        # a rule applies in both directions by default
         (FOUR, {"rules": [BACKWARDS]}, (D1, P2)),
         (FOUR, {"rules": [BACKWARDS | {"ordered": True}]}, (D1, P1)),
         (FOUR, {"rules": [{"from": "h100", "to": "l4", "value": 1, "ordered": True}]}, (D1, P2)),
@@ -235,7 +235,7 @@ def test_work_taken_off_the_decode_endpoint_is_not_given_back_for_nearness():
 
 
 def leg(pool, profile, slots, totals=None, *, own=(0,)):
-    """One profile's result over these slots; the totals are of one scorer of weight 1."""
+    """Return the result of a profile over these slots; the totals are those of one scorer of weight 1."""
     among = Candidates(pool.snapshot, np.array(slots, dtype=np.intp))
     numbers = np.zeros(len(slots)) if totals is None else np.array(totals)
     return ProfileResult(profile, among, numbers, np.array(own), scores=(ScoreTrace("s", 1.0, numbers),))
@@ -358,7 +358,7 @@ def legs(draw):
 
 
 def objective(results, chosen):
-    """What a combination of positions is worth with all weights 1, from the definition."""
+    """Return the value of a combination of positions with all weights 1, by the definition."""
     value = sum(results[name].totals[position] for name, position in chosen.items())
     bands = {"host": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
     for one, other in (("decode", "prefill"), ("decode", "encode"), ("prefill", "encode")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests in legs: which of them run, in which order, and what the decode endpoint is told."""
+"""Legs of requests: choice, order, and the headers for the decode endpoint."""
 
 from functools import partial
 
@@ -30,22 +30,22 @@ ONE_OF_EACH = ROLES  # endpoints 10.0.0.1, .2 and .3, port 8000
 LEGS = {"x-prefiller-host-port": "10.0.0.2:8000", "x-encoder-hosts-ports": "10.0.0.3:8000"}
 
 
-class Says(Decider):
-    """Says what it was told to and remembers whom it was asked about."""
+class FixedDecider(Decider):
+    """Gives a fixed answer, and records the decode endpoint of each call."""
 
-    plugin_type = "says"
+    plugin_type = "fixed-decider"
 
     def __init__(self, *, answer: bool) -> None:
         super().__init__()
         self.answer = answer
-        self.asked: list[str | None] = []
+        self.calls: list[str | None] = []
 
     def decide(self, request, decode):
-        self.asked.append(decode and decode.targets[0].name)
+        self.calls.append(decode and decode.targets[0].name)
         return self.answer
 
 
-yes, no = partial(Says, answer=True), partial(Says, answer=False)
+yes, no = partial(FixedDecider, answer=True), partial(FixedDecider, answer=False)
 
 
 class Later(Scorer):
@@ -64,7 +64,7 @@ class Later(Scorer):
 
 
 def connected(cls, parameters, **deciders):
-    """A handler as a file makes it, its deciders connected by the parameters that name them."""
+    """Return a handler as a configuration builds it, connected to these deciders."""
     handler = built(cls, parameters)
     handler.connect({parameter: deciders[name] for parameter, name in handler.references.items()})
     return handler
@@ -97,12 +97,12 @@ def routed(handler, *roles, request=None, **kinds):
 
 def test_gie_2_decode_first_runs_decode_then_encode_then_prefill():
     handler = both(p=yes(), e=yes())
-    asked = []
+    calls = []
     results = {}
     while chosen := handler.pick_profiles(Request("r"), ROLES, results):
-        asked.append(chosen)
+        calls.append(chosen)
         results[chosen[0]] = routed(disagg(), "decode").primary
-    assert asked == [("decode",), ("encode",), ("prefill",)]
+    assert calls == [("decode",), ("encode",), ("prefill",)]
 
 
 def test_legs_are_told_to_the_decode_endpoint():
@@ -121,12 +121,12 @@ def test_legs_are_told_to_the_decode_endpoint():
     ],
 )
 def test_optional_legs_run_when_their_decider_says_so_and_count_once_the_request_leaves(encode, prefill, ran, decision):
-    deciders = {"p": Says(answer=prefill), "e": Says(answer=encode)}
+    deciders = {"p": FixedDecider(answer=prefill), "e": FixedDecider(answer=encode)}
     handler = both(**deciders)
     request = Request("r", RequestBody(model="m"))
     result = routed(handler, *ONE_OF_EACH, request=request)
     assert set(result.profiles) == ran
-    assert deciders["p"].asked == deciders["e"].asked == ["e0"]  # once each, about the decode endpoint
+    assert deciders["p"].calls == deciders["e"].calls == ["e0"]  # once each, about the decode endpoint
     assert list(handler.samples) == []  # a run of the scheduler is no decision yet
     handler.pre_request(request, result)
     handler.pre_request(Request("r"), result)
@@ -154,7 +154,7 @@ def test_stage_whose_profile_does_not_exist_is_skipped_and_no_decider_asked():
     deciders = {"p": yes(), "e": yes()}
     result = routed(both(**deciders), *ONE_OF_EACH, profiles=("decode", "prefill"))
     assert set(result.profiles) == {"decode", "prefill"}
-    assert deciders["e"].asked == []
+    assert deciders["e"].calls == []
 
 
 def test_decode_profile_that_does_not_exist_is_named():
@@ -192,7 +192,7 @@ def test_decode_leg_that_finds_no_endpoint_fails_the_request(order):
 def test_no_decider_is_asked_after_a_decode_leg_that_failed():
     deciders = {"p": yes(), "e": yes()}
     assert both(**deciders).pick_profiles(Request("r"), ROLES, {"decode": None}) == ()
-    assert deciders["p"].asked == deciders["e"].asked == []
+    assert deciders["p"].calls == deciders["e"].calls == []
 
 
 def test_prefill_first_runs_prefill_then_encode_then_decode():
@@ -200,7 +200,7 @@ def test_prefill_first_runs_prefill_then_encode_then_decode():
     handler = disagg({"stageOrder": "prefill-first", "deciders": {"encode": "e"}}, e=encode)
     result = routed(handler, *ONE_OF_EACH)
     assert list(result.profiles) == ["prefill", "encode", "decode"]
-    assert encode.asked == [None]  # there is no decode endpoint yet
+    assert encode.calls == [None]  # there is no decode endpoint yet
     assert result.destination.addresses == ("10.0.0.1:8000",)
     assert result.destination.headers == LEGS
 

@@ -37,7 +37,7 @@ def member(name: str, revision: str = "", role: str = "", *, scope: str = "my-se
 
 
 def members(**counts: tuple[int, int]) -> list[Endpoint]:
-    """So many prefill and decode endpoints of each revision."""
+    """Return a pool with these numbers of prefill and decode endpoints for each revision."""
     return [
         member(f"{revision}-{role}-{number}", revision, role)
         for revision, (prefill, decode) in counts.items()
@@ -78,7 +78,7 @@ def left(plugin: DisaggregatedSetRolloutScreener, candidates: Candidates, asked:
 
 
 def picked(plugin: DisaggregatedSetRolloutScreener, candidates: Candidates, requests: int = 2000) -> dict[str, float]:
-    """Share of requests by the one revision that each was kept within."""
+    """Return the share of requests that each revision gets."""
     found: Counter[str] = Counter()
     for seed in range(requests):
         (revision,) = revisions(plugin, candidates, request(seed))

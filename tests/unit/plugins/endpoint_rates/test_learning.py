@@ -20,7 +20,7 @@ def learner(**settings):
 
 
 def taught(*samples, **settings):
-    """A learner with these samples of slot 0, at time 0."""
+    """Return a learner with these samples of slot 0, at time 0."""
     one = learner(**settings)
     for ratio in samples:
         one.add(0, 0, ratio, 0.0)

@@ -37,7 +37,7 @@ MODEL = "Qwen/Qwen3-32B"
 
 
 class World:
-    """A pool, a clock, and endpoints that answer as fast as they really are."""
+    """A pool, a clock, and endpoints with given response times."""
 
     def __init__(self, *tags, **parameters):
         self.clock = ManualClock()
@@ -79,7 +79,7 @@ class World:
             self.plugin.ended(request, response, itl * (tokens - 1))
 
     def stream(self, events, itl, *, tokens=None):
-        """Answer with a stream of so many tokens' events; `usage` has the tokens, if they are given."""
+        """Answer with a stream of this number of events; `usage` has the tokens, if given."""
         usage = None if tokens is None else Usage(0, tokens, 0)
         response = Response(self.pool[0], "", 200, Headers(), usage, events=events + 2)
         self.plugin.ended(self.send(), response, itl * events)
@@ -91,7 +91,7 @@ class World:
         self.clock.advance(1)
 
     def source(self, slot=0, rate="prefill", model=MODEL):
-        """Where a rate comes from."""
+        """Return the source of a rate."""
         rates = self.rates(model)
         samples = getattr(rates, f"{rate}_samples")[slot]
         return f"learned ({samples} samples)" if samples else rates.sources[rates.kinds[slot]][rate == "itl"]
@@ -104,7 +104,7 @@ PROFILED = "profile qwen3-32b/h100/vllm/2"
     ("tags", "prefill", "sources"),
     [
         ([H100, T4], [15928, 523.4], [PROFILED, "scaled from h100 by TFLOPS"]),
-        # unknown hardware has the median of the others, and the default where nothing is known of any
+        # unknown hardware has the median of the others, and the default if nothing is known of any
         (
             [H100, AcceleratorTag(), AcceleratorTag(model="h100", count=4)],
             [15928, (15928 + 2 * 15928) / 2, 2 * 15928],
@@ -136,11 +136,11 @@ def world():
         # 3000 ahead in flight and 1000 - 10 * 64 = 360 of its own
         ({"in_flight": 3000, "cached_blocks": 10}, {}, 3360 / 0.2, 0.00504),
         ({"tokens": 10}, {"itl": 0.020, "tokens": 101}, 15928, 0.020),
-        # nothing is told by few generated tokens, a short prompt, or one that is mostly cached: 1000 - 768 = 232
+        # few generated tokens, a short prompt, or a mostly cached one give no sample: 1000 - 768 = 232
         ({"tokens": 10}, {"itl": 0.020, "tokens": 15}, 15928, 0.00504),
         ({"tokens": 255}, {}, 15928, 0.00504),
         ({"tokens": 1000, "cached_blocks": 12}, {}, 15928, 0.00504),
-        # by a response that is not streamed, of two endpoints or another one, that failed, or came in no time
+        # nor does a response that is not streamed, of two endpoints or another one, that failed, or came in no time
         ({"streaming": False}, {}, 15928, 0.00504),
         ({"extra_legs": {"prefill": 1}}, {}, 15928, 0.00504),
         ({}, {"served": 1}, 15928, 0.00504),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one picker learns of the rates of endpoints, another one uses until it has more samples."""
+"""Rates learned by one picker are used by another one until it has more samples."""
 
 from math import exp
 

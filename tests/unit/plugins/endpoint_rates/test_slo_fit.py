@@ -24,7 +24,7 @@ PROFILED = endpoint_rates([10_000] * 3, ttft_base=[0.020] * 3, ttft_per_token=[0
 
 
 def kept(ttft=None, tpot=None, *, rates=RATES, prices=(None, None, None), headers=None, columns=None, **parameters):
-    """Endpoints kept for a request with these targets in milliseconds, if any."""
+    """Return the endpoints kept for a request with these targets in milliseconds, if any."""
     fields = {"x-llm-d-slo-ttft-ms": ttft, "x-llm-d-slo-tpot-ms": tpot} | (headers or {})
     given = [(name, str(value)) for name, value in fields.items() if value is not None]
     request = Request("r", RequestBody(prompt_tokens=1000), Headers(given))

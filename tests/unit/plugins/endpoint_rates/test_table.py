@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which profile counts for a model on some hardware, and how it is scaled."""
+"""Choice and scaling of the profile for a model on some hardware."""
 
 from math import isnan
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints by labels and by numbers."""
+"""Filters by labels and by numbers."""
 
 from math import nan
 

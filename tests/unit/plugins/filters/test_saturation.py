@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints by load."""
+"""Filters and saturation detectors by load."""
 
 from math import nan
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints by their place."""
+"""Filters by the location of endpoints."""
 
 import numpy as np
 import pytest

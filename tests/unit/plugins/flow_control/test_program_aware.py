@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program with the least decayed service is next, and the books of many programs stay small."""
+"""The program with the least decayed service is next, and the ledger of many programs stays small."""
 
 from math import isclose
 
@@ -41,7 +41,7 @@ def waiting(policy: ProgramAwareFairness, *flows: str, at: float = 0.0):
 
 
 def values(policy: ProgramAwareFairness) -> dict[str, float]:
-    """Return the samples by metric, and program where there is one."""
+    """Return the samples by metric, and by program if there is one."""
     short = {"program_aware_attained_service_tokens": "service", "program_aware_avg_wait_time_milliseconds": "wait"}
     return {
         " ".join((short.get(each.metric.name, "fairness"), *each.labels)): round(each.value, 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anthropic bodies in, the few fields that routing needs out."""
+"""Parsed bodies of the Anthropic API."""
 
 import json
 from itertools import pairwise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on JSON bodies: what is refused, and what counts."""
+"""Limits on JSON bodies."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests in frames of gRPC: those of vLLM, and those of Vertex AI around JSON."""
+"""gRPC requests of vLLM, and of Vertex AI with JSON inside."""
 
 import json
 import struct

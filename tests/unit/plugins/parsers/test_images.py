@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of images that requests carry: made by hand, in each format."""
+"""Sizes of images in requests, in each format."""
 
 import json
 import struct

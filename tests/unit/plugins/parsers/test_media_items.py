@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every API that carries images, clips or videos says how many."""
+"""Number of images, clips and videos in requests of each API."""
 
 import pytest
 

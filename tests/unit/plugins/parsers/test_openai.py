@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAI bodies in, the few fields that routing needs out."""
+"""Parsed bodies of the OpenAI API."""
 
 import struct
 

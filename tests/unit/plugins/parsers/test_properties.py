@@ -96,7 +96,7 @@ def outcome_is_documented(suffix, raw):
 
 
 def mutated(draw, value):
-    """Return the value with one place of it replaced, lost or doubled."""
+    """Return the value with one element replaced, removed or duplicated."""
     if isinstance(value, dict) and value and draw(st.booleans()):
         name = draw(st.sampled_from(sorted(value)))
         return {key: mutated(draw, found) if key == name else found for key, found in value.items()}

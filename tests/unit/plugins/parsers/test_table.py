@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parser gets a path, and whether its body must name a model."""
+"""Choice of the parser by path, and whether the body must name a model."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.apis import PARSERS
 
 
 class Echo(Parser):
-    """Answers with the claim that matched, as the model."""
+    """Returns the claim that matched as the model."""
 
     plugin_type = "echo"
 

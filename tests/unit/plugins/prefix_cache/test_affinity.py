@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a warm cache keeps a request, and when it lets go."""
+"""Stickiness to endpoints with a cached prompt, and its limits."""
 
 from math import nan
 

@@ -26,7 +26,7 @@ def matches(index, *hashes):
 
 
 def recorded(*records):
-    """An index of records: a slot, its limit, and the hashes of a chain."""
+    """Return an index with these records: a slot, its limit, and the hashes of a chain."""
     index = PrefixIndex()
     for slot, limit, *hashes in records:
         index.record(slot, chain(*hashes), limit)
@@ -225,7 +225,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
             assert len(self.index) == len({block for used in self.model.values() for block in used})
 
     def teardown(self):
-        """Nothing is left of slots that are forgotten, and of the reasons to keep blocks."""
+        """Check that forgotten slots leave neither blocks nor references."""
         for slot in range(SLOTS):
             self.index.forget(slot)
         for _ in range(50):
@@ -236,7 +236,7 @@ class IndexAgainstModel(RuleBasedStateMachine):
 
 
 class TidyIndexAgainstModel(IndexAgainstModel):
-    """Records that came again are looked for all the time, one at a time."""
+    """Index that checks one record for duplicates at each call."""
 
     def __init__(self):
         self.patched = pytest.MonkeyPatch()

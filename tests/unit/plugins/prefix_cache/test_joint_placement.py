@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the requests of one batch go; the cases of llm-d-router, and some more."""
+"""Placement of the requests of one batch: the cases of llm-d-router, and some more."""
 
 from array import array
 from collections import Counter
@@ -11,12 +11,12 @@ from epp.plugins.prefix_cache.joint_placement import Balance, Placement
 
 
 def chain(*blocks):
-    """A chain of hashes: each covers all blocks before it."""
+    """Return a chain of hashes, each of which covers all blocks before it."""
     return array("Q", [hash(blocks[: end + 1]) & (2**64 - 1) for end in range(len(blocks))])
 
 
 def placed(requests, replicas, *, running=None, **balance):
-    """The number of the endpoint of each request."""
+    """Return the number of the endpoint of each request."""
     pool = candidates(running=running or [0] * replicas)
     places = [None] * len(requests)
     for _ in Placement(pool, Balance(**balance)).place([chain(*blocks) for blocks in requests], places):

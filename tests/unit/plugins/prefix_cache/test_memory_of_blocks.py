@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of the index, by what chains have in common."""
+"""Memory of the index, by the blocks that chains share."""
 
 import tracemalloc
 from array import array
@@ -15,7 +15,7 @@ SLOTS = 15
 
 
 def apart(length, times=1):
-    """Chains that share nothing, each recorded so many times for one slot."""
+    """Yield chains without common blocks, each this number of times for one slot."""
     number = Random(1)
     for _ in range(BLOCKS // length):
         chain = [number.getrandbits(64) for _ in range(length)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From which endpoint the KV cache of another one is filled."""
+"""Endpoint from which another one copies KV blocks."""
 
 from math import nan
 
@@ -16,7 +16,7 @@ BLOCK = 16
 
 
 def source_for(target, offloaded, held=None, *, waiting=None, prefill=None, request_id="a", pulled=None, **parameters):
-    """Return the header's value for prompts of which endpoints hold so many blocks in the host's memory, and in all."""
+    """Return the header for prompts of which endpoints hold these numbers of blocks in host memory, and in all."""
     pool = candidates(waiting=waiting or [0] * len(offloaded))
     blocks = np.array(offloaded if held is None else held, dtype=np.int32)
     tiers = None if held is None else np.array(offloaded, dtype=np.int64) * BLOCK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the producer says of a second request, given where the first one went."""
+"""Matches of a request after earlier requests."""
 
 from math import nan
 

@@ -35,7 +35,7 @@ def build(plugin="kv-transfer-cost", **parameters):
 
 
 def request_of(held, **tiers) -> Request:
-    """Return a request of 10,000 tokens, of which endpoints hold so many, some of them in lower tiers."""
+    """Return a request of 10,000 tokens, of which endpoints hold these numbers, some of them in lower tiers."""
     request = Request("r", RequestBody(prompt_tokens=10_000))
     of_tiers = {tier: np.array(tokens) for tier, tokens in tiers.items()}
     blocks = np.array(held, dtype=np.int32) // 16

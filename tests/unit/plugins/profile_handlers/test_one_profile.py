@@ -89,7 +89,7 @@ def by_header(**parameters):
 
 
 def routed_by_header(plugin, *headers, profiles=PROFILES):
-    """The name of the profile that served a request with these headers."""
+    """Return the name of the profile that serves a request with these headers."""
     scheduler = Scheduler({name: Profile(name, (), (), MaxScorePicker()) for name in profiles}, plugin, plugin)
     return scheduler.schedule(Request("r", headers=Headers(headers)), candidates(waiting=[0])).primary.profile
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of images and videos by the rules of a configuration, and what they do to the prompt."""
+"""Tokens of images and videos by the rules of a configuration, and their placeholders in the prompt."""
 
 from base64 import b64encode
 
