@@ -71,13 +71,11 @@ class AcceleratorAvailabilityParameters(FilterParameters, frozen=True):
     max_tflops_used: Share = 1.0
     """Maximum share of an accelerator's TFLOPS allocated by TensorFusion; 1 for no bound."""
     min_free_vram: Memory | None = None
-    """Minimum memory of an endpoint's accelerators that TensorFusion has not allocated: a quantity such as `8Gi`, or a
-    number of GiB."""
+    """Minimum accelerator memory that TensorFusion has not allocated: a quantity such as `8Gi`, or a number of GiB."""
     min_free_tflops: NonNegative = 0.0
-    """Minimum TFLOPS of an endpoint's accelerators that TensorFusion has not allocated."""
+    """Minimum TFLOPS of its accelerators that TensorFusion has not allocated."""
     use_virtual_capacity: bool = False
-    """Compare shares and amounts with the virtual capacity of nodes that TensorFusion overcommits, instead of the
-    physical capacity."""
+    """Compare shares and amounts with the virtual capacity of nodes that TensorFusion overcommits."""
     attributes: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = field(default_factory=dict)
     """Keep only accelerators on which each of these attributes, `domain/name`, has one of the values listed."""
 

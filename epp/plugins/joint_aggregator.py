@@ -87,8 +87,7 @@ class PairingRule(Parameters, frozen=True):
     """Value of one pair of accelerator kinds."""
 
     from_: str = field(name="from")
-    """Accelerator kind of the leg that runs first, or a shell-style pattern of kinds. Legs run in the order encode,
-    prefill, decode."""
+    """Accelerator kind of the earlier leg (encode, prefill, decode), or a shell-style pattern of kinds."""
     to: str
     """Kind or pattern of the later leg."""
     value: Share
@@ -188,8 +187,7 @@ class JointAggregator(Aggregator[JointParameters]):
 
     The `topK` always include the profile's own first pick. Among equal combinations, the one closest to the profiles'
     own picks wins, and the decode leg's pick counts first. A leg with a changed endpoint keeps its number of targets,
-    with the earlier ones as fallbacks. Use `max-score-picker` in the profiles: this plugin undoes the spread of a
-    random picker.
+    with the earlier ones as fallbacks. Use `max-score-picker` in the profiles; the spread of random pickers is lost.
 
     Decode is the primary profile; if it failed, the request fails. If no decode profile was run, the first profile with
     a result is primary. A single leg keeps its own pick.

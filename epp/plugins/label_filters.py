@@ -262,8 +262,7 @@ class PlacementFilterParameters(FilterParameters, frozen=True):
     placement: str = ""
     """`namespace/name` of a Placement."""
     pool_import: str = ""
-    """`namespace/name` of an InferencePoolImport, in place of a placement: the clusters that export the pool, and the
-    local one."""
+    """`namespace/name` of an InferencePoolImport, for the clusters that export the pool, and the local one."""
     on_empty: Literal["FailClosed", "FailOpen"] = "FailClosed"
     """Treatment of a placement that chose no cluster or is unknown: `FailClosed` refuses requests with 503, `FailOpen`
     keeps all endpoints."""
@@ -318,8 +317,7 @@ class TaintFilterParameters(SessionAffinityParameters, frozen=True):
     """Tolerations, and the recognition of sessions."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "session_id"
-    """Recognition of sessions: by their id (`session_id`), or by the token in a header of the previous response
-    (`encoded_endpoint_header`)."""
+    """Recognition of sessions: by their id, or by the token in a header of the previous response."""
     tolerations: tuple[ClusterToleration, ...] = ()
     """Taints to ignore."""
     fallback_on_empty: bool = False

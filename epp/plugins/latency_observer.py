@@ -58,8 +58,7 @@ class InflightLoadParameters(Parameters, frozen=True):
     sync_cross_replica_state: bool = True
     """Accepted for compatibility: each picker counts its own requests."""
     output_estimator: Literal["static", "sketch"] = "static"
-    """Accepted for compatibility: the estimate is `outputRatio` times the prompt with both; `sketch` is a model of
-    output lengths in llm-d-router."""
+    """Accepted for compatibility: the estimate is `outputRatio` times the prompt, also with `sketch`."""
     sketch: Mapping[str, Any] | None = None
     """Accepted for compatibility, without effect."""
 

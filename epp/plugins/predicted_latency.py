@@ -56,8 +56,7 @@ class HeadroomTierParameters(FilterParameters, frozen=True):
     """Exploration, and the source of predictions."""
 
     epsilon_explore_neg: Annotated[Share, Tunable(0, 0.1)] = 0.01
-    """Share of requests, 0..1, that are sent to an endpoint expected to miss a target, so that its latency is learned
-    there too."""
+    """Share of requests, 0..1, sent to an endpoint expected to miss a target, to keep learning its latency."""
     latency_prediction_info_producer_name: str = ""
     """Name of the producer instance whose predictions are read; empty for the default one."""
 
@@ -149,11 +148,9 @@ class SloFitParameters(FilterParameters, frozen=True):
     default_tpot_ms: NonNegative = msgspec.field(default=0.0, name="defaultTPOTMs")
     """Limit of the time between two tokens of requests without `x-llm-d-slo-tpot-ms`, in ms; 0 for none."""
     margin: Annotated[PositiveShare, Tunable(0.3, 1)] = 1.0
-    """Share of a limit that an expected time may reach, above 0 and at most 1: expected times are means, and actual
-    times vary."""
+    """Share of a limit that an expected time may reach, above 0 and at most 1, as actual times vary."""
     prefer_cheapest: bool = True
-    """Keep only the fitting endpoints with the lowest price an hour, if any price is known. With false, scorers choose
-    among all fitting endpoints."""
+    """Keep only the fitting endpoints with the lowest price an hour, if any price is known."""
     none_fits: Literal["closest", "all"] = "closest"
     """Endpoints to keep if no endpoint fits: those closest to the limits (`closest`), or all (`all`)."""
     spot_preference: SpotPreference = "auto"

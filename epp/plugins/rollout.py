@@ -134,8 +134,7 @@ class RolloutScope(Parameters, frozen=True):
     """The pods that are counted."""
 
     label_selector: Name
-    """Label selector, such as `disaggregatedset.x-k8s.io/name=my-set`, of the endpoints that count for the shares of
-    revisions."""
+    """Label selector of endpoints that count for the shares, such as `disaggregatedset.x-k8s.io/name=my-set`."""
 
     def __post_init__(self) -> None:
         try:

@@ -132,8 +132,7 @@ class SameNodeFilterParameters(FilterParameters, frozen=True):
     """Treatment of unknown nodes."""
 
     on_unknown: Literal["Pass", "Fail"] = "Fail"
-    """Treatment of endpoints whose node is unknown, and of all endpoints if the peer's node is unknown: `Fail` drops
-    them, `Pass` keeps them."""
+    """Treatment of endpoints if their node or the peer's node is unknown: `Fail` drops them, `Pass` keeps them."""
 
 
 class SameNodeFilter(Filter[SameNodeFilterParameters]):

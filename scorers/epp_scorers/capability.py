@@ -48,8 +48,7 @@ class BestFitParameters(Parameters, frozen=True):
     min_compute_tflops: NonNegative | None = msgspec.field(default=None, name="minComputeTFLOPS")
     """TFLOPS (TOPS for integers) at which a device is fast enough; without it, any known figure is."""
     preferred_precisions: tuple[Precision, ...] = ()
-    """Precisions to compute in, best first. The first one with a known figure counts, halved for each place down the
-    list."""
+    """Precisions to compute in, best first: the first known figure counts, halved for each place down the list."""
     memory_weight: Weight = 0.7
     """Weight of the memory term `M`."""
     compute_weight: Weight = 0.3
@@ -66,8 +65,7 @@ class BestFitScorer(Scorer[BestFitParameters]):
     `M` is `minMemory / memory` of one device or slice: 1 without `minMemory`, 0 if the memory is unknown. `C` is
     `min(1, tflops / minComputeTFLOPS)` of one device or slice, or 1 for any known figure without `minComputeTFLOPS`,
     times 0.5 for each place of the precision down the list `preferredPrecisions`. fp16 is tried after the last of them;
-    fp8 falls back to the INT8 figure. Without `preferredPrecisions` the largest figure counts. Without any figure `C`
-    is 0.
+    fp8 falls back to the INT8 figure. Without `preferredPrecisions` the largest figure counts; without any, `C` is 0.
 
     0 for an endpoint with less than `minMemory`, one on CPUs, and one with neither memory nor figures known. Memory 3 %
     below `minMemory` is accepted, because devices report less than their nominal size.

@@ -44,8 +44,7 @@ class LocalClusterParameters(Parameters, frozen=True):
     """The local cluster, and limits of its preference."""
 
     local_cluster: str = ""
-    """Name of the local cluster; empty for the one of the `cluster-data-source`, or without it, for endpoints without a
-    cluster name."""
+    """Name of the local cluster; empty for that of the `cluster-data-source`, else for endpoints without a cluster."""
     score: str = ""
     """`resourceName/scoreName` of the score of the local cluster to compare with `minScore`; empty for none."""
     min_score: Annotated[float, Meta(ge=-MOST_SCORE, le=MOST_SCORE)] = 0.0
@@ -198,8 +197,7 @@ class SteadyParameters(Parameters, frozen=True):
     session_id_config: SessionIds = msgspec.field(default_factory=SessionIds)
     """Sources of the session id, and limits of the memory."""
     prefix_match_info_producer_name: str = ""
-    """Name of the producer instance to read prefix matches from; empty for the default one. Without a producer,
-    only sessions count."""
+    """Name of the producer instance to read prefix matches from, if any; empty for the default one."""
     min_prefix_share: Annotated[PositiveShare, Tunable(0.1, 1)] = 0.5
     """Minimum share of the prompt, 0..1, that an endpoint must hold for its cluster to count as having served it."""
 

@@ -134,11 +134,9 @@ class CostPerRequestParameters(Parameters, frozen=True):
     profile_path: str = ""
     """YAML or JSON file with a list of profiles, as in `profiles`; read with the configuration."""
     profiles: tuple[ThroughputProfile, ...] = ()
-    """Throughput by request size, one profile for each GPU, in the format of AIBrix. They take precedence over those in
-    the file."""
+    """Throughput of GPUs by request size, in the format of AIBrix; with precedence over the file."""
     tolerance: Annotated[NonNegative, Tunable(0, 4)] = 0.5
-    """Largest distance of a request from the nearest sizes in a profile, as a power of 2, at which the profile
-    applies."""
+    """Maximum distance of a request from the nearest sizes in an applicable profile, as a power of 2."""
     expected_output_tokens: Natural = 256
     """Output tokens to assume, or the request's own limit if that is lower."""
     batch_size: Natural = 32
@@ -152,8 +150,7 @@ class CostPerRequestParameters(Parameters, frozen=True):
     cost_basis: CostBasis = "memory"
     """Share of the device's price that a slice pays: its share of the memory, or of the compute."""
     qos_price_weights: Mapping[Qos, NonNegative] = msgspec.field(default_factory=dict)
-    """Factors of this scorer's weight by the tenant's quality of service (`qos` of the plugin `tenants`); 1 if left
-    out."""
+    """Factors of this scorer's weight by quality of service (`qos` of the plugin `tenants`); default 1."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance to read prefix matches from; empty for the default one."""
 

@@ -43,8 +43,7 @@ class LatencyScorerParameters(Parameters, frozen=True):
     tpot_weight: Annotated[NonNegative, Tunable(0, 1)] = 0.2
     """Weight of the headroom of further tokens."""
     headroom_selection_strategy: Literal["least", "most"] = "least"
-    """Preference among endpoints that meet the targets: the `least` headroom, which keeps fast endpoints free, or the
-    `most`."""
+    """Preference among endpoints that meet the targets: `least` headroom, to keep fast ones free, or `most`."""
     composite_kv_weight: NonNegative = 1.0
     """Weight of free KV cache, if no endpoint has a prediction."""
     composite_queue_weight: NonNegative = 1.0

@@ -141,8 +141,7 @@ class FirstAvailableParameters(Parameters, frozen=True):
     """Order of the classes, and saturation thresholds."""
 
     classes: tuple[str, ...] = ()
-    """Names of AcceleratorClasses, or of models such as `h100`, first choice first; empty for all classes, in the order
-    of the pool's endpoints."""
+    """Names of AcceleratorClasses, or of models such as `h100`, first choice first; empty for all, in pool order."""
     queue_depth_threshold: Annotated[Threshold, Tunable(0.5, 64, log=True)] = 5.0
     """Waiting requests at which an endpoint is saturated."""
     kv_cache_util_threshold: Annotated[Threshold, Tunable(0.3, 1)] = 0.8

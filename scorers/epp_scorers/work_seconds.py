@@ -92,8 +92,7 @@ class WorkSecondsParameters(Parameters, frozen=True):
     """Output tokens to include in the time, or the request's own limit if that is lower: 1 for the time to first token;
     more to give a busy batch more weight against a long prompt."""
     kv_barrier_seconds: Annotated[NonNegative, Tunable(0.001, 1, log=True)] = 0.05
-    """Cost of a half-full KV cache in seconds: the lambda of a barrier that keeps requests from full caches; 0 for no
-    barrier."""
+    """Cost of a half-full KV cache in seconds, the lambda of a barrier against full caches; 0 for none."""
     requests_behind: Annotated[NonNegative, Tunable(0, 4)] = 0.0
     """Minimum number of requests assumed to wait behind this one; the time of its prompt counts once more for each.
     With 0, only the time of this request counts, which favours short queues over cached prefixes."""
@@ -115,8 +114,7 @@ class WorkSecondsParameters(Parameters, frozen=True):
     wake_up_from_disk_seconds: NonNegative = 20.0
     """Time to wake up an idle endpoint whose model is frozen to disk."""
     network_round_trips: NonNegative = 1.0
-    """Round trips to the cluster of the endpoint in the time of a request: 1 on a kept-alive connection; 0 to ignore
-    the network."""
+    """Round trips of a request to the cluster of the endpoint, 1 on a kept-alive connection; 0 to ignore them."""
     attention_quadratic_tokens: Natural = 0
     """Prompt length in tokens at which attention takes as long as everything else; 0 to count all tokens alike."""
     prefix_match_info_producer_name: str = ""

@@ -119,21 +119,19 @@ class EndpointRatesProducer(
     the last of these is ignored, then the last two, and so on. Without a match, the profile of the model on another
     accelerator is scaled by fp16 TFLOPS (the ITL by memory bandwidth); then the same applies to profiles of any model.
     `profiles` have precedence over those of the file, and these over the built-in profiles. Rates are proportional to
-    devices and slices: 2 of 4 devices, or half a device's compute, have half the rate. Endpoints with unknown hardware
-    get the median of the others.
+    devices and slices: 2 of 4 devices have half the rate. Endpoints with unknown hardware get the median of the others.
 
     Each streamed response gives a sample of the prefill rate: `uncached prompt tokens in flight at the endpoint,
     including its own / seconds to the first token`. A sample of the ITL is `seconds from the first token to the last /
-    (tokens - 1)`. The tokens are those of `usage`; without it, the number of events times the tokens per event in the
-    endpoint's responses with `usage`.
+    (tokens - 1)`. The tokens are those of `usage`; without it, the events times the tokens per event in the endpoint's
+    responses with `usage`.
 
     The learned rate is the profile's times the median of the last `window` ratios. Its weight halves with each
     `halfLife` without a new sample and drops to 0 below a quarter. Endpoints without enough samples use the median
     ratio of those with the same hardware, else of all. A response gives no sample if it comes from an endpoint other
     than the picked one, or has a status other than 200; and none of the prefill rate if its prompt has fewer than
     `minTokens` uncached tokens, or if the request has several endpoints. Samples are dropped when the endpoint leaves
-    or its hardware or engine changes. With `--shared-state`, the ratio of the picker with the most samples of an
-    endpoint is used.
+    or its hardware or engine changes. With `--shared-state`, the ratio of the picker with most samples is used.
 
     The batch of an endpoint counts as full at the largest number of running requests seen so far, once several reports
     show a queue behind a batch of that size.

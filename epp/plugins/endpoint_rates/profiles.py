@@ -45,10 +45,9 @@ class RateProfile(Parameters, frozen=True):
     delta_ms: Positive | None = None
     """`delta` of `TTFT = gamma + delta * tokens * batch`, the time to the first token in ms."""
     fp16_tflops: NonNegative = 0.0
-    """Dense fp16 TFLOPS of one device, to scale prefill rates to accelerators without a profile; 0 for the built-in
-    figure, if any."""
+    """Dense fp16 TFLOPS of one device, to scale prefill rates to other accelerators; 0 for the built-in figure."""
     bandwidth_gbps: NonNegative = msgspec.field(default=0.0, name="bandwidthGBps")
-    """Memory bandwidth of one device in GB/s, to scale ITLs; 0 for the built-in figure, if any."""
+    """Memory bandwidth of one device in GB/s, to scale ITLs; 0 for the built-in figure."""
     source: str = ""
     """Source of the figures. Documentation only."""
 

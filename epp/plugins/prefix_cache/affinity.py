@@ -58,13 +58,12 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
     max_ttft_penalty_ms: Annotated[NonNegative, Tunable(10, 20_000, log=True)] = msgspec.field(
         default=18000.0, name="maxTTFTPenaltyMs"
     )
-    """Maximum excess, in ms, of the time to the first token at the best sticky endpoint over that at the best other
-    one; 0 for no limit."""
+    """Maximum excess of the time to the first token at the best sticky endpoint over the best other, in ms; 0 for
+    none."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
-    """Source of times to the first token: `prefillThroughput`, tokens over tokens per second, or `latencyPredictor`, a
-    `predicted-latency-producer`."""
+    """Source of times to the first token: tokens over throughput, or a `predicted-latency-producer`."""
     peak_prefill_throughput: NonNegative = 15928.0
-    """Prompt tokens that every endpoint computes per second, above 0 unless `maxTTFTPenaltyMs` is 0; used without an
+    """Prompt tokens per second of every endpoint, above 0 with a penalty limit; unused with
     `endpoint-rates-producer`."""
     prefix_match_info_producer_name: str = ""
     """Name of the producer instance whose matches are read; empty for the default one."""
@@ -81,15 +80,14 @@ class PrefixCacheAffinityParameters(FilterParameters, frozen=True):
 class PrefixCacheAffinityFilter(Filter[PrefixCacheAffinityParameters]):
     """Keeps sticky endpoints: those with `matched_blocks / total_blocks >= affinityThreshold`.
 
-    All endpoints are kept in these cases: no endpoint is sticky; the shortest time to the first token among sticky
-    endpoints exceeds that among the others by more than `maxTTFTPenaltyMs`; or the request belongs to the share
-    `explorationProbability`.
+    All endpoints are kept if no endpoint is sticky, if the shortest time to the first token among sticky endpoints
+    exceeds that among the others by more than `maxTTFTPenaltyMs`, and for the share `explorationProbability`.
 
     The time to the first token is `tokens in flight / peakPrefillThroughput * 1000` ms. With an
     `endpoint-rates-producer`, configured or added for another plugin, it is the wait for a place in the batch plus
-    `(tokens in flight + uncached tokens of this prompt) / rate * 1000` ms, with the rates of each endpoint. This
-    weighs the tokens saved by the cache against the wait on the actual hardware. With `ttftSource: latencyPredictor`,
-    it is the predicted one, and infinite for an endpoint without a prediction.
+    `(tokens in flight + uncached tokens of this prompt) / rate * 1000` ms, with the rates of each endpoint. This weighs
+    the tokens saved by the cache against the wait on the actual hardware. With `ttftSource: latencyPredictor`, it is
+    the predicted one, and infinite for an endpoint without a prediction.
     """
 
     plugin_type = "prefix-cache-affinity-filter"

@@ -17,8 +17,7 @@ one bit for each slot of the pool.
 """
 
 _MOST_EVICTED = 512
-"""Maximum blocks evicted by one record, beyond those that it adds, after the limit was lowered: a block takes two
-microseconds."""
+"""Maximum blocks evicted by one record beyond those it adds, if the limit was lowered; each takes two microseconds."""
 _RUNS_CLEANED = 16
 """Runs of forgotten slots dropped by each record: more than it adds."""
 _SLACK = 64

@@ -76,8 +76,7 @@ class ApproxPrefixCacheParameters(Parameters, frozen=True):
     """Size of the blocks, and limits of the index."""
 
     auto_tune: bool = True
-    """Use the block size and the KV cache size that engines report, if known, in place of `blockSizeTokens` and
-    `lruCapacityPerServer`."""
+    """Prefer the block size and KV cache size of engines to `blockSizeTokens` and `lruCapacityPerServer`."""
     block_size_tokens: Annotated[int, Meta(ge=MIN_BLOCK_TOKENS), Corrected(by=lambda _: MIN_BLOCK_TOKENS)] = 64
     """Tokens in one block. With `autoTune`, the block size of the engine counts instead, if it is known."""
     max_prefix_tokens_to_match: Natural = 131072
