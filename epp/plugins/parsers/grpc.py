@@ -182,7 +182,7 @@ _Read: TypeAlias = Callable[[FieldReader, memoryview, Headers], RequestBody]
 def read_message(body: bytes) -> memoryview:
     """Return the message of a unary request; raises MalformedBodyError if it is incomplete or compressed."""
     if len(body) < _HEAD_BYTES:
-        raise _malformed(f"it has {len(body)} bytes, fewer than the head of a message")
+        raise _malformed(f"it has {len(body)} bytes, less than a message header")
     flag, size, follow = body[0], int.from_bytes(body[1:_HEAD_BYTES]), len(body) - _HEAD_BYTES
     if flag == _COMPRESSED:
         raise _malformed("its message is compressed: send it without compression")

@@ -63,8 +63,8 @@ WHOLE = framed(generate([1, 2]))
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (b"", "it has 0 bytes, fewer than the head of a message"),
-        (WHOLE[:4], "it has 4 bytes, fewer than the head of a message"),
+        (b"", "it has 0 bytes, less than a message header"),
+        (WHOLE[:4], "it has 4 bytes, less than a message header"),
         (WHOLE[:-1], "its message is cut off after 5 of 6 bytes"),
         (b"\0\xff\xff\xff\xff" + WHOLE, "its message is cut off after 11 of 4294967295 bytes"),
         (WHOLE + WHOLE, "data follows its first message: send one message"),
