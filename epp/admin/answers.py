@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses of the admin port: bodies, JSON, errors, counts of requests, and calls into the event loop."""
+"""Requests and responses of the admin port: bodies, JSON, errors, request counts, and calls into the event loop."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ Counts: TypeAlias = Mapping[str, Counter[str]]
 """Number of requests by endpoint and tenant."""
 
 _MOST_HELD = 10_000
-"""Requests of a process that are looked through."""
+"""Most requests of a process that are counted by endpoint and tenant."""
 _MOST_NAME = 128
 
 
@@ -39,12 +39,12 @@ class HeldRequests(NamedTuple):
     by_tenant: Counts
     """Requests that are charged to the quotas of tenants."""
     unanswered: int
-    """Number of all unanswered requests; `assumed` is cut off if there are very many."""
+    """Number of all unanswered requests; may exceed the total of `assumed`."""
     silent: int = 0
-    """Processes that did not answer in time: their requests are missing."""
+    """Number of processes that did not answer in time; their requests are missing."""
 
     def with_others(self, others: Sequence["HeldRequests | None"]) -> "HeldRequests":
-        """Return these and those of other processes, None for one that did not answer."""
+        """Add the requests of other processes; None for a process that did not answer."""
         parts = (self, *(each for each in others if each is not None))
         return HeldRequests(
             _added(each.assumed for each in parts),
@@ -84,7 +84,7 @@ _MOST_DIGITS: Final = 6
 _MOST_TEXT: Final = 100
 MOST_BYTES: Final = 64 * 1024
 """Default limit of a request body."""
-_PATIENCE_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 5.0
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -103,7 +103,7 @@ class AdminError(Exception):
         super().__init__(message)
         self.status = status
         self.kind = kind
-        """Name of the error, for programs."""
+        """Machine-readable name of the error."""
         self.headers = headers or {}
         self.also = also or {}
         """Further members of the response."""
@@ -118,6 +118,11 @@ class BadAdminRequestError(AdminError):
         super().__init__(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
+class NotFoundError(AdminError):
+    def __init__(self, message: str) -> None:
+        super().__init__(HTTPStatus.NOT_FOUND, "NotFound", message)
+
+
 def as_json(
     content: object, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> web.Response:
@@ -127,9 +132,9 @@ def as_json(
 async def read_object(
     request: web.Request, *, most_bytes: int = MOST_BYTES, or_yaml: bool = False
 ) -> Mapping[str, object]:
-    """Return the JSON object that is the body, `or_yaml` of 64 KiB at most; raises AdminError.
+    """Return the body, a JSON object or, with `or_yaml`, a YAML mapping of at most 64 KiB; raises AdminError.
 
-    The content type has to be that of either, which no page of another site can send unasked.
+    The content type is required: pages of other sites cannot send it without the browser asking this server first.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_yaml = or_yaml and kind in _YAML
@@ -144,13 +149,13 @@ async def read_object(
         raise _too_large(f"the body is larger than {most_bytes // 1024} KiB: send a smaller one") from None
     if is_yaml:
         if len(body) > MOST_BYTES:
-            raise _too_large(f"a body of YAML is {MOST_BYTES // 1024} KiB at most: send JSON, or a smaller one")
-        return _object(_yaml(body), "YAML mapping: send one")
+            raise _too_large(f"the YAML body is larger than {MOST_BYTES // 1024} KiB: send JSON, or a smaller body")
+        return _object(_yaml(body), "a YAML mapping: send one")
     try:
         content = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAdminRequestError(f"the body is no JSON: {error}; send a JSON object") from error
-    return _object(content, "JSON object: send one, in braces")
+        raise BadAdminRequestError(f"the body is not valid JSON: {error}; send a JSON object") from error
+    return _object(content, "a JSON object: send one, in braces")
 
 
 def _yaml(body: bytes) -> object:
@@ -159,7 +164,7 @@ def _yaml(body: bytes) -> object:
         refuse_unsafe(text, _MOST_NESTED)
         return yaml.load(text, Loader=PlainLoader)  # noqa: S506  a safe loader
     except (yaml.YAMLError, ValueError) as error:
-        raise BadAdminRequestError(f"the body is no YAML: {' '.join(str(error).split())}") from error
+        raise BadAdminRequestError(f"the body is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _too_large(message: str) -> AdminError:
@@ -168,12 +173,12 @@ def _too_large(message: str) -> AdminError:
 
 def _object(content: object, wanted: str) -> Mapping[str, object]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise BadAdminRequestError(f"the body is no {wanted}")
+        raise BadAdminRequestError(f"the body is not {wanted}")
     return content
 
 
 def read_as(kind: type[S], content: Mapping[str, object]) -> S:
-    """Return the body of a request as this type; raises AdminError."""
+    """Convert the body of a request to this type; raises AdminError."""
     try:
         return read_struct(kind, content)
     except ParameterError as error:
@@ -182,15 +187,15 @@ def read_as(kind: type[S], content: Mapping[str, object]) -> S:
 
 
 def read_one(request: web.Request, name: str) -> str:
-    """Return a parameter of the query, empty by default; raises AdminError if it is repeated."""
+    """Return a query parameter, empty by default; raises AdminError if it is repeated."""
     values = request.query.getall(name, ())
     if len(values) > 1:
-        raise BadAdminRequestError(f"{name} is there {len(values)} times: write it once")
+        raise BadAdminRequestError(f"{name} is repeated {len(values)} times: write it once")
     return values[0] if values else ""
 
 
 def read_number(request: web.Request, name: str, otherwise: int, *, least: int, most: int) -> int:
-    """Return a number of the query; raises AdminError."""
+    """Return a number in the query; raises AdminError."""
     text = read_one(request, name)
     if not text:
         return otherwise
@@ -201,15 +206,15 @@ def read_number(request: web.Request, name: str, otherwise: int, *, least: int, 
 
 
 def read_text(request: web.Request, name: str) -> str:
-    """Return a text of the query, empty without one; raises AdminError for a long one, and takes the first of two."""
+    """Return a query parameter, the first if it is repeated, empty by default; raises AdminError for a long one."""
     text = request.query.get(name, "")
     if len(text) > _MOST_TEXT:
-        raise BadAdminRequestError(f"{name} has {len(text)} characters: write {_MOST_TEXT} at most")
+        raise BadAdminRequestError(f"{name} has {len(text)} characters: write at most {_MOST_TEXT}")
     return text
 
 
 def read_switch(request: web.Request, name: str) -> bool:
-    """Return a boolean of the query, false by default; raises AdminError."""
+    """Return a boolean in the query, false by default; raises AdminError."""
     values = request.query.getall(name, ("false",))
     if len(values) > 1 or values[0] not in _SWITCHES:
         raise BadAdminRequestError(f"{name} is {', '.join(values)!r:.60}: write true or false, once")
@@ -219,14 +224,14 @@ def read_switch(request: web.Request, name: str) -> bool:
 class LoopCalls:
     """Calls functions on one event loop, for tasks of another."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
         self._loop = loop
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
 
     async def call(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, or raise its exception.
 
-        Raises AdminError where the loop does not come to it in time; `work` is then not called any more.
+        Raises AdminError if the loop does not start `work` in time; `work` is then never called.
         """
         future: Future[T] = Future()
 
@@ -235,7 +240,7 @@ class LoopCalls:
                 return
             try:
                 future.set_result(work())
-            except Exception as error:  # noqa: BLE001  the caller is told
+            except Exception as error:  # noqa: BLE001  raised in the caller
                 future.set_exception(error)
 
         try:
@@ -244,17 +249,17 @@ class LoopCalls:
             raise _unavailable() from error
         waiting = asyncio.wrap_future(future)
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 return await asyncio.shield(waiting)
         except TimeoutError:
             if future.cancel():
                 raise _unavailable() from None
-            return await waiting  # it runs already, and takes no time
+            return await waiting  # it is already running and ends soon
 
     async def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of a coroutine that `work` makes and the loop runs, or raise its exception.
+        """Run the coroutine of `work` on the loop; return its result, or raise its exception.
 
-        Raises AdminError where it does not end in time; it is then cancelled.
+        Raises AdminError if it does not end in time; it is then cancelled.
         """
         coroutine = work()
         try:
@@ -263,21 +268,20 @@ class LoopCalls:
             coroutine.close()
             raise _unavailable() from error
         try:
-            async with asyncio.timeout(self._patience_seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise _unavailable() from None
 
 
 def _unavailable() -> AdminError:
-    return AdminError(
-        HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", "the picker is too busy to answer, or ends: nothing was changed"
-    )
+    text = "the picker is too busy or is shutting down: nothing was changed"
+    return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerView:
-    """The picker that is shown; all but `loop` and `build` is for its event loop."""
+    """Access to the picker; everything except `loop` and `build` must be used on its event loop."""
 
     loop: LoopCalls
     pool: str
@@ -294,14 +298,14 @@ class PickerView:
     picks: Callable[[], Mapping[str, int]]
     """Number of picks of each endpoint, by `namespace/name`."""
     source_of: Callable[[str], str]
-    """Returns the name of the source of an endpoint, given its `namespace/name`; empty if there are not several."""
+    """Returns the name of the source of an endpoint, given its `namespace/name`; empty with a single source."""
     held: Callable[[], Coroutine[Any, Any, HeldRequests]]
-    """The requests that endpoints and tenants hold."""
+    """Requests in flight, by endpoint and tenant."""
     tenants: Callable[[], Iterable[str]]
     """Tenants whose quotas are listed by name in configuration or objects."""
-    tell_quota: Callable[[str, Quota | None], None]
-    """Tells other processes of a quota that was set for a tenant, or taken back."""
+    share_quota: Callable[[str, Quota | None], None]
+    """Sends a quota that was set for a tenant to other processes; None if it was removed."""
     build: Callable[[str], Assembly]
-    """Returns what another configuration would be, from its text; called in a thread, raises ConfigurationError."""
+    """Assembles a configuration from its text, without effect; called in a thread, raises ConfigurationError."""
     complete: Callable[[], Coroutine[Any, Any, None]]
     """Applies the placements of prompts by workers, before a request is simulated."""

@@ -5,17 +5,18 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from epp.admin.answers import AdminError, LoopCalls, PickerView, as_json
+from epp.admin.port import is_loopback
 from epp.config.describe import describe
 from epp.framework.messages import described, without_credentials
 from epp.framework.plugin import Plugin
 from epp.framework.snapshot import Snapshot
+from epp.runtime.addresses import is_ip
 from epp.runtime.http_server import response
 
 PATH = "/api/config"
@@ -23,8 +24,8 @@ _STATE_PATH = "/debug/plugins/state"
 _MOST_STATE_BYTES = 1024 * 1024
 _UNSUPPORTED = "plugin does not support state collection"
 _FOR_LOOPBACK = (
-    "this page is for clients on the same machine: ask at 127.0.0.1 or localhost, through kubectl port-forward for a "
-    "pod, or give the picker --metrics-token-file and send the token\n"
+    "this page is only for clients on the same machine: connect to 127.0.0.1 or localhost (for a pod, through kubectl "
+    "port-forward), or start the picker with --metrics-token-file and send the token\n"
 )
 _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 _JSON = {"Content-Type": "application/json"}
@@ -33,15 +34,15 @@ _JSON = {"Content-Type": "application/json"}
 def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
     async def show(_request: web.Request) -> web.Response:
-        now, stands = await picker.loop.call(lambda: (picker.assembly(), picker.config()))
+        assembly, state = await picker.loop.call(lambda: (picker.assembly(), picker.config()))
         return as_json(
             {
-                "generation": stands.generation,
-                "origin": now.loaded.origin,
-                "refused": stands.refused or None,
-                "warnings": [str(warning) for warning in now.warnings],
-                "text": without_credentials(now.loaded.text) or None,
-                "graph": describe(now),
+                "generation": state.generation,
+                "origin": assembly.loaded.origin,
+                "refused": state.refused or None,
+                "warnings": [str(warning) for warning in assembly.warnings],
+                "text": without_credentials(assembly.loaded.text) or None,
+                "graph": describe(assembly),
             }
         )
 
@@ -49,15 +50,12 @@ def config_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
 
 def plugin_state_route(
-    loop: LoopCalls,
-    states: Callable[[web.Request], Coroutine[Any, Any, Mapping[str, object]]],
-    *,
-    needs_loopback: bool,
+    loop: LoopCalls, states: Callable[[web.Request], Coroutine[Any, Any, Mapping[str, object]]], *, needs_loopback: bool
 ) -> web.RouteDef:
-    """Return the route of a page of the metrics port.
+    """Return the route of the plugin states on the metrics port.
 
-    `states` runs on the loop, and returns the states of the plugins that the request names, or raises AdminError. With
-    `needs_loopback`, only clients on this machine are answered.
+    `states` runs on the loop; it returns the states of the plugins that the request names, or raises AdminError. With
+    `needs_loopback`, clients on other machines are refused.
     """
 
     async def answer(request: web.Request) -> web.Response:
@@ -74,7 +72,7 @@ def plugin_state_route(
 
 
 async def plugin_states(plugins: Mapping[str, Plugin[Any]], snapshot: Callable[[], Snapshot]) -> Mapping[str, object]:
-    """Return the state of each plugin, by name; one plugin in each turn of the loop that owns them."""
+    """Return the state of each plugin by name, and yield to the event loop after each plugin."""
     states = {}
     for name, plugin in plugins.items():
         states[name] = _state_of(plugin, snapshot())
@@ -83,33 +81,22 @@ async def plugin_states(plugins: Mapping[str, Plugin[Any]], snapshot: Callable[[
 
 
 def _state_of(plugin: Plugin[Any], snapshot: Snapshot) -> Mapping[str, object]:
-    told = {"type": plugin.plugin_type}
+    kind = {"type": plugin.plugin_type}
     try:
         state = plugin.dump_state(snapshot)
         if state is None:
-            return {**told, "message": _UNSUPPORTED}
+            return {**kind, "message": _UNSUPPORTED}
         raw = msgspec.json.encode(state)
     except Exception as error:  # noqa: BLE001  a plugin may raise anything
-        return {**told, "message": f"plugin failed to tell its state: {described(error, type(plugin))}"}
+        return {**kind, "message": f"plugin failed to report its state: {described(error, type(plugin))}"}
     if len(raw) > _MOST_STATE_BYTES:
-        return {**told, "message": f"state of {len(raw)} bytes is not shown: plugins may tell {_MOST_STATE_BYTES}"}
-    return {**told, "state": msgspec.Raw(raw)}
+        return {**kind, "message": f"the state is not shown: it has {len(raw)} bytes, the limit is {_MOST_STATE_BYTES}"}
+    return {**kind, "state": msgspec.Raw(raw)}
 
 
 def _is_local(request: web.Request) -> bool:
-    """Return whether a client is on this machine, and no page of another site that has given itself our address."""
-    try:
-        peer = ip_address((request.remote or "").partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(peer, "ipv4_mapped", None)
-    if not (mapped or peer).is_loopback:
-        return False
-    host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
-    if host in ("", "localhost"):
-        return True
-    try:
-        ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
+    """Return whether the client is on this machine, and is not a page of another site whose name has our address."""
+    peer = (request.remote or "").partition("%")[0].removeprefix("::ffff:")
+    given = request.headers.get("host", "")
+    host = given.rpartition(":")[0] or given
+    return is_loopback(peer) and (host in ("", "localhost") or is_ip(host.strip("[]")))

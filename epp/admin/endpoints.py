@@ -6,14 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
-from http import HTTPStatus
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from aiohttp import web
 
-from epp.admin.answers import AdminError, HeldRequests, PickerView, as_json, read_number, read_text
+from epp.admin.answers import HeldRequests, NotFoundError, PickerView, as_json, read_number, read_text
 from epp.explain.runs import cost_of, number
 from epp.framework.accelerators.tag import AcceleratorTag
 from epp.framework.endpoint import Endpoint
@@ -40,7 +39,7 @@ _SHOWN = 200
 _MOST_SHOWN = 1000
 _INTERNAL = frozenset({METRICS_AT.name, LOAD_AT.name, LAST_PICKED.name})
 _IN_A_ROW = 16
-"""Endpoints that are written before the event loop of requests has the interpreter for itself."""
+"""Rows between two pauses, in which the event loop that routes requests gets the interpreter."""
 _PAUSE_SECONDS = 0.001
 
 
@@ -49,9 +48,9 @@ def endpoint_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
 
 async def _all(picker: PickerView, request: web.Request) -> web.Response:
-    """Answer with endpoints, those first that need attention: `limit` of them, from the one at `offset` on.
+    """Return `limit` endpoints from `offset` on, first those that need attention.
 
-    With `filter`, those whose name, address or state has this text.
+    With `filter`, only those with this text in their name, address or state.
     """
     limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
     offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
@@ -63,13 +62,11 @@ async def _all(picker: PickerView, request: web.Request) -> web.Response:
     others: list[int] = []
     for slot in snapshot.slots.tolist():
         endpoint = snapshot.endpoints.values[slot]
-        state = None if endpoint is None else pool.state_of(endpoint)
         if endpoint is None:
             continue
-        if (
-            wanted
-            and wanted not in f"{endpoint.id} {endpoint.hostport} {'' if state is None else state.why}".casefold()
-        ):
+        state = pool.state_of(endpoint)
+        shown = f"{endpoint.id} {endpoint.hostport} {'' if state is None else state.why}"
+        if wanted and wanted not in shown.casefold():
             continue
         broken = slot not in available or (state is not None and state.needs_attention)
         (first if broken else others).append(slot)
@@ -89,15 +86,14 @@ async def _all(picker: PickerView, request: web.Request) -> web.Response:
 
 
 async def _one(picker: PickerView, request: web.Request) -> web.Response:
-    """Answer with one endpoint, by its name, `namespace/name` or address."""
+    """Return one endpoint, by its name, `namespace/name` or address."""
     name = request.match_info["name"]
     pool = await _pool(picker)
     for slot in pool.snapshot.slots.tolist():
         endpoint = pool.snapshot.endpoints.values[slot]
         if endpoint is not None and name in {endpoint.name, endpoint.id, endpoint.hostport}:
             return as_json(_row(pool, slot))
-    message = f"there is no endpoint {quoted(name)}: those of the pool are at {PATH}"
-    raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+    raise NotFoundError(f"there is no endpoint {quoted(name)}: the endpoints of the pool are at {PATH}")
 
 
 class _Pool(NamedTuple):
@@ -120,7 +116,7 @@ async def _pool(picker: PickerView) -> _Pool:
 
 
 async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[msgspec.Raw]:
-    """Return a row for each slot, as JSON. There is a pause after a few rows, in which requests are served."""
+    """Return a row for each slot, as JSON, with pauses in which requests are served."""
     rows = []
     for count, slot in enumerate(slots, 1):
         rows.append(msgspec.Raw(msgspec.json.encode(row(slot))))
@@ -132,7 +128,7 @@ async def in_turns(slots: Iterable[int], row: Callable[[int], object]) -> list[m
 def _row(pool: _Pool, slot: int) -> Mapping[str, object]:
     snapshot = pool.snapshot
     endpoint = snapshot.endpoints.values[slot]
-    assert endpoint is not None  # noqa: S101  of a slot in use
+    assert endpoint is not None  # noqa: S101  the slot is in use
     tag = snapshot.records(ACCELERATOR).values[slot]
     topology = snapshot.records(TOPOLOGY).values[slot]
     lora = snapshot.records(LORA).values[slot]
@@ -193,13 +189,13 @@ def _camel(name: str) -> str:
 
 
 _MOST_TENANTS = 20
-"""Most tenants listed for one endpoint, those with most requests."""
+"""Most tenants listed for one endpoint; those with the most requests are shown."""
 
 
 def allocation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
     async def show(request: web.Request) -> web.Response:
-        """Answer with `limit` endpoints, from the one at `offset` on, and the devices that they have."""
+        """Return `limit` endpoints from `offset` on, and their devices."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         offset = read_number(request, "offset", 0, least=0, most=10**6 - 1)
         held = await picker.loop.ask(picker.held)
@@ -247,7 +243,7 @@ def _allocated(snapshot: Snapshot, slot: int, held: HeldRequests) -> Mapping[str
 def _devices(
     snapshot: Snapshot, slots: Iterable[int]
 ) -> tuple[Mapping[str, object], Mapping[str, list[str]], Mapping[str, list[str]]]:
-    """Return devices by id, endpoints by node, and endpoints by device: those of a slice are of the whole too."""
+    """Return devices by id, endpoints by node, and endpoints by device; those of a slice also count for its GPU."""
     by_id: dict[str, Mapping[str, object]] = {}
     by_node: defaultdict[str, list[str]] = defaultdict(list)
     workers: defaultdict[str, list[str]] = defaultdict(list)
@@ -277,7 +273,7 @@ def _devices(
 def idle_node_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
     async def show(request: web.Request) -> web.Response:
-        """Answer with `limit` nodes, the most expensive first, and the sums of all nodes."""
+        """Return `limit` nodes, the most expensive first, and the totals of all nodes."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         assembly = await picker.loop.call(picker.assembly)
         taggers = [each for each in assembly.taggers if isinstance(each, AcceleratorTagger)]

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranking of now on the admin port, as a funnel, with the keys of the placement debugger of OCM."""
+"""The current ranking of endpoints on the admin port, with the JSON keys of OCM's placement debugger."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from http import HTTPStatus
 
 import msgspec
 import numpy as np
 from aiohttp import web
 
-from epp.admin.answers import AdminError, PickerView, as_json, read_one
+from epp.admin.answers import NotFoundError, PickerView, as_json, read_one
 from epp.admin.simulate import tried
 from epp.explain.building import error_of
 from epp.explain.runs import name_of, weighted_sum
@@ -24,7 +23,7 @@ from epp.routing.director import Simulated, Simulation
 
 PATH = "/api/placement"
 _MOST_LISTED = 100
-"""Endpoints in each list."""
+"""Most endpoints in each list."""
 _LOCAL = "(local)"
 _DIGITS = 6
 _COMPLETIONS = "/v1/completions"
@@ -33,7 +32,7 @@ _COMPLETIONS = "/v1/completions"
 def placement_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
 
     async def show(request: web.Request) -> web.Response:
-        """Answer with the ranking for a request without a prompt, of one profile."""
+        """Return the ranking of one profile for a request without a prompt."""
         model, objective, profile = (read_one(request, name) for name in ("model", "objective", "profile"))
 
         def work() -> Mapping[str, object]:
@@ -56,8 +55,7 @@ def _without_prompt(simulation: Simulation, model: str, objective: str) -> Simul
 def _shown(pool: str, simulation: Simulation, found: Simulated, wanted: str) -> Mapping[str, object]:
     profiles = simulation.pipeline.scheduler.profiles
     if wanted and wanted not in profiles:
-        message = f"there is no profile {quoted(wanted)}: there are {', '.join(profiles)}"
-        raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+        raise NotFoundError(f"there is no profile {quoted(wanted)}: there are {', '.join(profiles)}")
     outcome = found.outcome
     runs: Mapping[str, ProfileResult | ProfileAttempt | None]
     if isinstance(outcome, RequestError):
@@ -95,7 +93,7 @@ def _funnel(snapshot: Snapshot, run: ProfileResult | ProfileAttempt) -> Mapping[
 
 
 def _filters(snapshot: Snapshot, clusters: Clusters, traces: Sequence[FilterTrace]) -> Iterator[Mapping[str, object]]:
-    """Yield what each filter left, under the names of the filters so far: `by-label,utilization-filter`."""
+    """Yield the candidates after each filter, named by the filters so far: `by-label,utilization-filter`."""
     for number, trace in enumerate(traces, 1):
         yield {
             "name": ",".join(each.plugin for each in traces[:number]),
@@ -116,7 +114,7 @@ def _totals(snapshot: Snapshot, clusters: Clusters, slots: Positions, totals: Fl
 
 
 def _by_cluster(clusters: Clusters, slots: Positions, values: Floats) -> Mapping[str, float]:
-    """Return the value of the best endpoint of each cluster."""
+    """Return the best value of each cluster."""
     best: dict[str, float] = {}
     for slot, value in zip(slots.tolist(), values.tolist(), strict=True):
         name = _cluster(clusters, slot)

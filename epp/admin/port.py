@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener of the admin port: who may use it and the metrics port, its page, and the routes of several pools."""
+"""The listener of the admin port: access to it and to the metrics port, its page, and the routes of several pools."""
 
 import asyncio
 import hashlib
@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from epp.admin.answers import AdminError, BadAdminRequestError, as_json
+from epp.admin.answers import AdminError, BadAdminRequestError, NotFoundError, as_json
 from epp.framework.errors import ConfigurationError
 from epp.framework.files import read_regular
 from epp.kube.reviews import NoVerdictError, TokenReviews, Verdict
-from epp.runtime.addresses import HostPort
+from epp.runtime.addresses import HostPort, is_ip
 from epp.runtime.followed_files import FollowedFile
 from epp.runtime.http_connections import ConnectionCounts, Cut
 from epp.runtime.http_server import Handler, HttpLimits, response
@@ -32,7 +32,7 @@ _FILES: Final = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
-"""Files of the page by path. They need no token: the page asks for it, and sends it with each request for data."""
+"""Files of the page by path. They need no token: the page asks for the token, and sends it with requests for data."""
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": (
@@ -66,9 +66,9 @@ Routes: TypeAlias = Mapping[str, Sequence[web.RouteDef]]
 
 
 def routes_of_pools(like: Sequence[web.RouteDef], pools: Callable[[], Routes]) -> Sequence[web.RouteDef]:
-    """Return the routes of all pools that there will be; `like` are those of one, as all pools have the same.
+    """Return the routes of all pools, including later ones; `like` are the routes of any pool, which all pools have.
 
-    `pools` returns the pools of that moment; called in any thread.
+    `pools` returns the current pools; it is called in any thread.
     """
 
     def find(route: web.RouteDef) -> Handler:
@@ -77,8 +77,7 @@ def routes_of_pools(like: Sequence[web.RouteDef], pools: Callable[[], Routes]) -
             for each in known.get(name, ()):
                 if (each.method, each.path) == (route.method, route.path):
                     return await cast("Handler", each.handler)(request)
-            text = f"no pool {name!r} is served here: see {_PREFIX}"
-            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", text)
+            raise NotFoundError(f"no pool {name!r} is served here: see {_PREFIX}")
 
         return handle
 
@@ -103,26 +102,21 @@ _LEAST_CHARACTERS: Final = 16
 _MOST_TOKEN_BYTES: Final = 4096
 _LONGEST_CLUSTER_TOKEN: Final = 8192
 _REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-_REMEDY: Final = "write one line of 16 letters, digits and signs or more into it, such as `openssl rand -hex 32` prints"
+_REMEDY: Final = "write one line of 16 or more letters, digits and signs into it (`openssl rand -hex 32` makes one)"
 
 _log = structlog.get_logger()
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an IP address, or the name localhost, is of this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """Return whether a host is a loopback address or localhost."""
+    return host.lower() == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
 
 
 class TokenFile:
-    """Read when it changes, as a request comes; an unusable new version changes nothing."""
+    """The token in a file, read again at the next request after a change; an unusable new version changes nothing."""
 
     def __init__(self, path: Path, flag: str = "--admin-token-file") -> None:
-        """Read it; raises ConfigurationError. `flag` is the one that names it."""
+        """Read the file, which `flag` names; raises ConfigurationError."""
         self._path = path
         self._flag = flag
         try:
@@ -131,7 +125,7 @@ class TokenFile:
             raise ConfigurationError(f"{flag}: {reason(error, path)}", remedy=_REMEDY) from error
 
     def matches(self, token: str) -> bool:
-        """Return whether it is the token, in a time that tells nothing of it."""
+        """Return whether it is the token, in constant time."""
         if self._file.renew(self._reject):
             _log.info("token changed", flag=self._flag, file=str(self._path))
         return hmac.compare_digest(_digest(token), self._file.value)
@@ -141,11 +135,16 @@ class TokenFile:
         return _unauthorized("the token is missing or wrong", f"the content of {self._flag}")
 
     async def access(self, request: web.Request) -> web.Response | None:
-        """Return the refusal of a request to the metrics port; None for one that may be answered."""
+        """Return the refusal of a request to the metrics port; None if access is granted."""
         return None if self.matches(bearer(request)) else self.refusal.response
 
     def _reject(self, error: Exception) -> None:
-        _log.warning("token stays as it was", flag=self._flag, reason=reason(error, self._path), remedy=_REMEDY)
+        _log.warning(
+            "new token rejected",
+            flag=self._flag,
+            reason=reason(error, self._path),
+            remedy=_REMEDY,
+        )
 
 
 def _read_token(path: Path) -> bytes:
@@ -155,33 +154,36 @@ def _read_token(path: Path) -> bytes:
     if not len(token) >= _LEAST_CHARACTERS or len(content) > _MOST_TOKEN_BYTES:
         raise ValueError(f"has a token of {len(token)} characters")
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise ValueError("has blanks or characters that no header can have")
+        raise ValueError("has spaces, or characters that are not allowed in a header")
     return _digest(token)
 
 
 class ClusterAccess:
-    """Says of a request to the metrics port why it is refused; asked in the thread of the page."""
+    """Access to the metrics port by a review of the token in the cluster; called in the thread of the page.
+
+    Returns the refusal of a request; None if access is granted.
+    """
 
     def __init__(self, reviews: TokenReviews) -> None:
         self._reviews = reviews
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._said = ""
+        self._problem = ""
 
     def start(self) -> None:
-        """Ask the cluster on the running event loop from now on."""
+        """Send reviews on the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, request: web.Request) -> web.Response | None:
         token = bearer(request)
         if not token or len(token) > _LONGEST_CLUSTER_TOKEN:
-            return _unknown_account("there is no token")
+            return _unknown_account("the token is missing or too long")
         try:
             verdict = await self._verdict(token, request.path)
         except (NoVerdictError, RuntimeError) as error:  # RuntimeError: the loop is closed
-            if str(error) != self._said:
-                self._said = str(error)
-                _log.warning("metrics page: the cluster cannot be asked who may read it", reason=self._said)
-            text = "the Kubernetes API cannot be asked who may read this: see the log of the picker, and ask again"
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.warning("metrics page: access cannot be reviewed by the cluster", reason=self._problem)
+            text = "access cannot be reviewed by the Kubernetes API: see the log of the picker, and retry"
             later = {"Retry-After": "5"}
             return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "Unavailable", text, headers=later).response
         if verdict is Verdict.ALLOWED:
@@ -193,7 +195,7 @@ class ClusterAccess:
 
     async def _verdict(self, token: str, path: str) -> Verdict:
         if self._loop is None:
-            raise NoVerdictError("the picker starts")
+            raise NoVerdictError("the picker is starting")
         asked = self._reviews.verdict(token, path)
         try:
             future = asyncio.run_coroutine_threadsafe(asked, self._loop)
@@ -232,7 +234,7 @@ def _digest(token: str) -> bytes:
 
 class AdminPort(OperatorPort):
     def __init__(self, settings: AdminSettings, counts: ConnectionCounts | None = None) -> None:
-        """Prepare; raises ConfigurationError for a port that would be open to others without a token."""
+        """Prepare; raises ConfigurationError if other machines could use the port without a token."""
         if settings.token_file is None and not is_loopback(settings.host):
             raise ConfigurationError(
                 f"--admin-host: {settings.host} can be reached from other machines, and there is no token: "
@@ -255,24 +257,24 @@ class AdminPort(OperatorPort):
         origin = request.headers.get("origin")
         site = request.headers.get("sec-fetch-site", "none").lower()
         if site not in _OWN_SITES or (origin is not None and origin.lower() != f"http://{host.lower()}"):
-            raise _forbidden("this request is of a page of another site: ask from a program")
+            raise _forbidden("the request comes from a page of another site: send it from a program")
         is_public = path_in_pool(request.path) in _FILES
         if not is_public and self._token is not None and not self._token.matches(bearer(request)):
             raise self._token.refusal
         return await handler(request)
 
     def _check_host(self, host: str) -> None:
-        """Refuse a name that anyone may point at this machine, where no token tells friends from others."""
+        """Refuse host names without a token: any name can be pointed at this machine (DNS rebinding)."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
             name = None
         if not name:
-            raise BadAdminRequestError("the header Host is missing or no host: send the host that you connect to")
+            raise BadAdminRequestError("the header Host is missing or invalid: send the host that you connect to")
         if self._token is None and not is_loopback(name):
             raise _forbidden(
-                "without a token, this port is for 127.0.0.1, [::1] and localhost alone: connect to one of these, or "
-                "start with --admin-token-file"
+                "without a token, this port only accepts the hosts 127.0.0.1, [::1] and localhost: connect to one of "
+                "these, or start with --admin-token-file"
             )
 
     @web.middleware
@@ -289,8 +291,7 @@ class AdminPort(OperatorPort):
                 for route in request.app.router.routes()
                 if route.method != "HEAD" and route.resource is not None
             )
-            text = f"there is nothing at this path: use {known or 'none'}"
-            return AdminError(HTTPStatus.NOT_FOUND, "NotFound", text).response
+            return NotFoundError(f"there is nothing at this path: use {known or 'none'}").response
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
             text = f"method {request.method} is not allowed: use {allowed}"

@@ -9,7 +9,16 @@ import structlog
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from epp.admin.answers import AdminError, BadAdminRequestError, LoopCalls, as_json, read_as, read_object, read_switch
+from epp.admin.answers import (
+    AdminError,
+    BadAdminRequestError,
+    LoopCalls,
+    NotFoundError,
+    as_json,
+    read_as,
+    read_object,
+    read_switch,
+)
 from epp.admission.quotas import Adjustment, Quotas
 from epp.admission.tenant_quota_objects import QuotaParameters, TenantName, written
 from epp.framework.errors import ConfigurationError
@@ -19,11 +28,11 @@ from epp.framework.quotas import Quota
 
 PATH = "/api/quota"
 SET_HERE = "set at run time"
-"""Origin of a quota that was set here."""
+"""Origin of a quota that was set through the admin port."""
 _MOST_SHOWN = 200
-"""Tenants in one answer; any other can be asked for by its name."""
+"""Most tenants in one response; others can be requested by name."""
 _MOST_NAMED = 100
-"""Most tenants from configuration and objects in one answer; they come before tenants that clients name."""
+"""Most tenants from configuration and objects in one response; they precede tenants that clients name."""
 _EXCEEDED = "ScalingQuotaExceeded"
 _DIGITS = 6
 
@@ -33,24 +42,25 @@ _log = structlog.get_logger()
 class _AdjustBody(Parameters, frozen=True, kw_only=True):
     tenant: TenantName
     quota: QuotaParameters | UnsetType | None = UNSET
-    """None to remove the limits that were set here."""
+    """None to remove the limits that were set at run time."""
     force: bool = False
-    """Whether limits may be lower than the present usage."""
+    """Whether limits may be lower than the current usage."""
 
 
 def quota_routes(
     loop: LoopCalls,
     quotas: Callable[[], Quotas],
     named: Callable[[], Iterable[str]],
-    tell: Callable[[str, Quota | None], None] = lambda _tenant, _quota: None,
+    notify: Callable[[str, Quota | None], None] = lambda _tenant, _quota: None,
 ) -> tuple[web.RouteDef, ...]:
     """Return the routes; the functions are called on the loop.
 
-    `named` has the tenants of configuration and objects. `tell` is called with each quota that is set or taken back.
+    `named` returns the tenants of configuration and objects. `notify` is called with each quota that is set, or None
+    for one that is removed.
     """
 
     async def show_all(_request: web.Request) -> web.Response:
-        """Answer with the quotas of all tenants, of many with some."""
+        """Return the quotas of all tenants, at most 200."""
 
         def found() -> list[dict[str, object]]:
             now = quotas()
@@ -65,60 +75,48 @@ def quota_routes(
         tenant = request.match_info["name"]
         found = await loop.call(lambda: _shown(quotas(), tenant))
         if found is None:
-            message = f"{quoted(tenant)} has no quota, and may take whatever it wants: set one with POST {PATH}/adjust"
-            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+            raise NotFoundError(f"{quoted(tenant)} has no quota and is not limited: set one with POST {PATH}/adjust")
         return as_json(found)
 
     async def adjust(request: web.Request) -> web.Response:
-        """Set the quota of a tenant, take it back, or say what that would mean."""
+        """Set or remove the quota of a tenant; with `dryRun`, only report the effect."""
         dry_run = read_switch(request, "dryRun")
-        wish = read_as(_AdjustBody, await read_object(request))
-        if isinstance(wish.quota, UnsetType):
+        body = read_as(_AdjustBody, await read_object(request))
+        if isinstance(body.quota, UnsetType):
             raise BadAdminRequestError(
                 'quota is missing: write the limits, such as {"total": {"concurrentRequests": 50}}, or null to '
-                "remove the limits that were set here"
+                "remove the limits that were set at run time"
             )
-        tenant = wish.tenant
-        quota = None if wish.quota is None else wish.quota.quota(SET_HERE)
-        made, is_exceeded = await loop.call(
-            lambda: _adjusted(quotas(), tenant, quota, dry_run=dry_run, force=wish.force)
-        )
+        tenant = body.tenant
+        quota = None if body.quota is None else body.quota.quota(SET_HERE)
+        made = await loop.call(lambda: _adjusted(quotas(), tenant, quota, dry_run=dry_run, force=body.force))
         if made.is_applied:
-            await loop.call(lambda: tell(tenant, quota))
+            await loop.call(lambda: notify(tenant, quota))
             limits = None if made.after is None else written(made.after)
             _log.info("quota changed at run time", tenant=printable(tenant), quota=limits, taken_back=quota is None)
         outcome = _outcome(made, dry_run=dry_run)
-        if is_exceeded:
-            refusal = AdminError(
-                HTTPStatus.OK if dry_run else HTTPStatus.CONFLICT, _EXCEEDED, _sentence(made), also=outcome
-            )
-            return refusal.response
+        if made.breaches and not body.force:
+            status = HTTPStatus.OK if dry_run else HTTPStatus.CONFLICT
+            return AdminError(status, _EXCEEDED, _sentence(made), also=outcome).response
         return as_json(outcome)
 
     return (web.get(PATH, show_all), web.get(PATH + "/{name:.+}", show_one), web.post(f"{PATH}/adjust", adjust))
 
 
-def _adjusted(
-    quotas: Quotas, tenant: str, quota: Quota | None, *, dry_run: bool, force: bool
-) -> tuple[Adjustment, bool]:
-    """Return the change, and whether it is refused or would be, in one call on the event loop."""
+def _adjusted(quotas: Quotas, tenant: str, quota: Quota | None, *, dry_run: bool, force: bool) -> Adjustment:
+    """Apply a change unless it is a dry run or exceeds the limits; for one call on the event loop."""
     present = quotas.quota_of(tenant)
     if quota is None and (present is None or present.origin != SET_HERE):
-        raise AdminError(
-            HTTPStatus.NOT_FOUND,
-            "NotFound",
-            f"no quota of {quoted(tenant)} was set at run time: there is none to take back",
-        )
+        raise NotFoundError(f"no quota of {quoted(tenant)} was set at run time: there is none to remove")
     try:
         made = quotas.adjust(tenant, quota, dry_run=True)
-        is_exceeded = bool(made.breaches) and not force
-        return (made if dry_run or is_exceeded else quotas.adjust(tenant, quota)), is_exceeded
+        return made if dry_run or (made.breaches and not force) else quotas.adjust(tenant, quota)
     except ConfigurationError as error:
         raise AdminError(HTTPStatus.CONFLICT, "TooManyQuotas", str(error)) from error
 
 
 def _shown(quotas: Quotas, tenant: str) -> dict[str, object] | None:
-    """Return the quota of a tenant and its use, None for none."""
+    """Return the quota of a tenant and its usage; None without a quota."""
     quota = quotas.quota_of(tenant)
     if quota is None:
         return None
@@ -159,6 +157,6 @@ def _outcome(made: Adjustment, *, dry_run: bool) -> Mapping[str, object]:
 def _sentence(made: Adjustment) -> str:
     parts = ", ".join(f"{each.key} is {each.limit:g}, and {each.requested:g} is used" for each in made.breaches)
     return (
-        f"{quoted(made.tenant)} uses more than these limits: {parts}; write higher ones, wait until less is used, or "
-        'send "force": true, and new requests wait or are refused until then'
+        f"{quoted(made.tenant)} uses more than these limits: {parts}; write higher limits, wait until the usage falls, "
+        'or send "force": true: new requests then wait or are refused until it falls'
     )

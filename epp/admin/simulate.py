@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions on the admin port: the latest ones, and where a request would go, in this pool or a hypothetical one."""
+"""Decisions on the admin port: the latest ones, and those of simulated requests in this pool or a hypothetical one."""
 
 import asyncio
 import dataclasses
@@ -7,7 +7,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from http import HTTPStatus
 from secrets import randbits
 from typing import Any
 
@@ -16,9 +15,9 @@ from aiohttp import web
 from msgspec import UNSET, Raw, UnsetType
 
 from epp.admin.answers import (
-    AdminError,
     BadAdminRequestError,
     LoopCalls,
+    NotFoundError,
     PickerView,
     as_json,
     read_as,
@@ -59,7 +58,7 @@ from epp.routing.director import Simulated, Simulation
 from epp.routing.director.incoming_request import DEFAULT_PATH
 
 MOST_CHANGES = 256
-"""Endpoints that may be changed at once: changed labels are tagged again."""
+"""Most changed endpoints of one request: taggers read all changed labels."""
 
 
 class EndpointChange(Parameters, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ class EndpointChange(Parameters, frozen=True, kw_only=True):
     in_flight: NonNegative | UnsetType = UNSET
     """Requests of this picker in flight."""
     available: bool | UnsetType = UNSET
-    """Whether it can be reached and is not excluded."""
+    """Whether the endpoint can be reached and is not excluded."""
     labels: dict[str, str | None] | UnsetType = UNSET
     """Labels to set; null removes a label."""
 
@@ -96,7 +95,7 @@ def made_up(
 ) -> Snapshot:
     """Return a snapshot with changes by name, `namespace/name` or address of an endpoint; raises AdminError.
 
-    The metrics of a changed endpoint are dated `now`. Taggers read the changed labels.
+    Changed metrics get the time `now`. Taggers read the changed labels.
     """
     if not changes:
         return snapshot
@@ -161,7 +160,7 @@ def _not_one(
 
 PATH = "/api/simulate-schedule"
 MOST_BYTES = 1024 * 1024
-"""Largest body of a request to simulate, including the prompt."""
+"""Largest body of a simulation request, including the prompt."""
 DECISIONS_PATH = "/api/decisions"
 _SHOWN = 50
 _MOST_SHOWN = 1000
@@ -172,8 +171,8 @@ _SEED = re.compile(r"[0-9a-fA-F]{1,16}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-class _Ask(Parameters, frozen=True, kw_only=True):
-    """A request as a client would send it, and the changes to pool and configuration."""
+class _SimulationBody(Parameters, frozen=True, kw_only=True):
+    """A request as a client would send it, and changes to the pool and the configuration."""
 
     headers: dict[str, str | list[str]] = msgspec.field(default_factory=dict)
     method: str = "POST"
@@ -181,73 +180,78 @@ class _Ask(Parameters, frozen=True, kw_only=True):
     body: Any = None
     """Body of the request: text, or a value that is sent as JSON."""
     candidate_subset: list[str] | None = None
-    """Addresses among which the gateway allows to pick; null for all."""
+    """Addresses of the endpoints that the gateway allows; null for all."""
     objective: str = ""
-    """Name of an InferenceObjective, as its header has it."""
+    """Name of an InferenceObjective, as in its header."""
     pool: str = ""
-    """Name of the pool; empty for the one that there is."""
+    """Name of the pool; may be empty."""
     seed: str = ""
     """Seed of random draws, in hexadecimal digits as in records; empty for any."""
     config: str | dict[str, Any] | UnsetType = UNSET
     """Another configuration: its text, or the document itself."""
     endpoints: dict[str, EndpointChange] = msgspec.field(default_factory=dict)
-    """Endpoints with other values, by name or address."""
+    """Changes of endpoints, by name or address."""
     victims: list[str] = msgspec.field(default_factory=list)
-    """Ids of requests in flight that are taken as ended."""
+    """Ids of requests in flight that count as ended."""
 
     @property
     def bytes(self) -> bytes:
-        if self.body is None:
-            return b""
-        try:
-            return self.body.encode() if isinstance(self.body, str) else msgspec.json.encode(self.body)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise BadAdminRequestError(f"body: it is not what JSON can have: {error}") from error
+        return b"" if self.body is None else _encoded("body", self.body)
 
     @property
     def fields(self) -> Headers:
         found = [(METHOD, self.method), (PATHS[0], self.path)]
         if self.objective:
-            found.append((OBJECTIVE[0], self.objective))  # before another one in the headers
+            found.append((OBJECTIVE[0], self.objective))  # takes precedence over one in the headers
         for name, values in self.headers.items():
             if not _HEADER.fullmatch(name):
                 raise BadAdminRequestError(
-                    f"headers: {quoted(name)} is no name of a header: write letters, digits and hyphens (method and "
-                    "path are keys of their own)"
+                    f"headers: {quoted(name)} is not a header name: write letters, digits and hyphens (method and path "
+                    "are separate keys)"
                 )
             found += [(name, value) for value in ([values] if isinstance(values, str) else values)]
         return Headers(found)
+
+
+def _encoded(name: str, value: object) -> bytes:
+    """Return a text, or the JSON of another value; `name` is its key in the body of the request, for errors."""
+    try:
+        return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+    except (UnicodeEncodeError, TypeError) as error:
+        raise BadAdminRequestError(f"{name}: cannot be encoded as JSON: {error}") from error
 
 
 def simulation_routes(picker: PickerView) -> tuple[web.RouteDef, ...]:
     configs = Configs(picker)
 
     async def simulate(request: web.Request) -> web.Response:
-        """Answer with the record of a request that is only tried, and with its error where it is not routed."""
-        ask = await read_ask(request, picker.pool)
-        config = None if isinstance(ask.config, UnsetType) else await configs.of(ask.config)
+        """Return the record of a simulated request, and its error if it is not routed."""
+        body = await read_simulation(request, picker.pool)
+        config = None if isinstance(body.config, UnsetType) else await configs.of(body.config)
         await picker.loop.ask(picker.complete)
-        seed = int(ask.seed, 16) if ask.seed else randbits(64)
-        simulation, found = await picker.loop.call(lambda: _simulated(picker, ask, config, seed))
+        seed = int(body.seed, 16) if body.seed else randbits(64)
+        simulation, found = await picker.loop.call(lambda: _simulated(picker, body, config, seed))
         return await picker.loop.call(lambda: _answer(picker, simulation, found, config))
 
     return (web.post(PATH, simulate),)
 
 
-def _simulated(picker: PickerView, ask: _Ask, config: Assembly | None, seed: int) -> tuple[Simulation, Simulated]:
+def _simulated(
+    picker: PickerView, body: _SimulationBody, config: Assembly | None, seed: int
+) -> tuple[Simulation, Simulated]:
     director, assembly = picker.director, picker.assembly()
-    headers = ask.fields
-    subset = None if ask.candidate_subset is None else Subset.parse(ask.candidate_subset)
-    snapshot = made_up(picker.snapshot(), ask.endpoints, assembly.taggers, now=picker.clock.now())
-    found = director.in_flight(frozenset(ask.victims)) if ask.victims else {}
-    for name in ask.victims:
+    headers = body.fields
+    subset = None if body.candidate_subset is None else Subset.parse(body.candidate_subset)
+    snapshot = made_up(picker.snapshot(), body.endpoints, assembly.taggers, now=picker.clock.now())
+    found = director.in_flight(frozenset(body.victims)) if body.victims else {}
+    for name in body.victims:
         if name not in found:
             raise BadAdminRequestError(
-                f"victims: no request {quoted(name)} is in flight that has no answer yet or whose tenant has a quota: "
+                f"victims: request {quoted(name)} is not in flight, or has an answer and a tenant without a quota: "
                 "write the requestId of a decision"
             )
     simulation = director.simulation(None if config is None else config.pipeline, snapshot, list(found.values()))
-    return simulation, tried(simulation, headers, ask.bytes, subset, seed=seed)
+    return simulation, tried(simulation, headers, body.bytes, subset, seed=seed)
 
 
 def tried(simulation: Simulation, headers: Headers, body: bytes, subset: Subset | None, *, seed: int) -> Simulated:
@@ -284,28 +288,26 @@ def _answer(picker: PickerView, simulation: Simulation, found: Simulated, config
 
 
 class Configs:
-    """Configurations that are tried, the last few of them kept."""
+    """Assembled configurations of simulated requests; the last few are cached."""
 
     def __init__(self, picker: PickerView) -> None:
         self._picker = picker
         self._one_at_a_time = asyncio.Lock()
         self._built: OrderedDict[str, Assembly] = OrderedDict()
-        self._beside: Assembly | None = None
+        self._in_effect: Assembly | None = None
+        """The configuration that the cached ones share plugins with."""
 
     async def of(self, config: str | Mapping[str, Any]) -> Assembly:
-        """Return another configuration, assembled; equal plugins are those of the configuration in effect.
+        """Assemble another configuration, which shares equal plugins with the configuration in effect.
 
-        Raises BadAdminRequestError for one that is not valid.
+        Raises BadAdminRequestError for an invalid one.
         """
-        try:
-            text = config if isinstance(config, str) else msgspec.json.encode(config).decode()
-        except (UnicodeEncodeError, TypeError) as error:
-            raise BadAdminRequestError(f"config: it is not what JSON can have: {error}") from error
+        text = _encoded("config", config).decode()
         async with self._one_at_a_time:
-            beside = await self._picker.loop.call(self._picker.assembly)
-            if beside is not self._beside:
+            in_effect = await self._picker.loop.call(self._picker.assembly)
+            if in_effect is not self._in_effect:
                 self._built.clear()
-                self._beside = beside
+                self._in_effect = in_effect
             if text not in self._built:
                 try:
                     self._built[text] = await asyncio.to_thread(self._picker.build, text)
@@ -317,17 +319,16 @@ class Configs:
             return self._built[text]
 
 
-async def read_ask(request: web.Request, pool: str) -> _Ask:
+async def read_simulation(request: web.Request, pool: str) -> _SimulationBody:
     """Return the request to simulate; raises AdminError."""
-    ask = read_as(_Ask, await read_object(request, most_bytes=MOST_BYTES, or_yaml=True))
-    if ask.pool not in ("", pool):
-        message = f"there is no pool {quoted(ask.pool)} here: leave it out, or write {quoted(pool)}"
-        raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
-    if ask.seed and not _SEED.fullmatch(ask.seed):
-        raise BadAdminRequestError(f"seed is {quoted(ask.seed)}: write up to 16 hexadecimal digits, as records have it")
-    if len(ask.endpoints) > MOST_CHANGES:
-        raise BadAdminRequestError(f"endpoints: {len(ask.endpoints)} are changed, and {MOST_CHANGES} may be at once")
-    return ask
+    body = read_as(_SimulationBody, await read_object(request, most_bytes=MOST_BYTES, or_yaml=True))
+    if body.pool not in ("", pool):
+        raise NotFoundError(f"there is no pool {quoted(body.pool)} here: leave it out, or write {quoted(pool)}")
+    if body.seed and not _SEED.fullmatch(body.seed):
+        raise BadAdminRequestError(f"seed is {quoted(body.seed)}: write up to 16 hexadecimal digits, as in records")
+    if len(body.endpoints) > MOST_CHANGES:
+        raise BadAdminRequestError(f"endpoints: {len(body.endpoints)} are changed: change {MOST_CHANGES} at most")
+    return body
 
 
 def _not_in_effect(config: Assembly, now: Assembly) -> Sequence[str]:
@@ -337,15 +338,15 @@ def _not_in_effect(config: Assembly, now: Assembly) -> Sequence[str]:
     uncollected = [feed.source.name for feed in config.feeds if feed.source.name not in sources]
     return [
         *(f"{name}: endpoints are tagged by the configuration in effect, not by this one" for name in untagged),
-        *(f"{name}: nothing is collected by it while it is only tried" for name in uncollected),
+        *(f"{name}: collects nothing during a simulation" for name in uncollected),
     ]
 
 
 def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[web.RouteDef, ...]:
-    """Return the routes; the recorder is of the loop."""
+    """Return the routes; `recorder` belongs to the loop."""
 
     async def latest(request: web.Request) -> web.Response:
-        """Answer with the latest records, newest first."""
+        """Return the latest records, newest first."""
         limit = read_number(request, "limit", _SHOWN, least=1, most=_MOST_SHOWN)
         (at, after), request_id = _since(request), read_one(request, "request")
 
@@ -362,20 +363,19 @@ def decision_routes(loop: LoopCalls, recorder: Recorder) -> tuple[web.RouteDef, 
         record_id = request.match_info["name"]
         found = await loop.call(lambda: recorder.ring.get(record_id))
         if found is None:
-            message = f"no decision {quoted(record_id)} is kept: the latest are at {DECISIONS_PATH}"
-            raise AdminError(HTTPStatus.NOT_FOUND, "NotFound", message)
+            raise NotFoundError(f"no decision {quoted(record_id)} is kept: the latest are at {DECISIONS_PATH}")
         return as_json(Raw(found))
 
     return web.get(DECISIONS_PATH, latest), web.get(DECISIONS_PATH + "/{name:.+}", one)
 
 
 def _since(request: web.Request) -> tuple[float | None, str]:
-    """Return the time of the query, None without one, and the id of a decision, empty without one."""
+    """Return the time in the query (None if there is none), and the id of a decision (empty if there is none)."""
     text = read_one(request, "since")
     if ":" not in text:
         return None, text
     try:
-        at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign of a query is a blank
+        at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign in a query is decoded as a space
     except ValueError:
         raise BadAdminRequestError(
             f"since is {quoted(text)}: write a time such as 2026-01-31T12:00:00Z, or the id of a decision"

@@ -141,7 +141,7 @@ class Operators:
             source_of=running.source_of,
             held=self._held,
             tenants=lambda: running.tenants,
-            tell_quota=self.processes.tell_quota,
+            share_quota=self.processes.tell_quota,
             build=self._on_trial,
             complete=self.processes.complete,
         )
@@ -213,7 +213,7 @@ def admin_routes(picker: PickerView, recorder: Recorder | None) -> Sequence[web.
     """Return all routes; those of decisions only with a recorder."""
     return (
         *page_routes(),
-        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants, picker.tell_quota),
+        *quota_routes(picker.loop, lambda: picker.director.quotas, picker.tenants, picker.share_quota),
         *(() if recorder is None else decision_routes(picker.loop, recorder)),
         *simulation_routes(picker),
         *placement_routes(picker),

@@ -130,10 +130,7 @@ class ServerSettings:
     health_address: str | None = None
     """Address of a separate plaintext health service; None for none."""
     health_on_main: bool = flag(
-        True,
-        "Answer gRPC health checks on the ext_proc port too, where Envoy asks.",
-        SWITCH,
-        name="--health-checking",
+        True, "Answer gRPC health checks on the ext_proc port too, where Envoy asks.", SWITCH, name="--health-checking"
     )
     secure: bool = flag(True, "Serve ext_proc over TLS.", SWITCH, name="--secure-serving")
     cert_path: Path | None = flag(

@@ -19,15 +19,7 @@ from epp.telemetry.families import EXTENSION, Families, Histograms
 from epp.telemetry.flow_series import FlowSeries
 from epp.telemetry.plugin_metrics import SchedulingMetrics
 from epp.telemetry.pool_series import PoolSeries, QuotaSeries, ids_of, served_models, slots_by_name
-from epp.telemetry.request_series import (
-    MAX_COMBINATIONS,
-    MAX_UNKNOWN,
-    OTHER,
-    Bounded,
-    RequestSeries,
-    Series,
-    shortened,
-)
+from epp.telemetry.request_series import MAX_COMBINATIONS, MAX_UNKNOWN, OTHER, Bounded, RequestSeries, Series, shortened
 
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 _MODELS = _LABELS[:2]
@@ -280,10 +272,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         # Methods that record events; the arguments of each are the labels of a counter, or a value.
         recorders: Mapping[str, Callable[..., None]] = {
             "poll_error": families.counters(
-                f"{_POLLS}poll_errors_total",
-                "Failed polls of endpoints.",
-                ("source_type",),
-                _OLDER_POLLS,
+                f"{_POLLS}poll_errors_total", "Failed polls of endpoints.", ("source_type",), _OLDER_POLLS
             ).count,
             "extract_error": families.counters(
                 f"{_POLLS}extract_errors_total",

@@ -370,11 +370,7 @@ def _item(name: str, values: Floats) -> Mapping[str, object] | None:
 
 GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
     ENDPOINTS: ((slots_by_name,), (ids_of,)),
-    ACCELERATOR.name: (
-        *PRICE_DERIVATIONS,
-        (np.object_, hardware_name),
-        (np.float64, AcceleratorTag.cost_per_hour),
-    ),
+    ACCELERATOR.name: (*PRICE_DERIVATIONS, (np.object_, hardware_name), (np.float64, AcceleratorTag.cost_per_hour)),
     MODELS.name: ((_union,),),
     LORA.name: ((_adapters,),),
 }

@@ -131,10 +131,7 @@ class Pace:
 
 
 def paced(
-    registry: Collector,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-    sleep: Callable[[float], None] = time.sleep,
+    registry: Collector, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Metric]:
     """Yield the metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
     metrics = registry.collect()  # a collector that asks others first waits for them, which is no work

@@ -85,7 +85,7 @@ async def test_state_of_plugins_in_the_form_of_the_reference(tmp_path: Path):
     }
     assert plugins["no-hit-lru-scorer"]["state"]["endpoints"][0]["lastUse"] == 1
     assert plugins["openai-parser"] == {"type": "openai-parser", "message": "plugin does not support state collection"}
-    assert plugins["telling"]["message"].startswith("plugin failed to tell its state: ValueError: no state today")
+    assert plugins["telling"]["message"].startswith("plugin failed to report its state: ValueError: no state today")
 
 
 def _own_address() -> str:

@@ -65,5 +65,5 @@ async def test_picker_that_may_not_ask_says_so(space, tmp_path):
     async with command("serve", *FLAGS, *PORTS, KUBECONFIG=str(kubeconfig)) as process:
         port = int(json.loads(await process.says('"msg":"ready"'))["metrics"].rpartition(":")[2])
         assert (await answer(port, picker.token))[0] == 503
-        line = json.loads(await process.says("cannot be asked who may read it"))
+        line = json.loads(await process.says("access cannot be reviewed by the cluster"))
         assert "allow create of tokenreviews" in line["reason"]

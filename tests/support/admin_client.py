@@ -73,7 +73,7 @@ def loop_calls() -> Iterator[LoopCalls]:
     thread = Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield LoopCalls(loop, patience_seconds=60)
+        yield LoopCalls(loop, timeout_seconds=60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

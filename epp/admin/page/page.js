@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of the admin port. Names come from clients and clusters: text only ever becomes a text node.
+// The page of the admin port. Names come from clients and clusters, so text is only inserted as text nodes.
 
 const POLL_MS = 1000;
 const MOST_SHOWN = 100;
@@ -11,7 +11,7 @@ const TOKEN_KEY = "epp-token";
 
 const $ = (id) => document.getElementById(id);
 
-/** An element with attributes and children; an attribute that is a function listens to the event of its name. */
+/** Create an element with attributes and children; functions among the attributes are event listeners. */
 function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -29,7 +29,7 @@ const share = (value) => (known(value) ? `${Math.round(value * 100)} %` : "–")
 const seconds = (value) => (known(value) ? (value < 1 ? `${rounded(value * 1000, 1)} ms` : `${rounded(value)} s`) : "–");
 const many = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
-// --- asking ---------------------------------------------------------------------------------------------------------
+// --- requests -------------------------------------------------------------------------------------------------------
 
 class Refusal extends Error {
   constructor(status, error) {
@@ -61,19 +61,19 @@ $("token-form").addEventListener("submit", (event) => {
 
 // --- the pool -------------------------------------------------------------------------------------------------------
 
-/** Picks at earlier looks: [milliseconds, picks by endpoint], the last minute of them. */
-const looks = [];
+/** Numbers of picks in the last minute: [milliseconds, picks by endpoint]. */
+const history = [];
 
 function perMinute(id, picks) {
-  const [at, before] = looks[0];
+  const [at, before] = history[0];
   const minutes = (performance.now() - at) / 60000;
   return minutes > 0 && id in before ? Math.max(0, picks - before[id]) / minutes : undefined;
 }
 
 function remember(endpoints) {
   const now = performance.now();
-  looks.push([now, Object.fromEntries(endpoints.map((each) => [each.id, each.picks]))]);
-  while (looks.length > 1 && now - looks[0][0] > 60000) looks.shift();
+  history.push([now, Object.fromEntries(endpoints.map((each) => [each.id, each.picks]))]);
+  while (history.length > 1 && now - history[0][0] > 60000) history.shift();
 }
 
 function endpointRow(each) {
@@ -134,7 +134,7 @@ $("pool-filter").addEventListener("input", () => {
 
 let idleAt = -Infinity;
 
-/** Nodes without an endpoint that have free devices, every ten seconds. */
+/** Show nodes with free devices and without an endpoint; updates every ten seconds. */
 async function refreshIdle() {
   if (performance.now() - idleAt < IDLE_POLL_MS) return;
   const found = await ask(`api/idle-nodes?limit=${IDLE_SHOWN}`);
@@ -203,7 +203,7 @@ $("decisions").addEventListener("keydown", (event) => {
 $("pause").addEventListener("click", () => {
   paused = !paused;
   $("pause").setAttribute("aria-pressed", String(paused));
-  $("pause").textContent = paused ? "Go on" : "Pause";
+  $("pause").textContent = paused ? "Resume" : "Pause";
 });
 
 async function refreshDecisions() {
@@ -215,7 +215,7 @@ async function refreshDecisions() {
   $("decisions").replaceChildren(...found.decisions.map(item));
   $("decisions-note").textContent = found.decisions.length
     ? many(found.decisions.length, "decision")
-    : "None is recorded yet: of requests that succeed, a share of --decision-sample-rate is.";
+    : "No decision is recorded yet: --decision-sample-rate sets the share of successful requests to record.";
   suggestModel(found.decisions[0]?.asked.model);
   const now = decisions.get(chosen);
   if (now && JSON.stringify(now) !== JSON.stringify(before)) show(now);
@@ -244,10 +244,10 @@ function facts(record) {
     fact("For operators", failure?.detail),
     fact("Outcome", ending && `${ending.status || ""} ${ending.cause}`.trim()),
     fact("Served by", ending?.isFallback ? `${ending.servedEndpoint}, a fallback` : ""),
-    fact("In a queue", timings.queue ? seconds(timings.queue) : ""),
+    fact("Queued", timings.queue ? seconds(timings.queue) : ""),
     fact("Scheduling", timings.scheduling ? seconds(timings.scheduling) : ""),
     fact("First byte", known(timings.firstByte) ? seconds(timings.firstByte) : ""),
-    fact("In all", known(timings.total) ? seconds(timings.total) : ""),
+    fact("Total time", known(timings.total) ? seconds(timings.total) : ""),
     fact("Snapshot", seen && `generation ${seen.generation ?? 0}, ${seconds(seen.ageSeconds ?? 0)} old`),
   );
 }
@@ -351,13 +351,13 @@ function headersOf(text) {
   const found = {};
   for (const line of text.split("\n").filter((each) => each.trim())) {
     const at = line.indexOf(":", 1);
-    if (at < 0) throw new Error(`"${line}" is no header: write name: value`);
+    if (at < 0) throw new Error(`"${line}" is not a header: write name: value`);
     found[line.slice(0, at).trim()] = line.slice(at + 1).trim();
   }
   return found;
 }
 
-/** Put a model that is asked for into the example, as long as nobody has changed it. */
+/** Set the model of the example body, unless the user has changed the body. */
 function suggestModel(model) {
   const body = $("simulate").elements.body;
   if (model && body.value === body.defaultValue) {
@@ -366,13 +366,13 @@ function suggestModel(model) {
   }
 }
 
-/** Say, in red, what is wrong: each problem on a line of its own. */
+/** Show an error in red, each problem on its own line. */
 function fail(message) {
   $("simulate-note").className = "bad";
   $("simulate-note").replaceChildren(...message.split(/\n|; (?=[^;]*:\d+:\d+: )/).flatMap((line) => [line, h("br")]));
 }
 
-/** A sentence where other candidates score as much as the one picked. */
+/** Return a sentence if other candidates have the same score as the picked one, else an empty text. */
 function tied(record) {
   const run = (record.profiles ?? []).find((each) => each.name === record.pick?.profile) ?? (record.profiles ?? [])[0];
   const totals = (run?.candidates ?? []).map((each) => each.total);
@@ -418,7 +418,7 @@ $("config-now").addEventListener("click", async () => {
   }
 });
 
-// --- turning ------------------------------------------------------------------------------------------------------------
+// --- polling ------------------------------------------------------------------------------------------------------------
 
 async function refresh() {
   try {
@@ -431,9 +431,9 @@ async function refresh() {
   }
 }
 
-async function turn() {
+async function poll() {
   if (!document.hidden) await refresh();
-  setTimeout(turn, POLL_MS);
+  setTimeout(poll, POLL_MS);
 }
 
-turn();
+poll();

@@ -31,7 +31,7 @@ async def test_work_is_done_by_the_loop_and_its_result_or_error_comes_back():
 
 
 async def test_work_that_a_busy_loop_does_not_come_to_is_not_done_later():
-    calls = LoopCalls(asyncio.get_running_loop(), patience_seconds=0.05)
+    calls = LoopCalls(asyncio.get_running_loop(), timeout_seconds=0.05)
     done: list[str] = []
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(elsewhere(calls, lambda: done.append("late"))))
@@ -46,7 +46,7 @@ async def test_work_that_a_busy_loop_does_not_come_to_is_not_done_later():
 
 
 async def test_coroutine_runs_on_the_loop_and_is_cancelled_when_it_takes_too_long():
-    calls = LoopCalls(asyncio.get_running_loop(), patience_seconds=0.05)
+    calls = LoopCalls(asyncio.get_running_loop(), timeout_seconds=0.05)
     cancelled = asyncio.Event()
 
     async def name_of_thread() -> str:

@@ -67,7 +67,7 @@ class House:
             loop=self.loop, pool="mine", director=self.director, snapshot=self.store.snapshot, clock=self.clock,
             assembly=lambda: self.assembly, config=lambda: ConfigState(generation=7), states=tuple, picks=dict,
             source_of=lambda identity: "remote" if identity == "default/e1" else "", held=self.held, tenants=tuple,
-            tell_quota=lambda _tenant, _quota: None, build=self.build, complete=self.complete,
+            share_quota=lambda _tenant, _quota: None, build=self.build, complete=self.complete,
         )  # fmt: skip
         self.port = stack.enter_context(opened(admin_routes(picker, None)))
 
@@ -211,9 +211,9 @@ def test_tf_6_body_that_cannot_be_read_is_an_error_of_the_request(house, body, k
         ({"pool": "other"}, 404, "there is no pool 'other' here: leave it out, or write 'mine'"),
         ({"endpoints": {"e9": {}}}, 400, "endpoints: there is no endpoint 'e9'"),
         ({"endpoints": {"e1": {"kvUsage": 2}}}, 400, "endpoints.e1.kvUsage"),
-        ({"headers": {":path": "/"}}, 400, "headers: ':path' is no name of a header"),
+        ({"headers": {":path": "/"}}, 400, "headers: ':path' is not a header name"),
         ({"config": "kind: x"}, 400, "config: contains no EndpointPickerConfig"),
-        ({"victims": ["nobody"]}, 400, "victims: no request 'nobody' is in flight"),
+        ({"victims": ["nobody"]}, 400, "victims: request 'nobody' is not in flight"),
         ({"config": OTHER + "- {type: no-such-thing}"}, 400, "no-such-thing"),
     ],
 )
