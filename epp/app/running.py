@@ -290,7 +290,7 @@ class RunningConfig:
         while True:
             snapshot = self.store.snapshot()
             await run_in_steps(snapshot.derive_ahead(GAUGE_DERIVATIONS))
-            watch.look(snapshot, self.assembly.plugins)
+            watch.check(snapshot, self.assembly.plugins)
             await asyncio.sleep(self._gauge_seconds)
 
     async def _connect_readers(self, assembly: Assembly) -> None:

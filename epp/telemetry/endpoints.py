@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of all endpoints for people: a table on a terminal or a log line, at the start and after changes."""
+"""Reports of the state of all endpoints: a table on a terminal or a log line, at the start and after changes."""
 
 import asyncio
 import contextlib
@@ -31,11 +31,11 @@ MAX_ROWS = 20
 _MAX_CHARACTERS = 300
 _DEFAULT_NAMESPACE = "default/"
 _FIRST_CHECKS = 40
-"""Checks whether all endpoints have answered for the first time; a silent one is known to be that after 3 s."""
+"""Most checks for the first answers of all endpoints; silent endpoints are detected after 3 s."""
 _CHECK_SECONDS = 0.1
 _SHORTEST_GAP_SECONDS = 1.0
 _LONGEST_GAP_SECONDS = 30.0
-"""Time between a change and its report, in which further changes are collected; it grows with each report in a row."""
+"""Time between a change and its report, in which further changes are collected; it doubles with each report."""
 _QUIET_SECONDS = 60.0
 _UNRESOLVED_CHECK_SECONDS = 2.0
 _STDERR = 2
@@ -60,13 +60,8 @@ class EndpointState:
 
     def as_fields(self) -> Mapping[str, object]:
         """Return the fields for logs and `/healthz`."""
-        return {
-            "endpoint": self.name,
-            "address": self.address,
-            "used": self.used,
-            "why": self.why,
-            "remedy": self.remedy or None,
-        }
+        shown = {"endpoint": self.name, "address": self.address, "used": self.used, "why": self.why}
+        return {**shown, "remedy": self.remedy or None}
 
 
 def endpoint_states(
@@ -74,9 +69,9 @@ def endpoint_states(
     unresolved: Iterable[Unresolved],
     ejected: Mapping[str, Condition] = MappingProxyType({}),
 ) -> list[EndpointState]:
-    """Return the states of the endpoints of a pool, then of the endpoints that its source leaves out.
+    """Return the states of the endpoints of a pool, then of the endpoints without an address.
 
-    `ejected` has conditions by id that count for endpoints that would be used otherwise.
+    The conditions in `ejected`, by id, replace those of endpoints that would otherwise be used.
     """
     states = [
         EndpointState(
@@ -97,14 +92,14 @@ def endpoint_states(
             Contact.UNRESOLVED,
             used=False,
             why=_printable(f"the name {one.host} has no address: {one.reason}"),
-            remedy="correct the name, or write an IP address; it is looked up again and again",
+            remedy="correct the name, or write an IP address; the lookup is repeated",
         )
         for one in unresolved
     ]
 
 
 class EndpointReport:
-    """Tells of all endpoints once each has been asked, and again when one changes; changes are collected."""
+    """Reports all endpoints after the first polls and after changes; changes are collected."""
 
     def __init__(
         self,
@@ -118,7 +113,7 @@ class EndpointReport:
         self._unresolved = unresolved
         self._terminal = terminal
         self._changed = asyncio.Event()
-        self._told: dict[str, Contact] = {}
+        self._reported: dict[str, Contact] = {}
         conditions.subscribe(self._changed.set)
         self._outliers = outliers
         if outliers is not None:
@@ -130,7 +125,7 @@ class EndpointReport:
         return endpoint_states(self._conditions.all, self._unresolved(), self._ejected())
 
     def _ejected(self) -> Mapping[str, Condition]:
-        """Return the conditions of endpoints at which requests fail; in any thread."""
+        """Return the conditions of endpoints whose requests fail; may be called in any thread."""
         outliers = self._outliers
         if outliers is None or not outliers.ejected:
             return {}
@@ -141,26 +136,26 @@ class EndpointReport:
         }
 
     async def follow(self) -> None:
-        """Tell at the start and after changes, until cancelled."""
+        """Report at the start and after changes, until cancelled."""
         loop = asyncio.get_running_loop()
         await self._wait_for_first_answers()
-        gap, told_at = _SHORTEST_GAP_SECONDS, loop.time()
+        gap, reported_at = _SHORTEST_GAP_SECONDS, loop.time()
         while True:
             self._changed.clear()
-            if await asyncio.to_thread(self.tell):  # of thousands of endpoints, it takes a while
-                told_at = loop.time()
+            if await asyncio.to_thread(self.report):  # slow for thousands of endpoints
+                reported_at = loop.time()
             await self._wait_for_change()
-            gap = _SHORTEST_GAP_SECONDS if loop.time() - told_at > _QUIET_SECONDS else gap
+            gap = _SHORTEST_GAP_SECONDS if loop.time() - reported_at > _QUIET_SECONDS else gap
             await asyncio.sleep(gap)
             gap = min(2 * gap, _LONGEST_GAP_SECONDS)
 
-    def tell(self) -> bool:
-        """Tell of all endpoints, unless nothing has changed since the last time; return whether it did."""
+    def report(self) -> bool:
+        """Report all endpoints if one has changed since the last report; return whether one has."""
         states = self.states
         contacts = {state.name: state.contact for state in states}
-        if contacts == self._told:
+        if contacts == self._reported:
             return False
-        self._told = contacts
+        self._reported = contacts
         if self._terminal is not None:
             self._terminal.write(as_text(states, _terminal_width()))
             return True
@@ -176,17 +171,17 @@ class EndpointReport:
         return True
 
     async def _wait_for_change(self) -> None:
-        """Wait for a change of a condition, or of the endpoints without an address, which only discovery knows of."""
+        """Wait for a change of a condition, or of the endpoints without an address, which are polled."""
         while not self._changed.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_UNRESOLVED_CHECK_SECONDS):
                     await self._changed.wait()
-            told = {name for name, contact in self._told.items() if contact is Contact.UNRESOLVED}
-            if told != {_name(one.id) for one in self._unresolved()}:
+            reported = {name for name, contact in self._reported.items() if contact is Contact.UNRESOLVED}
+            if reported != {_name(one.id) for one in self._unresolved()}:
                 return
 
     async def _wait_for_first_answers(self) -> None:
-        for _ in range(_FIRST_CHECKS):  # not for a time, in which this program may have been busy with its own start
+        for _ in range(_FIRST_CHECKS):  # a timeout could expire while the process is busy starting
             await asyncio.sleep(_CHECK_SECONDS)
             if all(condition.contact is not Contact.NOT_ASKED for _, condition in self._conditions.all):
                 return
@@ -202,7 +197,7 @@ def _address(endpoint: Endpoint) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text that servers may have had a part in, fit for a terminal."""
+    """Return a text for a terminal, without the control characters that a server may have sent."""
     text = text[:_MAX_CHARACTERS]
     return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
 
@@ -215,7 +210,7 @@ def _terminal_width() -> int:
 
 
 def as_text(states: Sequence[EndpointState], width: int) -> str:
-    """Return a table for a terminal of that width: of a large pool, the endpoints that need attention."""
+    """Return a table for a terminal of that width; for a large pool, it only has endpoints that need attention."""
     shown = states if len(states) <= MAX_ROWS else [state for state in states if state.needs_attention][:MAX_ROWS]
     used = sum(state.used for state in states)
     table = Table(
@@ -233,7 +228,7 @@ def as_text(states: Sequence[EndpointState], width: int) -> str:
     left_out = [state for state in states if state not in shown]
     if left_out:
         more = sum(state.needs_attention for state in left_out)
-        table.caption = f"and {len(left_out)} more, of which {more} need attention"
+        table.caption = f"and {len(left_out)} more, {more} of them need attention"
     console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, emoji=False, markup=False)
     with console.capture() as capture:
         console.print(table)
@@ -248,7 +243,7 @@ _NAMES_SHOWN = 10
 
 
 class Prices(NamedTuple):
-    """The endpoints without any price; those on CPUs need none."""
+    """The endpoints without a price, except those on CPUs."""
 
     missing: tuple[str, ...] = ()
     """Their ids."""
@@ -257,7 +252,7 @@ class Prices(NamedTuple):
 
     @property
     def names(self) -> str:
-        """The ids as text, of many the first."""
+        """The ids of the first ten as text."""
         return listed(self.missing, _NAMES_SHOWN)
 
 
@@ -273,13 +268,13 @@ def count_unpriced(snapshot: Snapshot) -> int:
 
 
 class PriceWatch:
-    """Logs which plugins lack prices and for which endpoints, once until that changes."""
+    """Logs plugins that lack prices and the endpoints without a price, after each change."""
 
     def __init__(self) -> None:
         self._users: tuple[str, ...] = ()
         self._before = Prices()
 
-    def look(self, snapshot: Snapshot, plugins: Iterable[Plugin[Any]]) -> None:
+    def check(self, snapshot: Snapshot, plugins: Iterable[Plugin[Any]]) -> None:
         effects = {plugin.name: plugin.without_prices for plugin in plugins if plugin.without_prices}
         if tuple(effects) != self._users:
             self._users, self._before = tuple(effects), Prices()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters, gauges and histograms that cost a request little: no locks, and nothing computed before the page is."""
+"""Counters, gauges and histograms that are cheap to update: no locks, and all sums are computed with the page."""
 
 import os
 import time
@@ -22,10 +22,10 @@ EXTENSION = "inference_extension_"
 """Prefix of older names, from before llm-d-router."""
 _TRUE = frozenset({"true", "1", "t"})
 _RENAMED = {"pod_name": "endpoint_name", "model_server_pod": "model_server_endpoint"}
-"""Labels that older names have for those of now."""
+"""Current names of labels, by their older names."""
 
 SCHEDULING_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-"""Buckets of runs of the scheduler and of its plugins."""
+"""Bucket bounds for runs of the scheduler and for plugin calls."""
 
 
 class _Value:
@@ -60,7 +60,7 @@ class Level(_Value):
 
 
 class Samples(list[Sample]):
-    """Samples that are made one by one as they are asked for: to free very many at once would stop all threads."""
+    """Samples created one by one on iteration: freeing a large list at once would stop all threads."""
 
     def __init__(self, make: Callable[[], Iterable[Sample]]) -> None:
         super().__init__()
@@ -80,17 +80,17 @@ S = TypeVar("S", Count, Level, Distribution)
 
 
 class Family(Collector, Generic[S]):
-    """A metric: its series by the values of its labels, one alone where it has no labels.
+    """A metric and its series by label values; a metric without labels has one series.
 
-    With `legacy` it is shown under its older name too: summed over the labels that this lacks. Written by the event
-    loop only; read by any thread, to within a value.
+    With `legacy` it is also shown under its older name, summed over the labels that the older metric lacks. Only the
+    event loop writes; other threads may read a value that is one update behind.
     """
 
     kind: ClassVar[type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]]
     make: Callable[[], S]
     """Returns a new series."""
     keeps_sums = True
-    """Whether the count of a removed series stays in the sum under the older name, so that the sum never decreases."""
+    """Whether removed series stay in the sums under the older name, so that these never decrease."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Family(Collector, Generic[S]):
         *,
         legacy: Legacy | None = None,
     ) -> None:
-        """Prepare; without a registry, for one page."""
+        """Prepare; a metric without a registry is for a single page."""
         self.name, self.label_names = name, tuple(labels)
         self._text = text
         self._series: dict[tuple[str, ...], S] = {}
@@ -113,9 +113,9 @@ class Family(Collector, Generic[S]):
         self._live: Counter[tuple[str, ...]] = Counter()
         """Number of series by the labels of the older name."""
         self._ended: dict[tuple[str, ...], S] = {}
-        """Sums of removed series by these labels, where there are others with the same."""
+        """Sums of removed series by the labels of the older name, while other series have the same labels."""
         self._version = 0
-        """Odd while a series is removed: it counts twice in the sums, or not at all."""
+        """Odd while a series is being removed: the sums may then count it twice or not at all."""
         if not labels:
             self.labels()
         if registry is not None:
@@ -123,10 +123,10 @@ class Family(Collector, Generic[S]):
 
     @abstractmethod
     def samples(self, name: str, labels: dict[str, str], series: S, *, with_created: bool) -> Iterator[Sample]:
-        """Yield the samples of a series, perhaps with the time since when it counts; a counter's name has no suffix."""
+        """Yield the samples of a series, optionally with its time of creation; `name` is without `_total`."""
 
     def labels(self, *values: str) -> S:
-        """Return the series with these values of its labels, a new one where there is none."""
+        """Return the series with these label values; create it if needed."""
         series = self._series.get(values)
         if series is None:
             if len(values) != len(self.label_names):
@@ -165,7 +165,7 @@ class Family(Collector, Generic[S]):
             yield self.kind(self._legacy.name, f"Deprecated: use {self.name}.", labels=self._legacy.labels)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric with a copy of its values, and that of its older name with their sums."""
+        """Yield the metric, then the metric under the older name with the sums."""
         for metric, is_older in zip(self.describe(), (False, True), strict=False):
             metric.samples = Samples(partial(self._samples, metric.name, is_older=is_older))
             yield metric
@@ -183,7 +183,7 @@ class Family(Collector, Generic[S]):
         return sums
 
     def _parts(self) -> Sequence[tuple[tuple[str, ...], S]]:
-        """Return the sums by key, from between two changes: a thread may read while the event loop writes."""
+        """Return a consistent copy of the series by key, although the event loop may write meanwhile."""
         while True:
             version = self._version
             parts = list(self._ended.items())
@@ -214,12 +214,12 @@ class Gauges(Family[Level]):
     make = Level
     keeps_sums = False
 
-    def samples(self, name: str, labels: dict[str, str], series: Level, *, with_created: bool) -> Iterator[Sample]:  # noqa: ARG002  a gauge has no beginning
+    def samples(self, name: str, labels: dict[str, str], series: Level, *, with_created: bool) -> Iterator[Sample]:  # noqa: ARG002  gauges have none
         yield Sample(name, labels, series.value)
 
 
 class Histograms(Family[Distribution]):
-    """A histogram of values of 0 and more."""
+    """A histogram of non-negative values."""
 
     kind = HistogramMetricFamily
 
@@ -252,7 +252,7 @@ class Histograms(Family[Distribution]):
 
 
 class Families:
-    """Makes metrics with the prefix of llm-d-router, and shows them under older names too if these are wanted."""
+    """Creates metrics with the prefix of llm-d-router; with `legacy`, older names are shown too."""
 
     def __init__(self, registry: CollectorRegistry, *, legacy: bool = True) -> None:
         self.registry = registry
@@ -271,26 +271,23 @@ class Families:
         return Histograms(f"{PREFIX}{name}", text, labels, bounds, self.registry, legacy=older)
 
     def _older(self, name: str, labels: Sequence[str], legacy: Legacy | str) -> Legacy | None:
-        """Return the older name: a text is the prefix of a metric that has the same labels under both names."""
+        """Return the older metric; a text is its prefix, and its labels are the same."""
         if not legacy or not self.legacy:
             return None
         return Legacy(f"{legacy}{name}", tuple(labels)) if isinstance(legacy, str) else legacy
 
 
 Row: TypeAlias = tuple[Sequence[str], Sequence[float | None]]
-"""The values of the labels, and a value for each metric; None for no sample."""
+"""The label values, and the value of each metric; None for no sample."""
 
 
 def rows_of(values: Mapping[str, float]) -> Sequence[Row]:
-    """Return the rows of one metric with one label, by the values of the label."""
+    """Return the rows of one metric with one label from its values by label value."""
     return [((label,), (value,)) for label, value in values.items()]
 
 
 class Computed(Collector):
-    """Metrics with the same labels whose values are read as the page is made.
-
-    `read` is called in any thread.
-    """
+    """Metrics with the same labels whose values are read when the page is rendered, in any thread."""
 
     def __init__(
         self,
@@ -299,7 +296,7 @@ class Computed(Collector):
         texts: Mapping[str, str],
         read: Callable[[], Iterable[Row]],
     ) -> None:
-        """Prepare; `texts` are descriptions by name. Names of counters end in `_total`, all others are of gauges."""
+        """Prepare; `texts` are descriptions by name. Names that end in `_total` are counters, all others gauges."""
         self._labels = labels
         self._texts = texts
         self._read = read
@@ -311,7 +308,7 @@ class Computed(Collector):
             yield kind(name, text, labels=self._labels)
 
     def collect(self) -> Iterator[Metric]:
-        rows = list(self._read()) if len(self._texts) > 1 else None  # of one metric, they need not be kept
+        rows = list(self._read()) if len(self._texts) > 1 else None  # a single metric reads them on iteration
         for position, metric in enumerate(self.describe()):
             metric.samples = Samples(partial(self._samples, metric, rows, position))
             yield metric

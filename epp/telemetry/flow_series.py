@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of flow control: time in queues, how requests left them, what waits, and how full pool and queues are."""
+"""Metrics of flow control: time in queues, outcomes, waiting requests, and saturation of the pool and the queues."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,17 +24,17 @@ from epp.telemetry.request_series import OTHER, Bounded, RequestSeries, Series, 
 _PREFIX = "flow_control_"
 _REQUEST = ("model_name", "target_model_name", "fairness_id", "priority")
 _MAX_PRIORITIES = 64
-"""Priorities that have series of their own: objects name them."""
+"""Priorities with their own series; objects name them."""
 _MOST_FLOWS = 1024
-"""Fairness ids, each at its priority, that have series of their own where there is no model among the labels."""
+"""Combinations of fairness id and priority with their own series, in metrics without a model label."""
 QUEUE_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 CONFIRMATION_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _QUEUED: DataKey[Series] = DataKey("queue-series")
-"""The series of a request that waits."""
+"""The series of a waiting request."""
 
 
 class FlowSeries:
-    """Counts requests and queues; series by labels of clients are those of `requests`, bounded as they are."""
+    """Counts requests and queues; labels that clients choose are bounded by `requests`."""
 
     def __init__(self, pool_name: str, clock: Clock, requests: RequestSeries, families: Families) -> None:
         self._pool = pool_name
@@ -49,7 +49,7 @@ class FlowSeries:
         in_queue = (*_REQUEST, "outcome", "inference_pool")
         self._seconds = families.histograms(
             f"{_PREFIX}request_queue_duration_seconds",
-            "Time in a queue, by how it ended; 0 for a request that went at once or was turned away.",
+            "Time in a queue, by outcome; 0 for a request that was dispatched or rejected without waiting.",
             QUEUE_SECONDS,
             in_queue,
             EXTENSION,
@@ -57,7 +57,7 @@ class FlowSeries:
         entering = ("fairness_id", "priority", "outcome")
         self._enqueue_seconds = families.histograms(
             f"{_PREFIX}request_enqueue_duration_seconds",
-            "Time to put a request into its queue, or to find that it may not wait.",
+            "Time to put a request into its queue, or to reject it.",
             SCHEDULING_SECONDS,
             entering,
             EXTENSION,
@@ -71,25 +71,19 @@ class FlowSeries:
         self.cycled = cycles.labels().observe
         self._ended = families.counters(
             f"{_PREFIX}requests_total",
-            "Requests by how flow control ended for them.",
+            "Requests by outcome of flow control.",
             ("outcome", "priority", "inference_pool"),
         )
         waiting = (*_REQUEST, "inference_pool")
-        self._size = gauges("queue_size", "Requests that wait.", *waiting, legacy=True)
-        self._bytes = gauges("queue_bytes", "Bytes of the bodies of requests that wait.", *waiting, legacy=True)
-        self._saturation = gauges(
-            "pool_saturation",
-            "How full the endpoints of a stage are together by the detector (`prefill`, `decode`; those without a role "
-            "decode), and the larger of the two (`effective`): from 1 on they are full; 1 for an empty pool.",
-            "inference_pool",
-            "stage",
-            legacy=True,
+        self._size = gauges("queue_size", "Waiting requests.", *waiting, legacy=True)
+        self._bytes = gauges("queue_bytes", "Bytes of the bodies of waiting requests.", *waiting, legacy=True)
+        text = (
+            "Saturation of the endpoints by stage, according to the detector: `prefill`, `decode` (also endpoints "
+            "without a role), and `effective`, the larger of the two. Full from 1 on; 1 for an empty pool."
         )
-        self._stale = gauges(
-            "stale_endpoints",
-            "Endpoints whose metrics are missing, or too old for the detector to trust them.",
-            "detector",
-        )
+        self._saturation = gauges("pool_saturation", text, "inference_pool", "stage", legacy=True)
+        text = "Endpoints whose metrics are missing or too old for the detector."
+        self._stale = gauges("stale_endpoints", text, "detector")
         name, text = "llm_d_epp_flow_control_capacity_utilization_", "that wait at a priority, as a share of its limit."
         texts = {f"{name}requests": f"Requests {text}", f"{name}bytes": f"Bytes of bodies {text}"}
         self._bands: Sequence[Row] = ()
@@ -101,27 +95,27 @@ class FlowSeries:
         Computed(families.registry, ("inference_pool",), texts, lambda: self._all_bands)
         self._issued = families.counters(
             f"{_PREFIX}revocations_issued_total",
-            "Requests under way that were told to end, by the priority of the one that they make room for.",
+            "Requests in flight that were revoked, by priority of the request that they make room for.",
             ("priority", "inference_pool"),
         )
         self._revoked = families.counters(
             f"{_PREFIX}revocations_total",
-            "Requests told to end, by outcome: confirmed as they have ended, timed_out if they did not in time.",
+            "Revoked requests by outcome: confirmed if they ended, timed_out if they did not end in time.",
             ("outcome", "inference_pool"),
         )
         self._target = families.gauges(
             f"{_PREFIX}reclaim_target",
-            "How much fuller than allowed the endpoint was at the last decision, in units of pool_saturation.",
+            "Saturation of the endpoint above the allowed one at the last revocation, in units of pool_saturation.",
             ("inference_pool",),
         ).labels(pool_name)
         self._pending = families.gauges(
             f"{_PREFIX}pending_reclaim",
-            "What requests that were told to end, and have not yet, take of an endpoint, in the same units.",
+            "Saturation that revoked requests still cause at an endpoint, in units of pool_saturation.",
             ("inference_pool",),
         ).labels(pool_name)
         self._confirmation_seconds = families.histograms(
             f"{_PREFIX}revocation_confirmation_seconds",
-            "Time from telling a request to end to its end.",
+            "Time from the revocation of a request to its end.",
             CONFIRMATION_SECONDS,
             ("inference_pool",),
         ).labels(pool_name)
@@ -135,7 +129,7 @@ class FlowSeries:
         series.with_more(self._bytes, self._pool).value += request.size_bytes
 
     def left(self, request: Request, outcome: Outcome, seconds: float) -> None:
-        """Count a request that waits no more, or is turned away; one that goes at once is counted as it is routed."""
+        """Count a request that leaves a queue or is rejected; `routed` counts one dispatched without waiting."""
         series = request.get(_QUEUED)
         if series is None:
             if outcome is not Outcome.DISPATCHED:
@@ -147,26 +141,26 @@ class FlowSeries:
         self._count(request, series, outcome, seconds, release=True)
 
     def enqueued(self, request: Request, seconds: float, *, waits: bool) -> None:
-        stay = request.get(QUEUEING_OUTCOME)
-        outcome = Outcome.NOT_YET_FINALIZED if waits or stay is None else stay.outcome
+        queueing = request.get(QUEUEING_OUTCOME)
+        outcome = Outcome.NOT_YET_FINALIZED if waits or queueing is None else queueing.outcome
         series = self._series(request)
         flow = self._entered.shown(series.labels[2:], (OTHER, self._priority(request.priority)))
         self._enqueue_seconds.labels(*flow, outcome.value).observe(seconds)
         self._requests.release(series, self._clock.now())
 
     def routed(self, request: Request, series: Series) -> None:
-        """Count a request that went at once, by the series that it has."""
+        """Count a request that was dispatched without waiting."""
         if request.get(QUEUEING_OUTCOME) is AT_ONCE:
             self._count(request, series, Outcome.DISPATCHED, 0.0)
 
     def refused(self, request: Request | None) -> None:
-        """Count a request that was let through at once, and refused all the same."""
+        """Count a request that was dispatched without waiting, and refused later."""
         if request is not None and request.get(QUEUEING_OUTCOME) is AT_ONCE:
             self._count(request, self._series(request), Outcome.DISPATCHED, 0.0, release=True)
 
     def revoked(
         self,
-        target: int,  # noqa: ARG002  requests; the metric shows their sums
+        target: int,  # noqa: ARG002  not shown
         issued: int,
         pending: int,
         *,
@@ -189,7 +183,7 @@ class FlowSeries:
         self._pending.set(0)
 
     def show(self, snapshot: Snapshot, flow: FlowControl | None, now: float) -> None:
-        """Set the gauges to the waiting requests; None if flow control is off."""
+        """Set the gauges to the current values; `flow` is None if flow control is off."""
         self._saturation.clear()
         self._stale.clear()
         self._bands = self._all_bands = ()
@@ -230,7 +224,7 @@ class FlowSeries:
 
 
 def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | None, float | None]:
-    """Return which shares of the limits are used; None if there is no limit."""
+    """Return the used shares of the limits; None without a limit."""
     return (
         requests / limits.requests if limits.requests else None,
         size_bytes / limits.size_bytes if limits.size_bytes else None,
@@ -238,13 +232,13 @@ def _shares(requests: int, size_bytes: int, limits: Limits) -> tuple[float | Non
 
 
 _MOST_INFLIGHT_FLOWS = 256
-"""Fairness ids with series of their own, those with the most requests: clients can name any number."""
+"""Fairness ids with their own series, those with the most requests; clients can send any number of ids."""
 
 
 def show_inflight(registry: CollectorRegistry, store: Datastore, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-    """Add the load in flight, for each configured producer of tokens in flight; all of them have one ledger.
+    """Add the load in flight for each configured producer of tokens in flight; all producers share one ledger.
 
-    Without one, the requests have the default name of such a producer, and the tokens are unknown.
+    Without a producer, the metrics have its default name, and the tokens are unknown.
     """
 
     def rows() -> Iterator[Row]:
@@ -257,8 +251,8 @@ def show_inflight(registry: CollectorRegistry, store: Datastore, plugins: Callab
 
     texts = {
         "llm_d_epp_inflight_requests": "Requests in flight at an endpoint.",
-        "llm_d_epp_inflight_tokens": "Uncached prompt tokens in flight at an endpoint, and the output expected if that "
-        "is to count.",
+        "llm_d_epp_inflight_tokens": "Uncached prompt tokens in flight at an endpoint, with the expected output if "
+        "that is configured.",
     }
     Computed(registry, ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority"), texts, rows)
 

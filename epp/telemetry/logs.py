@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines on standard error: text on a terminal, JSON otherwise, written by a thread of their own."""
+"""Log lines on standard error: text on a terminal, JSON otherwise, written by a separate thread."""
 
 import atexit
 import io
@@ -24,7 +24,7 @@ from epp.framework.headers import REQUEST_ID
 from epp.telemetry.request_log import request_as_text
 
 TimeStamp: TypeAlias = Callable[[], str | int | float]
-"""Returns the time of now as lines have it."""
+"""Returns the current time for a log line."""
 
 _KEYS: Mapping[str, str] = {
     "exception": "stacktrace",
@@ -33,7 +33,7 @@ _KEYS: Mapping[str, str] = {
     "request_id": REQUEST_ID,
     "target_model": "targetModelName",
 }
-"""Keys of llm-d-router for fields that have other names in this program."""
+"""Keys of llm-d-router for fields with other names in this program."""
 _SKIPPED_FRAMES = 2
 
 
@@ -52,20 +52,20 @@ _STAMPS: Mapping[str, TimeStamp] = {
 
 
 def time_stamp(encoding: str | None) -> TimeStamp:
-    """Return the time stamps of an encoding of zap; None for the default, RFC 3339 with microseconds."""
+    """Return the function for a time encoding of zap; None for the default, RFC 3339 with microseconds."""
     return _STAMPS.get(encoding or "", _rfc3339)
 
 
 class JsonLines:
-    """Makes a line of an event: one function instead of a chain, since every request has a line."""
+    """Renders events as JSON lines in one function instead of a chain, because every request has a line."""
 
     def __init__(self, stamp: TimeStamp) -> None:
         self._stamp = stamp
         self._callers: dict[tuple[int, int], tuple[CodeType, str, str]] = {}
-        """Caller by code object, which the entry keeps alive, and line; bounded by the log calls in the program."""
+        """Callers by id of the code object, which the entry keeps alive, and line."""
 
     def __call__(self, logger: object, method: str, event: EventDict) -> str:
-        """Return the line; structlog calls this for every event, in any thread."""
+        """Return the line of an event; structlog calls this in any thread."""
         name, caller = self._caller()
         if "exc_info" in event:
             event = structlog.processors.format_exc_info(logger, method, event)
@@ -80,11 +80,11 @@ class JsonLines:
             line[_KEYS.get(key, key)] = value
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
-        except (TypeError, ValueError):  # such as half a surrogate pair: values may be from clients
+        except (TypeError, ValueError):  # such as a lone surrogate in a value from a client
             return json.dumps({key: ascii(value) for key, value in line.items()})
 
     def _caller(self) -> tuple[str, str]:
-        """Return the module and the place of the call that logs: the first frame outside of structlog."""
+        """Return the module and the place of the log call: the first frame outside of structlog."""
         frame: FrameType | None = sys._getframe(_SKIPPED_FRAMES)  # noqa: SLF001  inspect.stack costs a hundred times as much
         while frame is not None and frame.f_globals.get("__name__", "").startswith("structlog"):
             frame = frame.f_back
@@ -101,21 +101,21 @@ class JsonLines:
 
 
 _MAX_QUEUED = 10_000
-"""Lines; further ones are dropped."""
+"""Most queued lines; further ones are dropped."""
 _GATHER_SECONDS = 0.02
-"""Time in which further lines are gathered, to be written at once: a thread that woke for each would cost more."""
+"""Time in which lines are gathered for one write, which costs less than a wake-up for each line."""
 _FLUSH_SECONDS = 1.0
 """Longest wait for queued lines at the end of the process."""
 
 
 class LogWriter(io.TextIOBase):
-    """A text stream whose `write` never raises and never blocks; lines that cannot be written are counted as lost."""
+    """A text stream whose `write` never raises or blocks; lines that cannot be written are counted as lost."""
 
     def __init__(self, stream: TextIO, *, max_queued: int = _MAX_QUEUED) -> None:
         self._stream = stream
         self._max_queued = max_queued
         self._queue: SimpleQueue[str | Event] = SimpleQueue()
-        """Lines, and events to set once the lines before them are written."""
+        """Lines, and events to be set when the lines before them are written."""
         self._hurry = Event()
         self._lock = Lock()
         self._thread: Thread | None = None
@@ -134,14 +134,14 @@ class LogWriter(io.TextIOBase):
         return len(text)
 
     def divert(self, to: Callable[[str], object] | None) -> None:
-        """Give lines to a function, in another thread, in place of the stream; None for the stream again."""
+        """Send lines to a function, in the writer's thread, instead of the stream; None for the stream again."""
         self._divert = to
 
     def flush(self) -> None:
         """Do nothing: lines are flushed when they are written."""
 
     def settle(self, seconds: float = _FLUSH_SECONDS) -> bool:
-        """Wait until all lines are written or lost, at most this long; return whether they are."""
+        """Wait for at most this time until all lines are written or lost; return whether they are."""
         if self._thread is None:
             return True
         done = Event()
@@ -178,7 +178,7 @@ class LogWriter(io.TextIOBase):
             self.lost += count
 
     def _write(self, lines: str) -> None:
-        """Bypass the stream's buffer, which would keep lines that cannot be written, and fail again with them."""
+        """Write lines past the stream's buffer, which would keep lines that failed and write them again."""
         if self._divert is not None:
             self._divert(lines)
             return
@@ -197,9 +197,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 ERRORS_ALONE = -1
-"""The verbosity at which not even warnings are logged."""
+"""Verbosity at which only errors are logged."""
 _LEVELS = ((ERRORS_ALONE, logging.ERROR), (0, logging.WARNING), (3, logging.INFO))
-"""Largest verbosity (the `-v` flag) of each level; debug above."""
+"""Highest verbosity (the `-v` flag) of each level; above these, debug."""
 
 TimeEncoding: TypeAlias = Literal["epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano"]
 
@@ -207,11 +207,11 @@ TimeEncoding: TypeAlias = Literal["epoch", "millis", "nano", "iso8601", "rfc3339
 @dataclass(frozen=True, slots=True)
 class LogStyle:
     encoder: Literal["json", "console"] | None = None
-    """None for text on a terminal, and JSON elsewhere."""
+    """None for text on a terminal and JSON otherwise."""
     time_encoding: TimeEncoding | None = None
     """None for RFC 3339 with microseconds."""
     tracebacks: bool = True
-    """Whether lines of errors have them."""
+    """Whether log lines of errors have tracebacks."""
 
     @property
     def is_text(self) -> bool:
@@ -219,10 +219,7 @@ class LogStyle:
 
 
 def configure(verbosity: int = 2, style: LogStyle = LogStyle(), *, worker: str = "") -> LogWriter:
-    """Set up structlog for the whole process; return the writer, which counts lost lines.
-
-    With `worker`, each line has this number of the process.
-    """
+    """Set up structlog for the whole process; return the writer. With `worker`, each line has this process number."""
     writer = LogWriter(sys.stderr)
     level = next((level for limit, level in _LEVELS if verbosity <= limit), logging.DEBUG)
     stamp = time_stamp(style.time_encoding)
@@ -236,7 +233,7 @@ def configure(verbosity: int = 2, style: LogStyle = LogStyle(), *, worker: str =
         processors = [structlog.processors.add_log_level, stamped, request_as_text, console]
     if not style.tracebacks:
         processors.insert(0, _without_traceback)
-    processors.insert(0, structlog.contextvars.merge_contextvars)  # of several pools, each binds its name
+    processors.insert(0, structlog.contextvars.merge_contextvars)  # with several pools, each binds its name
     if worker:
         processors.insert(0, lambda _logger, _method, event: {**event, "worker": int(worker)})
     structlog.configure(

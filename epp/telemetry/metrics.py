@@ -24,14 +24,14 @@ from epp.telemetry.request_series import MAX_COMBINATIONS, MAX_UNKNOWN, OTHER, B
 _LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 _MODELS = _LABELS[:2]
 _SERIES: DataKey[Series] = DataKey("metrics-series")
-"""The series of a routed request, from its start to its end."""
+"""The series of a routed request."""
 _SUCCEEDED, _FAILED = 200, 400
-"""The least status codes of responses that count as such."""
+"""Lowest status codes of successful and of failed responses."""
 _ANSWERED = (Cause.NATURAL, Cause.UNSEEN)
-"""Ends that count by their status."""
+"""Causes of the end for which the status of the response counts."""
 _MODEL_SERVER_ERROR = "ModelServerError"
 _ABORT_CODES = {Cause.SERVER_LOST: _MODEL_SERVER_ERROR, Cause.ERROR: "Unknown"}
-"""Codes of aborts that are errors; a client that leaves and an eviction are none."""
+"""Error codes of aborts; a client that leaves and an eviction are not errors."""
 
 TTFT_SECONDS = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120,
@@ -50,12 +50,12 @@ RESPONSE_PROCESSING_SECONDS = (
 )  # fmt: skip
 REQUEST_BYTES = tuple(64.0 * 2**power for power in range(25))  # 64 B to 1 GiB
 OUTPUT_TOKENS = (1, *(8.0 * 2**power for power in range(11)))  # 1, 8 to 8192
-RESPONSE_BYTES = (*OUTPUT_TOKENS, 16384, 32778, 65536)  # 32778, not 32768, there too
+RESPONSE_BYTES = (*OUTPUT_TOKENS, 16384, 32778, 65536)  # 32778 as in llm-d-router, not 32768
 TOKENS = (*RESPONSE_BYTES, *(131072.0 * 2**power for power in range(4)))
 
 
 class RequestMetrics:
-    """Counts requests from their arrival to their end; those of a combination of labels share their series."""
+    """Counts requests from their arrival to their end; requests with the same labels share their series."""
 
     def __init__(self, families: Families, clock: Clock, *, max_combinations: int = MAX_COMBINATIONS) -> None:
         self._clock = clock
@@ -72,8 +72,8 @@ class RequestMetrics:
         )
         self._errors = families.counters(
             "request_error_total",
-            "Requests refused, by the code of the refusal, or failed at a model server: ModelServerError for a status "
-            "of 400 and more or a lost server, Unknown for an exchange that broke.",
+            "Requests that were refused (by code of the refusal) or failed: ModelServerError for status 400 and above, "
+            "or for a lost server, Unknown for a broken exchange.",
             (*_LABELS, "error_code"),
             Legacy("inference_objective_request_error_total", (*_MODELS, "error_code")),
         )
@@ -85,13 +85,13 @@ class RequestMetrics:
         )
         folded = families.counters(
             "request_labels_folded_total",
-            "Requests counted under `other`, by the label that was replaced: model_name stands for all.",
+            "Requests counted under `other`, by the replaced label; model_name if all labels were replaced.",
             ("label",),
         )
         self.series = RequestSeries(clock, running, folded, max_combinations=max_combinations)
         self._rewrites = families.counters(
             "model_rewrite_decisions_total",
-            "Requests by the InferenceModelRewrite that chose their model, the model asked for and the one chosen.",
+            "Requests by InferenceModelRewrite, requested model and rewritten model.",
             ("model_rewrite_name", "model_name", "target_model"),
             EXTENSION,
         )
@@ -112,7 +112,7 @@ class RequestMetrics:
         )
         self._tpot = histogram(
             "request_streaming_tpot_seconds",
-            "Of streamed responses, the time from the first byte to the end, divided by the tokens after the first.",
+            "Time from the first byte of a streamed response to its end, divided by the tokens after the first.",
             TPOT_SECONDS,
             "request_tpot_seconds",
         )
@@ -126,7 +126,7 @@ class RequestMetrics:
         self._input = histogram("request_input_tokens", "Prompt tokens.", TOKENS, "input_tokens")
         self._cached = histogram(
             "request_cached_tokens",
-            "Prompt tokens from the prefix cache, of requests whose response tells them.",
+            "Prompt tokens from the prefix cache, if the response reports them.",
             TOKENS,
             "prompt_cached_tokens",
         )
@@ -139,14 +139,14 @@ class RequestMetrics:
         )
         processing = families.histograms(
             "request_processing_duration_seconds",
-            "Time from the first message of a request to the answer that routes or refuses it, waiting included.",
+            "Time from the first message of a request to the answer that routes or refuses it, including queueing.",
             REQUEST_PROCESSING_SECONDS,
         )
         self.request_processed = processing.labels().observe
         self._response_processing = families.histograms(
             "response_processing_duration_seconds",
-            "Time that the picker spent on the pieces of a streamed response; of others, the time from its headers to "
-            "its end.",
+            "Time that the picker spent on the pieces of a streamed response; for other responses, the time from the "
+            "headers to the end.",
             RESPONSE_PROCESSING_SECONDS,
         ).labels()
 
@@ -158,9 +158,9 @@ class RequestMetrics:
         return series
 
     def model_rewritten(self, request: Request, rewrite: Rewrite) -> None:
-        """Count a request whose model a rule has chosen.
+        """Count a request whose model was rewritten by a rule.
 
-        Beyond 16 models by generic rules, a model counts as `other`; so does everything beyond 256 combinations.
+        Above 16 models that generic rules rewrote, further models count as `other`; above 256 combinations, all labels.
         """
         model = shortened(request.body.model)
         if rewrite.generic:
@@ -177,7 +177,7 @@ class RequestMetrics:
         series.with_more(self._errors, refusal.error.code).inc()
 
     def first_piece(self, routing: Routing) -> None:
-        """Have the times between the pieces of a streamed response recorded."""
+        """Record the times between the pieces of a streamed response from now on."""
         series = routing.request.get(_SERIES)
         if series is not None and routing.is_stream:
             routing.time_pieces(series.of(self._itl).observe)
@@ -233,8 +233,8 @@ _OUTLIERS = "outlier_detection_"
 class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObserver):
     """The metrics of one picker, in `registry`.
 
-    An event that one metric or one group of metrics records is its method itself, without a call in between: there are
-    many events for each request.
+    Events for a single metric or group are attributes that refer to its method: each request has many events, and this
+    avoids a call for each.
     """
 
     def __init__(
@@ -246,9 +246,9 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         legacy: bool = True,
         stale_seconds: float = 2.0,
     ) -> None:
-        """Prepare; with `legacy`, metrics are shown under older names of llm-d-router too.
+        """Prepare; with `legacy`, metrics are also shown under older names of llm-d-router.
 
-        Load that is older than `stale_seconds` does not count in the averages of the pool.
+        The averages of the pool exclude load reports older than `stale_seconds`.
         """
         self.registry = CollectorRegistry()
         families = self.families = Families(self.registry, legacy=legacy)
@@ -287,8 +287,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             ).count,
             "endpoint_suspected": families.counters(
                 f"{_OUTLIERS}suspicions_total",
-                "Times that an endpoint was avoided and asked as a connection to it failed or ended, by what its port "
-                "said: answers, refuses, silent.",
+                "Number of times that an endpoint was avoided and probed because its connection failed or ended, by "
+                "state of its port: answers, refuses, silent.",
                 ("verdict",),
             ).count,
             "endpoint_ejected": families.counters(
@@ -299,7 +299,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
             ).count,
             "ejection_spared": families.counters(
                 f"{_OUTLIERS}ejections_overflow_total",
-                "Endpoints that were not ejected, as --outlier-max-ejection-percent of the pool are.",
+                "Endpoints that were not ejected because --outlier-max-ejection-percent of the pool already are.",
                 ("cause",),
             ).count,
             "poll_interval": families.gauges(
@@ -320,7 +320,7 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         )
         self._expired = families.counters(
             "reservations_expired_total",
-            "Requests that count as load of their endpoint no more, as no response has begun for --reservation-ttl.",
+            "Requests that no longer count as load because no response began within --reservation-ttl.",
         )
         self._task_failures = families.counters(
             "background_task_failures_total", "Restarts of background tasks after an error.", ("task",)
@@ -347,8 +347,8 @@ class Metrics(DirectorObserver, SchedulingObserver, CollectorObserver, ConfigObs
         self._flow.refused(refusal.request)
         self.quotas.refused(refusal.error)
 
-    def expired(self, routing: Routing) -> None:  # noqa: ARG002  their number says enough
-        """Count a routed request that no endpoint has answered for too long."""
+    def expired(self, routing: Routing) -> None:  # noqa: ARG002  only the number is shown
+        """Count a routed request whose endpoint did not answer in time."""
         self._expired.count()
 
     def completed(self, routing: Routing, cause: Cause) -> None:

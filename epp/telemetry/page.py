@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics port: `/metrics`, `/healthz`, scores for a hub, how placements chose their clusters, and its TLS."""
+"""The metrics port: `/metrics`, `/healthz`, cluster scores, explanations of placements, and its TLS."""
 
 import asyncio
 import json
@@ -29,12 +29,12 @@ from epp.telemetry.rendering import BusyError, Rendering
 
 _HEALTH_PATH: Final = "/healthz"
 PLACEMENTS_PATH: Final = "/debug/placements"
-"""The path that the hub's own debugger has; `/<namespace>/<name>` of one placement may follow."""
+"""Path as in the hub's own debugger; `/<namespace>/<name>` of one placement may follow."""
 _LONGEST_NAME: Final = 253
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON: Final = {"Content-Type": "application/json"}
 Access: TypeAlias = Callable[[web.Request], Awaitable[web.Response | None]]
-"""Returns the refusal of a request; None for a request that may be answered."""
+"""Returns the refusal of a request; None if access is granted."""
 
 _log = structlog.get_logger()
 
@@ -80,13 +80,13 @@ class OperatorPage(OperatorPort):
     scores: Callable[[str], Mapping[str, object]] | None = None
     """Returns the scores of all clusters, given the name of the local one."""
     explanations: Callable[[], Mapping[str, object]] | None = None
-    """Returns those of placements by `namespace/name`."""
+    """Returns the explanations of placements, by `namespace/name`."""
     access: Access | None = None
-    """Returns the refusal of a request; without it, any client may ask for any page."""
+    """None to grant all clients access to all pages."""
     counts: ConnectionCounts = field(default_factory=ConnectionCounts)
     tls: Contexts | None = None
     debug: Callable[[], web.RouteDef] | None = None
-    """Called as the port is opened, on the event loop that owns the plugins; returns the route of a page of its own."""
+    """Returns the route of an extra page; called when the port opens, on the event loop that owns the plugins."""
 
     def open(self, host: str, port: int) -> None:
         """Listen and serve; raises OSError."""
@@ -120,7 +120,7 @@ class OperatorPage(OperatorPort):
             return _line(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"Allow": "GET, HEAD"})
         except BusyError:
             self.counts.cut(Cut.BUSY)
-            text = "busy: too many selections of metrics are asked for at once; ask again, or for the whole page"
+            text = "busy: too many requests for selected metrics; retry, or request the whole page"
             return _line(HTTPStatus.SERVICE_UNAVAILABLE, text, {"Retry-After": "1"})
         except Exception as error:  # noqa: BLE001  other requests are still answered
             _log.exception("metrics port failed", path=request.path)
@@ -131,14 +131,14 @@ class OperatorPage(OperatorPort):
         refusal = None if self.access is None else await self.access(request)
         if refusal is None:
             return await handler(request)
-        if request.path == _HEALTH_PATH and request.method in {"GET", "HEAD"}:  # probes have no token
+        if request.path == _HEALTH_PATH and request.method in {"GET", "HEAD"}:  # probes send no token
             status = HTTPStatus((await handler(request)).status)
             return response(json.dumps({"ready": status is HTTPStatus.OK}).encode() + b"\n", _JSON, status)
         self.counts.cut(Cut.UNAUTHORIZED)
         return refusal
 
     def _state(self) -> tuple[bool, bytes]:
-        """Return whether the picker is ready, and its state of health as JSON."""
+        """Return whether the picker is ready, and its health as JSON."""
         state = self.health()
         return bool(state.get("ready")), json.dumps(state).encode() + b"\n"
 
@@ -149,9 +149,8 @@ async def _cluster_scores(
     """Return the scores of all clusters; `?cluster=NAME` names the local one."""
     local = request.query.get("cluster", LOCAL_CLUSTER)
     if not 0 < len(local) <= _LONGEST_NAME:
-        return _line(
-            HTTPStatus.BAD_REQUEST, f"cluster has {len(local)} characters: write a name of 1 to {_LONGEST_NAME}"
-        )
+        text = f"cluster has {len(local)} characters: write a name of 1 to {_LONGEST_NAME}"
+        return _line(HTTPStatus.BAD_REQUEST, text)
     body = await rendering.shared((SCORES_PATH, local), lambda: json.dumps(scores(local)).encode() + b"\n", chosen=True)
     return response(body, _JSON)
 
@@ -162,7 +161,7 @@ async def _placements(
     name = request.match_info.get("name", "").strip("/")
     found = explanations()
     if name and name not in found:
-        return _line(HTTPStatus.NOT_FOUND, f"no such placement is evaluated here: see {PLACEMENTS_PATH} for all")
+        return _line(HTTPStatus.NOT_FOUND, f"this placement is not evaluated here: see {PLACEMENTS_PATH}")
     shown = found[name] if name else found
     body = await rendering.shared((PLACEMENTS_PATH, name), lambda: msgspec.json.encode(shown) + b"\n", chosen=True)
     return response(body, _JSON)
@@ -173,7 +172,7 @@ def _line(status: HTTPStatus, text: str, headers: Mapping[str, str] | None = Non
 
 
 class PageTls:
-    """Returns the context of each new connection. Changed files take effect with the next connection."""
+    """Returns the TLS context of each new connection. Changed files take effect with the next connection."""
 
     def __init__(self, directory: Path, client_ca_file: Path | None = None) -> None:
         """Read the files; raises ConfigurationError. Without `client_ca_file`, clients need no certificate."""
@@ -183,9 +182,8 @@ class PageTls:
             try:
                 self._authorities = FollowedFile(partial(_read_authorities, path), path)
             except (OSError, ValueError) as error:
-                raise ConfigurationError(
-                    f"{_AUTHORITY_FLAG}: {reason(error, path)}: write certificates of authorities in PEM"
-                ) from error
+                problem = f"{_AUTHORITY_FLAG}: {reason(error, path)}: write PEM certificates of authorities into it"
+                raise ConfigurationError(problem) from error
         self._path = path
         self._context = self._new()
 
@@ -202,11 +200,7 @@ class PageTls:
             self._context = self._new()
 
     def _reject(self, error: Exception) -> None:
-        _log.warning(
-            "new client authorities rejected, those before stay in effect",
-            flag=_AUTHORITY_FLAG,
-            reason=reason(error, self._path),
-        )
+        _log.warning("new client authorities rejected", flag=_AUTHORITY_FLAG, reason=reason(error, self._path))
 
     def _new(self) -> ssl.SSLContext:
         context = server_context(*self._files.pair, ssl.TLSVersion.TLSv1_2, alpn="http/1.1")
@@ -228,7 +222,7 @@ def _read_authorities(path: Path) -> str:
 
 
 def reason(error: Exception, path: Path | None) -> str:
-    """Say why a file is not used."""
+    """Return the reason that a file cannot be used."""
     if isinstance(error, ssl.SSLError):
         return f"{path} has a certificate that cannot be read"
     return f"{path} cannot be read: {error.strerror}" if isinstance(error, OSError) else f"{path} {error}"

@@ -25,15 +25,15 @@ _LABELS = ("plugin_type", "plugin_name")
 _log = structlog.get_logger()
 
 SLOW_SECONDS = 0.01
-"""A hundred times the usual cost of a whole decision; all requests wait for it."""
+"""Duration of a slow call: a hundred times the usual cost of a whole decision, and all requests wait for it."""
 _SLOW_CALLS, _SLOW_SHARE = 5, 0.1
-"""Slow calls, and their share of all, from which it is the plugin rather than a pause of the process."""
+"""Number of slow calls, and their share of all calls, above which the plugin is reported as slow."""
 _SUCCESS, _FAILURE = "success", "failure"
 _MOST_PICKED, _MOST_UNKNOWN = 4096, 256
-"""Combinations of model and endpoint with series of their own, and those up to which models that no endpoint is known
-to serve have any; beyond them, endpoints count for all models."""
+"""Combinations of model and endpoint with their own series: above the second limit for unknown models, above the first
+for all models, endpoints count under the model `other`."""
 _MOST_FAILED = 64
-"""Models with series of their own for runs that failed."""
+"""Models with their own series of failed runs."""
 _INTERVAL_SECONDS = 0.1
 _SECONDS_BETWEEN_LINES = 10.0
 _MOST_OF_IT = 0.5
@@ -43,7 +43,7 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 class PluginMetrics(Collector):
     def __init__(self, plugins: Callable[[], Iterable[Plugin[Any]]], *, legacy: bool = True) -> None:
-        """Prepare; with `legacy`, metrics are shown under older names too."""
+        """Prepare; with `legacy`, metrics are also shown under older names."""
         self._plugins = plugins
         self._legacy = legacy
         self._failed: set[str] = set()
@@ -66,7 +66,7 @@ class PluginMetrics(Collector):
             yield from family.collect()
 
     def _samples(self, plugin: Plugin[Any]) -> Sequence[Sample]:
-        """Return the samples of a plugin; none of one that fails, so that the others are shown."""
+        """Return the samples of a plugin, none if it fails: the other plugins are still shown."""
         try:
             return [sample for sample in plugin.samples if sample.metric in plugin.metrics]
         except Exception as error:  # noqa: BLE001  a plugin may raise anything
@@ -78,7 +78,7 @@ class PluginMetrics(Collector):
 
 
 def family_of(metric: PluginMetric, *, legacy: bool = True) -> Counters | Gauges | Histograms:
-    """Return the metric of the page, for one page."""
+    """Return the metric without series; it is for a single page."""
     name, labels = f"{PREFIX}{metric.name}", (*_LABELS, *metric.labels)
     older = metric.legacy if legacy else None
     if metric.bounds:
@@ -89,14 +89,14 @@ def family_of(metric: PluginMetric, *, legacy: bool = True) -> Counters | Gauges
 
 
 class SchedulingMetrics:
-    """Counts runs of the scheduler, and calls of plugins; logs a plugin that fails, or is slow again and again."""
+    """Counts runs of the scheduler and plugin calls; logs plugins that fail or are often slow."""
 
     def __init__(self, families: Families) -> None:
         self._logged: set[tuple[object, ...]] = set()
-        """Plugins and problems that a line has told of: repetitions would hide other lines."""
+        """Plugins and problems that are logged already."""
         self._times = families.histograms(
             "scheduler_e2e_duration_seconds",
-            "Time for one run of the scheduler: all profiles, with their filters, scorers and pickers.",
+            "Duration of one run of the scheduler: all profiles, with their filters, scorers and pickers.",
             SCHEDULING_SECONDS,
             legacy=EXTENSION,
         ).labels()
@@ -116,7 +116,7 @@ class SchedulingMetrics:
             "scheduler_scores_rejected_total", "Scores that were NaN or infinite, and replaced by 0.", ("plugin_name",)
         )
         self._clamped_scores = families.counters(
-            "scheduler_scores_clamped_total", "Scores below 0 or above 1, and limited to these.", ("plugin_name",)
+            "scheduler_scores_clamped_total", "Scores below 0 or above 1 that were clamped.", ("plugin_name",)
         )
         labels = ("extension_point", "plugin_type", "plugin_name")
         self._durations = families.histograms(
@@ -138,7 +138,7 @@ class SchedulingMetrics:
         self._selected = Bounded[tuple[str, ...]](MAX_COMBINATIONS)
 
     def scheduled(self, request: Request, seconds: float, result: SchedulingResult | None) -> None:
-        """Record a run of the scheduler; where it has a result, `routed` counts the endpoint."""
+        """Record a run of the scheduler; for a successful run, `routed` counts the endpoint."""
         self._times.observe(seconds)
         if result is None:
             self._attempts.count(_FAILURE, self._failed.shown(shortened(request.model), OTHER), "", "", "")
@@ -167,20 +167,20 @@ class SchedulingMetrics:
         return found
 
     def keep(self, endpoints: Collection[str]) -> None:
-        """Drop the series of endpoints that have left the pool; `endpoints` are those in it, by `namespace/name`."""
+        """Remove the series of endpoints that left the pool; `endpoints` are the ids of the remaining ones."""
         for key in [key for key in self._picked if key[1] not in endpoints]:
             del self._picked[key]
             namespace, _, name = key[1].partition("/")
             self._attempts.remove(_SUCCESS, key[0], name, namespace, key[2].rpartition(":")[2])
 
     def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
-        """Record a call; there are many for each request."""
+        """Record a call; each request has many."""
         key = role.name, plugin.plugin_type, plugin.name
         calls = self._calls.get(key)
         if calls is None:
             calls = self._calls[key] = self._durations.labels(*key)
             self._slow_calls.labels(*key)
-        if seconds <= SCHEDULING_SECONDS[0]:  # most are, and `observe` costs more
+        if seconds <= SCHEDULING_SECONDS[0]:  # true for most; avoids the cost of `observe`
             calls.counts[0] += 1
             calls.total += seconds
             return
@@ -189,7 +189,7 @@ class SchedulingMetrics:
             self._slow(key, seconds, calls)
 
     def slowest_call(self) -> tuple[float, str]:
-        """Return the seconds and the plugin of the longest slow call since this was last called; 0 for none."""
+        """Return the seconds and the plugin of the longest slow call since the last such call; 0 if none."""
         slowest, self._slowest = self._slowest, (0.0, "")
         return slowest
 
@@ -209,7 +209,7 @@ class SchedulingMetrics:
         """Count scores below 0 and above 1, and log the first."""
         self._clamped_scores.labels(plugin).inc(count)
         if self._is_first(plugin, "clamped"):
-            _log.warning("scorer returned scores below 0 or above 1, which count as these", plugin=plugin, count=count)
+            _log.warning("scorer returned scores below 0 or above 1, which are clamped", plugin=plugin, count=count)
 
     def _slow(self, key: tuple[str, str, str], seconds: float, calls: Distribution) -> None:
         slow = self._slow_calls.labels(*key)
@@ -244,16 +244,16 @@ class LoopLag:
     """Measures how late a timer of the event loop is, ten times a second."""
 
     def __init__(self, families: Families, slowest_call: Callable[[], tuple[float, str]]) -> None:
-        """`slowest_call` returns the seconds and the plugin of the longest call since it was last asked."""
+        """`slowest_call` returns the seconds and the plugin of the longest call since it was last called."""
         self._histogram = families.histograms(
             "event_loop_lag_seconds",
-            "Delay of a timer of the event loop, ten times a second: requests that arrive meanwhile wait as long.",
+            "Delay of a timer of the event loop, measured ten times a second; requests wait as long.",
             _BUCKETS,
         ).labels()
         self._slowest_call = slowest_call
 
     async def follow(self, log_seconds: float) -> None:
-        """Measure until cancelled; log delays of `log_seconds` and more, none for 0, one in ten seconds at most."""
+        """Measure until cancelled; log delays of at least `log_seconds` (0 for none), at most one every ten seconds."""
         loop = asyncio.get_running_loop()
         next_line_at, unlogged = 0.0, 0
         while True:

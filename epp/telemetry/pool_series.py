@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of the pool and its tenants: endpoints, hardware, quotas and their alerts; and scores of clusters."""
+"""Metrics of the pool and its tenants: endpoints, hardware, quotas and their alerts, and cluster scores."""
 
 import re
 from collections import OrderedDict, defaultdict
@@ -48,11 +48,11 @@ from epp.telemetry.request_series import OTHER, shortened
 SCORES_PATH = "/apis/cluster.open-cluster-management.io/v1alpha1/addonplacementscores"
 """Path of cluster scores on an API server."""
 LOCAL_CLUSTER = "local-cluster"
-"""Name of a hub among its own clusters: that of endpoints of no named cluster, unless the request names another."""
+"""Default name of the hub among its own clusters, for endpoints without a cluster name."""
 _API = "cluster.open-cluster-management.io/v1alpha1"
 _KIND = "AddOnPlacementScore"
 _FULL_QUEUE = 5.0
-"""Waiting requests at which an endpoint has no room: the default of `utilization-detector`."""
+"""Waiting requests at which an endpoint is full: the default of `utilization-detector`."""
 _VALID_SECONDS = 120.0
 _MOST_NAME = 253
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 
 
 class PoolSeries:
-    """Gauges of a pool and of its endpoints, as of the snapshot shown last."""
+    """Gauges of a pool and of its endpoints, from the latest snapshot."""
 
     def __init__(self, pool_name: str, families: Families, stale_seconds: float) -> None:
         self._name = pool_name
@@ -72,12 +72,10 @@ class PoolSeries:
             return families.gauges(name, text, ("name",), older)
 
         self._ready = of_pool("ready_endpoints", "Endpoints that can be reached.", "ready_pods")
-        self._inherited = of_pool(
-            "inherited_requests", "Requests in flight that were there when this picker took over, or started."
-        )
+        self._inherited = of_pool("inherited_requests", "Requests in flight that an earlier picker process sent.")
         self._age = of_pool(
             "snapshot_age_seconds",
-            "Age of the oldest report among endpoints that can be reached: requests are routed by nothing older.",
+            "Age of the oldest load report of a reachable endpoint, the oldest data that requests are routed by.",
         )
         self._spreads: dict[Column, tuple[Gauges, Gauges]] = {}
         for column, name, what in (
@@ -124,12 +122,12 @@ def _adapters(states: tuple[LoraState, ...]) -> frozenset[str]:
 
 
 def _distinct(records: Iterable[_T]) -> Iterable[_T]:
-    """Return each object once: most endpoints have the same few, and equal ones cost more to find."""
+    """Return each object once; by identity, which is cheaper than equality."""
     return {id(record): record for record in records}.values()
 
 
 _MOST_TENANTS = 100
-"""Tenants with series of their own: clients can name any number."""
+"""Tenants with their own series; clients can send any number of names."""
 _MOST_ALERTS = 1000
 _LINES_A_MINUTE = 20
 _MINUTE = 60.0
@@ -138,7 +136,7 @@ _log = structlog.get_logger()
 
 
 class QuotaSeries:
-    """Written by the event loop; any thread may read it."""
+    """Metrics of quotas, written by the event loop and read by any thread."""
 
     def __init__(self, clock: Clock, families: Families) -> None:
         self._clock = clock
@@ -146,23 +144,23 @@ class QuotaSeries:
         texts = {
             "llm_d_epp_quota_limit": "Limit of a quota on all requests of a tenant; memory in bytes.",
             "llm_d_epp_quota_used": "Use of a quota by all requests of a tenant; memory in bytes.",
-            "llm_d_epp_quota_alert": "1 if a quota is almost used up, by its alert threshold, else 0.",
+            "llm_d_epp_quota_alert": "1 if the use of a quota has reached its alert threshold, else 0.",
         }
         self._rows: Sequence[Row] = ()
         Computed(families.registry, labels, texts, lambda: self._rows)
         self._refused = families.counters(
-            "quota_refused_total", "Requests refused for a limit of a quota, by that limit.", labels
+            "quota_refused_total", "Requests refused because of a quota, by the exceeded limit.", labels
         )
         self._counted: OrderedDict[str, set[str]] = OrderedDict()
-        """Tenants with refused requests, the last one refused at the end, and the limits that these were for."""
+        """The exceeded limits of each tenant with refused requests; the tenant refused last is at the end."""
         self._alerts: dict[tuple[str, str], tuple[float, float]] = {}
         """Use and limit by tenant and key."""
         self._minute_since = clock.now()
         self._lines = 0
-        self._unsaid = 0
+        self._unlogged = 0
 
     def refused(self, error: RequestError) -> None:
-        """Count a request that is refused, if that is for a quota."""
+        """Count a refused request if its error is about a quota."""
         if not isinstance(error, (OverQuotaError, QuotaExceededError)):
             return
         tenant, key = shortened(error.breach.tenant), error.breach.key
@@ -173,13 +171,13 @@ class QuotaSeries:
         self._refused.labels(tenant, key).inc()
 
     def alert(self, tenant: str, key: str, used: float, limit: float, *, is_over: bool) -> None:
-        """Take note of a limit that is almost used up, or is so no more; say it, a few times a minute."""
+        """Record that an alert of a limit begins or, with `is_over`, ends; log a limited number each minute."""
         if is_over:
             self._alerts.pop((tenant, key), None)
         elif len(self._alerts) < _MOST_ALERTS:
             self._alerts[tenant, key] = used, limit
-        if not self._may_say():
-            self._unsaid += 1
+        if not self._may_log():
+            self._unlogged += 1
         elif is_over:
             _log.info("quota no longer almost used up", tenant=printable(tenant), limit=key)
         else:
@@ -187,14 +185,14 @@ class QuotaSeries:
 
     @property
     def alerts(self) -> Sequence[Mapping[str, object]]:
-        """Limits that are almost used up, with the use as the alert began; may be read in any thread."""
+        """Limits that are almost used up, with the usage at the start of the alert; may be read in any thread."""
         return [
             {"tenant": printable(tenant), "limit": key, "used": used, "most": limit}
             for (tenant, key), (used, limit) in list(self._alerts.items())
         ]
 
     def show(self, quotas: Quotas, named: Iterable[str] = ()) -> None:
-        """Show limits and use as of now: of the named tenants first, so that clients cannot displace them."""
+        """Update limits and usage; the named tenants come first, so that clients cannot displace them."""
         if not quotas.is_active:
             self._rows = ()
             return
@@ -213,26 +211,26 @@ class QuotaSeries:
         ]
 
     def _fold(self) -> None:
-        """Count the tenant that was not refused for longest among all others."""
+        """Move the counts of the least recently refused tenant to `other`."""
         tenant, keys = self._counted.popitem(last=False)
         for key in keys:
             self._refused.labels(OTHER, key).inc(self._refused.labels(tenant, key).value)
             self._refused.remove(tenant, key)
 
-    def _may_say(self) -> bool:
+    def _may_log(self) -> bool:
         now = self._clock.now()
         if now - self._minute_since >= _MINUTE:
-            if self._unsaid:
-                _log.warning("more quotas were almost used up, or are no more", changes=self._unsaid)
-            self._minute_since, self._lines, self._unsaid = now, 0, 0
+            if self._unlogged:
+                _log.warning("more quota alerts began or ended", changes=self._unlogged)
+            self._minute_since, self._lines, self._unlogged = now, 0, 0
         self._lines += 1
         return self._lines <= _LINES_A_MINUTE
 
 
 def show_endpoints(families: Families, pool_name: str, shown: Callable[[], Snapshot]) -> None:
-    """Add whether each endpoint can be reached, and its queue where that is known.
+    """Add the reachability of each endpoint, and its queue length if it is known.
 
-    Costs the event loop nothing, however large the pool is: pages are made in a thread.
+    The values are computed in the thread that renders the page, not on the event loop.
     """
 
     def up() -> Iterator[Row]:
@@ -258,7 +256,7 @@ def show_endpoints(families: Families, pool_name: str, shown: Callable[[], Snaps
 
 
 def slots_by_name(endpoints: tuple[Endpoint | None, ...]) -> Mapping[str, int]:
-    """Return one slot for each name: in several namespaces there may be several."""
+    """Return a slot for each name, one of several if endpoints in different namespaces share the name."""
     return {endpoint.name: slot for slot, endpoint in enumerate(endpoints) if endpoint is not None}
 
 
@@ -268,7 +266,7 @@ def ids_of(endpoints: tuple[Endpoint | None, ...]) -> frozenset[str]:
 
 
 def show_hardware(families: Families, pool_name: str, shown: Callable[[], Snapshot]) -> None:
-    """Add the metrics of the hardware of the snapshot that is shown, by accelerator."""
+    """Add the metrics of the hardware in the latest snapshot, by accelerator."""
 
     def rows() -> Iterator[Row]:
         snapshot = shown()
@@ -288,24 +286,23 @@ def show_hardware(families: Families, pool_name: str, shown: Callable[[], Snapsh
 
     texts = {
         "llm_d_epp_accelerator_ready_endpoints": "Reachable endpoints by accelerator.",
-        "llm_d_epp_accelerator_cost_per_hour": "US dollars an hour for the reachable endpoints with a known price, by "
-        "accelerator.",
-        "llm_d_epp_accelerator_busy_cost_per_hour": "Of these dollars, those for endpoints that have requests of this "
-        "picker in flight.",
+        "llm_d_epp_accelerator_cost_per_hour": "US dollars per hour for the reachable endpoints of an accelerator; "
+        "endpoints without a known price are left out.",
+        "llm_d_epp_accelerator_busy_cost_per_hour": "US dollars per hour for those with requests in flight.",
     }
     Computed(families.registry, ("name", "accelerator"), texts, rows)
-    text = "Endpoints with accelerators, or of unknown hardware, whose price is unknown."
+    text = "Endpoints with an unknown price, except those on CPUs."
     unpriced = {"llm_d_epp_endpoints_without_price": text}
     Computed(families.registry, ("name",), unpriced, lambda: rows_of({pool_name: count_unpriced(shown())}))
 
 
 def hardware_name(tag: AcceleratorTag) -> str:
-    """Return the class of an accelerator; its model, or at least its kind, where it has none."""
+    """Return the class of an accelerator; without a class its model, and without a model its kind."""
     return tag.primary_class or tag.model or tag.kind.value
 
 
 def show_unknown_accelerators(registry: CollectorRegistry, plugins: Callable[[], Iterable[Plugin[Any]]]) -> None:
-    """Add the number of unknown names of each plugin that names any accelerators."""
+    """Add the number of unknown accelerators that each plugin names in its parameters."""
 
     def rows() -> Iterator[Row]:
         used = tuple(plugins())
@@ -314,15 +311,15 @@ def show_unknown_accelerators(registry: CollectorRegistry, plugins: Callable[[],
             if sources and plugin.accelerator_names:
                 yield (plugin.plugin_type, plugin.name), (len(unknown_accelerators(plugin, sources)),)
 
-    text = "AcceleratorClasses, or models, that a plugin names in its parameters and that do not exist."
+    text = "Unknown AcceleratorClasses and models in the parameters of a plugin."
     Computed(registry, ("plugin_type", "plugin_name"), {"llm_d_epp_accelerator_unknown_names": text}, rows)
 
 
 def cluster_scores(snapshot: Snapshot, pool: str, now: float, *, local: str = LOCAL_CLUSTER) -> Mapping[str, object]:
-    """Return the scores of all clusters with endpoints, as a list of objects; `now` in seconds since the epoch.
+    """Return the scores of all clusters with endpoints as a list object; `now` is in seconds since the epoch.
 
-    Each item is the mean over the endpoints of the cluster that have the number, -100 for no room and 100 for an idle
-    cluster; `routingHeadroom` also for each class of accelerators.
+    Each score is the mean over the endpoints of the cluster with a known value, from -100 for a full cluster to 100 for
+    an idle one; `routingHeadroom` also has a score for each accelerator class.
     """
     statuses, tags = snapshot.records(CLUSTER).values, snapshot.records(ACCELERATOR).values
     endpoints = snapshot.endpoints.values
@@ -350,7 +347,7 @@ def cluster_scores(snapshot: Snapshot, pool: str, now: float, *, local: str = LO
 
 
 def _room(snapshot: Snapshot) -> Mapping[str, Floats]:
-    """Return the room at each slot by the name of a score, 0..1; NaN for unknown."""
+    """Return the free share (0..1, NaN if unknown) at each slot, by name of the score."""
     answers = snapshot.column(REACHABLE) == ANSWERS
     queue = 1 - np.clip(snapshot.column(WAITING) / _FULL_QUEUE, 0, 1)
     kv_cache = 1 - np.clip(snapshot.column(KV_USAGE), 0, 1)
@@ -363,7 +360,7 @@ def _room(snapshot: Snapshot) -> Mapping[str, Floats]:
 
 
 def _item(name: str, values: Floats) -> Mapping[str, object] | None:
-    """Return the mean as a score; None if no endpoint has the number."""
+    """Return the mean as a score; None if no value is known."""
     known = values[~np.isnan(values)]
     return {"name": name, "value": round((2 * float(known.mean()) - 1) * MOST_SCORE)} if len(known) else None
 
@@ -374,4 +371,4 @@ GAUGE_DERIVATIONS: Mapping[str, Sequence[Derivation]] = {
     MODELS.name: ((_union,),),
     LORA.name: ((_adapters,),),
 }
-"""Functions that derive values of gauges from a pool, by name of the attribute; large ones are called ahead."""
+"""Functions that derive gauge values from a pool, by name of the attribute; called in advance for large pools."""

@@ -25,14 +25,14 @@ from epp.telemetry.families import EXTENSION, Computed, Families, Row, rows_of
 _PACKAGE = "inference-epp"
 STREAM_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 _COMMIT = "EPP_COMMIT"
-"""Environment variable with the commit that an image was built from."""
+"""Environment variable with the commit of an image."""
 _NETWORK = Path("/proc/self/net/netstat")
 
 
 def show_build(families: Families, transport: str, lost_log_lines: Callable[[], int]) -> None:
     info = families.gauges(
         "info",
-        "1, with the commit and the version of this program; an installation that does not tell has no commit.",
+        "1, with the version and the commit of this program; the commit is empty if it is unknown.",
         ("commit", "build_ref"),
         EXTENSION,
     )
@@ -44,18 +44,18 @@ def show_build(families: Families, transport: str, lost_log_lines: Callable[[], 
 
 
 def build() -> tuple[str, str]:
-    """Return the commit, empty for unknown, and the version."""
+    """Return the commit (empty if unknown) and the version."""
     try:
         installed = metadata.distribution(_PACKAGE)
     except metadata.PackageNotFoundError:
         return os.environ.get(_COMMIT, ""), ""
-    origin = installed.read_text("direct_url.json")  # of an installation from a repository, it has the commit
+    origin = installed.read_text("direct_url.json")  # has the commit of an installation from a repository
     source = json.loads(origin).get("vcs_info", {}) if origin else {}
     return os.environ.get(_COMMIT) or source.get("commit_id", ""), f"v{installed.version}"
 
 
 def show_process(registry: CollectorRegistry) -> None:
-    """Add the metrics of the process that Prometheus clients share: CPU, memory, descriptors, network."""
+    """Add the standard process metrics of Prometheus clients: CPU, memory, descriptors, network."""
     ProcessCollector(registry=registry)
     texts = {
         "process_virtual_memory_max_bytes": "Limit of virtual memory in bytes; 2^64 for none.",
@@ -66,7 +66,7 @@ def show_process(registry: CollectorRegistry) -> None:
     def rows() -> Iterator[Row]:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         traffic = _network_traffic()
-        most = 2**64 - 1 if limit == resource.RLIM_INFINITY else limit  # as Go's client shows no limit
+        most = 2**64 - 1 if limit == resource.RLIM_INFINITY else limit  # like Go's client without a limit
         yield (), (most, traffic.get("InOctets"), traffic.get("OutOctets"))
 
     Computed(registry, (), texts, rows)
@@ -82,7 +82,7 @@ def _network_traffic() -> Mapping[str, int]:
 
 
 def show_leader(registry: CollectorRegistry, lease: str, *, is_leader: Callable[[], bool]) -> None:
-    text = "1 while this replica holds the lease of that name, 0 while it stands by."
+    text = "1 while this replica holds the lease of that name, 0 while it is on standby."
     Computed(registry, ("name",), {"leader_election_master_status": text}, lambda: rows_of({lease: float(is_leader())}))
 
 
@@ -100,14 +100,14 @@ def show_inputs(registry: CollectorRegistry, owners: Callable[[], Iterable[HasIn
                 yield (owner.name, kind), (count,)
 
     texts = {
-        "llm_d_epp_input_problems": "1 for a file whose newest version is not in effect, or else the number of such "
-        "objects in it.",
-        "llm_d_epp_input_objects_kept": "Objects in effect in an earlier version, since the newest one cannot be used "
-        "or the file is gone.",
+        "llm_d_epp_input_problems": "Objects in a file whose newest version is not in effect; 1 if that is the whole "
+        "file.",
+        "llm_d_epp_input_objects_kept": "Objects in effect in an earlier version, because the newest one cannot be "
+        "used or the file is gone.",
         "llm_d_epp_input_versions_rejected_total": "Versions of a file, or of its objects, that cannot be used.",
     }
     Computed(registry, ("plugin_name", "file"), texts, files)
-    text = "Impossible values, by the kind of the objects that are used without them."
+    text = "Impossible values that are ignored, by kind of object."
     Computed(registry, ("plugin_name", "kind"), {"llm_d_epp_input_values_ignored": text}, ignored)
 
 
@@ -117,9 +117,9 @@ def show_sources(registry: CollectorRegistry, states: Callable[[], Iterable[Sour
             yield (state.name,), (state.endpoints, state.hidden, float(bool(state.trouble)), state.stale_seconds)
 
     texts = {
-        "llm_d_epp_endpoint_source_endpoints": "Endpoints in the pool, by the source that they come from.",
-        "llm_d_epp_endpoint_source_hidden": "Endpoints of a source that are not in the pool, since a source before has "
-        "one of the same address or name.",
+        "llm_d_epp_endpoint_source_endpoints": "Endpoints in the pool, by source.",
+        "llm_d_epp_endpoint_source_hidden": "Endpoints that are not in the pool, because an earlier source has an "
+        "endpoint with the same address or name.",
         "llm_d_epp_endpoint_source_in_trouble": "1 while the endpoints of a source may be out of date.",
         "llm_d_epp_endpoint_source_stale_seconds": "Time for which the endpoints of a source may be out of date.",
     }
@@ -138,7 +138,7 @@ def show_watches(registry: CollectorRegistry, watches: Callable[[], Iterable[Wat
                 watch.lists,
                 watch.rejected,
             )
-            # There may be another selector of the same objects, for the moment in which a pool changes its own.
+            # While a pool changes its selector, two watches have the same labels.
             found.setdefault((watch.collection.resource.title, watch.collection.namespace), values)
         return found.items()
 
@@ -149,7 +149,7 @@ def show_watches(registry: CollectorRegistry, watches: Callable[[], Iterable[Wat
         "they are kept up to date.",
         "llm_d_epp_kubernetes_objects": "Objects of a resource that are in effect.",
         "llm_d_epp_kubernetes_object_problems": "Objects whose newest version cannot be used; at most 100 are counted.",
-        "llm_d_epp_kubernetes_lists_total": "How often all objects of a resource were listed.",
+        "llm_d_epp_kubernetes_lists_total": "Number of times that all objects of a resource were listed.",
         "llm_d_epp_kubernetes_object_versions_rejected_total": "Versions of objects that cannot be used.",
     }
     Computed(registry, ("resource", "namespace"), texts, rows)
@@ -165,8 +165,8 @@ def show_hubs(registry: CollectorRegistry, hubs: Callable[[], Iterable[Cluster]]
 
     texts = {
         "llm_d_epp_hub_kinds_unread": "Kinds of objects of a hub that cannot be read now.",
-        "llm_d_epp_hub_stale_seconds": "Time since a kind of objects of a hub could last be read, the longest; 0 while "
-        "all are kept up to date.",
+        "llm_d_epp_hub_stale_seconds": "Longest time since a kind of objects of a hub could be read; 0 while all are "
+        "kept up to date.",
         "llm_d_epp_hub_objects": "Objects of a hub that are in effect.",
     }
     Computed(registry, ("hub",), texts, rows)
@@ -176,31 +176,31 @@ def show_extproc(
     registry: CollectorRegistry, budgets: Callable[[], Budgets], protocol_errors: Callable[[], Mapping[str, int]]
 ) -> None:
     texts = {
-        "llm_d_epp_budget_used": "What gateways take of a budget: connections, streams, pending_streams (whose request "
-        "is not complete), or gathered_bytes.",
-        "llm_d_epp_budget_limit": "The limit of a budget.",
-        "llm_d_epp_budget_refusals_total": "How often a budget had no room for one more, by budget.",
+        "llm_d_epp_budget_used": "Use of a budget by gateways: connections, streams, pending_streams (with an "
+        "incomplete request), or gathered_bytes.",
+        "llm_d_epp_budget_limit": "Limit of a budget.",
+        "llm_d_epp_budget_refusals_total": "Number of times that a budget was used up, by budget.",
     }
-    Computed(
-        registry,
-        ("budget",),
-        texts,
-        lambda: [((each.name,), (each.used, each.limit, each.refusals)) for each in budgets()],
-    )
-    text = "Requests refused as nothing more of them came for --body-timeout."
+
+    def rows() -> Iterator[Row]:
+        for each in budgets():
+            yield (each.name,), (each.used, each.limit, each.refusals)
+
+    Computed(registry, ("budget",), texts, rows)
+    text = "Requests refused because no more of their body arrived for --body-timeout."
     Computed(registry, (), {"llm_d_epp_request_body_timeouts_total": text}, lambda: [((), (budgets().timeouts,))])
-    text = "Streams that ended as the gateway broke the protocol, by kind."
+    text = "Streams ended because the gateway violated the protocol, by kind of error."
     errors = {"llm_d_epp_extproc_protocol_errors_total": text}
     Computed(registry, ("kind",), errors, lambda: rows_of(protocol_errors()))
 
 
 class StreamSeries(StreamObserver):
-    """Shown only where they are asked for, as in llm-d-router."""
+    """Metrics of ext_proc streams; optional, as in llm-d-router."""
 
     def __init__(self, families: Families) -> None:
         self._open = families.gauges("extproc_streams_inflight", "ext_proc streams that are open.").labels()
         self._seconds = families.histograms(
-            "extproc_stream_duration_seconds", "Time for which ext_proc streams were open.", STREAM_SECONDS
+            "extproc_stream_duration_seconds", "Duration of ext_proc streams.", STREAM_SECONDS
         ).labels()
         self._ended = families.counters(
             "extproc_streams_total",
@@ -218,18 +218,18 @@ class StreamSeries(StreamObserver):
 
 
 class ConnectionSeries:
-    """Counters and a gauge with the port as a label; each port is counted by one thread."""
+    """Connection metrics by port; a single thread counts for each port."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         families = Families(registry)
         self.accepted = families.counters(
             "page_connections_total", "Connections to the metrics port and the admin port.", ("port",)
         )
-        self.open = families.gauges("page_connections_open", "Those that are open.", ("port",))
+        self.open = families.gauges("page_connections_open", "Open connections to these ports.", ("port",))
         self.cut = families.counters(
             "page_connections_cut_total",
-            "Connections to the metrics port and the admin port that were closed or refused, by cause: made_room for "
-            "others, no_descriptor, request_timeout, response_timeout, bad_request, unauthorized, busy, tls.",
+            "Connections to these ports that were closed or refused, by cause: made_room for others, no_descriptor, "
+            "request_timeout, response_timeout, bad_request, unauthorized, busy, tls.",
             ("port", "cause"),
         )
 

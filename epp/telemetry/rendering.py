@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rendering of metrics: in a thread, one page at a time, with pauses for the event loop; several pools as one page."""
+"""Rendering of metrics pages in a thread, with pauses for the event loop; the metrics of several pools as one page."""
 
 import asyncio
 import gc
@@ -23,23 +23,23 @@ from epp.runtime.http_server import response
 from epp.telemetry.families import Samples
 
 _WORK_SECONDS = 0.0005
-"""Time after which there is a pause: what a request waits for at most, each time it wants the interpreter back."""
+"""Work between two pauses: the longest that the event loop waits for the interpreter."""
 _PAUSE = 2.0
 """Length of a pause, as a multiple of the work before it."""
 _SAMPLES = 16
-"""Samples between two looks at the clock."""
+"""Samples between two checks of the clock."""
 _END = b"# EOF\n"
 _GZIP_LEVEL = 1  # a thirtieth of the size; higher levels take five times as long for little gain
 _GZIP_FORMAT = 31
 _MOST_WAITING: Final = 8
-"""Selections of metrics that may wait to be rendered. The whole page waits for no more than these."""
+"""Most selections of metrics that wait to be rendered. The whole page may wait beside them."""
 
 Encoder: TypeAlias = Callable[[Any], bytes]
-"""Writes the metrics of a collector in one format, as prometheus_client chooses it."""
+"""Encodes the metrics of a collector in the format that prometheus_client chooses."""
 
 T = TypeVar("T")
 LABEL = "inference_pool"
-"""The label that llm-d-router's metrics of flow control have."""
+"""Label of the pool, as in the flow-control metrics of llm-d-router."""
 
 
 class BusyError(Exception):
@@ -49,8 +49,8 @@ class BusyError(Exception):
 class Rendering:
     """Renders one page at a time, in a thread. Concurrent requests for the same page share it.
 
-    Rendering pauses now and then, and after each page for as long as it took: it takes at most a sixth of the
-    interpreter's time from the event loop that routes requests, however often clients ask.
+    Rendering pauses regularly, and after each page for as long as the page took. The event loop that routes requests
+    loses at most a sixth of the interpreter's time, however many requests for pages arrive.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -77,9 +77,9 @@ class Rendering:
         return response(body, {"Content-Type": content_type, **({"Content-Encoding": "gzip"} if compress else {})})
 
     async def shared(self, key: Hashable, render: Callable[[], T], *, chosen: bool = False) -> T:
-        """Return what `render` returns in a thread; requests with the same key that wait for it share one call.
+        """Call `render` in a thread and return its result; concurrent calls with the same key share it.
 
-        Raises BusyError for a selection that the client has `chosen`, where too many wait.
+        Raises BusyError for a selection that the client has `chosen` if too many wait.
         """
         task = self._rendering.get(key)
         if task is None:
@@ -102,7 +102,7 @@ class Rendering:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Do not collect garbage: thousands of samples would make Python do it, which stops the event loop."""
+    """Disable garbage collection, which thousands of samples would trigger and which stops the event loop."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -113,7 +113,7 @@ def no_collection() -> Iterator[None]:
 
 
 class Pace:
-    """Gives a thread a third of the time at most."""
+    """Limits a thread to a third of the time."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
@@ -133,8 +133,8 @@ class Pace:
 def paced(
     registry: Collector, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Metric]:
-    """Yield the metrics of a registry; what renders them runs in a thread, and takes a third of the time at most."""
-    metrics = registry.collect()  # a collector that asks others first waits for them, which is no work
+    """Yield the metrics of a registry with pauses, so that the thread works for at most a third of the time."""
+    metrics = registry.collect()  # before `Pace`: it may wait for other processes, which is not work
     rest = Pace(clock=clock, sleep=sleep).rest
 
     def rested(samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -145,13 +145,13 @@ def paced(
 
     for metric in metrics:
         rest()
-        slow = copy(metric)  # a collector may keep its own
+        slow = copy(metric)  # the collector may keep the original
         slow.samples = Samples(partial(rested, metric.samples))
         yield slow
 
 
 def rendered(encoder: Encoder, metrics: Collector, *, compress: bool) -> bytes:
-    """Return the page of a collector, with pauses in between; gzipped with `compress`."""
+    """Return the page of a collector, compressed by gzip if wanted; pauses in between."""
     pieces = _pieces(encoder, metrics)
     if not compress:
         return b"".join(pieces)
@@ -163,7 +163,7 @@ def _pieces(encoder: Encoder, metrics: Collector) -> Iterator[bytes]:
     end = b""
     for metric in paced(metrics):
         piece = encoder(SimpleNamespace(collect=partial(iter, (metric,))))
-        if piece.endswith(_END):  # of every page in the format of OpenMetrics
+        if piece.endswith(_END):  # OpenMetrics: the encoder ends each piece like a page
             piece, end = piece[: -len(_END)], _END
         yield piece
     yield end
@@ -173,7 +173,7 @@ class MetricsOfPools(CollectorRegistry):
     """The metrics of the process, and those of each pool with the label `inference_pool`."""
 
     def __init__(self, own: CollectorRegistry, pools: Callable[[], Mapping[str, CollectorRegistry]]) -> None:
-        """Prepare; `pools` returns the metrics of the pools by name, in any thread."""
+        """Prepare; `pools` returns the metrics of the pools by name and is called in any thread."""
         super().__init__()
         self._own = own
         self._pools = pools

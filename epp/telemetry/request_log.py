@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines of requests: one each when it ends, or every step. No line holds text of a prompt."""
+"""Log lines of requests: one at the end of each request, or one for each step. No line has text of a prompt."""
 
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 
 from epp.admission.flow_control.settings import QUEUEING_OUTCOME, Outcome
+from epp.extproc.http2.limits import Budget, Rate
 from epp.framework import Request, SchedulingResult
 from epp.framework.clock import Clock, SystemClock
 from epp.framework.errors import InternalError, RequestError
@@ -21,7 +22,7 @@ from epp.routing.director.observers import TRACE
 _LINES_FROM = 2
 _STEPS_FROM = 4
 _BURST_SECONDS = 10.0
-"""Lines of so many seconds may come at once."""
+"""The burst of lines is limited to the number allowed in this time."""
 _SUCCEEDED = (Cause.NATURAL, Cause.UNSEEN)
 _FIRST_ERROR = 400
 _MOST_WHY = 300
@@ -29,9 +30,9 @@ _log = structlog.get_logger()
 
 
 def request_log(verbosity: int, most_per_second: float = 0.0) -> tuple[DirectorObserver, ...]:
-    """Return what logs requests at this verbosity (the `-v` flag): nothing below 2, every step from 4 on.
+    """Return the observers that log requests at this verbosity (the `-v` flag): none below 2, every step from 4 on.
 
-    `most_per_second` limits the lines of successful requests below 4; 0 for no limit.
+    Below 4, `most_per_second` limits the lines of successful requests; 0 for no limit.
     """
     if verbosity < _LINES_FROM:
         return ()
@@ -41,30 +42,22 @@ def request_log(verbosity: int, most_per_second: float = 0.0) -> tuple[DirectorO
 
 
 class RequestLog(DirectorObserver):
-    """One line for each request, as it ends; all lines have the same fields, null if they do not apply."""
+    """Logs one line at the end of each request; all lines have the same fields, null if they do not apply."""
 
     def __init__(self, clock: Clock, most_per_second: float = 0.0) -> None:
-        """Prepare; beyond `most_per_second`, requests that succeed have no line; 0 for no limit."""
+        """Prepare; above `most_per_second`, successful requests have no line; 0 for no limit."""
         self._clock = clock
-        self._most_per_second = most_per_second
-        self._allowed = most_per_second * _BURST_SECONDS
-        """Lines that may come at once."""
-        self._counted_at = clock.now()
+        rate = Rate(most_per_second * _BURST_SECONDS, most_per_second)
+        self._budget = Budget(rate, "log lines") if most_per_second else None
         self._unlogged = 0
 
     def _may_log(self, routing: Routing, cause: Cause) -> bool:
-        """Return whether a request gets a line; one that failed always does."""
-        rate = self._most_per_second
-        if not rate or cause not in _SUCCEEDED or routing.status >= _FIRST_ERROR:
+        """Return whether a request gets a line; a failed request always does."""
+        if self._budget is None or cause not in _SUCCEEDED or routing.status >= _FIRST_ERROR:
             return True
-        now = self._clock.now()
-        self._allowed = min(self._allowed + (now - self._counted_at) * rate, rate * _BURST_SECONDS)
-        self._counted_at = now
-        if self._allowed < 1.0:
-            self._unlogged += 1
-            return False
-        self._allowed -= 1.0
-        return True
+        is_allowed = self._budget.allows(self._clock.now())
+        self._unlogged += not is_allowed
+        return is_allowed
 
     def _take_unlogged(self) -> int:
         count, self._unlogged = self._unlogged, 0
@@ -81,7 +74,7 @@ class RequestLog(DirectorObserver):
             request_id=printable(request.id),
             model=printable(request.body.model),
             **_policies(request),
-            **_stay(request),
+            **_queueing(request),
             endpoint=routing.served.name,
             address=routing.served.hostport,
             status=routing.status or None,
@@ -108,7 +101,7 @@ class RequestLog(DirectorObserver):
             request_id=printable(refusal.headers.get(REQUEST_ID, "")),
             model=printable(refusal.model),
             **_policies(refusal.request),
-            **_stay(refusal.request),
+            **_queueing(refusal.request),
             **dict.fromkeys(("endpoint", "address")),
             status=None if left else error.status,
             outcome=Cause.CLIENT_DISCONNECT.value if left else "refused",
@@ -123,7 +116,7 @@ class RequestLog(DirectorObserver):
 
 
 def _policies(request: Request | None) -> dict[str, Any]:
-    """Return what objectives, rewrites and its tenant made of a request; null for one that could not be read."""
+    """Return the model, objective, priority and tenant of a request; null values for an unreadable one."""
     if request is None:
         return dict.fromkeys(("target_model", "rewrite", "objective", "priority", "fairness_id"))
     return {
@@ -136,17 +129,17 @@ def _policies(request: Request | None) -> dict[str, Any]:
 
 
 def _trace(request: Request | None) -> Mapping[str, str]:
-    """Return the ids of its trace; nothing where requests are not traced."""
+    """Return the ids of the trace; empty without tracing."""
     trace = None if request is None else request.get(TRACE)
     return {} if trace is None else trace.ids
 
 
-def _stay(request: Request | None) -> dict[str, Any]:
-    """Return how long a request was in a queue, and how that ended; null for one that was in none."""
-    stay = None if request is None else request.get(QUEUEING_OUTCOME)
-    if stay is None or not stay.waited:
+def _queueing(request: Request | None) -> dict[str, Any]:
+    """Return the time in a queue and its outcome; null values for a request that did not wait."""
+    queued = None if request is None else request.get(QUEUEING_OUTCOME)
+    if queued is None or not queued.waited:
         return {"queue_seconds": None, "queue_outcome": None}
-    return {"queue_seconds": round(stay.seconds, 6), "queue_outcome": stay.outcome.value}
+    return {"queue_seconds": round(queued.seconds, 6), "queue_outcome": queued.outcome.value}
 
 
 class StepLog(DirectorObserver):
@@ -245,7 +238,7 @@ def _step(request: Request, event: str, **fields: Any) -> None:
 
 
 def _kind(problem: str) -> str | None:
-    """Return a problem without the text of an error, which may be of a plugin's own, and of a prompt."""
+    """Return the kind of a problem, without the text of the plugin's error, which may have text of a prompt."""
     return problem.partition(":")[0] or None
 
 
@@ -254,21 +247,21 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def _why(error: RequestError) -> str:
-    """Say why, with what only the operator may know."""
+    """Return the reason of an error, including details that only operators may see."""
     text = str(error) if isinstance(error, InternalError) else error.message
     return printable(error.detail or text, _MOST_WHY)
 
 
 REQUEST_EVENT = "request"
 _MOST_TEXT = 198
-"""Two lines, without the time and the level."""
+"""Two lines of a terminal, without the time and the level."""
 _MOST_MODEL = 20
 _MOST_ID = 36
 _MOST_NAME = 20
 
 
 def request_as_text(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace the fields of a request by one text; structlog calls it for every event."""
+    """Replace the fields of a request by one text; structlog calls this for every event."""
     if event["event"] != REQUEST_EVENT:
         return event
     rest = {name: event[name] for name in ("timestamp", "level") if name in event}
@@ -280,7 +273,7 @@ def _text(event: MutableMapping[str, Any]) -> str:
     words = [str(event["status"] or "-")]
     if outcome == "refused":
         words.append(f"refused, {event['reason']}")
-    elif outcome == "client-disconnect":  # a model server may have been lost instead, or the gateway shows no response
+    elif outcome == "client-disconnect":  # or the model server was lost, or the gateway does not show responses
         words.append("client left" if event["status"] or not event["endpoint"] else "closed without a response")
     elif outcome == "error":
         words.append("failed")
@@ -292,13 +285,13 @@ def _text(event: MutableMapping[str, Any]) -> str:
         words.append(f"ttft {event['ttft_seconds']:.3f}s")
     if event["prompt_tokens"] is not None:
         words.append(f"{event['prompt_tokens']}+{event['completion_tokens']} tokens")
-    said = " ".join(word for word in words if word)
+    facts = " ".join(word for word in words if word)
     request_id = printable(event["request_id"], _MOST_ID)
-    room = _MOST_TEXT - len(said) - len(request_id) - len(" |  | ")
-    return f"{said} | {printable(event['why'], room)} | {request_id}"
+    room = _MOST_TEXT - len(facts) - len(request_id) - len(" |  | ")
+    return f"{facts} | {printable(event['why'], room)} | {request_id}"
 
 
 def _model(event: MutableMapping[str, Any]) -> str:
-    """Return the model that the client asked for, and the one that the endpoint was asked for, if it is another."""
+    """Return the model that the client requested, followed by the rewritten model if there is one."""
     asked = printable(event["model"], _MOST_MODEL)
     return asked if event["target_model"] is None else f"{asked}->{printable(event['target_model'], _MOST_MODEL)}"

@@ -17,10 +17,10 @@ Labels: TypeAlias = tuple[str, str, str, str]
 MAX_COMBINATIONS = 256
 """Combinations of labels: about 50,000 lines on the metrics page."""
 MAX_UNKNOWN = 16
-"""Combinations of models that no endpoint is known to serve: clients can invent as many as they like."""
+"""Combinations of models that no endpoint is known to serve: clients can invent any number."""
 MAX_CHARACTERS = 128
 MAX_PRIORITIES = 16
-"""Priorities that have series of their own once the places for combinations are used up."""
+"""Priorities with their own series of `other` labels."""
 OTHER = "other"
 V = TypeVar("V", bound=Hashable)
 _STALE_SECONDS = 3600.0
@@ -29,14 +29,14 @@ _FIXED_FLOWS = frozenset({DEFAULT_FLOW, OTHER, ""})
 
 
 class Bounded(Generic[V]):
-    """Values of labels that clients or objects choose: so many are shown, and others in their place beyond that."""
+    """A bounded number of label values that clients or objects choose; further values are replaced."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: set[V] = set()
 
     def shown(self, value: V, otherwise: V) -> V:
-        """Return the value if it is known or there is room for one more."""
+        """Return the value if it is known or there is room for another, `otherwise` if not."""
         if value in self._known:
             return value
         if len(self._known) >= self._most:
@@ -49,9 +49,9 @@ class _Rank(IntEnum):
     """Priority of a combination: a new one may replace an idle one of a lower rank."""
 
     UNKNOWN = 0
-    """The model is not known to be served, or there was no request for an hour."""
+    """The model is not known to be served, or was not requested for an hour."""
     FLOW = 1
-    """A served model with a fairness id of its own."""
+    """A served model with a fairness id chosen by the client."""
     PROVEN = 2
     """A model with a successful request."""
     REPORTED = 3
@@ -99,11 +99,11 @@ class Series:
 
 
 class RequestSeries:
-    """Assigns requests to series; a request keeps its series to its end.
+    """Assigns requests to series; a request keeps its series until its end.
 
-    At most `max_combinations` have series, of which few are for models that no endpoint is known to serve. When all are
-    in use, the fairness id becomes `other`, and if that is not enough, all labels but the priority do; of more than 16
-    priorities that this happens to, the priority too.
+    At most `max_combinations` of labels have their own series, and few of them are for models that no endpoint is known
+    to serve. When all are in use, the fairness id becomes `other`. If that is not enough, all labels except the
+    priority become `other`, and with more than 16 such priorities the priority too.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class RequestSeries:
 
     def hold(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
         """Return the series of a request that is not in flight; pass it to `release` once."""
-        # Most requests are of a combination that is known, by labels that need not be shortened.
+        # Most requests have a known combination of labels that need not be shortened.
         series = self._combinations.get((model, target, fairness_id, priority))
         if series is None:
             series = self._find(model, target, fairness_id, priority)
@@ -148,7 +148,7 @@ class RequestSeries:
             series.rank = self._rank_of(series.labels)
 
     def immediate(self, model: str, target: str, fairness_id: str, priority: str) -> Series:
-        """Return the series of a request that ends at once."""
+        """Return the series of a request that is over."""
         series = self.hold(model, target, fairness_id, priority)
         self.release(series, self._clock.now())
         return series
@@ -164,7 +164,7 @@ class RequestSeries:
             del self._proven[next(iter(self._proven))]
 
     def reported(self, models: Iterable[str]) -> None:
-        """Record all models that endpoints now report, and rank idle combinations again."""
+        """Set the models that endpoints report, and update the ranks of idle combinations."""
         self._reported = {"", *map(shortened, models)}
         stale = self._clock.now() - _STALE_SECONDS
         for series in self._combinations.values():
@@ -202,7 +202,7 @@ class RequestSeries:
         return len(self._combinations) < self._max_combinations
 
     def _make_room(self, rank: _Rank) -> bool:
-        """Remove the idle series of the lowest rank, least recently used first; return whether there is one."""
+        """Remove the least recently used idle series of the lowest rank below `rank`; return whether there was one."""
         idle = [series for series in self._combinations.values() if not series.open and series.rank < rank]
         if not idle:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the ports for operators and of decision records, and the flags that set them."""
+"""Settings of the operators' ports and of decision records, and the flags that set them."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,21 +8,19 @@ from typing import Final
 
 from epp.runtime.flags import COUNT, DURATION, PORT, SIZE, SWITCH, flag
 
-_CONNECTIONS: Final = (
-    "an eighth of the limit of file descriptors at most; one more closes the oldest of the host with most."
-)
+_CONNECTIONS: Final = "at most an eighth of the file descriptors; one more closes the oldest of the busiest host."
 
 metrics_port_flag = partial(
     flag,
     None,
-    "Port of the metrics page on --bind-address; 0 for any free one, no page without a port.",
+    "Port of the metrics page on --bind-address; 0 for any free port. Without a port there is no page.",
     PORT,
     name="--metrics-port",
 )
 admin_port_flag = partial(
     flag,
     None,
-    "Port of the admin API, which shows and changes quotas; 0 for any free one, no admin API without a port.",
+    "Port of the admin API, which shows and changes quotas; 0 for any free port. Without a port there is no API.",
     PORT,
     name="--admin-port",
 )
@@ -31,7 +29,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSettings:
-    """The metrics page and its clients; raises ValueError for flags that contradict."""
+    """Settings of the metrics page and its clients; raises ValueError for contradictory flags."""
 
     host: str = "127.0.0.1"
     """An IP address; `::` for all."""
@@ -39,43 +37,43 @@ class PageSettings:
     """None for no page."""
     token_file: Path | None = flag(
         None,
-        "File with the token that clients of the metrics page have to send, as Authorization: Bearer; "
-        "without it, /healthz only tells whether the picker is ready. It is read again when it changes.",
+        "File with the token that clients of the metrics page must send as Authorization: Bearer; clients without it "
+        "only get the readiness from /healthz. The file is read again when it changes.",
         "FILE",
         name="--metrics-token-file",
     )
     endpoint_auth: bool | None = flag(
         None,
-        "Answer only clients of the metrics page whose token the Kubernetes API knows (TokenReview) and allows to "
-        "get its path (SubjectAccessReview); /healthz tells others whether the picker is ready. By default where "
-        "the pool is in a cluster and --metrics-token-file is not given.",
+        "Require a token that the Kubernetes API knows (TokenReview) and allows to get the path "
+        "(SubjectAccessReview); other clients only get the readiness from /healthz. Default: true if the pool is in a "
+        "cluster and --metrics-token-file is not given.",
         SWITCH,
         name="--metrics-endpoint-auth",
     )
     cert_dir: Path | None = flag(
         None,
-        "Directory with tls.crt and tls.key for the metrics page, which is then served over HTTPS; read again "
-        "when they change. Requires authentication of clients: --metrics-endpoint-auth, --metrics-token-file or "
-        "--metrics-client-ca-file.",
+        "Directory with tls.crt and tls.key for the metrics page, which is then served over HTTPS; the files are read "
+        "again when they change. Requires client authentication: --metrics-endpoint-auth, --metrics-token-file "
+        "or --metrics-client-ca-file.",
         "DIRECTORY",
         name="--metrics-cert-dir",
     )
     client_ca_file: Path | None = flag(
         None,
-        "Certificates of the authorities (PEM) that sign the client certificates required for the metrics "
-        "page; read again when it changes. Requires --metrics-cert-dir.",
+        "File with PEM certificates of the authorities of client certificates, which the metrics page then requires; "
+        "read again when it changes. Requires --metrics-cert-dir.",
         "FILE",
         name="--metrics-client-ca-file",
     )
     legacy_metrics: bool = flag(
         True,
-        "Show metrics under older names of llm-d-router too (inference_objective_, inference_pool_, "
+        "Also show metrics under older names of llm-d-router (inference_objective_, inference_pool_, "
         "inference_extension_, llm_d_inference_scheduler_), for dashboards that use them.",
         SWITCH,
     )
     stream_metrics: bool = flag(
         False,
-        "Count ext_proc streams, how long they are open, and how they end.",
+        "Show metrics of ext_proc streams: their number, duration and status.",
         SWITCH,
         name="--enable-grpc-stream-metrics",
     )
@@ -102,7 +100,7 @@ class PageSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings:
-    """The admin port and its clients; raises ValueError for flags that contradict."""
+    """Settings of the admin port and its clients; raises ValueError for contradictory flags."""
 
     port: int | None = admin_port_flag()
     """None for no admin API."""
@@ -114,8 +112,8 @@ class AdminSettings:
     )
     token_file: Path | None = flag(
         None,
-        "File with the token that clients of the admin API have to send, as Authorization: Bearer; it is read "
-        "again when it changes.",
+        "File with the token that clients of the admin API must send as Authorization: Bearer; read again when it "
+        "changes.",
         "FILE",
         name="--admin-token-file",
     )
@@ -144,7 +142,7 @@ def _check_timeout(name: str, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSettings:
-    """Decisions to record, and the destination; failed requests are always recorded, up to a number per second."""
+    """Settings of decision records: which decisions are recorded, and the destination."""
 
     sample_rate: float = flag(
         0,
@@ -156,11 +154,11 @@ class DecisionSettings:
         max=1,
     )
     asked_by_header: bool = False
-    """Whether a header of a request can ask for a record; it is removed unless a trusted gateway sent it."""
+    """Whether a request header can request a record; the header is removed unless a trusted gateway sent it."""
     buffer: int = flag(1000, "Number of latest decisions kept in memory.", "COUNT", name="--decision-buffer", min=0)
     buffer_bytes: int = flag(16 * _MIB, "Largest total size of these decisions.", SIZE, name="--decision-buffer-size")
     file: Path | None = flag(
-        None, "Write each decision that is recorded into this file, as a line of JSON.", "FILE", name="--decision-file"
+        None, "File for recorded decisions, one line of JSON each.", "FILE", name="--decision-file"
     )
     file_bytes: int = flag(
         64 * _MIB,
@@ -173,13 +171,13 @@ class DecisionSettings:
     )
     prefixes: bool = flag(
         False,
-        "Add hashes of the blocks of each prompt to the records, with a key that only this process knows, so that a "
-        "trace has the shared prefixes.",
+        "Add hashes of the prompt's blocks to each record, so that traces show shared prefixes; the key of the hash is "
+        "only known to this process.",
         SWITCH,
         name="--decision-file-prefixes",
     )
 
     @property
     def records_routed(self) -> bool:
-        """Whether requests are recorded that do not fail."""
+        """Whether any successful requests are recorded."""
         return self.sample_rate > 0 or self.asked_by_header

@@ -18,7 +18,7 @@ _MOST_HOSTS = 256
 class Rate:
     """A token bucket: `burst` events at once, refilled by `per_second`."""
 
-    burst: int
+    burst: float
     per_second: float
 
 
@@ -85,7 +85,7 @@ class Budget:
     def __init__(self, rate: Rate, kind: str) -> None:
         self._rate = rate
         self._kind = kind
-        self._left = float(rate.burst)
+        self._left = rate.burst
         self._expected = 0
         self._spent_at = 0.0
 
@@ -96,7 +96,7 @@ class Budget:
             return True
         earned = (now - self._spent_at) * self._rate.per_second
         self._spent_at = now
-        self._left = min(self._left + earned, float(self._rate.burst))
+        self._left = min(self._left + earned, self._rate.burst)
         if self._left < 1:
             return False
         self._left -= 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenTelemetry traces of requests, and the variables that decide whether there are any, and how much is kept.
+"""OpenTelemetry traces of requests, and the environment variables that configure them.
 
-The SDK is imported where an exporter is set, and nowhere else. It reads the other variables by itself: addresses,
-headers, certificates, samplers, resources, limits of attributes.
+The SDK is only imported if an exporter is set. It reads the other variables: addresses, headers, certificates,
+samplers, resources and attribute limits.
 """
 
 from collections.abc import Mapping
@@ -10,33 +10,33 @@ from dataclasses import dataclass
 
 DEFAULT_SERVICE_NAME = "llm-d-epp"
 DEFAULT_SHARE = 0.1
-"""Share of the traces that begin here which is recorded, where no sampler is set."""
+"""Share of new traces that is recorded if no sampler is set."""
 _EXPORTER = "OTEL_TRACES_EXPORTER"
 _ADDRESSES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-"""Names of exporters, as packages register them, by protocol."""
+"""Registered names of exporters, by protocol."""
 _DELAY_MS, _MOST_QUEUED, _BATCH = 5000, 2048, 512
 
 
 class TracingError(Exception):
-    """Requests cannot be traced; the text says why, and the remedy."""
+    """Requests cannot be traced; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracingSettings:
     exporters: tuple[str, ...]
-    """Names under which packages register them."""
+    """Registered names."""
     service_name: str | None
     """None if the environment names the service."""
     share: float | None
     """Share of new traces that is recorded; None if the environment has a sampler."""
     delay_seconds: float = _DELAY_MS / 1e3
-    """Time after which spans are sent, however few."""
+    """Longest time before queued spans are sent."""
     most_queued: int = _MOST_QUEUED
-    """Spans that wait to be sent; further ones are dropped, and counted."""
+    """Most spans in the queue; further ones are dropped and counted."""
     batch: int = _BATCH
-    """Most spans that are sent together."""
+    """Most spans in one batch."""
 
 
 def read_environment(variables: Mapping[str, str]) -> TracingSettings | None:
@@ -62,7 +62,7 @@ def read_environment(variables: Mapping[str, str]) -> TracingSettings | None:
 
 def _registered(name: str, variables: Mapping[str, str]) -> str:
     if name == "none":
-        raise TracingError(f"{_EXPORTER} has none beside others: write either")
+        raise TracingError(f"{_EXPORTER} has `none` next to other exporters: leave one of them out")
     if name != "otlp":
         return name
     variable = next((each for each in _PROTOCOLS if variables.get(each)), _PROTOCOLS[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export of spans with the OpenTelemetry SDK: a thread that makes and sends them, and the tracing of a picker."""
+"""Export of spans with the OpenTelemetry SDK: a thread that creates and sends spans, and the tracing of a picker."""
 
 import logging
 import time
@@ -24,17 +24,17 @@ from epp.telemetry.tracing.spans import SpanMaker
 from epp.telemetry.tracing.trace import GatewayTracer, Trace, TracedScheduling
 
 _MOST_TRACES = 512
-"""Traces that wait for their spans to be made; each may hold the scores of all endpoints."""
+"""Most traces that wait for their spans; each may hold the scores of all endpoints."""
 _WAKE_AT = 64
 _PAUSE = 2.0
-"""Pause after the spans of a trace are made, as a multiple of that time: the event loop runs in the pause."""
+"""Pause after the work on each trace, as a multiple of that work: the event loop runs meanwhile."""
 
 _log = structlog.get_logger()
 
 
-_REMEDY = "see that the address in OTEL_EXPORTER_OTLP_ENDPOINT is that of a collector for OTLP, and that it is up"
+_REMEDY = "check that OTEL_EXPORTER_OTLP_ENDPOINT is the address of an OTLP collector, and that the collector runs"
 _SCOPE = "llm-d-router"
-"""The name of llm-d-router's own instrumentation, by which backends group spans."""
+"""Instrumentation scope of llm-d-router, by which backends group spans."""
 _GROUP = "opentelemetry_traces_exporter"
 _PACKAGES = {
     "otlp_proto_grpc": "opentelemetry-exporter-otlp-proto-grpc",
@@ -45,7 +45,7 @@ _MOST_TEXTS = 100
 
 
 class SpanCounts:
-    """Written by the event loop and by the thread that sends spans; read by any thread."""
+    """Counts of spans, written by the event loop and by the thread that sends spans, read by any thread."""
 
     def __init__(self, exporters: tuple[str, ...]) -> None:
         self._exporters = exporters
@@ -53,11 +53,11 @@ class SpanCounts:
         self.failed = 0
         """Spans that could not be sent."""
         self.dropped = 0
-        """Spans that were too many to wait; a request whose spans were not made counts as one."""
+        """Spans dropped from full queues; a request whose spans were not created counts as one."""
         self._problem = ""
 
     def sent(self, count: int, problem: str) -> None:
-        """Record that spans were sent, or why they were not; log it where it is news."""
+        """Record sent spans or, with a problem, failed ones; log the first failure and the recovery."""
         if not problem:
             self.exported += count
             if self._problem:
@@ -70,7 +70,7 @@ class SpanCounts:
 
     @property
     def as_fields(self) -> dict[str, object]:
-        """A part of `/healthz`."""
+        """Fields for `/healthz`."""
         return {
             "exporters": list(self._exporters),
             "exported_spans": self.exported,
@@ -84,13 +84,11 @@ class SpanCounts:
         def rows() -> Sequence[Row]:
             return rows_of({"exported": self.exported, "failed": self.failed, "dropped": self.dropped})
 
-        Computed(
-            registry, ("outcome",), {"llm_d_epp_trace_spans_total": "Spans of traces, by what became of them."}, rows
-        )
+        Computed(registry, ("outcome",), {"llm_d_epp_trace_spans_total": "Spans of traces, by outcome."}, rows)
 
 
 class ExportThread(SpanProcessor):
-    """Makes spans of the traces that it is given, and sends them in batches."""
+    """Creates the spans of ended traces, and sends them in batches."""
 
     def __init__(self, exporters: Sequence[SpanExporter], settings: TracingSettings, counts: SpanCounts) -> None:
         self._exporters = exporters
@@ -98,13 +96,13 @@ class ExportThread(SpanProcessor):
         self._counts = counts
         self._traces: deque[Trace] = deque()
         self.spans: deque[ReadableSpan] = deque()
-        """Spans that have ended and wait to be sent."""
+        """Ended spans that wait to be sent."""
         self._wake = Event()
         self._stopping = False
         self._thread: Thread | None = None
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Keep a span, unless too many wait; called in the thread."""
+        """Queue a span, or drop it if the queue is full; called in the thread."""
         if len(self.spans) < self._settings.most_queued:
             self.spans.append(span)
         else:
@@ -115,7 +113,7 @@ class ExportThread(SpanProcessor):
         self._thread.start()
 
     def add(self, trace: Trace) -> None:
-        """Take a trace whose exchange has ended; never waits. One too many is dropped, and counted by its request."""
+        """Queue a trace whose exchange has ended, without blocking; drop and count it if the queue is full."""
         if len(self._traces) >= _MOST_TRACES:
             self._counts.dropped += 1
             return
@@ -124,7 +122,7 @@ class ExportThread(SpanProcessor):
             self._wake.set()
 
     def stop(self, seconds: float) -> None:
-        """Send the waiting spans; stop after this time."""
+        """Send the queued spans; give up after this time."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
@@ -152,7 +150,7 @@ class ExportThread(SpanProcessor):
             began = time.perf_counter()
             try:
                 maker.make(trace)
-            except Exception:  # noqa: BLE001  one trace is lost, the others are not
+            except Exception:  # noqa: BLE001  only this trace is lost
                 self._counts.dropped += 1
                 _log.exception("a trace cannot be exported")
             if not self._stopping:
@@ -165,7 +163,7 @@ class ExportThread(SpanProcessor):
             try:
                 if exporter.export(spans) is not SpanExportResult.SUCCESS:
                     problem = "the receiver cannot be reached, or refuses them"
-            except Exception as error:  # noqa: BLE001  an exporter may be of any package
+            except Exception as error:  # noqa: BLE001  any package may provide the exporter
                 problem = f"{type(error).__name__}: {error}"
             self._counts.sent(len(spans), problem)
 
@@ -175,7 +173,7 @@ class Tracing:
 
     def __init__(self, settings: TracingSettings) -> None:
         self.counts = SpanCounts(settings.exporters)
-        _take_over_log()
+        _forward_logs()
         try:
             exporters = [_exporter(name) for name in settings.exporters]
             named = {} if settings.service_name is None else {"service.name": settings.service_name}
@@ -185,8 +183,8 @@ class Tracing:
             propagator = get_global_textmap()
         except TracingError:
             raise
-        except Exception as error:  # whatever packages raise over values in the environment
-            raise TracingError(f"{type(error).__name__}: {error}; see the variables OTEL_*") from error
+        except Exception as error:  # packages raise many types for invalid variables
+            raise TracingError(f"{type(error).__name__}: {error}; check the variables OTEL_*") from error
         self._thread = ExportThread(exporters, settings, self.counts)
         provider.add_span_processor(self._thread)
         tracer = provider.get_tracer(_SCOPE, version("inference-epp"))
@@ -198,7 +196,7 @@ class Tracing:
         return TracedScheduling(observer, self.tracer)
 
     def close(self) -> None:
-        """Send what there is, for a few seconds at most; blocks."""
+        """Send the queued spans; blocks for a few seconds at most."""
         self._thread.stop(_LAST_SECONDS)
 
 
@@ -208,22 +206,22 @@ def _exporter(name: str) -> SpanExporter:
         known = sorted({"otlp", "none", *(point.name for point in entry_points(group=_GROUP))})
         package = _PACKAGES.get(name)
         remedy = f"install {package}" if package else f"write one of {', '.join(known)}"
-        raise TracingError(f"no package has the exporter {name!r:.60} of OTEL_TRACES_EXPORTER: {remedy}")
+        raise TracingError(f"no package provides the exporter {name!r:.60} of OTEL_TRACES_EXPORTER: {remedy}")
     made: Any = found.load()()
     if not isinstance(made, SpanExporter):
-        raise TracingError(f"the exporter {name!r:.60} of OTEL_TRACES_EXPORTER makes no exporter of spans")
+        raise TracingError(f"the exporter {name!r:.60} of OTEL_TRACES_EXPORTER is not an exporter of spans")
     return made
 
 
-class _ToOurLog(logging.Handler):
-    """Logs the messages of the OpenTelemetry packages, each text once."""
+class _ForwardingHandler(logging.Handler):
+    """Forwards the log messages of the OpenTelemetry packages, each text once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._texts: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a warning. `SpanCounts` reports problems with the receiver, once."""
+        """Log a warning, except for problems with the receiver, which `SpanCounts` logs."""
         text = str(record.msg)
         if record.name.startswith("opentelemetry.exporter") or text in self._texts or len(self._texts) >= _MOST_TEXTS:
             return
@@ -231,8 +229,8 @@ class _ToOurLog(logging.Handler):
         _log.warning("OpenTelemetry", detail=record.getMessage())
 
 
-def _take_over_log() -> None:
+def _forward_logs() -> None:
     log = logging.getLogger("opentelemetry")
     log.propagate = False
-    if not any(isinstance(handler, _ToOurLog) for handler in log.handlers):
-        log.addHandler(_ToOurLog())
+    if not any(isinstance(handler, _ForwardingHandler) for handler in log.handlers):
+        log.addHandler(_ForwardingHandler())

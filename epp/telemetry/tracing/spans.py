@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of a recorded trace, with the names and attributes of llm-d-router; made in a thread of their own."""
+"""Spans of a recorded trace, with the names and attributes of llm-d-router; created in a separate thread."""
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -23,7 +23,7 @@ PICK_SPAN = "pick_endpoints"
 _DISAGGREGATING = ("disagg-profile-handler", "pd-profile-handler")
 _FILTER, _SCORER, _PICKER = Filter.role.name, Scorer.role.name, Picker.role.name
 _IN_PROFILES = (_FILTER, _SCORER, _PICKER)
-"""Names of roles: a configuration may give a plugin's role another error policy, and so make another of it."""
+"""Names of roles; the role objects differ if a configuration sets another error policy."""
 _TOP_ENDPOINTS = 5
 _MOST_TEXT = 300
 _SERVER_ERROR = 500
@@ -31,13 +31,13 @@ _NO_ERROR = (Cause.NATURAL, Cause.UNSEEN, Cause.CLIENT_DISCONNECT)
 
 
 class SpanMaker:
-    """Ends the span of a request, and makes those below it."""
+    """Ends the span of a request and creates its child spans."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def make(self, trace: Trace) -> None:
-        """End the span of the request; nothing is raised for a trace that lacks parts."""
+        """End the span of the request; an incomplete trace is no error."""
         request = _printable(trace.request)
         self._orchestration(trace, request)
         root = trace.root
@@ -69,7 +69,7 @@ class SpanMaker:
             self._make("llm_d.epp.flow_control", span, began, ended, {"llm_d.epp.flow_control.outcome": outcome})
         self._calls(trace, span, request)
         if trace.error is not None and trace.result is None:
-            span.set_status(Status(StatusCode.ERROR, _words(trace.error)))
+            span.set_status(Status(StatusCode.ERROR, _message(trace.error)))
         span.end(trace.ended_at if trace.routed_at is None else trace.routed_at)
 
     def _calls(self, trace: Trace, parent: Span, request: Attributes) -> None:
@@ -90,7 +90,7 @@ class SpanMaker:
     def _run(
         self, profile: str, calls: Sequence[PluginCall], result: ProfileResult | None, parent: Span, request: Attributes
     ) -> None:
-        """Make the spans of one run of a profile, which failed if it has no picker."""
+        """Create the spans of one profile run; a run without a picker call has failed."""
         named: Attributes = {**request, "llm_d.epp.scheduling.profile.name": profile}
         span = self._begin(PROFILE_SPAN, parent, calls[0].began, named)
         if filters := [call for call in calls if call.role.name == _FILTER]:
@@ -160,7 +160,7 @@ class SpanMaker:
 
 
 def _printable(attributes: Attributes) -> Attributes:
-    """Return the attributes with text as it may be shown: some of it is of clients."""
+    """Return the attributes with printable text: clients choose some of it."""
     return {name: printable(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 
@@ -181,22 +181,22 @@ def _exchange(trace: Trace) -> Attributes:
 
 
 def _failure(trace: Trace) -> str | None:
-    """Return why a request failed; None if it did not, for all that is known."""
+    """Return the reason that a request failed; None if no failure is known."""
     if trace.error is not None:
-        return _words(trace.error)
+        return _message(trace.error)
     if trace.cause not in _NO_ERROR:
         return trace.cause.value
     return str(trace.status) if trace.status >= _SERVER_ERROR else None
 
 
-def _words(error: RequestError) -> str:
-    """Say why, in words that hold no text of the prompt."""
+def _message(error: RequestError) -> str:
+    """Return the message of an error, without text of the prompt."""
     text = str(error) if isinstance(error, InternalError) else error.message
     return printable(text, _MOST_TEXT)
 
 
 def _runs(trace: Trace) -> Iterator[tuple[str, Sequence[PluginCall]]]:
-    """Yield the runs of profiles that called any plugin, with their calls."""
+    """Yield the name and the calls of each profile run that called a plugin."""
     ends = [first for _, first in trace.profiles[1:]] + [len(trace.calls)]
     for (profile, first), end in zip(trace.profiles, ends, strict=False):
         if calls := list(takewhile(lambda call: call.role.name in _IN_PROFILES, trace.calls[first:end])):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of requests as observers record them, with the context of their spans; nothing here needs the SDK."""
+"""Traces of requests as observers record them, with the context of their spans; works without the SDK."""
 
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns, time_ns
@@ -36,12 +36,12 @@ class PluginCall(NamedTuple):
 
 
 class Unsampled(RequestTrace):
-    """A trace that is not recorded here; the endpoint gets its id and a flag that says so."""
+    """A trace that is not recorded here; the endpoint gets its id, flagged as not sampled."""
 
     __slots__ = ("_headers", "root")
 
     def __init__(self, root: Span, headers: Mapping[str, str]) -> None:
-        """`root` is the span of the whole exchange; `headers` tell the endpoint of the trace."""
+        """`root` is the span of the whole exchange; `headers` propagate the trace to the endpoint."""
         self.root = root
         self._headers = headers
 
@@ -65,7 +65,7 @@ class Unsampled(RequestTrace):
 
 
 class Trace(Unsampled):
-    """A trace that is recorded. Times are nanoseconds since the epoch, by a clock that does not jump meanwhile."""
+    """A trace that is recorded. Times are nanoseconds since the epoch, from a monotonic clock."""
 
     __slots__ = (
         "_base", "_end", "answered", "asked", "attempts", "calls", "cause", "completed_at", "ended_at", "error",
@@ -73,38 +73,38 @@ class Trace(Unsampled):
     )  # fmt: skip
 
     def __init__(self, root: Span, headers: Mapping[str, str], began: int, end: Callable[["Trace"], None]) -> None:
-        """`end` takes the trace once the exchange has ended."""
+        """`end` is called with the trace when the exchange has ended."""
         super().__init__(root, headers)
         self._base = began - perf_counter_ns()
         self._end = end
         self.request: Attributes = {}
         """Model and id, which most spans have."""
         self.asked: Attributes = {}
-        """The request, without its prompt; text is as the client wrote it."""
+        """Attributes of the request, without its prompt; text is as the client wrote it."""
         self.answered: Attributes = {}
-        """The response, without its body."""
+        """Attributes of the response."""
         self.status = 0
         """Status of the response; 0 for none."""
         self.first_byte_at: int | None = None
         self.completed_at: int | None = None
         """Time at which the request was complete."""
         self.routed_at: int | None = None
-        """Time at which it was routed or refused."""
+        """Time at which the request was routed or refused."""
         self.ended_at: int | None = None
         self.cause = Cause.ERROR
         self.error: RequestError | None = None
         self.attempts = 0
-        """Number of attempts to schedule it; one more after each wait."""
+        """Number of attempts to schedule the request: one, and another after each wait."""
         self.found: tuple[int, int] | None = None
-        """Endpoints of the gateway's subset, and how many of them screeners left, at the last attempt."""
+        """Number of endpoints in the gateway's subset, and of those left by screeners, at the last attempt."""
         self.calls: list[PluginCall] = []
         """Plugin calls of the last attempt."""
         self.profiles: list[tuple[str, int]] = []
-        """Profiles that began to run in it, and the number of calls before."""
+        """Profiles that ran in the last attempt, each with the number of calls before it."""
         self.result: SchedulingResult | None = None
         self.queued_at: int | None = None
         self.waited: tuple[int, int, str] | None = None
-        """Start of the wait for room, its end and its outcome."""
+        """Start, end and outcome of the time in a queue."""
 
     def now(self) -> int:
         return self._base + perf_counter_ns()
@@ -138,7 +138,7 @@ class Trace(Unsampled):
                 self.answered["gen_ai.usage.input_tokens"] = usage.prompt_tokens
                 self.answered["gen_ai.usage.output_tokens"] = usage.completion_tokens
             if first is not None and self.completed_at is not None:
-                # The clock of the director knows when the request was complete.
+                # `first` is from the director's clock, and so is the time of arrival.
                 self.first_byte_at = self.completed_at + int((first - routing.request.received_at) * 1e9)
         self._end(self)
 
@@ -157,12 +157,12 @@ class Trace(Unsampled):
 
 
 class GatewayTracer(RequestTracer, DirectorObserver):
-    """Tracer of one event loop: calls between an attempt to schedule a request and its outcome belong to it."""
+    """Tracer of one event loop: plugin calls belong to the request whose scheduling began last."""
 
     __slots__ = ("_current", "_finish", "_propagator", "_tracer")
 
     def __init__(self, tracer: Tracer, propagator: TextMapPropagator, finish: Callable[[Trace], None]) -> None:
-        """`finish` takes each recorded trace as its exchange ends."""
+        """`finish` is called with each recorded trace at the end of its exchange."""
         self._tracer = tracer
         self._propagator = propagator
         self._finish = finish
@@ -173,22 +173,22 @@ class GatewayTracer(RequestTracer, DirectorObserver):
         return frozenset(name.lower() for name in self._propagator.fields)
 
     def begin(self, headers: Headers, metadata: Mapping[str, str]) -> RequestTrace:
-        """Return the trace of a request: that of its gateway's call, the one that its headers name, or a new one.
+        """Return the trace of a request: from the gateway's call, from the request headers, or a new one.
 
-        A gateway that traces requests names its span in the metadata only: the headers have the span of the client.
+        A gateway that traces requests has its own span in the metadata; the headers have the span of the client.
         """
         began = time_ns()
         context = self._propagator.extract(headers, _NOTHING)
         if metadata:
             context = self._propagator.extract(metadata, context)
         span = self._tracer.start_span(REQUEST_SPAN, context, SpanKind.SERVER, start_time=began)
-        told: dict[str, str] = {}
-        self._propagator.inject(told, set_span_in_context(span, context))
-        return Trace(span, told, began, self._finish) if span.is_recording() else Unsampled(span, told)
+        injected: dict[str, str] = {}
+        self._propagator.inject(injected, set_span_in_context(span, context))
+        return Trace(span, injected, began, self._finish) if span.is_recording() else Unsampled(span, injected)
 
     @override
     def candidates_found(self, request: Request, snapshot: Snapshot, eligible: int, left: int) -> None:
-        """Note the calls that follow as those of this request, in place of those of a former attempt."""
+        """Record the following calls for this request; those of an earlier attempt are dropped."""
         trace = self._current = _recorded(request)
         if trace is not None:
             trace.attempts += 1
@@ -197,14 +197,14 @@ class GatewayTracer(RequestTracer, DirectorObserver):
             trace.found = eligible, left
 
     def plugin_called(self, role: Role, plugin: Plugin[Any], seconds: float) -> None:
-        """Note a call that ended just now."""
+        """Record a call that ends now."""
         trace = self._current
         if trace is not None and len(trace.calls) < _MOST_CALLS:
             now = trace.now()
             trace.calls.append(PluginCall(role, plugin, now - int(seconds * 1e9), now))
 
     def profile_started(self, profile: str) -> None:
-        """Note that the calls that follow are of this profile."""
+        """Record the following calls for this profile."""
         trace = self._current
         if trace is not None and len(trace.calls) < _MOST_CALLS:
             trace.profiles.append((profile, len(trace.calls)))
@@ -238,20 +238,20 @@ class GatewayTracer(RequestTracer, DirectorObserver):
 
 
 class TracedScheduling(SchedulingObserver):
-    """Tells the observer of the scheduler everything, and the tracer of the plugins that are called."""
+    """Forwards all events to an observer of the scheduler, and plugin calls and profiles to the tracer."""
 
     def __init__(self, observer: SchedulingObserver, tracer: GatewayTracer) -> None:
-        # Methods of the base, each replaced by the one that is to be told: there are many calls for each request.
+        # Direct references in place of methods that forward: each request has many events.
         for event in ("plugin_failed", "scores_rejected", "scores_clamped"):
             setattr(self, event, getattr(observer, event))
-        self.profile_started = tracer.profile_started  # type: ignore[method-assign]  # as said
-        tell, trace = observer.plugin_called, tracer.plugin_called
+        self.profile_started = tracer.profile_started  # type: ignore[method-assign]  # see above
+        observe, trace = observer.plugin_called, tracer.plugin_called
 
         def called(role: Role, plugin: Plugin[Any], seconds: float) -> None:
-            trace(role, plugin, seconds)  # first: its end is now
-            tell(role, plugin, seconds)
+            trace(role, plugin, seconds)  # first, because it takes the current time as the end of the call
+            observe(role, plugin, seconds)
 
-        self.plugin_called = called  # type: ignore[method-assign]  # as said
+        self.plugin_called = called  # type: ignore[method-assign]  # see above
 
 
 def _recorded(request: Request) -> Trace | None:

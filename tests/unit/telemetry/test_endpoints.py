@@ -72,7 +72,7 @@ def test_large_pool_is_counted_and_only_what_needs_attention_is_shown():
     text = plain(as_text(endpoint_states(conditions.all, []), width=80))
     assert "endpoints: 970 of 1000 used" in text
     assert [line.split()[0] for line in text.splitlines() if " no " in line] == [f"e{n}" for n in range(970, 990)]
-    assert "and 980 more, of which 10 need attention" in text
+    assert "and 980 more, 10 of them need attention" in text
 
 
 def test_address_is_as_people_write_it_and_a_reason_from_a_server_cannot_control_the_terminal(conditions):
@@ -91,7 +91,7 @@ def test_address_is_as_people_write_it_and_a_reason_from_a_server_cannot_control
 def test_log_line_has_counts_and_what_needs_attention(conditions):
     report = EndpointReport(conditions, lambda: [LOST], None)
     with capture_logs() as logs:
-        report.tell()
+        report.report()
     (line,) = logs
     assert (line["event"], line["log_level"], line["total"], line["used"]) == ("endpoints", "warning", 4, 2)
     assert [entry["endpoint"] for entry in line["attention"]] == ["dead", "b", "lost"]
@@ -104,14 +104,14 @@ def test_log_line_has_counts_and_what_needs_attention(conditions):
 def test_it_is_told_again_only_when_a_kind_changes(conditions):
     report = EndpointReport(conditions, tuple, None)
     with capture_logs() as logs:
-        assert report.tell()
+        assert report.report()
         conditions.put(DEAD, Condition(Contact.REFUSED, "closed without an answer"))
-        assert not report.tell()
+        assert not report.report()
         conditions.put(DEAD, ANSWERING)
         conditions.put(BARE, ANSWERING)
-        assert report.tell()
+        assert report.report()
         conditions.remove(DEAD.id)
-        assert report.tell()
+        assert report.report()
     told = [(line["log_level"], line["used"], line["total"]) for line in logs]
     assert told == [("warning", 2, 3), ("info", 3, 3), ("info", 2, 2)]
 
@@ -119,7 +119,7 @@ def test_it_is_told_again_only_when_a_kind_changes(conditions):
 def test_on_a_terminal_the_table_stands_in_place_of_the_line(conditions):
     terminal = io.StringIO()
     with capture_logs() as logs:
-        EndpointReport(conditions, tuple, terminal).tell()
+        EndpointReport(conditions, tuple, terminal).report()
     assert logs == []
     assert "endpoints: 2 of 3 used" in plain(terminal.getvalue())
 

@@ -49,7 +49,7 @@ def test_ocm_11_page_has_all_placements_by_name_and_an_unknown_one_is_told_where
     status, _, text = asked(page, PLACEMENTS_PATH)
     assert (status, list(json.loads(text))) == (200, [NAME])
     for path, said in (
-        (f"{PLACEMENTS_PATH}/llm/absent", f"no such placement is evaluated here: see {PLACEMENTS_PATH} for all\n"),
+        (f"{PLACEMENTS_PATH}/llm/absent", f"this placement is not evaluated here: see {PLACEMENTS_PATH}\n"),
         ("/debug", f"not found: use /metrics or /healthz or {PLACEMENTS_PATH}\n"),
     ):
         answer = asked(page, path)

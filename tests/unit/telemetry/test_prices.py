@@ -41,7 +41,7 @@ def plugin(kind, **parameters):
 
 def lines(watch, snapshot, *plugins):
     with capture_logs() as logs:
-        watch.look(snapshot, plugins)
+        watch.check(snapshot, plugins)
     return logs
 
 

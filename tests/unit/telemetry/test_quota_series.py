@@ -144,6 +144,6 @@ def test_log_lines_of_alerts_are_few_however_many_tenants_there_are(metrics, clo
     with capture_logs() as logs:
         metrics.alert("t0", WORKERS, 1, 4, is_over=True)
     assert [(log["event"], log.get("changes")) for log in logs] == [
-        ("more quotas were almost used up, or are no more", 4980),
+        ("more quota alerts began or ended", 4980),
         ("quota no longer almost used up", None),
     ]

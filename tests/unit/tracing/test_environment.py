@@ -70,7 +70,10 @@ def test_defaults_are_those_of_the_reference_where_the_environment_has_none():
             {"OTEL_EXPORTER_OTLP_PROTOCOL": "carrier-pigeon"},
             "OTEL_EXPORTER_OTLP_PROTOCOL is 'carrier-pigeon': write grpc or http/protobuf",
         ),
-        ({"OTEL_TRACES_EXPORTER": "none,otlp"}, "OTEL_TRACES_EXPORTER has none beside others: write either"),
+        (
+            {"OTEL_TRACES_EXPORTER": "none,otlp"},
+            "OTEL_TRACES_EXPORTER has `none` next to other exporters: leave one of them out",
+        ),
     ],
 )
 def test_values_that_mean_nothing_are_refused(variables, problem):
@@ -80,7 +83,9 @@ def test_values_that_mean_nothing_are_refused(variables, problem):
 
 
 def test_exporter_that_was_asked_for_and_cannot_be_used_is_an_error():
-    with pytest.raises(ConfigurationError, match=r"no package has the exporter 'zipkin' .*; or give --tracing=false"):
+    with pytest.raises(
+        ConfigurationError, match=r"no package provides the exporter 'zipkin' .*; or give --tracing=false"
+    ):
         read_tracing(Serve(), {"OTEL_TRACES_EXPORTER": "zipkin"})
 
 
