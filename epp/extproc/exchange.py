@@ -51,7 +51,7 @@ class GatewayTraits:
 
     def __init__(self, host: str = "") -> None:
         self.host = host
-        """In gRPC's format: `ipv4:10.0.0.1`."""
+        """Host in gRPC's format: `ipv4:10.0.0.1`."""
         self._exchanges_without_headers: int | None = 0  # None once the behaviour is known
         self.streams_body_unprompted = False
         """Whether it sent a body before an answer to the headers: such a gateway never waits for that answer."""

@@ -130,7 +130,7 @@ class SessionSource:
 
 
 def session_methods(sessions: SessionSource) -> Methods:
-    """Return the method of ext_proc: each call has a session of its own."""
+    """Return the method of ext_proc; each call has its own session."""
     return {f"/{SERVICE}/{METHOD}": partial(SessionCall, sessions)}
 
 

@@ -310,7 +310,7 @@ class RequestHalf:
         sent = _rewritten(routing, body)
         _set_length(forwarding, len(sent), is_changed=sent is not body, whole=not trailers)
         answers = [replies.destination_with_headers(forwarding)]
-        if self._body_seen or not trailers:  # Envoy accepts no piece without one of its own
+        if self._body_seen or not trailers:  # Envoy accepts a piece only after it sent one
             answers += replies.request_body_pieces(sent, end_of_stream=not trailers)
         return [*answers, replies.REQUEST_TRAILERS_PASS] if trailers else answers
 

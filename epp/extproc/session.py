@@ -127,7 +127,7 @@ class Session:
             answers = response.resume()
             if response.progress is _ENDED:
                 self.close(Cause.NATURAL)
-        except Exception as error:  # noqa: BLE001  the same
+        except Exception as error:  # noqa: BLE001  one request fails, the process stays up
             return self._failed(error)
         return answers
 
@@ -137,7 +137,7 @@ class Session:
         self._response.assume(BodyMode.STREAMED)  # the only streaming mode of gateways that wait
         try:
             return self._request.on_silence()
-        except Exception as error:  # noqa: BLE001  the same
+        except Exception as error:  # noqa: BLE001  one request fails, the process stays up
             return self._failed(error)
 
     def give_up(self, error: BodyTimeoutError | TooManyBytesError) -> Sequence[bytes]:

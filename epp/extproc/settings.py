@@ -143,11 +143,11 @@ class ServerSettings:
         name="--enable-cert-reload",
     )
     tls_min_version: TlsVersion = flag(TlsVersion.TLS_1_2, "Minimum TLS version.", TLS_VERSION)
-    """With `Transport.GRPCIO`, TLS 1.2 is the only minimum."""
+    """TLS 1.2 is the only minimum that `Transport.GRPCIO` supports."""
     tls_ciphers: str = flag(
         "", "Cipher suites of TLS 1.2; by default all that HTTP/2 allows.", CIPHER_SUITES, name="--tls-cipher-suites"
     )
-    """In OpenSSL's names. Not for `Transport.GRPCIO`."""
+    """Names of OpenSSL; not supported by `Transport.GRPCIO`."""
     max_receive_bytes: int | None = flag(
         None, "Largest message accepted; by default 1Mi more than a body.", SIZE, name="--grpc-max-recv-msg-size"
     )

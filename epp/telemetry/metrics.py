@@ -218,8 +218,7 @@ class RequestMetrics:
             series.of(self._input).observe(usage.prompt_tokens)
         if routing.tells_cached:
             series.of(self._cached).observe(usage.cached_tokens)
-        tokens = usage.completion_tokens
-        if tokens:
+        if tokens := usage.completion_tokens:
             series.of(self._output).observe(tokens)
             series.of(self._ntpot).observe(seconds / tokens)
         if tokens > 1 and routing.is_stream and routing.first_byte_at is not None:

@@ -149,7 +149,8 @@ class SchedulingMetrics:
         model = series.labels[1]
         picked = self._picked.get((model, endpoint.id, endpoint.hostport))
         if picked is None:
-            picked = self._attempt(model, endpoint, most=_MOST_PICKED if series.is_known else _MOST_UNKNOWN)
+            most = _MOST_PICKED if series.is_known else _MOST_UNKNOWN
+            picked = self._picks_of(OTHER if len(self._picked) >= most else model, endpoint)
         picked.value += 1
         asked = request.get(ACCELERATOR_SELECTION)
         for profile, leg in result.profiles.items():
@@ -230,12 +231,10 @@ class SchedulingMetrics:
         self._logged.add(problem)
         return is_first
 
-    def _attempt(self, model: str, endpoint: Endpoint, *, most: int) -> Count:
+    def _picks_of(self, model: str, endpoint: Endpoint) -> Count:
         key = model, endpoint.id, endpoint.hostport
-        if len(self._picked) >= most:
-            key = OTHER, *key[1:]
         if key not in self._picked:
-            labels = _SUCCESS, key[0], endpoint.name, endpoint.namespace, str(endpoint.port)
+            labels = _SUCCESS, model, endpoint.name, endpoint.namespace, str(endpoint.port)
             self._picked[key] = self._attempts.labels(*labels)
         return self._picked[key]
 

@@ -198,14 +198,11 @@ class QuotaSeries:
             return
         first = dict.fromkeys(islice(named, _MOST_TENANTS))
         lines = [line for tenant in first for line in quotas.report(tenant)]
-        others: set[str] = set()
+        shown = set(first)
         for line in quotas.report(most=_MOST_TENANTS):
-            if line.tenant in first:
-                continue
-            if line.tenant not in others and len(first) + len(others) >= _MOST_TENANTS:
-                break
-            others.add(line.tenant)
-            lines.append(line)
+            if line.tenant not in first and (line.tenant in shown or len(shown) < _MOST_TENANTS):
+                shown.add(line.tenant)
+                lines.append(line)
         self._rows = [
             ((shortened(line.tenant), line.key), (line.limit, line.used, float(line.is_alerting))) for line in lines
         ]

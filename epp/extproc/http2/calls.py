@@ -98,7 +98,7 @@ class Calls:
             return
         try:
             self._reply(stream, call, call.receive(message))
-        except Exception as error:  # noqa: BLE001  the same
+        except Exception as error:  # noqa: BLE001  one call fails, the process stays up
             self._fail(stream, error)
 
     def has_room(self, stream: Stream, size: int) -> bool:
@@ -281,7 +281,7 @@ class Calls:
     def _ask(self, stream: Stream, call: Call, callback: Callable[[], Answers]) -> None:
         try:
             self._reply(stream, call, callback())
-        except Exception as error:  # noqa: BLE001  the same
+        except Exception as error:  # noqa: BLE001  one call fails, the process stays up
             self._fail(stream, error)
 
     def _reply(self, stream: Stream, call: Call, answers: Answers) -> None:
@@ -366,5 +366,5 @@ class Calls:
 def _close(call: Call) -> None:
     try:
         call.close()
-    except Exception as error:  # noqa: BLE001  the stream is closed all the same
+    except Exception as error:  # noqa: BLE001  the stream is closed anyway
         _log.error("call failed to close", error=f"{type(error).__name__}: {error}", exc_info=error)

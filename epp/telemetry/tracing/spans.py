@@ -37,7 +37,7 @@ class SpanMaker:
         self._tracer = tracer
 
     def make(self, trace: Trace) -> None:
-        """End the span of the request; an incomplete trace is no error."""
+        """End the span of the request; incomplete traces are allowed."""
         request = _printable(trace.request)
         self._orchestration(trace, request)
         root = trace.root

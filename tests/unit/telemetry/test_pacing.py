@@ -70,7 +70,7 @@ def test_nothing_of_a_thousand_endpoints_is_made_before_it_is_written():
     show_inflight(metrics.registry, store, lambda: [InflightLoadProducer()])
     metrics.refresh_pool(store.snapshot())
     for number, endpoint in enumerate(pool):
-        metrics.scheduling._attempt("m", endpoint, most=2000).inc(number)  # noqa: SLF001  a thousand requests take long
+        metrics.scheduling._picks_of("m", endpoint).inc(number)  # noqa: SLF001  a thousand requests take long
     large = {}
     for family in metrics.registry.collect():
         assert list.__len__(family.samples) <= 16, family.name  # what is there without being asked for
