@@ -74,7 +74,10 @@ async def test_pool_that_outgrows_the_descriptors_is_told_of_and_files_are_still
         endpoints_file(file, **large)
         told = json.loads(await served.command.says("too few file descriptors"))
         assert told["endpoints"] == ENDPOINTS
-        assert f"polling needs {ENDPOINTS} connections, the limit of {LIMIT} file descriptors leaves" in told["problem"]
+        assert (
+            f"polling needs {ENDPOINTS} connections, but the limit of {LIMIT} file descriptors leaves"
+            in told["problem"]
+        )
         assert "raise the limit to 470 or more (ulimit -n, LimitNOFILE of a systemd unit)" in told["problem"]
         await assert_answers(served, pool)
         assert descriptors(served.command.pid) < LIMIT - 32
